@@ -1,6 +1,6 @@
-"""`borglet run | stop-all | fleet`. Every option can come from the environment: --join-token as BORGLET_JOIN_TOKEN.
+"""Commands `borglet run | stop-all | fleet`. The environment can set every option: BORGLET_JOIN_TOKEN for --join-token.
 
-Exit codes: 0 done, 1 refused or failed with the reason on stderr, 2 bad usage.
+Exit codes: 0 success, 1 rejected or failed (the reason is on stderr), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="borglet",
-        description="The agent of one machine of a Borg cell.",
-        epilog="Options not given are read from the environment: BORGLET_HOME, BORGLET_LINK, BORGLET_JOIN_TOKEN, …",
+        description="Run the agent of one machine of a Borg cell.",
+        epilog="The environment sets options that you leave out: BORGLET_HOME, BORGLET_LINK, BORGLET_JOIN_TOKEN, …",
     )
     verbs = parser.add_subparsers(required=True, metavar="run | stop-all | fleet")
 
-    run = verbs.add_parser("run", help="serve as this machine's Borglet until SIGTERM; tasks outlive it")
+    run = verbs.add_parser(
+        "run", help="run this machine's Borglet until SIGTERM; its tasks keep running afterwards"
+    )
     _add_common(run)
     _add_link(run)
     _option(
@@ -68,96 +70,162 @@ def build_parser() -> argparse.ArgumentParser:
         help="name of this machine in its cell",
         default=os.uname().nodename.partition(".")[0].lower(),
     )
-    _option(run, "--address", required=True, help="where clients reach this machine's tasks")
+    _option(run, "--address", required=True, help="address at which clients reach this machine's tasks")
     _option(
         run,
         "--runtime",
         default="auto",
         choices=["auto", "oci", "process"],
-        help="what runs the tasks: containers, processes, or (auto) containers where they can be had",
+        help="run tasks in containers (oci) or as processes; auto uses containers if the machine supports them",
     )
-    _option(run, "--capacity", default="", help="cpu=4,ram=16Gi,disk=100Gi; what is not given is measured")
-    _option(run, "--rack", default="")
-    _option(run, "--power-domain", default="")
+    _option(
+        run,
+        "--capacity",
+        default="",
+        help="for example cpu=4,ram=16Gi,disk=100Gi; the Borglet measures the resources that you leave out",
+    )
+    _option(run, "--rack", default="", help="name of the rack that holds this machine")
+    _option(run, "--power-domain", default="", help="name of the power domain that feeds this machine")
     _option(
         run,
         "--platform",
         default="",
-        help="kind of hardware, for constraints of job files; changes no figures",
+        help="kind of hardware, for constraints in job files; it does not change any capacity",
     )
     _option(
         run,
         "--task-user",
         default="",
-        help="one user, name or number, for all tasks that name none; by default, under root, one user per tenant",
-    )
-    _option(run, "--task-users", default="", help="users that job files may name, by comma; needs root")
-    _option(
-        run, "--package-bytes", default="20Gi", help="disk for packages: archives and what they unpack to"
+        help="one user (name or number) for all tasks whose job file names none; root default: one user per tenant",
     )
     _option(
-        run, "--peer-port", type=int, default=0, help="gives packages to other machines; 0: any, -1: none"
+        run, "--task-users", default="", help="users that job files may name, separated by commas; needs root"
     )
     _option(
-        run, "--peer-uploads", type=int, default=4, help="how many machines get packages from here at once"
+        run,
+        "--package-bytes",
+        default="20Gi",
+        help="disk space for packages: the archives and their unpacked files",
+    )
+    _option(
+        run,
+        "--peer-port",
+        type=int,
+        default=0,
+        help="port on which other machines download packages; 0: any free port, -1: no downloads",
+    )
+    _option(
+        run,
+        "--peer-uploads",
+        type=int,
+        default=4,
+        help="number of machines that may download packages from this one at once",
     )
     _option(
         run,
         "--task-uids",
         default="200000-265535",
-        help="numbers of the users that tasks run as: one per task in containers, else one per tenant; needs root",
+        help="range of user numbers for tasks: one number per task in containers, else one per tenant; needs root",
     )
     _option(
         run,
         "--task-network",
         default="",
-        help="10.20.30.0/24: addresses for tasks that ask for their own, routed to this machine; empty: none",
+        help="network routed to this machine, for tasks with their own address, such as 10.20.30.0/24; empty: none",
     )
     _option(
-        run, "--devices", default="", help="device nodes of accelerators: 0=/dev/nvidia0+/dev/nvidiactl,1=…"
+        run,
+        "--devices",
+        default="",
+        help="device nodes of each accelerator: 0=/dev/nvidia0+/dev/nvidiactl,1=…",
     )
     _option(
-        run, "--log-bytes", default="8Gi", help="disk for all logs; of tasks that left, the oldest go first"
+        run,
+        "--log-bytes",
+        default="8Gi",
+        help="disk space for all logs; the Borglet deletes the oldest logs of ended tasks first",
     )
-    _option(run, "--log-days", type=float, default=7.0, help="how long logs are kept after a task has left")
-    run.add_argument("--attribute", action="append", default=[], metavar="K=V", help="may be repeated")
+    _option(
+        run,
+        "--log-days",
+        type=float,
+        default=7.0,
+        help="days for which the Borglet keeps logs after a task has ended",
+    )
+    run.add_argument(
+        "--attribute",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="attribute of this machine; repeat the option for more",
+    )
     run.set_defaults(act=_run)
 
-    stop = verbs.add_parser("stop-all", help="stop every task of this machine; its Borglet must have ended")
+    stop = verbs.add_parser("stop-all", help="stop every task of this machine; stop its Borglet first")
     _add_common(stop)
-    _option(stop, "--wait-s", type=float, default=5.0, help="how long to wait for the Borglet to end")
-    _option(stop, "--notice-s", type=float, default=math.inf, help="no task gets more notice than this")
+    _option(stop, "--wait-s", type=float, default=5.0, help="seconds to wait for the Borglet to end")
+    _option(
+        stop, "--notice-s", type=float, default=math.inf, help="longest notice in seconds that a task gets"
+    )
     stop.set_defaults(act=_stop_all)
 
-    fleet = verbs.add_parser("fleet", help="thousands of simulated machines in one process")
+    fleet = verbs.add_parser("fleet", help="run thousands of simulated machines in one process")
     _add_common(fleet)
     _add_link(fleet)
     machines = fleet.add_mutually_exclusive_group(required=True)
-    machines.add_argument("--machines", type=int, metavar="N", help="so many equal machines")
-    machines.add_argument("--file", type=Path, metavar="FILE.csv", help="machines as the file lists them")
-    _option(fleet, "--capacity", default=DEFAULT_FLEET_CAPACITY, help="of each of --machines")
-    _option(fleet, "--seed", type=int, default=0, help="of usage and of pauses")
-    _option(fleet, "--start-delay-s", type=float, default=0.05, help="how long a task takes to start")
-    _option(fleet, "--install-delay-s", type=float, default=0.05, help="how long missing packages take")
+    machines.add_argument("--machines", type=int, metavar="N", help="number of equal machines")
+    machines.add_argument("--file", type=Path, metavar="FILE.csv", help="file that lists the machines")
+    _option(
+        fleet,
+        "--capacity",
+        default=DEFAULT_FLEET_CAPACITY,
+        help="capacity of each machine that --machines creates",
+    )
+    _option(fleet, "--seed", type=int, default=0, help="seed of the random usage and of the random pauses")
+    _option(fleet, "--start-delay-s", type=float, default=0.05, help="seconds that a task takes to start")
+    _option(
+        fleet,
+        "--install-delay-s",
+        type=float,
+        default=0.05,
+        help="seconds that the installation of missing packages takes",
+    )
     _option(
         fleet,
         "--window-s",
         type=int,
         default=WINDOW_S,
-        help="length in seconds of the usage windows that are reported for history; 0 reports none",
+        help="length in seconds of the usage windows that the machines report for history; 0: no windows",
     )
     fleet.set_defaults(act=_fleet)
     return parser
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    _option(parser, "--home", type=Path, required=True, help="directory of all this Borglet keeps")
-    _option(parser, "--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    _option(
+        parser,
+        "--home",
+        type=Path,
+        required=True,
+        help="directory in which this Borglet stores all its files",
+    )
+    _option(
+        parser,
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="least severe level to log",
+    )
 
 
 def _add_link(parser: argparse.ArgumentParser) -> None:
     _option(parser, "--link", required=True, help="https://host:port of the cell's link")
-    _option(parser, "--join-token", default="", help="needed once, by a home that has not joined")
+    _option(
+        parser,
+        "--join-token",
+        default="",
+        help="token for joining the cell; needed only for a home that has not joined yet",
+    )
     _option(parser, "--port-low", type=int, default=20000, help="first port given to tasks")
     _option(parser, "--port-high", type=int, default=29999, help="last port given to tasks")
 
@@ -172,7 +240,7 @@ def _option(
     type: type = str,
     choices: Sequence[str] | None = None,
 ) -> None:
-    """An option that may come from BORGLET_<NAME>; argparse checks a text from there like one from the line."""
+    """Add an option that BORGLET_<NAME> can also set; argparse checks both values in the same way."""
     given = os.environ.get("BORGLET_" + name.removeprefix("--").replace("-", "_").upper()) or None
     parser.add_argument(
         name,
@@ -187,7 +255,7 @@ def _option(
 def _ports(args: argparse.Namespace) -> tuple[int, int]:
     if not 1 <= args.port_low <= args.port_high <= 65535:
         raise BadMachine(
-            f"port-low, port-high: {args.port_low} to {args.port_high} is no range inside 1 to 65535"
+            f"port-low, port-high: {args.port_low} to {args.port_high} is not a range within 1 to 65535"
         )
     return args.port_low, args.port_high
 
@@ -259,7 +327,7 @@ def _fleet(args: argparse.Namespace) -> int:
     elif args.machines > 0:
         machines = uniform_fleet(args.machines, parse_capacity(args.capacity))
     else:
-        raise BadMachine(f"machines: {args.machines} is no number of machines; wanted 1 or more")
+        raise BadMachine(f"machines: {args.machines} is not a number of machines; give 1 or more")
     home = args.home.absolute()
     with DiskStore(home).lock():
         secrets = join_fleet(home, args.link, args.join_token, machines, ports=_ports(args))

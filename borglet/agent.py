@@ -181,7 +181,11 @@ class Agent:
             try:
                 await self.runtime.identify(identity.key, identity.token)
             except OSError as error:
-                log.warning("task %s keeps its old identity: %s", identity.key, error)
+                log.warning(
+                    "cannot store the new identity of task %s, which keeps its old one: %s",
+                    identity.key,
+                    error,
+                )
 
     async def report(self, session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
         """The answer to `poll`, as of now, in this version of the protocol."""
@@ -211,8 +215,8 @@ class Agent:
         try:
             return await self.runtime.read_log(request)
         except Exception as error:
-            log.exception("the log of task %s can't be read", request.key)
-            return LogChunk(request.request_id, 0, 0, "", error=f"the log can't be read: {error}")
+            log.exception("cannot read the log of task %s", request.key)
+            return LogChunk(request.request_id, 0, 0, "", error=f"the machine cannot read the log: {error}")
 
     async def sample(self) -> None:
         """Measure once what the tasks use, and act where they disturb each other."""
@@ -244,7 +248,7 @@ class Agent:
             try:
                 await self.sample()
             except Exception:
-                log.exception("usage could not be measured; the next attempt follows")
+                log.exception("cannot measure the usage of tasks; the next sample tries again")
             await self._pause(self._settings.sample_interval_s)
 
     async def _pause(self, most_s: float) -> None:
@@ -253,9 +257,7 @@ class Agent:
             try:
                 await self._guard.pause(most_s)
             except Exception:
-                log.exception(
-                    "the machine's memory could not be looked at; the next sample comes in its time"
-                )
+                log.exception("cannot read the machine's free memory; the next sample tries again")
             else:
                 return
         await asyncio.sleep(most_s)
@@ -263,7 +265,9 @@ class Agent:
     async def _watch_ends(self) -> None:
         while True:
             presence = await self.runtime.next_end()
-            assert presence.exit is not None, f"the runtime told of an end of {presence.key} without exit"
+            assert presence.exit is not None, (
+                f"the runtime reported the end of {presence.key} without an exit"
+            )
             self.handle(Ended(presence.key, presence.run, presence.exit))
 
     def handle(self, event: Event) -> None:
@@ -312,7 +316,7 @@ class Agent:
         try:
             self._store.save(instruction.remembered)
         except OSError as error:
-            log.error("the desired state can't be saved: %s", error)
+            log.error("cannot save the desired state: %s", error)
             return SaveFailed(instruction.generation, str(error))
         return Saved(instruction.generation)
 
@@ -322,11 +326,13 @@ class Agent:
             await self.packages.install(task.packages)
             answer: Event = PackagesInstalled(task.key, run)
         except PackageMissing as error:
-            log.warning("the packages of task %s (%s) can't be had: %s", task.name, task.key, error)
+            log.warning("cannot provide the packages of task %s (%s): %s", task.name, task.key, error)
             answer = InstallFailed(task.key, run, str(error))
         except Exception as error:
-            log.exception("the packages of task %s (%s) can't be installed", task.name, task.key)
-            answer = InstallFailed(task.key, run, f"the machine could not install its packages: {error}")
+            log.exception("cannot install the packages of task %s (%s)", task.name, task.key)
+            answer = InstallFailed(
+                task.key, run, f"the machine could not install the task's packages: {error}"
+            )
         self._installs.pop(task.key, None)
         self.handle(answer)
 
@@ -336,17 +342,17 @@ class Agent:
             trees = self.packages.trees(instruction.task.packages)
             await self.runtime.start(instruction.task, run=run, trees=trees)
         except (StartFailed, PackageMissing) as error:
-            log.warning("task %s (%s) can't be started: %s", instruction.task.name, key, error)
+            log.warning("cannot start task %s (%s): %s", instruction.task.name, key, error)
             self.handle(StartRefused(key, run, str(error)))
         except Exception as error:
-            log.exception("task %s (%s) can't be started", instruction.task.name, key)
-            self.handle(StartRefused(key, run, f"the machine could not start it: {error}"))
+            log.exception("cannot start task %s (%s)", instruction.task.name, key)
+            self.handle(StartRefused(key, run, f"the machine could not start the task: {error}"))
         else:
             self.handle(Started(key, run))
 
     async def _terminate(self, instruction: Terminate) -> None:
         log.info(
-            "task %s gets SIGTERM, SIGKILL after %g s: %s %s",
+            "sending SIGTERM to task %s, and SIGKILL after %g s: %s %s",
             instruction.key,
             instruction.notice_s,
             instruction.cause,
@@ -360,20 +366,22 @@ class Agent:
                 detail=instruction.detail,
             )
         except OSError as error:
-            log.exception("task %s could not be told to stop; it is tried again", instruction.key)
+            log.exception("cannot stop task %s; the Borglet tries again", instruction.key)
             self.handle(StopRefused(instruction.key, str(error)))
 
     async def _resize(self, instruction: Resize) -> None:
         try:
             await self.runtime.resize(instruction.task)
         except Exception:
-            log.exception("task %s keeps its old limits", instruction.task.key)
+            log.exception(
+                "cannot change the limits of task %s, which keeps its old ones", instruction.task.key
+            )
 
     async def _remove(self, instruction: Remove) -> None:
         try:
             await self.runtime.remove(instruction.key)
         except OSError:
-            log.exception("the files of task %s could not be removed", instruction.key)
+            log.exception("cannot remove the files of task %s", instruction.key)
         if self.state.allocs:  # the last one of an alloc that is to go may have left it
             self._tell_allocs()
 
@@ -382,7 +390,7 @@ class Agent:
         try:
             await self.runtime.hold_allocs(instruction.allocs, instruction.dropped)
         except (OSError, ValueError):
-            log.exception("the folders of allocs could not be made or removed; the next sample tries again")
+            log.exception("cannot create or remove the folders of allocs; the next sample tries again")
             self._allocs_due = instruction
         self._tell_allocs()
 
@@ -409,7 +417,7 @@ class Agent:
         error = task.exception()
         assert error is not None
         assert self.failed is not None
-        log.error("the Borglet can't go on", exc_info=error)
+        log.error("the Borglet cannot continue and ends", exc_info=error)
         if not self.failed.done():
             self.failed.set_exception(error)
 

@@ -113,7 +113,7 @@ def load_secrets(home: Path) -> FleetSecrets:
     except FileNotFoundError:
         return FleetSecrets()
     except msgspec.MsgspecError as error:
-        raise JoinFailed(f"{path} can't be read: {error}. Remove it and join again") from error
+        raise JoinFailed(f"cannot read {path}: {error}. Remove the file and join again") from error
 
 
 def join_fleet(
@@ -130,7 +130,9 @@ def join_fleet(
     client = JoinClient(url, parse_token(token))
     try:
         if known.authority not in ("", client.authority):
-            raise JoinFailed(f"authority: the machines in {home} belong to another cell; give another --home")
+            raise JoinFailed(
+                f"authority: the machines in {home} belong to another cell; give a different --home"
+            )
         for start in range(0, len(strangers), JOIN_BATCH):
             batch = strangers[start : start + JOIN_BATCH]
             answers = client.join_many([join_request(machine, token, ports=ports) for machine in batch])
@@ -319,7 +321,7 @@ def raise_descriptor_limit(wanted: int) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise OSError(
-            f"{wanted} open files are needed and {hard} allowed; raise the limit (ulimit -n {wanted})"
+            f"the fleet needs {wanted} open files, and the limit is {hard}; raise the limit (ulimit -n {wanted})"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

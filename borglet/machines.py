@@ -51,7 +51,7 @@ def check_hostname(name: str) -> str:
     """Raises `BadMachine`."""
     if not _HOSTNAME.fullmatch(name):
         raise BadMachine(
-            f"hostname: {name!r} is no host name; wanted lower-case letters, digits and hyphens, up to 63 between dots"
+            f"hostname: {name!r} is not a host name; use lower-case letters, digits and hyphens, up to 63 between dots"
         )
     return name
 
@@ -73,10 +73,10 @@ def _quantity(field: str, value: str, suffixes: Mapping[str, int]) -> int:
     match = _QUANTITY.fullmatch(value)
     if match is None or match.group(2) not in suffixes:
         accepted = ", ".join(repr(suffix) for suffix in suffixes if suffix) or "none"
-        raise BadMachine(f"{field}: {value!r} is no quantity; wanted a number (suffixes: {accepted})")
+        raise BadMachine(f"{field}: {value!r} is not a quantity; give a number (suffixes: {accepted})")
     quantity = int(Decimal(match.group(1)) * suffixes[match.group(2)])
     if quantity > MAX_QUANTITY:
-        raise BadMachine(f"{field}: {value!r} is absurd; at most {MAX_QUANTITY}")
+        raise BadMachine(f"{field}: {value!r} is too large; give at most {MAX_QUANTITY}")
     return quantity
 
 
@@ -86,7 +86,7 @@ def parse_pairs(field: str, text: str, separator: str) -> list[tuple[str, str]]:
     for part in filter(None, (part.strip() for part in text.split(separator))):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
-            raise BadMachine(f"{field}: {part!r} is no pair; wanted name=value")
+            raise BadMachine(f"{field}: {part!r} is not a pair; give name=value")
         pairs.append((name.strip(), value.strip()))
     return pairs
 
@@ -108,7 +108,9 @@ def uniform_fleet(count: int, capacity: dict[str, int]) -> list[MachineSpec]:
 
 def fleet_address(number: int) -> str:
     if number >= 2**17:
-        raise BadMachine(f"machines: at most {2**17} simulated machines have addresses")
+        raise BadMachine(
+            f"machines: a fleet has addresses for at most {2**17} simulated machines; give fewer"
+        )
     return f"{_FLEET_NETWORK[0]}.{_FLEET_NETWORK[1] + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 
@@ -122,17 +124,17 @@ def read_fleet(path: Path) -> list[MachineSpec]:
         unknown = [column for column in reader.fieldnames or () if column not in CSV_COLUMNS]
         if missing or unknown:
             raise BadMachine(
-                f"{path}: columns {', '.join(missing + unknown)} are missing or unknown;"
-                f" wanted {', '.join(CSV_COLUMNS)}"
+                f"{path}: columns {', '.join(missing + unknown)} are missing or unknown; the columns"
+                f" must be {', '.join(CSV_COLUMNS)}"
             )
         machines = list(_fleet_rows(path, reader))
     hostnames = set()
     for machine in machines:
         if machine.hostname in hostnames:
-            raise BadMachine(f"{path}: hostname {machine.hostname!r} is there twice")
+            raise BadMachine(f"{path}: hostname {machine.hostname!r} occurs twice; remove one")
         hostnames.add(machine.hostname)
     if not machines:
-        raise BadMachine(f"{path}: no machine in it")
+        raise BadMachine(f"{path}: the file has no machines; add one line per machine")
     return machines
 
 
@@ -159,5 +161,5 @@ def _fleet_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[MachineSpec
 def _count(row: dict[str, str], column: str) -> int:
     text = row[column] or ""
     if not text.isascii() or not text.isdigit() or int(text) > MAX_QUANTITY:
-        raise BadMachine(f"{column}: {text!r} is no whole number from 0 to {MAX_QUANTITY}")
+        raise BadMachine(f"{column}: {text!r} is not a whole number from 0 to {MAX_QUANTITY}")
     return int(text)

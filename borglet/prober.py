@@ -49,7 +49,7 @@ class SocketProber:
             return ProbeAnswer(False, f"port {port}: no answer within {check.timeout_s:g} s")
         except OSError as error:
             return ProbeAnswer(False, f"port {port}: {error.strerror or error}")
-        return ProbeAnswer(False, f"health.kind: {check.kind!r} is unknown; this Borglet knows http and tcp")
+        return ProbeAnswer(False, f"health.kind: {check.kind!r} is unknown; use http or tcp")
 
     async def _connect(self, address: str, port: int) -> ProbeAnswer:
         _, writer = await asyncio.open_connection(address, port)
@@ -58,7 +58,7 @@ class SocketProber:
 
     async def _get(self, path: str, address: str, port: int) -> ProbeAnswer:
         if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
-            return ProbeAnswer(False, f"health.path: {path!r} is no path; wanted /…, percent-encoded")
+            return ProbeAnswer(False, f"health.path: {path!r} is not a path; give /…, percent-encoded")
         reader, writer = await asyncio.open_connection(address, port, limit=MAX_STATUS_LINE_BYTES)
         try:
             request = f"GET {path} HTTP/1.1\r\nHost: {address}:{port}\r\nUser-Agent: borglet\r\n"

@@ -160,7 +160,7 @@ async def _serve(
     )
     await agent.open()
     assert agent.failed is not None
-    log.info("%s has adopted %d tasks", identity.hostname, len(agent.state.incarnations()))
+    log.info("%s adopted %d tasks", identity.hostname, len(agent.state.incarnations()))
     await agent.settle()
     shells = Shells(agent, credentials, link_url(settings.link, "/shell"), store.authority)
     link = Link(
@@ -192,7 +192,7 @@ async def _serve(
         await packages.close()
         await shells.close()
         await agent.close()
-    log.info("%s ends; its tasks go on running", identity.hostname)
+    log.info("%s ends; its tasks keep running", identity.hostname)
 
 
 async def _until(event: asyncio.Event) -> None:
@@ -203,9 +203,9 @@ async def _sweep_logs(runtime: SupervisedRuntime) -> None:
     while True:
         try:
             for name in await runtime.sweep(time.time()):
-                log.info("the logs of task %s were deleted: their time was up", name)
+                log.info("deleted the logs of task %s: they expired", name)
         except OSError:
-            log.exception("old logs can't be deleted; the next attempt follows")
+            log.exception("cannot delete old logs; the Borglet tries again later")
         await asyncio.sleep(LOG_SWEEP_INTERVAL_S)
 
 

@@ -97,7 +97,7 @@ class Credentials:
         """What was tried last opened the link."""
         if not self._tried_newest:
             return
-        log.info("a new secret opened the link; the old one is void")
+        log.info("the cell accepted the new secret of this machine; the old secret is no longer valid")
         self._newest = False
         # Should it not reach the disk: there both are, and the newest is tried first.
         renewed = msgspec.structs.replace(self._identity, secret=self._identity.next, next="")
@@ -115,13 +115,15 @@ class Credentials:
     def accepted(self, digest: str) -> bool:
         """The cell knows the secret with this digest. Whether it is the one offered, so that it is time to dial."""
         if not self._identity.next or digest != self.offer():
-            log.warning("the shard accepted a secret that this machine did not offer; nothing changes")
+            log.warning(
+                "the shard accepted a secret that this machine did not offer; the Borglet ignores this"
+            )
             return False
         self._newest = True
         return True
 
-    def told(self, *, authority: str, api_url: str) -> None:
-        """What the cell's welcome says; empty where nothing is new."""
+    def apply_welcome(self, *, authority: str, api_url: str) -> None:
+        """Store the API URL and authorities of the cell's welcome; an empty value means no change."""
         if api_url and api_url != self._identity.api_url:
             self._keep(msgspec.structs.replace(self._identity, api_url=api_url))
         if authority:
@@ -134,17 +136,17 @@ class Credentials:
             context = self._contexts(authority)
             self._keeper.keep_authority(authority)
         except (ValueError, OSError) as error:
-            log.error("the cell's new authorities are not taken over: %s", error)
+            log.error("cannot use the cell's new authorities: %s", error)
             return
         self.context, self.authority = context, authority_digest(authority)
-        log.info("%d authorities of the cell are trusted from now on", authority.count("BEGIN CERTIFICATE"))
+        log.info("the Borglet now trusts %d authorities of the cell", authority.count("BEGIN CERTIFICATE"))
 
     def _keep(self, identity: Identity) -> bool:
         """Whether it is on the disk, and known here then."""
         try:
             self._keeper.keep_identity(identity)
         except OSError as error:
-            log.error("the identity of this machine can't be saved: %s", error)
+            log.error("cannot save the identity of this machine: %s", error)
             return False
         self._identity = identity
         return True
@@ -157,5 +159,5 @@ def pinned_context(authority: str) -> ssl.SSLContext:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_verify_locations(cadata=authority)
     except (ssl.SSLError, ValueError) as error:
-        raise BadAuthority(f"authority: no certificate in PEM form: {error}") from error
+        raise BadAuthority(f"authority: not a certificate in PEM form: {error}") from error
     return context

@@ -68,7 +68,7 @@ def parse_token(text: str) -> JoinTicket:
     match = _TOKEN.fullmatch(text.strip())
     if match is None:
         raise JoinFailed(
-            "join token: wanted borg1.<id>.<secret>.<64 hex digits>; copy it whole, as"
+            "join token: it must have the form borg1.<id>.<secret>.<64 hex digits>; copy the whole token, as"
             " `borgctl machine join-token` printed it"
         )
     return JoinTicket(text.strip(), match.group(3))
@@ -81,7 +81,7 @@ class JoinClient:
         """Fetches the authority and checks it against the token. Raises `JoinFailed`."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme != "https" or not parts.hostname:
-            raise JoinFailed(f"link: {url!r} is no address of a link; wanted https://host:port")
+            raise JoinFailed(f"link: {url!r} is not the address of a link; give https://host:port")
         self._address = (parts.hostname, parts.port or 443)
         self._url = url
         self.authority = self._fetch_authority(token)
@@ -100,7 +100,7 @@ class JoinClient:
         """All or none, answers in the order of `requests`. Raises `JoinFailed`."""
         answers = self._post("/join:bulk", requests, list[JoinAnswer])
         if [answer.hostname for answer in answers] != [request.hostname for request in requests]:
-            raise JoinFailed("the link answered for other machines than those that asked")
+            raise JoinFailed("the link's answer is about other machines than the request; try again")
         return answers
 
     def _fetch_authority(self, token: JoinTicket) -> str:
@@ -113,17 +113,21 @@ class JoinClient:
         finally:
             connection.close()
         if status != 200:
-            raise JoinFailed(f"{self._url}/authority.pem answered {status}; is this the address of a link?")
+            raise JoinFailed(
+                f"{self._url}/authority.pem answered HTTP {status}; check that this is the address of a link"
+            )
         try:
             authority = body.decode("ascii")
             certificate = ssl.PEM_cert_to_DER_cert(authority)
         except ValueError as error:
-            raise JoinFailed(f"{self._url}/authority.pem is no certificate in PEM form: {error}") from error
+            raise JoinFailed(
+                f"{self._url}/authority.pem is not a certificate in PEM form: {error}"
+            ) from error
         found = hashlib.sha256(certificate).hexdigest()
         if not hmac.compare_digest(found, token.fingerprint):
             raise JoinFailed(
-                f"authority: the link at {self._url} has the authority {found}, the token wants"
-                f" {token.fingerprint}. Either the token is of another cell, or someone stands between"
+                f"authority: the link at {self._url} has the authority {found}, and the token expects"
+                f" {token.fingerprint}. Either the token belongs to another cell, or someone intercepts the connection"
             )
         # What came beside that one certificate was not vouched for.
         return ssl.DER_cert_to_PEM_cert(certificate)
@@ -137,11 +141,11 @@ class JoinClient:
                 problem = str(msgspec.json.decode(body, type=Problem))
             except msgspec.MsgspecError:
                 problem = body[:200].decode(errors="replace")
-            raise JoinFailed(f"the cell refused: {problem or 'no reason given'} (HTTP {status})")
+            raise JoinFailed(f"the cell rejected the request: {problem or 'no reason given'} (HTTP {status})")
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.MsgspecError as error:
-            raise JoinFailed(f"{self._url}{path} gave an answer that can't be read: {error}") from error
+            raise JoinFailed(f"cannot read the answer of {self._url}{path}: {error}") from error
 
     def _exchange(
         self,
@@ -158,11 +162,11 @@ class JoinClient:
         except ssl.SSLCertVerificationError as error:
             connection.close()
             raise JoinFailed(
-                f"the link at {self._url} shows no certificate of the cell's authority: {error.verify_message}"
+                f"the link at {self._url} has no certificate of the cell's authority: {error.verify_message}"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise LinkUnreachable(f"the link at {self._url} can't be reached: {error}") from error
+            raise LinkUnreachable(f"cannot reach the link at {self._url}: {error}") from error
         if len(body) > limit_bytes:
             connection.close()
             raise JoinFailed(f"{self._url}{path} answered more than {limit_bytes} bytes")
@@ -180,12 +184,12 @@ def join_cell(store: DiskStore, url: str, request: JoinRequest) -> Identity:
     if known is not None:
         if known.hostname != request.hostname:
             raise JoinFailed(
-                f"hostname: this home belongs to {known.hostname!r} of cell {known.cell!r}, not to"
-                f" {request.hostname!r}; give another --home"
+                f"hostname: this home belongs to machine {known.hostname!r} of cell {known.cell!r}, not to"
+                f" {request.hostname!r}; give a different --home"
             )
         return known
     if not request.token:
-        raise JoinFailed("join token: this home has joined no cell yet; give --join-token")
+        raise JoinFailed("join token: this home has not joined a cell yet; give --join-token")
     client = JoinClient(url, parse_token(request.token))
     try:
         answer = client.join(request)

@@ -69,7 +69,7 @@ class DiskStore:
             aside = path.with_name(f"desired.json.unreadable.{time.time_ns()}")
             os.replace(path, aside)
             # What runs is left alone and reported; the master tells again what it wants.
-            log.error("%s can't be read (%s); it was moved to %s", path, error, aside)
+            log.error("cannot read %s (%s); the Borglet moved it to %s", path, error, aside)
             return Remembered()
 
     def save(self, remembered: Remembered) -> None:
@@ -85,7 +85,7 @@ class DiskStore:
             return None
         except msgspec.MsgspecError as error:
             raise ValueError(
-                f"{path} can't be read: {error}. Remove it and join again with a new token"
+                f"cannot read {path}: {error}. Remove the file and join again with a new token"
             ) from error
         return identity
 
@@ -121,7 +121,7 @@ class DiskStore:
                     if time.monotonic() >= deadline:
                         owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
                         raise HomeInUse(
-                            f"{self._home} is owned by the Borglet with pid {owner}; stop it first"
+                            f"the Borglet with process id {owner} uses {self._home}; stop it first"
                         ) from error
                     time.sleep(0.05)
             os.ftruncate(descriptor, 0)

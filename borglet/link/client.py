@@ -147,18 +147,20 @@ class Link:
                 await self._connect_and_serve()
             except LinkRejected as error:
                 hopeless = not error.retry
-                log.warning("the shard refused this machine: %s", error)
+                log.warning("the shard rejected this machine: %s", error)
             except _Redial:
                 continue
             except InvalidStatus as error:
                 if error.response.status_code == HTTPStatus.UNAUTHORIZED and self._credentials.refused():
-                    log.warning("the cell does not know this machine's newest secret; the other one is tried")
+                    log.warning(
+                        "the cell does not know this machine's newest secret; the Borglet tries the other one"
+                    )
                     continue
                 hopeless = error.response.status_code in (401, 403)
-                log.warning("the shard refused the connection: %s", _of_status(error))
+                log.warning("the shard rejected the connection: %s", _of_status(error))
             except ssl.SSLCertVerificationError as error:
                 log.warning(
-                    "%s does not show a certificate of this machine's cell: %s",
+                    "%s does not present a certificate of this machine's cell: %s",
                     self._url,
                     error.verify_message,
                 )
@@ -215,11 +217,9 @@ class Link:
             self._hang_up(socket, "type: expected welcome or refusal after hello, got poll")
         assert isinstance(message, Welcome)
         if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
-            detail = (
-                f"the shard speaks protocol {message.protocol}, this Borglet {OLDEST_PROTOCOL} to {PROTOCOL}"
-            )
+            detail = f"the shard uses protocol {message.protocol}, this Borglet knows {OLDEST_PROTOCOL} to {PROTOCOL}"
             raise LinkRejected(Refusal("protocol", "protocol", detail, retry=False))
-        self._credentials.told(authority=message.authority, api_url=message.api_url)
+        self._credentials.apply_welcome(authority=message.authority, api_url=message.api_url)
         self._agent.runtime.api_url = self._credentials.api_url
         return message.session, message.protocol
 
@@ -236,7 +236,9 @@ class Link:
         """Always raises `LinkRejected`."""
         short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
         socket.close(CloseCode.INVALID_DATA, short)
-        raise LinkRejected(Refusal("malformed", "", f"the shard sent a frame that is no message: {reason}"))
+        raise LinkRejected(
+            Refusal("malformed", "", f"the shard sent a frame that is not a valid message: {reason}")
+        )
 
     # -- polls
 
@@ -248,7 +250,7 @@ class Link:
             if isinstance(message, Refusal):
                 raise LinkRejected(message)
             if isinstance(message, Welcome):
-                self._hang_up(session.socket, "type: a second welcome")
+                self._hang_up(session.socket, "type: got a second welcome")
             assert isinstance(message, Poll)
             self._note_poll(session, loop.time())
             await self._answer_held(session)
@@ -338,7 +340,7 @@ def link_url(url: str, path: str = "/link") -> str:
     """`https://host:port` as the WebSocket's address. Raises `BadAddress`."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("https", "wss") or not parts.hostname:
-        raise BadAddress(f"link: {url!r} is no address of a link; wanted https://host:port")
+        raise BadAddress(f"link: {url!r} is not the address of a link; give https://host:port")
     return f"wss://{parts.netloc}{path}"
 
 

@@ -84,9 +84,9 @@ class FrameReader:
             return at
         first, second = data[at], data[at + 1]
         if first & 0x70 or first & 0x0F not in _KNOWN:
-            raise BadFrame(PROTOCOL_ERROR, "reserved bits or an unknown opcode")
+            raise BadFrame(PROTOCOL_ERROR, "the frame has reserved bits or an unknown opcode")
         if bool(second & 0x80) is not self.masked:
-            raise BadFrame(PROTOCOL_ERROR, "a client's frames are masked, a server's are not")
+            raise BadFrame(PROTOCOL_ERROR, "a client must mask its frames, and a server must not")
         mask = 4 if self.masked else 0
         length, head = second & 0x7F, 2 + mask
         if length == _SHORT:
@@ -114,18 +114,18 @@ class FrameReader:
     def _take(self, opcode: Opcode, final: bool, content: bytes, found: list[tuple[Opcode, bytes]]) -> None:
         if opcode >= Opcode.CLOSE:
             if not final or len(content) > _LONGEST_CONTROL:
-                raise BadFrame(PROTOCOL_ERROR, "a control frame is short and whole")
+                raise BadFrame(PROTOCOL_ERROR, "a control frame must be short and must not be split")
             found.append((opcode, content))
         elif opcode is not Opcode.CONTINUATION:
             if self._parts:
-                raise BadFrame(PROTOCOL_ERROR, "a message begins inside another")
+                raise BadFrame(PROTOCOL_ERROR, "a message begins before the previous one has ended")
             if final:
                 found.append((opcode, content))
             else:
                 self._parts, self._parts_bytes = [bytes((opcode,)), content], len(content)
         else:
             if not self._parts:
-                raise BadFrame(PROTOCOL_ERROR, "a message goes on that never began")
+                raise BadFrame(PROTOCOL_ERROR, "a continuation frame came without a message")
             self._parts.append(content)
             self._parts_bytes += len(content) + _PART_BYTES
             if self._parts_bytes > self.most_bytes:
@@ -158,8 +158,8 @@ def close_code(content: bytes) -> int:
     if not content:
         return NO_STATUS
     if len(content) < 2:
-        raise BadFrame(PROTOCOL_ERROR, "a close frame holds a code, or nothing")
+        raise BadFrame(PROTOCOL_ERROR, "a close frame must hold a code or be empty")
     (code,) = struct.unpack_from("!H", content)
     if not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
-        raise BadFrame(PROTOCOL_ERROR, f"{code} is no code to close with")
+        raise BadFrame(PROTOCOL_ERROR, f"{code} is not a valid close code")
     return int(code)

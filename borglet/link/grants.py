@@ -41,7 +41,7 @@ class Grants:
         try:
             claims = msgspec.json.decode(grant.claims, type=ShellClaims)
         except msgspec.MsgspecError as error:
-            raise GrantRefused(f"the grant can't be read: {error}") from error
+            raise GrantRefused(f"cannot read the grant: {error}") from error
         refused = self._why_not(claims, now)
         if refused:
             raise GrantRefused(refused, claims.session)
@@ -51,19 +51,23 @@ class Grants:
 
     def _why_not(self, claims: ShellClaims, now: float) -> str:
         if claims.machine != self._hostname:
-            return f"the grant is for machine {claims.machine}, this is {self._hostname}"
+            return f"the grant is for machine {claims.machine}, and this is {self._hostname}"
         if claims.expires_at - claims.issued_at > MAX_LIFE_S:
-            return f"the grant would last longer than {MAX_LIFE_S:g} s"
+            return f"the grant is valid for longer than {MAX_LIFE_S:g} s, which is the limit"
         if now > claims.expires_at + SKEW_S:
             return (
-                f"the grant expired {now - claims.expires_at:.0f} s ago by this machine's clock; is it set?"
+                f"the grant expired {now - claims.expires_at:.0f} s ago by this machine's clock;"
+                " check that the clock is right"
             )
         if claims.issued_at > now + SKEW_S:
-            return f"the grant comes {claims.issued_at - now:.0f} s early by this machine's clock; is it set?"
+            return (
+                f"the grant is valid only in {claims.issued_at - now:.0f} s by this machine's clock;"
+                " check that the clock is right"
+            )
         if claims.session in self._seen:
-            return "the grant was used already"
+            return "the grant was already used; ask for a new one"
         if not (1 <= claims.rows <= MAX_SIDE and 1 <= claims.cols <= MAX_SIDE):
-            return f"rows, cols: a terminal has 1 to {MAX_SIDE} of each"
+            return f"rows, cols: a terminal must have 1 to {MAX_SIDE} of each"
         return ""
 
     def _signed(self, grant: ShellGrant) -> bool:

@@ -76,7 +76,7 @@ class Shells:
             try:
                 claims = self._grants.take(grant, now=self._clock())
             except GrantRefused as refused:
-                log.warning("a shell was refused: %s", refused)
+                log.warning("rejected a shell: %s", refused)
                 if refused.session:
                     self._spawn(self._decline(refused.session, str(refused)))
                 continue
@@ -95,7 +95,7 @@ class Shells:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._work.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a shell ended with an error of ours", exc_info=error)
+            log.error("a shell ended because of an error in the Borglet", exc_info=error)
 
     async def _decline(self, session: str, reason: str) -> None:
         with contextlib.suppress(OSError, TimeoutError, InvalidHandshake, ConnectionClosed):
@@ -106,7 +106,8 @@ class Shells:
         who = f"{claims.user} in task {claims.key}, session {claims.session}"
         if len(self._work) > self._settings.at_once:
             await self._decline(
-                claims.session, f"{self._settings.at_once} shells are open on this machine already"
+                claims.session,
+                f"{self._settings.at_once} shells are already open on this machine, which is the limit; close one",
             )
             return
         try:
@@ -114,22 +115,22 @@ class Shells:
                 try:
                     pty = await self._open(claims)
                 except ShellRefused as refused:
-                    log.info("no shell for %s: %s", who, refused)
+                    log.info("cannot open a shell for %s: %s", who, refused)
                     await socket.send(shell_frame(ShellFrame.FAILED, str(refused).encode()))
                     return
-                log.info("shell of %s", who)
-                ended = "the Borglet ends"
+                log.info("opened a shell for %s", who)
+                ended = "the Borglet is shutting down"
                 try:
                     ended = await _Bridge(socket, pty, claims, self._settings, self._lives).run()
                 finally:
                     await pty.close()
                     log.info("the shell of %s ended: %s", who, ended)
         except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed) as error:
-            log.info("the shell of %s lost its link: %s", who, error or type(error).__name__)
+            log.info("the shell of %s lost its connection: %s", who, error or type(error).__name__)
 
     async def _open(self, claims: ShellClaims) -> Pty:
         if not self._lives(claims):
-            raise ShellRefused(f"task {claims.key} does not run on this machine now")
+            raise ShellRefused(f"task {claims.key} is not running on this machine now")
         return await self._agent.runtime.open_shell(claims)
 
     def _lives(self, claims: ShellClaims) -> bool:
@@ -219,9 +220,9 @@ class _Bridge:
             self._reading = False
             if not data:
                 return
-            await self._tell(data)
+            await self._send_output(data)
 
-    async def _tell(self, data: bytes) -> None:
+    async def _send_output(self, data: bytes) -> None:
         while self._unconsumed >= SHELL_WINDOW_BYTES:
             self._room.clear()
             await self._room.wait()
@@ -250,7 +251,7 @@ class _Bridge:
                 self._used_at = self._heard_at
                 self._typed_cost += shell_cost(len(payload))
                 if self._typed_cost > SHELL_WINDOW_BYTES + SHELL_FRAME_BYTES:
-                    raise _Over("more was sent than the window allows")
+                    raise _Over("the client sent more than the window allows")
                 self._typed.put_nowait(payload)
             elif kind is ShellFrame.CONSUMED:
                 self._unconsumed = max(0, self._unconsumed - number_of(payload))
@@ -287,11 +288,13 @@ class _Bridge:
             if not self._lives(claims):
                 raise _Over("the task ended")
             if now - self._began > claims.longest_s:
-                raise _Over(f"a shell may last {claims.longest_s:g} s; open another one")
+                raise _Over(
+                    f"the shell reached its longest duration of {claims.longest_s:g} s; open another one"
+                )
             if now - self._used_at > claims.idle_s:
-                raise _Over(f"nothing was typed or printed for {claims.idle_s:g} s")
+                raise _Over(f"the shell had no input and no output for {claims.idle_s:g} s")
             if now - self._heard_at > self._settings.silence_s:
-                raise _Over(f"nothing was heard of the client for {self._settings.silence_s:g} s")
+                raise _Over(f"the client sent nothing for {self._settings.silence_s:g} s")
             if now - told_at > self._settings.alive_s:
                 told_at = now
                 await self._socket.send(shell_frame(ShellFrame.ALIVE))

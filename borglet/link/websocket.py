@@ -149,7 +149,10 @@ class ClientSocket(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._handshake is not None and self._end is None:
             self._handshake.receive_eof()
-            self._finish(self._handshake.handshake_exc or ConnectionResetError("gone before it answered"))
+            self._finish(
+                self._handshake.handshake_exc
+                or ConnectionResetError("the server closed the connection before it answered")
+            )
         self._finish(ConnectionClosedError(None, None))
         if self._timer is not None:
             self._timer.cancel()
@@ -204,7 +207,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         if loop.time() < self._deadline:
             self._arm(loop)
         else:
-            self._waiting.set_exception(TimeoutError("nothing was heard"))
+            self._waiting.set_exception(TimeoutError("the other side sent nothing"))
 
 
 async def dial(

@@ -42,8 +42,8 @@ def authority_digest(pem: str) -> str:
     try:
         found = [ssl.PEM_cert_to_DER_cert(part) for part in _CERTIFICATE.findall(pem)]
     except ValueError as error:
-        raise ValueError(f"authority: no certificate in PEM form: {error}") from error
+        raise ValueError(f"authority: not a certificate in PEM form: {error}") from error
     if not found or not all(found):
-        raise ValueError("authority: no certificate in PEM form")
+        raise ValueError("authority: not a certificate in PEM form")
     prints = sorted({hashlib.sha256(certificate).hexdigest() for certificate in found})
     return hashlib.sha256("\n".join(prints).encode()).hexdigest()

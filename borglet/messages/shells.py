@@ -69,7 +69,7 @@ def shell_frame_of(frame: bytes | str) -> tuple[ShellFrame, bytes]:
     try:
         return ShellFrame(raw[:1].decode("ascii")), raw[1:]
     except ValueError as error:
-        raise MalformedMessage(f"no frame of a shell begins with {raw[:1]!r}") from error
+        raise MalformedMessage(f"a frame of a shell cannot begin with {raw[:1]!r}") from error
 
 
 def shell_cost(size: int) -> int:

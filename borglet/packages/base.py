@@ -45,7 +45,7 @@ def mount_name(package: PackageRef) -> str:
     name = package.name.partition("@")[0]
     if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > 255:
         raise PackageMissing(
-            f"package {package.name!r}: {name!r} is no name of a directory; name it with letters, digits, '-', '_', '.'"
+            f"package {package.name!r}: {name!r} is not the name of a directory; use letters, digits, '-', '_', '.'"
         )
     return name
 
@@ -57,7 +57,7 @@ def mounts(packages: Sequence[PackageRef], tree: Callable[[PackageRef], Path]) -
         name = mount_name(package)
         if name in found:
             raise PackageMissing(
-                f"package {package.name!r}: the task has two packages with the name {name!r}"
+                f"package {package.name!r}: the task has two packages with the name {name!r}; rename one"
             )
         found[name] = tree(package)
     return found

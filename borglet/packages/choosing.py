@@ -78,7 +78,7 @@ class Choosing:
             self._rounds += self._broken
             return Pause(self._pause_s())
         if self._final or self._rounds >= self._patience.rounds or now >= self._give_up_at:
-            return GiveUp("; ".join(self._complaints) or "all sources stayed busy")
+            return GiveUp("; ".join(self._complaints) or "all sources were busy the whole time")
         self._asked, self._told_s = True, 0.0
         self._named = self._broken = self._away = False
         return AskForSources()

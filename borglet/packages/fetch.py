@@ -108,7 +108,7 @@ class Fetcher:
                         pause(seconds)
                     case GiveUp(why):
                         named = f"package {package.name!r} ({package.digest})"
-                        raise PackageMissing(f"{named} can't be fetched: {why}")
+                        raise PackageMissing(f"cannot download {named}: {why}")
 
 
 class _Download:
@@ -164,7 +164,7 @@ class _Download:
         self._restart()
         if mixed:
             self._unmixed = True
-            log.warning("package %s: parts of several sources don't fit together", self._package.name)
+            log.warning("package %s: the parts from several sources do not match", self._package.name)
             return False
         raise SourceFailed("mismatch", f"content with digest sha256:{found}")
 
@@ -186,7 +186,7 @@ class _Download:
             self._restart()
         wanted = self._package.size_bytes - self._size
         if response.length != wanted:
-            raise SourceFailed("mismatch", f"{response.length} bytes more; wanted {wanted}")
+            raise SourceFailed("mismatch", f"it offers {response.length} more bytes; {wanted} are missing")
         self._givers.add(source)
         self._copy(response, wanted)
 
@@ -198,7 +198,7 @@ class _Download:
             try:
                 piece = response.read1(min(PIECE_BYTES, wanted))
             except TimeoutError as error:
-                raise SourceFailed("slow", f"nothing for {settings.silence_s:g} s") from error
+                raise SourceFailed("slow", f"it sent nothing for {settings.silence_s:g} s") from error
             if not piece:
                 raise SourceFailed("unreachable", f"the connection ended {wanted} bytes early")
             self._file.write(piece)
@@ -210,6 +210,6 @@ class _Download:
             if passed_s >= settings.pace_s:
                 if came < settings.least_bytes_s * passed_s and wanted:
                     raise SourceFailed(
-                        "slow", f"{came / passed_s:.0f} bytes/s; wanted {settings.least_bytes_s}"
+                        "slow", f"{came / passed_s:.0f} bytes/s; the minimum is {settings.least_bytes_s}"
                     )
                 since, came = self._now(), 0

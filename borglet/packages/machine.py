@@ -53,9 +53,9 @@ class MachinePackages:
             try:
                 self.manager.port = await self._peers.open(self._address, self._peer_port)
             except OSError as error:
-                log.warning("no other machine gets packages from here: %s", error)
+                log.warning("cannot give packages to other machines: %s", error)
             else:
-                log.info("other machines get packages at %s:%d", self._address, self.manager.port)
+                log.info("other machines can download packages at %s:%d", self._address, self.manager.port)
         self.manager.open()
 
     async def collect_forever(self) -> None:
@@ -64,7 +64,7 @@ class MachinePackages:
             try:
                 await self.manager.collect()
             except OSError:
-                log.exception("packages can't be collected; the next attempt follows")
+                log.exception("cannot delete unused packages; the Borglet tries again later")
             await asyncio.sleep(COLLECT_INTERVAL_S)
 
     async def close(self) -> None:

@@ -88,7 +88,7 @@ class PackageManager:
         self._checks: dict[str, asyncio.Future[None]] = {}
         self._opened: asyncio.Future[None] | None = None
         self._checking: asyncio.Future[None] | None = None
-        self._telling: asyncio.Future[None] | None = None
+        self._port_report: asyncio.Future[None] | None = None
 
     def bind(self, in_use: InUse) -> None:
         self._in_use = in_use
@@ -104,7 +104,7 @@ class PackageManager:
         try:
             self._unchecked = set(await self._chore(self._store.open))
         except OSError as error:
-            log.error("what packages are here can't be seen; each is installed anew: %s", error)
+            log.error("cannot read the installed packages, and installs each one again: %s", error)
 
     async def _check_all(self) -> None:
         await self._ready()
@@ -134,12 +134,12 @@ class PackageManager:
             raise _Cancelled
 
     async def _ready(self) -> None:
-        assert self._opened is not None, "open the packages first"
+        assert self._opened is not None, "call open() first"
         await asyncio.shield(self._opened)
 
     async def checked(self) -> None:
         """Until all that is here has been looked at."""
-        assert self._checking is not None, "open the packages first"
+        assert self._checking is not None, "call open() first"
         await asyncio.shield(self._checking)
 
     async def close(self) -> None:
@@ -149,7 +149,7 @@ class PackageManager:
         running: list[asyncio.Future[None]] = [
             each.work for each in self._installations.values() if each.work is not None
         ]
-        running += [each for each in (self._opened, self._telling) if each is not None]
+        running += [each for each in (self._opened, self._port_report) if each is not None]
         if self._checking is not None:
             self._checking.cancel()
             running += [self._checking, *self._checks.values()]
@@ -195,7 +195,7 @@ class PackageManager:
         while missing := [package for package in packages if package.digest not in self._installed]:
             if attempts == self._settings.attempts:
                 raise PackageMissing(
-                    f"package {missing[0].name!r}: was removed again before it could be used"
+                    f"package {missing[0].name!r}: it was removed before the task could use it"
                 )
             attempts += await self._install_all(missing)
         for package in packages:
@@ -204,7 +204,7 @@ class PackageManager:
     async def _install_all(self, packages: Sequence[PackageRef]) -> bool:
         """Whether all of them were; False: others gave one up when this one had just joined them."""
         if self._closing.is_set():
-            raise PackageMissing(f"package {packages[0].name!r}: this Borglet is ending")
+            raise PackageMissing(f"package {packages[0].name!r}: this Borglet is shutting down")
         joined = [self._join(package) for package in packages]
         try:
             for installation in joined:
@@ -243,10 +243,12 @@ class PackageManager:
             self._notices.submit(self._sources.have, package.digest, self.port)
         except ArchiveRefused as error:
             raise PackageMissing(
-                f"package {package.name!r} ({package.digest}) is refused: {error}"
+                f"package {package.name!r} ({package.digest}) is rejected: {error}"
             ) from error
         except OSError as error:
-            raise PackageMissing(f"package {package.name!r}: this machine can't keep it: {error}") from error
+            raise PackageMissing(
+                f"package {package.name!r}: this machine cannot store it: {error}"
+            ) from error
         finally:
             self._promised.pop(package.digest, None)
             del self._installations[package.digest]
@@ -293,10 +295,10 @@ class PackageManager:
         room = self._settings.budget_bytes - kept - others
         if self._excess() > 0:
             raise PackageMissing(
-                f"package {package.name!r}: about {wanted} bytes are wanted; packages in use leave {max(0, room)} of"
-                f" {self._settings.budget_bytes}, and the disk has {self._store.free_bytes()} free, of which"
-                f" {self._settings.keep_free_bytes} stay free. Use fewer packages on this machine, or give its"
-                " Borglet more with --package-bytes"
+                f"package {package.name!r}: it needs about {wanted} bytes; packages in use leave {max(0, room)} of"
+                f" {self._settings.budget_bytes}, and the disk has {self._store.free_bytes()} free, of"
+                f" which the Borglet keeps {self._settings.keep_free_bytes} free. Use fewer"
+                " packages on this machine, or give its Borglet more with --package-bytes"
             )
         return max(0, room - package.size_bytes)
 
@@ -321,20 +323,20 @@ class PackageManager:
                 try:
                     await self._chore(self._store.remove, each.digest)
                 except OSError:
-                    log.exception("package %s can't be removed", each.name)
+                    log.exception("cannot remove package %s", each.name)
                     continue
                 freed += each.disk_bytes
-                log.info("package %s was removed, last used at %.0f", each.name, each.used_at)
+                log.info("removed package %s, which was last used at %.0f", each.name, each.used_at)
                 self._notices.submit(self._sources.gone, each.digest)
         return freed
 
     def tell_port(self) -> None:
         """After each greeting of the link: where this machine serves what its reports list."""
-        if self._telling is not None:
-            self._telling.cancel()
-        self._telling = asyncio.ensure_future(self._tell_port())
+        if self._port_report is not None:
+            self._port_report.cancel()
+        self._port_report = asyncio.ensure_future(self._report_port())
 
-    async def _tell_port(self) -> None:
+    async def _report_port(self) -> None:
         await self.checked()
         latest = self.installed()
         if self.port and latest:

@@ -115,11 +115,13 @@ class PeerServer:
         except asyncio.IncompleteReadError as error:
             raise ConnectionResetError("no request") from error
         except asyncio.LimitOverrunError as error:
-            raise _Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too long a header") from error
+            raise _Answer(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request header is too long"
+            ) from error
         first, *lines = raw.removesuffix(b"\r\n\r\n").split(b"\r\n")
         match = _REQUEST.match(first)
         if match is None:
-            raise _Answer(HTTPStatus.BAD_REQUEST, "wanted GET /packages/sha256:<64 hex digits>")
+            raise _Answer(HTTPStatus.BAD_REQUEST, "send GET /packages/sha256:<64 hex digits>")
         headers = {}
         for line in lines:
             name, _, value = line.decode("latin-1").partition(":")
@@ -128,7 +130,7 @@ class PeerServer:
         scheme, _, ticket = headers.get("authorization", "").partition(" ")
         try:
             if scheme != "Borg-Ticket":
-                raise TicketRefused("wanted Authorization: Borg-Ticket <ticket>")
+                raise TicketRefused("send the header Authorization: Borg-Ticket <ticket>")
             check(ticket.strip(), self._keys(), digest=digest, now=self._now())
         except TicketRefused as error:
             raise _Answer(HTTPStatus.UNAUTHORIZED, str(error)) from error
@@ -138,7 +140,10 @@ class PeerServer:
     @contextlib.contextmanager
     def _upload(self) -> Iterator[None]:
         if self._uploads >= self._settings.uploads:
-            raise _Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"all {self._uploads} uploads are taken")
+            raise _Answer(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"all {self._uploads} upload slots are in use; try again later",
+            )
         self._uploads += 1
         try:
             yield
@@ -148,15 +153,18 @@ class PeerServer:
     async def _send(self, writer: asyncio.StreamWriter, digest: str, offset: int) -> None:
         path = self._find(digest)
         if path is None:
-            raise _Answer(HTTPStatus.NOT_FOUND, f"{digest} is not here")
+            raise _Answer(HTTPStatus.NOT_FOUND, f"this machine does not have {digest}")
         try:
             file = path.open("rb")
         except FileNotFoundError as error:
-            raise _Answer(HTTPStatus.NOT_FOUND, f"{digest} is not here any more") from error
+            raise _Answer(HTTPStatus.NOT_FOUND, f"this machine no longer has {digest}") from error
         with file:
             size = os.fstat(file.fileno()).st_size
             if offset >= size:
-                raise _Answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, f"it ends at {size}")
+                raise _Answer(
+                    HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+                    f"the range starts after the end of the archive, which has {size} bytes",
+                )
             part = f"Content-Range: bytes {offset}-{size - 1}/{size}\r\n" if offset else ""
             status = HTTPStatus.PARTIAL_CONTENT if offset else HTTPStatus.OK
             limit_s = self._settings.grace_s + (size - offset) / self._settings.least_bytes_s
@@ -166,7 +174,7 @@ class PeerServer:
                 loop = asyncio.get_running_loop()
                 await loop.sendfile(writer.transport, file, offset, size - offset)
         self.served += 1
-        log.info("gave %s to %s", digest, writer.get_extra_info("peername"))
+        log.info("uploaded %s to %s", digest, writer.get_extra_info("peername"))
 
 
 def _head(status: HTTPStatus, length: int, extra: str) -> bytes:

@@ -65,32 +65,34 @@ class LinkSources:
         try:
             status, body = self._ask("GET", f"/packages/{digest}/sources", keep=True)
         except (OSError, http.client.HTTPException) as error:
-            raise SourcesUnavailable(f"the link can't be reached: {error or type(error).__name__}") from error
+            raise SourcesUnavailable(f"cannot reach the link: {error or type(error).__name__}") from error
         if status != 200:
             text = body[:500].decode(errors="replace").strip()
-            raise SourcesUnavailable(f"the link answered {status} {text}", final=status in (400, 403, 404))
+            raise SourcesUnavailable(
+                f"the link answered HTTP {status} {text}", final=status in (400, 403, 404)
+            )
         try:
             return msgspec.json.decode(body, type=PackageSources)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise SourcesUnavailable(f"the link's answer can't be read: {error}") from error
+            raise SourcesUnavailable(f"cannot read the link's answer: {error}") from error
 
     def have(self, digest: str, port: int) -> None:
-        self._tell(digest, "have", PackageHave(port))
+        self._notify_link(digest, "have", PackageHave(port))
 
     def gone(self, digest: str) -> None:
-        self._tell(digest, "gone", None)
+        self._notify_link(digest, "gone", None)
 
     def failed(self, digest: str, peer: PeerAddress, reason: str) -> None:
-        self._tell(digest, "failed", PackageFailed(peer.address, peer.port, reason))
+        self._notify_link(digest, "failed", PackageFailed(peer.address, peer.port, reason))
 
-    def _tell(self, digest: str, what: str, content: msgspec.Struct | None) -> None:
+    def _notify_link(self, digest: str, what: str, content: msgspec.Struct | None) -> None:
         try:
             status, body = self._ask("POST", f"/packages/{digest}/{what}", content)
         except (OSError, http.client.HTTPException) as error:
-            log.info("the link does not hear %s of %s: %s", what, digest, error or type(error).__name__)
+            log.info("cannot send %s of %s to the link: %s", what, digest, error or type(error).__name__)
             return
         if status not in (200, 204):
-            log.info("the link answered %d to %s of %s: %r", status, what, digest, body[:200])
+            log.info("the link answered HTTP %d to %s of %s: %r", status, what, digest, body[:200])
 
     def _ask(
         self, method: str, path: str, content: msgspec.Struct | None = None, *, keep: bool = False

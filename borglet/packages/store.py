@@ -85,20 +85,20 @@ class PackageStore:
         try:
             return self._checked(folder, checkpoint)
         except OSError as error:
-            log.error("package %s can't be read: %s", folder.name, error)
+            log.error("cannot read package %s: %s", folder.name, error)
             return None
 
     def _checked(self, folder: Path, checkpoint: Callable[[], None]) -> StoredPackage | None:
         marker = self._marker(folder)
         if marker is None:
-            log.warning("package %s has no marker; it is removed", folder.name)
+            log.warning("package %s has no marker; the Borglet removes it", folder.name)
             self._discard(folder)
             return None
         rebooted = marker.boot_id != self._boot_id
         try:
             digests = digests_of(folder / "tree", contents=rebooted, checkpoint=checkpoint)
         except OSError as error:
-            log.warning("the tree of package %s can't be read: %s", marker.name, error)
+            log.warning("cannot read the tree of package %s: %s", marker.name, error)
             digests = TreeDigests("", "")
         whole = digests.listing == marker.listing and (not rebooted or digests.contents == marker.contents)
         if whole and rebooted and not self._archive_is_whole(folder, marker, checkpoint):
@@ -114,10 +114,13 @@ class PackageStore:
         """From its archive where that is whole."""
         package = PackageRef(marker.name, marker.digest, marker.size_bytes, marker.format)
         if not self._archive_is_whole(folder, marker, checkpoint):
-            log.error("package %s is damaged, its archive too; it is removed and fetched again", marker.name)
+            log.error(
+                "package %s and its archive are damaged; the Borglet removes it and downloads it again",
+                marker.name,
+            )
             self._discard(folder)
             return None
-        log.error("the tree of package %s is damaged; it is unpacked again", marker.name)
+        log.error("the tree of package %s is damaged; the Borglet unpacks it again", marker.name)
         incoming = self.begin(package)
         try:
             os.link(folder / "archive", incoming / "archive")
@@ -185,7 +188,7 @@ class PackageStore:
         try:
             remove_tree(incoming)
         except OSError:
-            log.exception("%s could not be removed; the next start tries again", incoming)
+            log.exception("cannot remove %s; the next start tries again", incoming)
 
     def used(self, digest: str, at: float) -> None:
         """It serves from now on: the last to be removed. Kept over restarts."""
@@ -243,7 +246,7 @@ def _hex(digest: str) -> str:
     """The part of a digest that names a directory. Raises ValueError."""
     kind, _, digits = digest.partition(":")
     if kind != "sha256" or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
-        raise ValueError(f"digest {digest[:100]!r}: wanted sha256: and 64 hex digits")
+        raise ValueError(f"digest {digest[:100]!r}: a digest must be sha256: and 64 hex digits")
     return digits
 
 

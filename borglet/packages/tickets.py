@@ -50,16 +50,18 @@ def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, 
     Raises `TicketRefused`."""
     first, dot, second = text.partition(".")
     if not dot or len(text) > MAX_TICKET_BYTES:
-        raise TicketRefused("no ticket; ask the cell's link for the sources of the package")
+        raise TicketRefused(
+            "the ticket is missing or unreadable; ask the cell's link for the sources of the package"
+        )
     try:
         claims, signature = _bytes(first), _bytes(second)
     except (binascii.Error, ValueError) as error:
-        raise TicketRefused("no ticket: it is not written in base64") from error
+        raise TicketRefused("the ticket is not valid base64") from error
     if not any(_signed(key, claims, signature) for key in keys):
         raise TicketRefused("the ticket is not signed by this cell's authority")
     ticket = msgspec.json.decode(claims, type=PackageTicket)
     if ticket.digest != digest:
-        raise TicketRefused(f"the ticket is for {ticket.digest}")
+        raise TicketRefused(f"the ticket is for {ticket.digest}, which is another package")
     if ticket.expires_at <= now:
         raise TicketRefused(
             f"the ticket expired {now - ticket.expires_at:.0f} s ago; ask for the sources again"

@@ -131,8 +131,8 @@ class CpuControl:
             return
         tenant = min(starved, key=lambda t: (t.task.priority, t.usage.cpu_milli, t.key))
         detail = (
-            f"latency-sensitive tasks within their limits left batch no CPU for {starved_s:.0f} s;"
-            f" it got {tenant.usage.cpu_milli} milli-cores, with {tenant.ready} threads ready"
+            f"latency-sensitive tasks used all the CPU, within their limits, for {starved_s:.0f} s;"
+            f" this batch task got {tenant.usage.cpu_milli} milli-cores and has {tenant.ready} threads ready to run"
         )
         self.wanted[tenant.key] = Removal(tenant.key, "cpu-starved", detail)
 

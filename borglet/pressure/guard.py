@@ -129,10 +129,10 @@ class Guard:
         grace_s = self._settings.ram_grace_s if resource == "ram" else self._settings.disk_grace_s
         for victim in found:
             leaving[victim.key] = now + grace_s
-            log.warning("task %s is ended: %s", victim.key, victim.detail)
+            log.warning("the Borglet ends task %s: %s", victim.key, victim.detail)
         if not found and not leaving and resource not in self._helpless:
             self._helpless.add(resource)
-            log.warning("%s; nobody here may be ended for it", shortage.told)
+            log.warning("%s; the Borglet may not end any task here to free it", shortage.figures)
         return found
 
     async def _adjust(self, tenants: Sequence[PressureTenant], now: float) -> None:

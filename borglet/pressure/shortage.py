@@ -27,7 +27,7 @@ class Shortage:
 
     resource: Resource
     excess_bytes: int
-    told: str
+    figures: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,6 @@ def _rank(tenant: PressureTenant, resource: Resource) -> tuple[bool, int, int, T
 
 def _detail(tenant: PressureTenant, shortage: Shortage) -> str:
     limit = tenant.task.limit.get(shortage.resource, 0)
-    own = f"it held {mebibytes(_held(tenant, shortage.resource))}"
+    own = f"this task used {mebibytes(_held(tenant, shortage.resource))}"
     own += f", limit {mebibytes(limit)}" if limit else ""
-    return f"{shortage.told}; {own}, priority {tenant.task.priority}"
+    return f"{shortage.figures}; {own}, priority {tenant.task.priority}"

@@ -92,13 +92,13 @@ def _task_user(home: Path, wishes: RuntimeWishes) -> str:
     user = wishes.task_user or accounts.task_user(home)
     if os.geteuid() == 0 and not user:
         log.warning(
-            "tasks run as root: no other user can reach %s, or this process can't become one; move the home to a"
-            " folder that everybody may pass, or name a user in BORGLET_TASK_USER",
+            "tasks run as root: no other user can reach %s, or this process cannot switch to one; move the home to a"
+            " folder that every user can enter, or set BORGLET_TASK_USER to a user",
             home,
         )
     elif user and not wishes.task_user:
         log.warning(
-            "tasks of all tenants run as user %s and may signal each other: this process can't become the users %d-%d"
+            "tasks of all tenants run as user %s and may signal each other: this process cannot become the users %d-%d"
             " (BORGLET_TASK_UIDS); give its user namespace these numbers",
             user,
             wishes.first_uid,
@@ -113,7 +113,7 @@ def parse_uids(text: str) -> tuple[int, int]:
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1000 <= first <= last <= _LARGEST_UID:
         raise BadMachine(
-            f"task-uids: {text!r} is no range of user numbers; wanted first-last inside 1000 to {_LARGEST_UID}"
+            f"task-uids: {text!r} is not a range of user numbers; give first-last within 1000 to {_LARGEST_UID}"
         )
     return first, last - first + 1
 
@@ -126,7 +126,7 @@ def parse_devices(text: str) -> dict[int, tuple[str, ...]]:
         nodes = tuple(paths.split("+"))
         if not number.strip().isdecimal() or not all(re.fullmatch(r"/dev/[\w./-]+", node) for node in nodes):
             raise BadMachine(
-                f"devices: {part!r} names no device; wanted number=/dev/…, several of one joined by +"
+                f"devices: {part!r} does not name a device; give number=/dev/…, and join several nodes by +"
             )
         devices[int(number)] = nodes
     return devices

@@ -73,12 +73,12 @@ class OpenProcesses:
     ) -> LaunchPlan:
         if task.network != "host":
             raise StartFailed(
-                f"network: {task.network!r} needs the oci runtime, and this machine's is process; ask for"
+                f"network: {task.network!r} needs the oci runtime, and this machine uses process; ask for"
                 " network: host, or for a machine with the attribute isolation.network=own"
             )
         if task.root != "host":
             raise StartFailed(
-                f"root: {task.root!r} needs the oci runtime, and this machine's is process; ask for root: host,"
+                f"root: {task.root!r} needs the oci runtime, and this machine uses process; ask for root: host,"
                 " or for a machine with the attribute runtime=oci"
             )
         packages = str(directory.packages) if trees else ""

@@ -161,7 +161,7 @@ class SimulatedRuntime:
         return LogChunk(request.request_id, 0, 0, "", error="a simulated task writes no log")
 
     async def open_shell(self, claims: ShellClaims) -> Pty:
-        raise ShellRefused("a simulated task has no processes to join")
+        raise ShellRefused("a simulated task has no processes, so it cannot open a shell")
 
     async def close(self) -> None:
         for known in self._tasks.values():
@@ -233,5 +233,5 @@ def _duration(task: RunTask) -> float | None:
     except ValueError:
         duration_s = -1.0
     if not 0 <= duration_s < 1e9:
-        raise StartFailed(f"env.SIM_DURATION_S: {text!r} is no number of seconds; wanted 0 or more")
+        raise StartFailed(f"env.SIM_DURATION_S: {text!r} is not a number of seconds; give 0 or more")
     return duration_s

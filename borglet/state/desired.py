@@ -44,7 +44,7 @@ def _older(field: str, found: int, wanted: int) -> Refusal:
     return Refusal(
         "older-desired-state",
         f"desired.{field}",
-        f"{field} {found} is older than {wanted}, which is in force here; send a newer desired state",
+        f"{field} {found} is older than {wanted}, which this machine already has; send a newer desired state",
     )
 
 
@@ -52,13 +52,15 @@ def _contradiction(desired: Desired) -> Refusal | None:
     run: set[TaskKey] = set()
     for position, task in enumerate(desired.run):
         if task.key in run:
-            return Refusal("listed-twice", f"desired.run[{position}].key", f"{task.key} is in run twice")
+            return Refusal("listed-twice", f"desired.run[{position}].key", f"{task.key} is twice in run")
         run.add(task.key)
         if not task.command:
             return Refusal("no-command", f"desired.run[{position}].command", f"{task.key} has no command")
     for position, stop in enumerate(desired.stop):
         if stop.key in run:
-            return Refusal("run-and-stop", f"desired.stop[{position}].key", f"{stop.key} is in run too")
+            return Refusal(
+                "run-and-stop", f"desired.stop[{position}].key", f"{stop.key} is in run and in stop"
+            )
     return None
 
 
@@ -72,7 +74,7 @@ def _changed_in_place(desired: Desired, present: Mapping[TaskKey, RunTask]) -> R
                 return Refusal(
                     "changed-in-place",
                     f"desired.run[{position}].{field}",
-                    f"{field} of {task.key} can't change under a running incarnation; stop it and list a"
+                    f"{field} of {task.key} cannot change while the incarnation runs; stop it and list a"
                     " new incarnation",
                 )
     return None

@@ -38,7 +38,7 @@ class Incarnation:
     ran: bool = False  # its processes were started before
     given_up: bool = False
     quarantined: bool = False
-    told: tuple[int, int] | None = None  # (session, sequence) of the first report that told of its end
+    end_report: tuple[int, int] | None = None  # (session, sequence) of the first report that contains its end
     acknowledged: bool = False  # the shard asked again after that report
     dropped: bool = False  # a desired state received after its end does not list it
     story: deque[str] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))

@@ -29,7 +29,7 @@ class Reporter:
         self.refused: Refusal | None = None  # told with the next report, once
         self.removals: tuple[Removal, ...] = ()
         self._session = 0
-        self._telling = False  # a report told of ends, and no poll came since
+        self._awaits_acknowledgement = False  # a report told of ends, and no poll came since
         # Tasks and allocs as reported last, with these addresses; None since something happened.
         self._sealed: tuple[msgspec.Raw, msgspec.Raw, dict[TaskKey, str]] | None = None
 
@@ -44,18 +44,18 @@ class Reporter:
             self._session = session
             for inc in incarnations:
                 # Whether the last report of a lost connection arrived, nobody knows: tell it again.
-                inc.told = None
-        self._telling = False
+                inc.end_report = None
+        self._awaits_acknowledgement = False
         for inc in incarnations:
-            if inc.told is not None and sequence > inc.told[1]:
+            if inc.end_report is not None and sequence > inc.end_report[1]:
                 inc.acknowledged = True
-            elif inc.told is not None:
-                self._telling = True
+            elif inc.end_report is not None:
+                self._awaits_acknowledgement = True
 
     def unmoved_by(self, session: int) -> bool:
         """Whether a poll of this session without a desired state changes nothing here: no end waits to be
         acknowledged."""
-        return session == self._session and not self._telling
+        return session == self._session and not self._awaits_acknowledgement
 
     def report(
         self,
@@ -69,10 +69,10 @@ class Reporter:
         """The full state, as the answer to one poll. Remembers which ends it told of, and tells a refusal once.
 
         `addresses`: of tasks that have one of their own."""
-        self._tell(session, sequence)
+        self._mark_ends_reported(session, sequence)
         tasks = self.tasks(addresses)
         return Report(
-            **self._said(session, sequence, logs, packages),
+            **self._common_fields(session, sequence, logs, packages),
             tasks=tasks,
             usage=total(task.usage for task in tasks),
             allocs=list(self._holdings.allocs),
@@ -89,13 +89,13 @@ class Reporter:
     ) -> WireReport:
         """`report` as it travels from protocol 2 on: what did not change since the last one is not made anew."""
         if self._sealed is None or self._sealed[2] != addresses:
-            self._tell(session, sequence)
-            told = self.tasks(addresses, measured=False)
-            self._sealed = (sealed(told), sealed(list(self._holdings.allocs)), dict(addresses))
+            self._mark_ends_reported(session, sequence)
+            reports = self.tasks(addresses, measured=False)
+            self._sealed = (sealed(reports), sealed(list(self._holdings.allocs)), dict(addresses))
         tasks, allocs, _ = self._sealed
         columns, usages = figures([inc.usage for inc in self._holdings.incarnations.values()])
         return WireReport(
-            **self._said(session, sequence, logs, packages),
+            **self._common_fields(session, sequence, logs, packages),
             tasks=tasks,
             allocs=allocs,
             usage_columns=columns,
@@ -113,14 +113,14 @@ class Reporter:
             for inc in self._holdings.incarnations.values()
         ]
 
-    def _tell(self, session: int, sequence: int) -> None:
-        """Ends that were not told of are, with this report."""
+    def _mark_ends_reported(self, session: int, sequence: int) -> None:
+        """Record this report as the first one that contains each new end."""
         for inc in self._holdings.incarnations.values():
-            if inc.phase is Phase.ENDED and inc.told is None:
-                inc.told = (session, sequence)
-                self._telling = True
+            if inc.phase is Phase.ENDED and inc.end_report is None:
+                inc.end_report = (session, sequence)
+                self._awaits_acknowledgement = True
 
-    def _said(
+    def _common_fields(
         self, session: int, sequence: int, logs: list[LogChunk] | None, packages: list[str] | None
     ) -> dict[str, Any]:
         refused, self.refused = self.refused, None

@@ -239,7 +239,7 @@ class AgentState:
         if self._known.pending is None or self._known.pending.generation != event.generation:
             return
         self._known.pending = None
-        detail = f"this machine can't keep the desired state: {event.detail}; make its disk writable"
+        detail = f"this machine cannot store the desired state: {event.detail}; make its disk writable"
         self._reporter.refused = Refusal("not-saved", "desired", detail)
         self._known.version += 1
 

@@ -75,7 +75,7 @@ def test_what_runs_runs_on_and_what_is_new_waits_for_room(cell, borglet: Borglet
     filler = fill(small_disk)
     new = a_job(cell, "new", command=["sleep", "3600"], limit={"cpu": "50m", "ram": "32Mi"})
     place(new, machine.id, port=20001)
-    until(lambda: "can't be saved" in borglet.log.read_text(), what="the refusal is logged")
+    until(lambda: "cannot save" in borglet.log.read_text(), what="the refusal is logged")
     assert task(old).up
     assert task(old).restarts == 0
     assert not task(new).up
@@ -102,7 +102,7 @@ def test_a_task_can_be_stopped_on_a_full_disk_once_there_is_room_again(
     filler = fill(small_disk)
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_end(entry, [Ending(task(job).id, "killed")])
-    until(lambda: "can't be saved" in borglet.log.read_text(), what="the refusal is logged")
+    until(lambda: "cannot save" in borglet.log.read_text(), what="the refusal is logged")
     assert Departure.objects.exists()
     filler.unlink()
     until(lambda: not Departure.objects.exists(), what="it has left")

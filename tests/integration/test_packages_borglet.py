@@ -126,5 +126,7 @@ def test_a_task_whose_package_is_damaged_in_the_store_says_so(
     def told() -> str:
         return (Task.objects.get(job=job, index=0).exit or {}).get("detail", "")
 
-    until(lambda: "can't be fetched: the store: mismatch" in told(), what="why it does not start")
+    until(
+        lambda: "cannot download" in told() and "the store: mismatch" in told(), what="why it does not start"
+    )
     assert not (borglets[0].home / "packages" / DIGITS).exists()

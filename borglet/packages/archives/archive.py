@@ -75,9 +75,9 @@ def _read(
     if format_ == TAR_GZIP:
         whole = Gunzip(whole, account)
     elif format_ == TAR_ZSTD:
-        raise ArchiveRefused("the archive: zstd can't be unpacked by this release; pack it as tar+gzip")
+        raise ArchiveRefused("the archive: this release cannot unpack zstd; pack it as tar+gzip")
     elif format_ != TAR:
-        raise ArchiveRefused(f"the archive: unknown format {format_!r}; one of {', '.join(FORMATS)}")
+        raise ArchiveRefused(f"the archive: unknown format {format_!r}; use one of {', '.join(FORMATS)}")
     tree = Tree(sink, account)
     manifest = Manifest()
     tar = TarStream(whole, account)

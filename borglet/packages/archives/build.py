@@ -67,9 +67,9 @@ def pack(
     """Write the archive of `directory` to `out`, a file open for reading and writing; with `manifest` it gets one, in
     place of its own. What is written is looked at as a machine will. Raises `CannotPack`, OSError."""
     if format_ not in (TAR, TAR_GZIP):
-        raise CannotPack(f"format: {format_!r}; one of {TAR}, {TAR_GZIP}")
+        raise CannotPack(f"format: unknown format {format_!r}; use {TAR} or {TAR_GZIP}")
     if not directory.is_dir():
-        raise CannotPack(f"{directory}: no directory")
+        raise CannotPack(f"{directory}: not a directory")
     counted = _Counted(out)
     if format_ == TAR_GZIP:
         with gzip.GzipFile("", "wb", _LEVEL, counted, mtime=0) as zipped:
@@ -80,7 +80,7 @@ def pack(
     try:
         found = inspect(out, format_, limits=limits)
     except ArchiveRefused as error:
-        raise CannotPack(f"{directory}: machines would refuse it: {error}") from error
+        raise CannotPack(f"{directory}: machines would reject the package: {error}") from error
     return Packed(f"sha256:{counted.digest.hexdigest()}", counted.size, found.entries, found.bytes)
 
 
@@ -97,7 +97,7 @@ def _write(
             if number > limits.entries:
                 raise CannotPack(
                     f"{directory}: has more than {limits.entries} files, directories and links, which is the limit of a"
-                    " package; leave out what tasks do not need, or split it into several packages"
+                    " package; leave out files that tasks do not need, or split it into several packages"
                 )
             if name == MANIFEST_NAME and manifest is not None:
                 continue
@@ -112,7 +112,7 @@ def _names(directory: Path, folder: str, depth: int, limits: ArchiveLimits) -> I
         if depth > limits.depth:
             raise CannotPack(
                 f"{path[:100]!r}…: its path has more than {limits.depth} components, which is the limit of a package;"
-                " pack it less deep"
+                " move it to a higher directory"
             )
         yield path
         if stat.S_ISDIR(os.lstat(directory / path).st_mode):
@@ -123,7 +123,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise CannotPack(f"{name!r}: no name in UTF-8; rename it") from error
+        raise CannotPack(f"{name!r}: the name is not valid UTF-8; rename it") from error
     found = os.lstat(path)
     info = _info(name)
     if stat.S_ISDIR(found.st_mode):
@@ -140,10 +140,10 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
                 tar.addfile(info, file)
             except OSError as error:
                 raise CannotPack(
-                    f"{name!r}: can't be read whole ({error}); does someone write to it?"
+                    f"{name!r}: cannot read the whole file ({error}); check that no program writes to it"
                 ) from error
     else:
-        raise CannotPack(f"{name!r}: a package holds files, directories and links")
+        raise CannotPack(f"{name!r}: a package can hold only files, directories and links; leave it out")
 
 
 def _info(name: str) -> tarfile.TarInfo:

@@ -53,7 +53,7 @@ class ArchiveCost:
         if self.entries > self.limits.entries:
             raise ArchiveRefused(
                 f"{name!r}: the archive has more than {self.limits.entries} files, directories and links, which is the"
-                " limit; leave out what tasks do not need, or split it into several packages"
+                " limit; leave out files that tasks do not need, or split it into several packages"
             )
 
     def metadata(self, name: str, size: int) -> None:
@@ -71,8 +71,8 @@ class ArchiveCost:
         self.file_bytes += size
         if self.file_bytes > self.limits.unpacked_bytes:
             raise ArchiveRefused(
-                f"{name!r}: with its {size} bytes the files are {self.file_bytes} bytes, more than"
-                f" {self.limits.unpacked_bytes} allowed"
+                f"{name!r}: with the {size} bytes of this file, the files have {self.file_bytes} bytes, more than the"
+                f" {self.limits.unpacked_bytes} bytes allowed; make the package smaller"
             )
 
     def came_out(self, size: int) -> None:
@@ -82,5 +82,5 @@ class ArchiveCost:
         if self._read_bytes > self._readable_bytes:
             raise ArchiveRefused(
                 f"the archive: {self._stored_bytes} bytes unpack to more than {self._readable_bytes}, over"
-                f" {self.limits.ratio} times as many; a decompression bomb"
+                f" {self.limits.ratio} times as many, which is the limit; this looks like a decompression bomb"
             )

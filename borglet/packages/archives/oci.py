@@ -86,10 +86,10 @@ class _Layout:
                 continue
             if entry.kind is not EntryKind.FILE:
                 raise ArchiveRefused(
-                    f"{entry.name!r}: a {entry.kind} in an image layout; it holds plain files"
+                    f"{entry.name!r}: a {entry.kind} in an image layout, which can hold only plain files"
                 )
             if name in self._files:
-                raise ArchiveRefused(f"{entry.name!r}: twice in the image layout")
+                raise ArchiveRefused(f"{entry.name!r}: the image layout has this entry twice")
             self._files[name] = (entry.offset, entry.size)
 
     def document(self, name: str, kind: type[Document]) -> Document:
@@ -97,7 +97,7 @@ class _Layout:
         offset, size = self._found(name)
         if size > self._account.limits.document_bytes:
             raise ArchiveRefused(
-                f"{name!r}: {size} bytes of JSON; at most {self._account.limits.document_bytes}"
+                f"{name!r}: {size} bytes of JSON; the limit is {self._account.limits.document_bytes}"
             )
         try:
             return msgspec.json.decode(b"".join(_pieces(Slice(self._file, offset, size))), type=kind)
@@ -106,15 +106,13 @@ class _Layout:
 
     def _found(self, name: str) -> tuple[int, int]:
         if name not in self._files:
-            raise ArchiveRefused(
-                f"{name!r}: missing; an OCI image layout is wanted, all its blobs in one tar"
-            )
+            raise ArchiveRefused(f"{name!r}: missing; give an OCI image layout with all its blobs in one tar")
         return self._files[name]
 
     def check(self, blob: Descriptor) -> str:
         """The name of a blob whose content is what its digest says. Raises `ArchiveRefused`."""
         if not _DIGEST.fullmatch(blob.digest):
-            raise ArchiveRefused(f"digest {blob.digest[:100]!r}: wanted sha256: and 64 hex digits")
+            raise ArchiveRefused(f"digest {blob.digest[:100]!r}: a digest must be sha256: and 64 hex digits")
         name = f"blobs/sha256/{blob.digest.removeprefix('sha256:')}"
         if (name, blob.size) in self._checked:
             return name
@@ -152,12 +150,12 @@ def read_image(
     layout = _Layout(file, size, account)
     manifest = _manifest(layout, "index.json", ARCHITECTURES.get(machine, machine), nested=True)
     if len(manifest.layers) > MOST_LAYERS:
-        raise ArchiveRefused(f"the image: {len(manifest.layers)} layers; at most {MOST_LAYERS}")
+        raise ArchiveRefused(f"the image: {len(manifest.layers)} layers; the limit is {MOST_LAYERS}")
     layout.check(manifest.config)
     for number, layer in enumerate(manifest.layers, start=1):
         if layer.media_type not in PLAIN_LAYERS | GZIP_LAYERS:
             raise ArchiveRefused(
-                f"layer {layer.digest}: {layer.media_type!r} can't be unpacked; wanted a tar, plain or with gzip"
+                f"layer {layer.digest}: cannot unpack {layer.media_type!r}; use a tar, plain or with gzip"
             )
         stream = layout.stream(layout.check(layer))
         tree.layer = number
@@ -182,13 +180,13 @@ def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) ->
     ]
     if len(found) != 1:
         raise ArchiveRefused(
-            f"{name!r}: {len(found)} images for linux on {architecture}; wanted one, package each on its own"
+            f"{name!r}: {len(found)} images for linux on {architecture}; make one package per image"
         )
     document = layout.check(found[0])
     if found[0].media_type in MANIFESTS:
         return layout.document(document, ImageManifest)
     if not nested:
-        raise ArchiveRefused(f"{document!r}: an index in an index in an index")
+        raise ArchiveRefused(f"{document!r}: indexes are nested three deep; the limit is two")
     return _manifest(layout, document, architecture, nested=False)
 
 

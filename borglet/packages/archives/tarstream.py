@@ -108,7 +108,7 @@ class TarStream:
             header = self._exactly(BLOCK)
             if header == _ZEROS:
                 if met:
-                    raise ArchiveRefused(f"after {self._name!r}: an extended header without its entry")
+                    raise ArchiveRefused(f"after {self._name!r}: an extended header has no entry")
                 self._end()
                 return None
             try:
@@ -116,13 +116,17 @@ class TarStream:
             except ArchiveRefused as refused:
                 if self._offset > BLOCK:
                     raise
-                raise ArchiveRefused("the archive: is neither a tar nor one in gzip") from refused
+                raise ArchiveRefused(
+                    "the archive: it is neither a tar nor a tar compressed with gzip"
+                ) from refused
             kind = header[156:157]
             size = self._number(header[124:136], "size")
             if kind not in b"xgLK":
                 return self._entry(header, kind, size, long)
             if kind in met:
-                raise ArchiveRefused(f"after {self._name!r}: two extended headers of one kind for one entry")
+                raise ArchiveRefused(
+                    f"after {self._name!r}: one entry has two extended headers of the same kind"
+                )
             met.add(kind)
             content = self._extended(size)
             if kind == b"L":
@@ -136,33 +140,35 @@ class TarStream:
         """Nothing but padding may follow: another reader might find entries there. Also checks a gzip stream's end."""
         while piece := self._stream.read(PIECE_BYTES):
             if piece.count(0) != len(piece):
-                raise ArchiveRefused(f"after {self._name!r}: something follows the end of the archive")
+                raise ArchiveRefused(f"after {self._name!r}: the file goes on after the end of the archive")
 
     def _check_sum(self, header: bytes) -> None:
         wanted = self._number(header[148:156], "checksum")
         found = sum(header) - sum(header[148:156]) + 8 * ord(" ")
         if wanted != found:
-            raise ArchiveRefused(f"after {self._name!r}: no tar header (checksum {wanted}, content {found})")
+            raise ArchiveRefused(
+                f"after {self._name!r}: not a tar header (its checksum is {wanted}, its content gives {found})"
+            )
 
     def _number(self, field: bytes, what: str) -> int:
         if field[0] == 0x80:  # GNU's base 256, positive
             return int.from_bytes(field[1:], "big")
         match = _OCTAL.match(field)
         if match is None:
-            raise ArchiveRefused(f"after {self._name!r}: {what} {field!r} is no octal number")
+            raise ArchiveRefused(f"after {self._name!r}: {what} {field!r} is not an octal number")
         return int(match.group(1) or b"0", 8)
 
     def _text(self, raw: bytes) -> str:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ArchiveRefused(f"{raw[:100]!r}: no name in UTF-8; rename it") from error
+            raise ArchiveRefused(f"{raw[:100]!r}: the name is not valid UTF-8; rename it") from error
 
     def _extended(self, size: int) -> bytes:
         if size > self._account.limits.header_bytes:
             raise ArchiveRefused(
                 f"after {self._name!r}: an extended header of {size} bytes, more than"
-                f" {self._account.limits.header_bytes} allowed"
+                f" the {self._account.limits.header_bytes} bytes allowed"
             )
         self._account.metadata(self._name, size)
         content = self._exactly(size)
@@ -196,15 +202,17 @@ class TarStream:
         self._account.entry(name)
         self._account.metadata(name, len(name))
         if kind in _REFUSED:
-            raise ArchiveRefused(f"{name!r}: {_REFUSED[kind]}; a package holds files, directories and links")
+            raise ArchiveRefused(
+                f"{name!r}: {_REFUSED[kind]}; a package can hold only files, directories and links"
+            )
         if kind not in _KINDS:
-            raise ArchiveRefused(f"{name!r}: unknown type {kind!r} of entry")
+            raise ArchiveRefused(f"{name!r}: unknown entry type {kind!r}")
         found = _KINDS[kind]
         if kind == b"\0" and name.endswith("/"):
             found = EntryKind.DIRECTORY
         if "size" in long:
             if not (long["size"].isascii() and long["size"].isdigit() and len(long["size"]) < 20):
-                raise ArchiveRefused(f"{name!r}: its size {long['size'][:30]!r} is no number")
+                raise ArchiveRefused(f"{name!r}: its size {long['size'][:30]!r} is not a number")
             size = int(long["size"])
         if found is EntryKind.FILE:
             self._account.file(name, size)

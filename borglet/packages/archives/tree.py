@@ -128,7 +128,7 @@ class Tree:
         if target.startswith("/"):
             if not self._layered:
                 raise ArchiveRefused(
-                    f"{name!r}: a link to {target!r} leads out of the package; make it relative"
+                    f"{name!r}: a link to {target!r} points outside the package; make it relative"
                 )
             # An image means its own root; said relative, it means that wherever the image is mounted.
             target = "/".join([*[".."] * (len(path) - 1), *target.split("/")[1:]]) or "."
@@ -143,7 +143,7 @@ class Tree:
         if node is None or node.kind is not EntryKind.FILE:
             found = "nothing" if node is None else f"a {node.kind}"
             raise ArchiveRefused(
-                f"{name!r}: a hard link to {target!r}, which is {found}; wanted an earlier file"
+                f"{name!r}: a hard link to {target!r}, which is {found}; it must be an earlier file"
             )
         self._sink.make_hard_link(path, existing)
         parent.children[path[-1]] = ArchiveNode(
@@ -154,7 +154,7 @@ class Tree:
         """The layers below have nothing of this name any more; missing is fine."""
         path = self._path(name)
         if not path:
-            raise ArchiveRefused(f"{name!r}: a whiteout of the root")
+            raise ArchiveRefused(f"{name!r}: a whiteout cannot remove the root")
         self._remove_lower(*self._parent(path, name))
 
     def white_out_content(self, name: str) -> None:
@@ -190,22 +190,22 @@ class Tree:
             raise ArchiveRefused(f"{of or name!r}: {name!r} is an absolute path; pack relative ones")
         path = tuple(part for part in name.split("/") if part not in ("", "."))
         if ".." in path:
-            raise ArchiveRefused(f"{of or name!r}: {name!r} climbs out with '..'; pack paths without it")
+            raise ArchiveRefused(f"{of or name!r}: {name!r} contains '..'; pack paths without it")
         self._check_depth(path, of or name)
         return path
 
     def _check_text(self, name: str, text: str, what: str) -> None:
         if not text:
-            raise ArchiveRefused(f"{name!r}: {what or 'an entry'} without a name".strip())
+            raise ArchiveRefused(f"{name!r}: {what or 'an entry'} has no name".strip())
         if _CONTROL.search(text):
-            raise ArchiveRefused(f"{name!r}: {what} {text[:100]!r} holds a control character; rename it")
+            raise ArchiveRefused(f"{name!r}: {what} {text[:100]!r} contains a control character; rename it")
         raw = text.encode("utf-8", "surrogatepass")
         if len(raw) > self._limits.path_bytes:
             raise ArchiveRefused(
-                f"{name[:100]!r}…: {len(raw)} bytes of name, more than {self._limits.path_bytes} allowed"
+                f"{name[:100]!r}…: the name has {len(raw)} bytes, more than the {self._limits.path_bytes} allowed"
             )
         if len(raw) > 255 and any(len(part) > 255 for part in raw.split(b"/")):
-            raise ArchiveRefused(f"{name[:100]!r}…: a component of more than 255 bytes")
+            raise ArchiveRefused(f"{name[:100]!r}…: a component of the path has more than 255 bytes")
 
     def _place(self, name: str) -> tuple[DirectoryNode, Path]:
         """Where something that is no directory comes to lie; what lower layers have there makes way."""
@@ -216,7 +216,7 @@ class Tree:
         known = parent.children.get(path[-1])
         if known is not None:
             if known.layer == self.layer:
-                raise ArchiveRefused(f"{name!r}: twice in the archive, or below itself")
+                raise ArchiveRefused(f"{name!r}: the entry is in the archive twice, or below itself")
             self._remove(parent, path)
         return parent, path
 
@@ -229,7 +229,7 @@ class Tree:
             if child is not None and child.kind is EntryKind.SYMBOLIC_LINK:
                 if not self._layered:
                     raise ArchiveRefused(
-                        f"{name!r}: goes through the link {'/'.join((*real, part))!r}; pack its real path"
+                        f"{name!r}: the path goes through the link {'/'.join((*real, part))!r}; pack its real path"
                     )
                 found = self._follow(real, child.target, name)
                 self._check_depth(found, name)
@@ -247,7 +247,7 @@ class Tree:
     def _check_depth(self, path: Path, name: str) -> None:
         if len(path) > self._limits.depth:
             raise ArchiveRefused(
-                f"{name!r}: its path has more than {self._limits.depth} components; pack it less deep"
+                f"{name!r}: its path has more than {self._limits.depth} components; move it to a higher directory"
             )
 
     def _directory(
@@ -288,7 +288,7 @@ class Tree:
                 continue
             if part == "..":
                 if not real:
-                    raise ArchiveRefused(f"{name!r}: the link to {target!r} leads out of the package")
+                    raise ArchiveRefused(f"{name!r}: the link to {target!r} points outside the package")
                 real.pop()
                 nodes.pop()
                 continue
@@ -297,7 +297,7 @@ class Tree:
                 links += 1
                 if links > MOST_LINKS:
                     raise ArchiveRefused(
-                        f"{name!r}: the link to {target!r} leads in circles, or through too many links"
+                        f"{name!r}: the link to {target!r} forms a loop, or goes through too many links"
                     )
                 todo += child.target.split("/")[::-1]
                 continue

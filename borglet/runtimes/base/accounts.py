@@ -59,7 +59,7 @@ def account_of(wanted: str, *, default: str, allowed: Collection[str]) -> Accoun
         return None
     if os.geteuid() != 0:
         raise StartFailed(
-            f"user: can't run as {name!r}, for the Borglet of this machine is not root; leave it out"
+            f"user: cannot run as {name!r}, because the Borglet of this machine is not root; leave it out"
         )
     return account
 

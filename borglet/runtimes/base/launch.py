@@ -56,12 +56,12 @@ def expand(text: str, known: Mapping[str, str], *, where: str) -> str:
 
 def command(task: RunTask, *, packages: str = "") -> list[str]:
     if not task.command or not task.command[0]:
-        raise StartFailed("command: empty; give the program and its arguments as a list")
+        raise StartFailed("command: it is empty; give the program and its arguments as a list")
     known = variables(task, packages=packages)
     argv = [expand(text, known, where=f"command[{i}]") for i, text in enumerate(task.command)]
     for i, argument in enumerate(argv):
         if "\0" in argument:
-            raise StartFailed(f"command[{i}]: holds a NUL character, which no argument can")
+            raise StartFailed(f"command[{i}]: it contains a NUL character, which is not allowed")
     return argv
 
 
@@ -86,11 +86,11 @@ def environment(
     for name, value in task.env.items():
         if not _ENVIRONMENT_NAME.match(name):
             raise StartFailed(
-                f"env: {name!r} is no name of an environment variable; use letters, digits and _"
+                f"env: {name!r} is not the name of an environment variable; use letters, digits and _"
             )
         own[name] = expand(value, known, where=f"env.{name}")
         if "\0" in own[name]:
-            raise StartFailed(f"env.{name}: holds a NUL character, which no environment value can")
+            raise StartFailed(f"env.{name}: it contains a NUL character, which is not allowed")
     base = {"PATH": path, "HOME": home, "TMPDIR": tmp, "LANG": "C.UTF-8"}
     parts = task.name.split("/")
     borg = {
@@ -120,7 +120,7 @@ def environment(
 def working_directory(task: RunTask, work: str) -> str:
     """Absolute as given, or below the task's own directory."""
     if ".." in task.working_dir.split("/"):
-        raise StartFailed(f"working_dir: {task.working_dir!r} climbs out with '..'; give a path without it")
+        raise StartFailed(f"working_dir: {task.working_dir!r} contains '..'; give a path without it")
     return os.path.join(work, task.working_dir) if task.working_dir else work
 
 

@@ -40,10 +40,12 @@ def parse_network(text: str) -> ipaddress.IPv4Network | None:
         network = ipaddress.IPv4Network(text)
     except ValueError as error:
         raise BadNetwork(
-            f"task-network: {text!r} is no IPv4 network: {error}; wanted such as 10.20.30.0/24"
+            f"task-network: {text!r} is not an IPv4 network: {error}; give one such as 10.20.30.0/24"
         ) from error
     if network.prefixlen > _LARGEST_PREFIX:
-        raise BadNetwork(f"task-network: {text!r} has no room for tasks; wanted /{_LARGEST_PREFIX} or larger")
+        raise BadNetwork(
+            f"task-network: {text!r} is too small for tasks; give /{_LARGEST_PREFIX} or a larger network"
+        )
     return network
 
 
@@ -111,7 +113,7 @@ class FormerNetworks:
         if not failed:
             return
         if not may_fail:
-            raise StartFailed(f"network: the machine could not make it: {errors.strip()}")
+            raise StartFailed(f"network: the machine could not create the task's network: {errors.strip()}")
         log.info("%s: %s", "; ".join(commands), errors.strip())
 
 
@@ -123,7 +125,7 @@ class TaskNetworks(FormerNetworks):
         super().__init__(home)
         if not Path(self._ip).is_absolute():
             raise BadNetwork(
-                "task-network: needs the command ip, not found here; on Debian: apt-get install iproute2"
+                "task-network: this machine does not have the command ip; on Debian: apt-get install iproute2"
             )
         self.network = network
 

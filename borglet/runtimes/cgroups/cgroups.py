@@ -190,7 +190,9 @@ class CgroupTree:
                 if not entry.is_dir() or entry.name in keep or Path(entry.path) in parents:
                     continue
                 if not cgroupfs.remove({"": entry.path}):
-                    log.warning("control group %s belongs to no task here but has processes", entry.path)
+                    log.warning(
+                        "control group %s does not belong to a task here but has processes", entry.path
+                    )
 
     def remove(self) -> None:
         """Remove the tree itself, when no task is left in it."""
@@ -231,7 +233,7 @@ def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
             elif controller == "cpuset":
                 v1.open_cpuset(str(root))
         except OSError as error:
-            log.info("no control groups for %s: %s", controller, error)
+            log.info("cannot use control groups for %s: %s", controller, error)
             continue
         roots[controller] = root
     if disk and "blkio" in roots and not _takes_limits(roots["blkio"], v1.FILES["blkio"], f"{disk} 0"):
@@ -244,7 +246,7 @@ def _takes_limits(root: Path, name: str, nothing: str) -> bool:
     try:
         cgroupfs.write_text(str(root), name, nothing)
     except OSError as error:
-        log.info("no limits of disk bandwidth: %s", error)
+        log.info("cannot limit disk bandwidth: %s", error)
         return False
     return True
 
@@ -287,7 +289,7 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
         if "cpu" in offered:
             v2.weigh(str(_batch_of(root)), MIN_SHARES, idle=True)
     except OSError as error:
-        log.info("no control groups of version 2: %s", error)
+        log.info("cannot use control groups of version 2: %s", error)
         return None
     if disk and "io" in offered and not _takes_limits(root, "io.max", f"{disk} rbps=max wbps=max"):
         disk = ""

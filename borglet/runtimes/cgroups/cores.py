@@ -80,10 +80,10 @@ class CorePool:
         most = len(free) - 1 if others else len(free)
         if count > most:
             raise NoCores(
-                f"whole_cores: {count} asked for, {max(0, most)} of {len(self.cores)} cores left"
+                f"whole_cores: the task asks for {count} cores, and {max(0, most)} of {len(self.cores)} are free"
                 f" ({len(self.cores) - len(free)} reserved by other tasks"
                 f"{', one kept for the other latency-sensitive tasks here' if others else ''});"
-                " ask for fewer, or for machines with more cores"
+                " ask for fewer cores, or for machines with more cores"
             )
         return frozenset(sorted(free, key=lambda core: self._rank(core, free, before))[:count])
 

@@ -20,52 +20,55 @@ log = logging.getLogger(__name__)
 
 class Adoption:
     def __init__(self, runtime_home: RuntimeHome, exit_watcher: ExitWatcher) -> None:
-        self._house, self._exit_watcher = runtime_home, exit_watcher
+        self._runtime_home, self._exit_watcher = runtime_home, exit_watcher
 
     async def adopt(self) -> None:
-        for entry in sorted(os.scandir(self._house.home / "tasks"), key=lambda entry: entry.name):
+        for entry in sorted(os.scandir(self._runtime_home.home / "tasks"), key=lambda entry: entry.name):
             await self._adopt_directory(entry.name)
-        self._house.containers.settle()
+        self._runtime_home.containers.settle()
         # A release before this one may have started them otherwise.
-        self._house.behave(self._house.tasks.values())
-        if self._house.tree is not None:
-            self._house.tree.sweep({incarnation.directory.name for incarnation in self._house.tasks.values()})
+        self._runtime_home.behave(self._runtime_home.tasks.values())
+        if self._runtime_home.tree is not None:
+            self._runtime_home.tree.sweep(
+                {incarnation.directory.name for incarnation in self._runtime_home.tasks.values()}
+            )
         # Millions of files may lie there: what runs must not be thought lost meanwhile.
-        self._exit_watcher.keep(asyncio.get_running_loop().create_task(self._house.empty_trash()))
+        self._exit_watcher.keep(asyncio.get_running_loop().create_task(self._runtime_home.empty_trash()))
 
     async def _adopt_directory(self, name: str) -> None:
         job, _, rest = name.partition(".")
         index, _, incarnation_number = rest.partition(".")
         if not (index.isdigit() and incarnation_number.isdigit()):
-            log.warning("tasks/%s is none of ours; it is left alone", name)
+            log.warning("tasks/%s does not belong to the Borglet, which leaves it unchanged", name)
             return
-        directory = TaskDirectory(self._house.home, TaskKey(job, int(index), int(incarnation_number)))
+        directory = TaskDirectory(self._runtime_home.home, TaskKey(job, int(index), int(incarnation_number)))
         kept = directory.kept()
         if kept is not None and kept.task.alloc is not None:
             try:
-                directory = self._house.directory_of(kept.task)
+                directory = self._runtime_home.directory_of(kept.task)
             except StartFailed as error:  # a full disk: what runs runs on
-                log.error("task %s is adopted without its alloc: %s", name, error)
+                log.error("adopting task %s without its alloc: %s", name, error)
         supervisor = directory.supervisor()
         if kept is None:
             log.warning(
-                "task %s has no readable task.json; what runs of it is killed, the rest removed", name
+                "task %s has no readable task.json; the Borglet kills its processes and removes its files",
+                name,
             )
             await supervisors.kill_leftovers(directory, supervisor.groups if supervisor else {})
-            await self._house.confinement.clear(directory)
-            self._house.discard(directory)
+            await self._runtime_home.confinement.clear(directory)
+            self._runtime_home.discard(directory)
             return
         incarnation = SupervisedTask(directory, kept, directory.exit(), supervisor)
-        self._house.tasks[kept.task.key] = incarnation
+        self._runtime_home.tasks[kept.task.key] = incarnation
         if incarnation.exit is not None:
-            await self._house.confinement.clear(directory)
+            await self._runtime_home.confinement.clear(directory)
             return
         same_boot = supervisor is None or supervisor.boot_id == proctable.boot_id()
         if supervisor is not None and same_boot:
             pidfd = supervisors.open_pidfd(supervisor)
             if pidfd >= 0 and await supervisors.lives(supervisor, directory, pidfd):
-                self._house.containers.adopt(kept.task, supervisor.groups)
-                incarnation.metered = self._house.metered(incarnation, cpu_ns=None)
+                self._runtime_home.containers.adopt(kept.task, supervisor.groups)
+                incarnation.metered = self._runtime_home.metered(incarnation, cpu_ns=None)
                 self._exit_watcher.watch_by(incarnation, pidfd)
                 return
             if pidfd >= 0:
@@ -75,18 +78,18 @@ class Adoption:
             return
         # It may have written its end between our two looks.
         incarnation.exit = directory.exit() or await self._exit_watcher.bury(incarnation)
-        await self._house.confinement.clear(directory)
+        await self._runtime_home.confinement.clear(directory)
 
     async def _never_ran(self, incarnation: SupervisedTask) -> None:
         """The last Borglet ended in the middle of a start. It is nobody's failure, and begins anew."""
         directory, supervisor = incarnation.directory, incarnation.supervisor
         await supervisors.kill_leftovers(directory, supervisor.groups if supervisor else {})
-        await self._house.confinement.clear(directory)
+        await self._runtime_home.confinement.clear(directory)
         if incarnation.kept.run == 1:
-            del self._house.tasks[incarnation.kept.task.key]
-            self._house.discard(directory)
+            del self._runtime_home.tasks[incarnation.kept.task.key]
+            self._runtime_home.discard(directory)
             return
         incarnation.exit = Exit(
-            EndCause.STOPPED, time.time(), detail="the Borglet ended while starting it again"
+            EndCause.STOPPED, time.time(), detail="the Borglet ended while it restarted the task"
         )
         write_end(directory, incarnation.exit)

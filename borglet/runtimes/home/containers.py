@@ -109,7 +109,7 @@ class Containers:
     def _admit(self, task: RunTask) -> None:
         if task.whole_cores and not self.pool.cores:
             raise StartFailed(
-                "whole_cores: this machine can't give a task cores of its own (attribute isolation.cores is none);"
+                "whole_cores: this machine cannot reserve cores for a task (attribute isolation.cores is none);"
                 " leave it out, or ask for machines with control groups"
             )
         try:
@@ -137,7 +137,7 @@ class Containers:
                 try:
                     self.pool.admit(held.task)
                 except NoCores as error:
-                    log.warning("task %s runs without cores of its own: %s", held.task.name, error)
+                    log.warning("task %s runs without reserved cores: %s", held.task.name, error)
         for held in self._held.values():
             self._write(held)
         self._limit_batch((0, True))
@@ -199,7 +199,7 @@ class Containers:
         try:
             self.tree.limit_batch(batch[0], idle=batch[1])
         except OSError as error:
-            log.warning("batch can't be given %d milli-cores, idle class %s: %s", *batch, error)
+            log.warning("cannot give batch tasks %d milli-cores, idle class %s: %s", *batch, error)
         else:
             self._batch = batch
 
@@ -211,7 +211,7 @@ class Containers:
         except FileNotFoundError:
             return []  # it is ending at this moment
         except OSError as error:  # of this one task: the others get theirs
-            log.warning("task %s can't be given all its limits: %s", held.task.name, error)
+            log.warning("cannot apply all limits of task %s: %s", held.task.name, error)
             return []
 
     def _repin(self, *, but: TaskKey) -> None:
@@ -226,4 +226,6 @@ class Containers:
             except FileNotFoundError:
                 continue  # it is ending at this moment
             except OSError as error:
-                log.warning("task %s keeps the cores it has: %s", held.task.name, error)
+                log.warning(
+                    "cannot change the cores of task %s, which keeps its old ones: %s", held.task.name, error
+                )

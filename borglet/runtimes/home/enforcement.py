@@ -16,42 +16,45 @@ class Enforcement:
     """`stop`: the runtime's own, which ends a task with a notice, a cause and the figures."""
 
     def __init__(self, runtime_home: RuntimeHome, stop: Callable[..., Awaitable[None]]) -> None:
-        self._house, self._stop = runtime_home, stop
+        self._runtime_home, self._stop = runtime_home, stop
         self._allocs_measured_at = -math.inf
 
     async def sample(self) -> dict[TaskKey, Usage]:
         await self._measure_disks()
         metered = {
-            key: known.metered for key, known in self._house.tasks.items() if known.metered is not None
+            key: known.metered for key, known in self._runtime_home.tasks.items() if known.metered is not None
         }
-        usages = self._house.meter.measure(metered)
+        usages = self._runtime_home.meter.measure(metered)
         for key, usage in usages.items():
-            await self._enforce(self._house.tasks[key], usage)
+            await self._enforce(self._runtime_home.tasks[key], usage)
         return usages
 
     async def _measure_disks(self) -> None:
         now = time.monotonic()
-        for known in list(self._house.tasks.values()):
+        for known in list(self._runtime_home.tasks.values()):
             metered = known.metered
             if metered is None:
                 continue
-            begins = metered.disk_at is None or now - metered.disk_at >= self._house.settings.disk_interval_s
+            begins = (
+                metered.disk_at is None
+                or now - metered.disk_at >= self._runtime_home.settings.disk_interval_s
+            )
             if begins or not metered.disk.done:  # of many files a walk goes on with each sample
                 metered.disk_at = now if metered.disk.done else metered.disk_at
                 await asyncio.to_thread(metered.disk.step)
-        if now - self._allocs_measured_at >= self._house.settings.disk_interval_s:
+        if now - self._allocs_measured_at >= self._runtime_home.settings.disk_interval_s:
             self._allocs_measured_at = now
-            await asyncio.to_thread(self._house.allocs.measure)
+            await asyncio.to_thread(self._runtime_home.allocs.measure)
 
     async def _enforce(self, known: SupervisedTask, usage: Usage) -> None:
         task = known.kept.task
-        limit = self._house.containers.ceiling_of(task)
+        limit = self._runtime_home.containers.ceiling_of(task)
         found = overuse(limit, task.max_processes, usage)
         if found is None or known.overused or known.supervisor is None:
             return
         if found.cause is EndCause.OUT_OF_MEMORY:
             # The sum counts pages that its processes share once for each: look closely before a kill.
-            exact = self._house.meter.proportional_ram(known.supervisor.pid)
+            exact = self._runtime_home.meter.proportional_ram(known.supervisor.pid)
             if exact <= limit["ram"]:
                 return
             detail = f"limit {mebibytes(limit['ram'])}, used {mebibytes(exact)}"

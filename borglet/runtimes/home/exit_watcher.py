@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 class ExitWatcher:
     def __init__(self, runtime_home: RuntimeHome) -> None:
-        self._house = runtime_home
+        self._runtime_home = runtime_home
         self._ended: asyncio.Queue[Presence] = asyncio.Queue()
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -33,7 +33,7 @@ class ExitWatcher:
         """Those under way come to their end; nobody is watched any more."""
         for burial in list(self._under_way):
             await burial
-        for task in self._house.tasks.values():
+        for task in self._runtime_home.tasks.values():
             self._unwatch(task)
 
     def watch(self, incarnation: SupervisedTask) -> None:
@@ -67,23 +67,25 @@ class ExitWatcher:
 
     async def _finish(self, incarnation: SupervisedTask) -> None:
         exit_ = incarnation.directory.exit() or await self.bury(incarnation)
-        await self._house.confinement.clear(incarnation.directory)
+        await self._runtime_home.confinement.clear(incarnation.directory)
         incarnation.exit = exit_
         incarnation.metered = None
-        self._house.containers.release(incarnation.kept.task.key)
+        self._runtime_home.containers.release(incarnation.kept.task.key)
         self._ended.put_nowait(incarnation.presence())
 
     async def bury(self, incarnation: SupervisedTask) -> Exit:
         """Kill what a lost supervisor left, and write the end it could not write."""
         directory, supervisor = incarnation.directory, incarnation.supervisor
         if supervisor is not None and supervisor.boot_id != proctable.boot_id():
-            exit_ = Exit(EndCause.MACHINE_RESTARTED, time.time(), detail="the machine restarted while it ran")
+            exit_ = Exit(
+                EndCause.MACHINE_RESTARTED, time.time(), detail="the machine restarted while the task ran"
+            )
         else:
             assert supervisor is not None, "it began, so somebody supervised it"
             left = await supervisors.kill_leftovers(directory, supervisor.groups)
-            detail = directory.complaint() or "its supervisor was killed"
+            detail = directory.complaint() or "the task's supervisor was killed"
             if left:
-                detail += f"; processes {sorted(left)} can't be killed"
+                detail += f"; the Borglet cannot kill processes {sorted(left)}"
             exit_ = Exit(EndCause.SUPERVISOR_LOST, time.time(), detail=detail)
         write_end(directory, exit_)
         return exit_
@@ -94,10 +96,12 @@ class ExitWatcher:
         supervisor = directory.supervisor()
         if supervisor is not None:
             await self._supervisor_ended(supervisor)
-        groups = self._house.tree.groups_of(directory.name) if self._house.tree is not None else {}
+        groups = (
+            self._runtime_home.tree.groups_of(directory.name) if self._runtime_home.tree is not None else {}
+        )
         await supervisors.kill_leftovers(directory, groups)
-        await self._house.confinement.clear(directory)
-        self._house.containers.release(incarnation.kept.task.key)
+        await self._runtime_home.confinement.clear(directory)
+        self._runtime_home.containers.release(incarnation.kept.task.key)
         incarnation.exit = Exit(EndCause.START_FAILED, time.time(), detail=reason)
         if directory.path.is_dir() and directory.exit() is None:
             write_end(directory, incarnation.exit)

@@ -44,7 +44,7 @@ def read_log(home: Path, request: LogRequest) -> LogChunk:
         return LogChunk(request.request_id, offset=0, end=0, text="", error=error)
 
     if request.stream not in STREAMS:
-        return refuse(f"stream: no {request.stream!r}; ask for {' or '.join(STREAMS)}")
+        return refuse(f"stream: there is no stream {request.stream!r}; ask for {' or '.join(STREAMS)}")
     if request.limit_bytes <= 0:
         return refuse(f"limit_bytes: {request.limit_bytes} is too small; ask for at least 1")
     try:
@@ -52,7 +52,7 @@ def read_log(home: Path, request: LogRequest) -> LogChunk:
     except ValueError as error:
         return refuse(str(error))
     except OSError:
-        return refuse(f"no logs of task {request.key} are kept on this machine")
+        return refuse(f"this machine has no logs of task {request.key}")
     try:
         return search(directory, request) if request.search else _read(directory, request)
     finally:

@@ -96,7 +96,7 @@ class RuntimeHome:
         except ValueError as error:
             raise StartFailed(str(error)) from error
         except OSError as error:
-            raise StartFailed(f"the machine could not prepare its alloc: {error}") from error
+            raise StartFailed(f"the machine could not prepare the task's alloc: {error}") from error
 
     def discard(self, directory: TaskDirectory) -> None:
         """Out of sight at once, deleted after; its logs' time begins."""
@@ -132,7 +132,7 @@ def write_end(directory: TaskDirectory, exit_: Exit) -> None:
     try:
         directory.write_exit(exit_)
     except OSError as error:
-        log.error("the end of task %s can't be written: %s", directory.name, error)
+        log.error("cannot store the end of task %s: %s", directory.name, error)
 
 
 def reap(pid: int) -> None:

@@ -57,18 +57,18 @@ class SupervisedRuntime:
 
     def __init__(self, home: Path, settings: SupervisedSettings, confinement: Confinement) -> None:
         self.name = confinement.name
-        self._house = RuntimeHome(home, settings, confinement)
-        self._home, self._settings, self._confinement = self._house.home, settings, confinement
-        self._tree, self._containers = self._house.tree, self._house.containers
-        self._tasks, self._allocs = self._house.tasks, self._house.allocs
-        self._exit_watcher = ExitWatcher(self._house)
-        self._enforcement = Enforcement(self._house, self.stop)
+        self._runtime_home = RuntimeHome(home, settings, confinement)
+        self._home, self._settings, self._confinement = self._runtime_home.home, settings, confinement
+        self._tree, self._containers = self._runtime_home.tree, self._runtime_home.containers
+        self._tasks, self._allocs = self._runtime_home.tasks, self._runtime_home.allocs
+        self._exit_watcher = ExitWatcher(self._runtime_home)
+        self._enforcement = Enforcement(self._runtime_home, self.stop)
         self._keeps_ports = landlock.knows_ports()
         self._dropped: set[TaskKey] = set()  # allocs that go as soon as nobody lives there
         self._identities: dict[TaskKey, str] = {}  # of what is still to be started
         self.api_url = ""
         self._adoption: asyncio.Task[None] | None = None
-        self._capacity = self._house.measure_capacity()
+        self._capacity = self._runtime_home.measure_capacity()
 
     # -- what this machine gives
 
@@ -91,7 +91,7 @@ class SupervisedRuntime:
         known = self._tasks.get(task.key)
         if known is not None and known.exit is None:
             return
-        directory = self._house.directory_of(task)
+        directory = self._runtime_home.directory_of(task)
         here = {other.directory.name: other.kept for other in self._tasks.values()}
         told = task
         if self.api_url:
@@ -135,7 +135,7 @@ class SupervisedRuntime:
             if isinstance(error, StartFailed):
                 raise
             raise StartFailed(f"the machine could not prepare the task: {error}") from error
-        incarnation.metered = self._house.metered(incarnation, cpu_ns=0)
+        incarnation.metered = self._runtime_home.metered(incarnation, cpu_ns=0)
         self._exit_watcher.watch(incarnation)
         if incarnation.stop_asked is not None:
             notice_s, cause, detail = incarnation.stop_asked
@@ -158,7 +158,7 @@ class SupervisedRuntime:
             except (OSError, ValueError) as error:  # the others are held all the same
                 failed = failed or error
         self._drop_allocs()
-        await self._house.empty_trash()
+        await self._runtime_home.empty_trash()
         if failed is not None:
             raise failed
 
@@ -194,11 +194,15 @@ class SupervisedRuntime:
         known.directory.write_kept(known.kept)
         if known.supervisor is None:
             return
-        self._house.behave([known])
+        self._runtime_home.behave([known])
         try:
             refused = self._containers.resize(task)
         except StartFailed as error:
-            log.warning("task %s keeps the cores it has: %s", known.directory.name, error)
+            log.warning(
+                "cannot change the cores of task %s, which keeps its old ones: %s",
+                known.directory.name,
+                error,
+            )
             return
         if refused:  # it uses more than it may now: the next sample ends it, with the figures
             log.info("task %s: %s", known.directory.name, "; ".join(refused))
@@ -227,9 +231,9 @@ class SupervisedRuntime:
         if known.exit is None:
             raise ValueError(f"task {key} still runs; stop it and wait for its end before removing it")
         del self._tasks[key]
-        self._house.discard(known.directory)
+        self._runtime_home.discard(known.directory)
         self._drop_allocs()
-        await self._house.empty_trash()
+        await self._runtime_home.empty_trash()
 
     # -- ends
 
@@ -250,7 +254,7 @@ class SupervisedRuntime:
         """Once, before anything else: find what an earlier Borglet of this home started."""
         if self._adoption is None:
             self._adoption = asyncio.get_running_loop().create_task(
-                Adoption(self._house, self._exit_watcher).adopt()
+                Adoption(self._runtime_home, self._exit_watcher).adopt()
             )
         await asyncio.shield(self._adoption)
 
@@ -262,7 +266,7 @@ class SupervisedRuntime:
 
     async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
         wanted = {key: self._tasks[key].metered for key in keys if key in self._tasks}
-        return self._house.meter.ready(
+        return self._runtime_home.meter.ready(
             {key: metered for key, metered in wanted.items() if metered is not None}
         )
 
@@ -291,11 +295,11 @@ class SupervisedRuntime:
         await self._adopt()
         known = self._tasks.get(claims.key)
         if known is None or known.exit is not None or known.supervisor is None:
-            raise ShellRefused(f"task {claims.key} does not run on this machine")
+            raise ShellRefused(f"task {claims.key} is not running on this machine")
         if known.kept.runtime != self.name:  # a shell of ours would be outside of what holds the task
             raise ShellRefused(
-                f"task {claims.key} was started by the runtime {known.kept.runtime}, and the Borglet has"
-                f" {self.name} since; shells open once the task was started anew"
+                f"task {claims.key} was started by the runtime {known.kept.runtime}, and the Borglet now uses"
+                f" {self.name}; restart the task to open a shell in it"
             )
         try:
             request = self._confinement.shell(known.kept, known.directory, known.supervisor, claims)
@@ -306,7 +310,7 @@ class SupervisedRuntime:
         return await ptys.spawn(request)
 
     async def close(self) -> None:
-        self._house.closing = True
+        self._runtime_home.closing = True
         if self._adoption is not None:
             await self._adoption
         await self._exit_watcher.close()

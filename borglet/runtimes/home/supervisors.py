@@ -40,7 +40,7 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
     content = marshal.dumps(launch)
     if len(content) > MAX_LAUNCH_BYTES:
         raise StartFailed(
-            f"command and env take {len(content)} bytes together; at most {MAX_LAUNCH_BYTES} are possible"
+            f"command and env have {len(content)} bytes together; the limit is {MAX_LAUNCH_BYTES}"
         )
     reader, writer = os.pipe()
     answer, answer_writer = os.pipe()
@@ -50,7 +50,7 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
     except OSError as error:
         os.close(writer)
         os.close(answer)
-        raise StartFailed(f"the task's supervisor can't be started: {error}") from error
+        raise StartFailed(f"the machine cannot start the task's supervisor: {error}") from error
     finally:
         os.close(reader)
         os.close(answer_writer)
@@ -151,12 +151,12 @@ def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, det
     try:
         control = os.open(directory.control, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        log.info("task %s: nobody takes the stop: %s", directory.name, error)
+        log.info("task %s: cannot reach the supervisor to stop it: %s", directory.name, error)
         return
     try:
         os.write(control, line)
     except OSError as error:
-        log.warning("task %s: the stop was not taken: %s", directory.name, error)
+        log.warning("task %s: the supervisor did not accept the stop: %s", directory.name, error)
     finally:
         os.close(control)
 

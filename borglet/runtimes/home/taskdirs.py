@@ -58,7 +58,7 @@ def directory_name(key: TaskKey) -> str:
     """Raises ValueError for a key that is no safe file name."""
     name = f"{key.job}.{key.index}.{key.incarnation}"
     if not _NAME.match(name):
-        raise ValueError(f"key: {str(key)!r} is no task key; wanted <job uid>/<index>/<incarnation>")
+        raise ValueError(f"key: {str(key)!r} is not a task key; give <job uid>/<index>/<incarnation>")
     return name
 
 
@@ -222,7 +222,7 @@ class TaskDirectory:
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as error:
-            log.warning("%s of task %s can't be read: %s", name, self.name, error)
+            log.warning("cannot read %s of task %s: %s", name, self.name, error)
             return None
 
     def _replace(self, name: str, content: bytes, *, durable: bool) -> None:

@@ -80,7 +80,7 @@ class TenantUsers:
             return {}
         except (OSError, msgspec.DecodeError) as error:
             log.warning(
-                "%s can't be read, the users of tenants are assigned again: %s", self._home / FILE, error
+                "cannot read %s; the Borglet assigns the users of tenants again: %s", self._home / FILE, error
             )
             return {}
 
@@ -88,5 +88,7 @@ class TenantUsers:
         try:
             replace_file(self._home, FILE, msgspec.json.encode(assigned), durable=True)
         except OSError as error:
-            raise StartFailed(f"the machine could not store which user its tenant has: {error}") from error
+            raise StartFailed(
+                f"the machine could not store the user of the task's tenant: {error}"
+            ) from error
         self._assigned = assigned

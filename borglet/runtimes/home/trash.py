@@ -40,7 +40,7 @@ def empty(trash: Path, *, goes_on: Callable[[], bool] = lambda: True) -> None:
             except FileNotFoundError:
                 continue  # another thread was faster
             except OSError as error:
-                log.warning("%s can't be deleted: %s", trash / name, error)
+                log.warning("cannot delete %s: %s", trash / name, error)
     finally:
         os.close(top)
 

@@ -78,7 +78,7 @@ class Meter:
             try:
                 found[key] = self._usage(task, table)
             except Exception:
-                log.exception("what task %s uses can't be read; the next sample tries again", key)
+                log.exception("cannot read the usage of task %s; the next sample tries again", key)
         return found
 
     def _usage(self, task: Metered, table: _Table) -> Usage:

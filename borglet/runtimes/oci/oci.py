@@ -166,10 +166,10 @@ class ContainerConfinement:
         if task.network == "host":
             return ""
         if task.network != "own":
-            raise StartFailed(f"network: {task.network!r} is not known here; ask for host or own")
+            raise StartFailed(f"network: {task.network!r} is unknown; use host or own")
         if self._networks is None:
             raise StartFailed(
-                "network: this machine has no addresses to give to tasks; ask for network: host, for a machine with"
+                "network: this machine has no addresses for tasks; ask for network: host, for a machine with"
                 " the attribute isolation.network=own, or an SRE to set BORGLET_TASK_NETWORK"
             )
         earlier = kept.get(directory.name)
@@ -197,7 +197,7 @@ class ContainerConfinement:
         account = accounts.account_of(task.user, default="", allowed=self._settings.users)
         if account is None or account[0] == 0:
             raise StartFailed(
-                f"user: no task runs as {task.user!r} in the oci runtime; leave it out, and it gets a user of its own"
+                f"user: a task cannot run as {task.user!r} in the oci runtime; leave it out to use one of its own"
             )
         return account, 0
 
@@ -262,7 +262,7 @@ class ContainerConfinement:
             _forget_shells(directory.bundle)
             (directory.bundle / name).write_bytes(msgspec.json.encode(bundle.shell_process(begun, claims)))
         except (OSError, msgspec.DecodeError) as error:
-            raise ShellRefused(f"the container's description can't be read: {error}") from error
+            raise ShellRefused(f"cannot read the container's description: {error}") from error
         return PtyRequest(
             argv=container.shell_command(name),
             environment={"PATH": bundle.DEFAULT_PATH},
@@ -301,14 +301,14 @@ class OciRuntime(SupervisedRuntime):
 def find_engine(search: str = "") -> tuple[str, str]:
     """The container engine and the init, in `search` or, if empty, the usual places. Raises `Unavailable`."""
     if os.geteuid() != 0:
-        raise Unavailable("no-root", "containers need a Borglet that is root")
+        raise Unavailable("no-root", "containers need a Borglet that runs as root")
     search = search or os.environ.get("PATH", "") + ":" + bundle.DEFAULT_PATH
     found = {name: shutil.which(name, path=search) for name in (ENGINE, INIT)}
     missing = [name for name, path in found.items() if path is None]
     if missing:
         raise Unavailable(
             "no-" + "-".join(missing),
-            f"containers need {' and '.join(missing)}, not found on this machine; on Debian: apt-get install"
+            f"containers need {' and '.join(missing)}, which this machine does not have; on Debian: apt-get install"
             f" {' '.join(missing)}",
         )
     return str(found[ENGINE]), str(found[INIT])
@@ -359,7 +359,7 @@ def probe(home: Path, engine: str, init: str) -> None:
         status, output = run_engine(box.command("run", f"--bundle={folder}"))
         if status != 0:
             complaint = box.complaint() or output or status
-            raise Unavailable("engine-failed", f"{engine} can't open a container here: {complaint}")
+            raise Unavailable("engine-failed", f"{engine} cannot open a container here: {complaint}")
 
 
 def write_bundle(directory: Path, config: dict[str, object], process: dict[str, object]) -> None:
@@ -397,9 +397,9 @@ def _base(task: RunTask, trees: Mapping[str, Path]) -> Path | None:
     if task.root == "host":
         return None
     if task.root != "packages":
-        raise StartFailed(f"root: {task.root!r} is not known here; ask for host or packages")
+        raise StartFailed(f"root: {task.root!r} is unknown; use host or packages")
     if not trees:
-        raise StartFailed("root: packages needs at least one package, the first of which is the root")
+        raise StartFailed("root: packages needs at least one package; the first one becomes the root")
     return next(iter(trees.values()))
 
 
@@ -407,8 +407,10 @@ def _node(path: str) -> DeviceNode:
     try:
         about = os.stat(path)
     except OSError as error:
-        raise StartFailed(f"devices: {path} of this machine can't be given: {error.strerror}") from error
+        raise StartFailed(
+            f"devices: cannot give {path} of this machine to the task: {error.strerror}"
+        ) from error
     kind = {0o020000: "c", 0o060000: "b"}.get(about.st_mode & 0o170000)
     if kind is None:
-        raise StartFailed(f"devices: {path} of this machine is no device")
+        raise StartFailed(f"devices: {path} of this machine is not a device")
     return DeviceNode(path, kind, os.major(about.st_rdev), os.minor(about.st_rdev))

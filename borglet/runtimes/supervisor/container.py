@@ -53,7 +53,7 @@ class ContainerPlace:
         )
         status, output = run_engine(command)
         if status != 0:
-            raise OSError(f"its container can't be opened: {self.complaint() or output or status}")
+            raise OSError(f"cannot open the task's container: {self.complaint() or output or status}")
         return read_pid(pid_file)
 
     def start_command(self) -> list[str]:
@@ -90,14 +90,14 @@ def reason_of(complaint: str, argv: list[str], environment: dict[str, str], work
     """Why the engine could not start the program, in words for the job's owner."""
     command = argv[0]
     if "chdir" in complaint:
-        return f"can't enter working directory {working_directory}: {complaint.rpartition(': ')[2]}"
+        return f"cannot enter working directory {working_directory}: {complaint.rpartition(': ')[2]}"
     if "not found in $PATH" in complaint or complaint.endswith("No such file or directory"):
         return f"command {command!r} not found" + (
             "" if "/" in command else f" in PATH {environment.get('PATH', '')}"
         )
     if "exec" in complaint:
-        return f"command {command!r} can't be run: {complaint.rpartition(': ')[2]}"
-    return f"the container's engine failed: {complaint}"
+        return f"cannot run command {command!r}: {complaint.rpartition(': ')[2]}"
+    return f"the container engine failed: {complaint}"
 
 
 def read_pid(path: str) -> int:
@@ -161,4 +161,4 @@ def hide_hybrid_groups() -> None:
     ):
         if call(*arguments) != 0:
             number = ctypes.get_errno()
-            raise OSError(number, f"hiding {_HYBRID} from the engine: {os.strerror(number)}")
+            raise OSError(number, f"cannot hide {_HYBRID} from the container engine: {os.strerror(number)}")

@@ -62,7 +62,7 @@ def enter_groups(launch: TaskLaunch) -> None:
             cgroupfs.allow_devices(launch.groups, launch.device_rules)
         cgroupfs.join(launch.groups)
     except OSError as error:
-        raise OSError(f"can't enter its control groups: {error}") from error
+        raise OSError(f"cannot enter the task's control groups: {error}") from error
     if launch.nice:
         os.nice(launch.nice)
     if launch.policy:
@@ -94,7 +94,7 @@ def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -
         os.chdir(launch.working_directory)
     except OSError as error:
         raise OSError(
-            f"can't enter working directory {launch.working_directory}: {error.strerror}"
+            f"cannot enter working directory {launch.working_directory}: {error.strerror}"
         ) from error
     os.umask(0o022)
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
@@ -130,5 +130,5 @@ def execute(argv: list[str], environment: dict[str, str]) -> None:
             if "/" in name or os.path.lexists(candidate):  # else a directory of PATH is closed to this user
                 reason = reason or str(error.strerror)
     if reason:
-        raise OSError(f"command {name!r} can't be run: {reason}")
+        raise OSError(f"cannot run command {name!r}: {reason}")
     raise OSError(f"command {name!r} not found" + ("" if "/" in name else f" in PATH {path}"))

@@ -34,7 +34,7 @@ def out_of_memory(groups: cgroupfs.Groups, *, ram_limit: int) -> dict[str, objec
     limit = cgroupfs.memory_limit(groups) or ram_limit
     used, kills = cgroupfs.peak_memory(groups), cgroupfs.oom_kills(groups)
     figures = f"limit {mebibytes(limit)}" + (f", used {mebibytes(used)}" if used else "")
-    ended = f"the kernel ended {kills} of its processes"
+    ended = f"the kernel killed {kills} of the task's processes"
     if not cgroupfs.was_at_limit(groups):
         return {"cause": "machine-short", "detail": f"the machine ran out of memory: {ended}; {figures}"}
     return {"cause": "out-of-memory", "detail": f"{figures}; {ended}"}

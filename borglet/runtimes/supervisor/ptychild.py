@@ -43,7 +43,7 @@ def _become(wanted: dict[str, object]) -> None:
     try:
         cgroupfs.join(groups)
     except OSError as error:
-        raise OSError(f"can't enter the task's control groups: {error.strerror}") from error
+        raise OSError(f"cannot enter the task's control groups: {error.strerror}") from error
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # of all that the task runs, a shell is what it can best do without
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -177,7 +177,9 @@ async def spawn(request: PtyRequest) -> Pty:
         }
     )
     if len(content) > MAX_REQUEST_BYTES:
-        raise ShellRefused(f"command and environment take {len(content)} bytes; at most {MAX_REQUEST_BYTES}")
+        raise ShellRefused(
+            f"command and environment have {len(content)} bytes; the limit is {MAX_REQUEST_BYTES}"
+        )
     descriptors: list[int] = []
     try:
         if request.plain:
@@ -215,7 +217,7 @@ async def spawn(request: PtyRequest) -> Pty:
             raise ShellRefused(reason)
         return started
     except OSError as error:
-        raise ShellRefused(f"the machine can't give a terminal: {error.strerror}") from error
+        raise ShellRefused(f"the machine cannot open a terminal: {error.strerror}") from error
     finally:
         for number in descriptors:
             os.close(number)

@@ -202,7 +202,7 @@ class TaskSupervisor:
     def _take_signals(self) -> None:
         numbers = os.read(self.wakeup, 512)
         if signal.SIGTERM in numbers:
-            self.stop(self.launch.notice_s, "stopped", "the supervisor was asked to end by SIGTERM")
+            self.stop(self.launch.notice_s, "stopped", "the supervisor received SIGTERM")
         self._reap()
 
     def _take_commands(self) -> None:
@@ -215,7 +215,7 @@ class TaskSupervisor:
             if word == "stop" and milliseconds.isdigit() and cause:
                 self.stop(int(milliseconds) / 1000, cause, detail)
             else:  # without privilege the task itself may write here; it reaches supervisor.log
-                print(f"not understood: {line[:200]!r}", file=sys.stderr, flush=True)
+                print(f"unknown request: {line[:200]!r}", file=sys.stderr, flush=True)
 
     def stop(self, notice_s: float, cause: str, detail: str) -> None:
         """The first cause stands; a later call may only shorten the notice."""
@@ -283,7 +283,7 @@ class TaskSupervisor:
         elif cgroupfs.oom_kills(groups):
             fields |= out_of_memory(groups, ram_limit=self.launch.ram_limit)
         elif code != 0 and (refused := cgroupfs.refused_forks(groups)):
-            fields["detail"] = f"{refused} forks were refused at the limit of processes"
+            fields["detail"] = f"the kernel rejected {refused} forks at the limit of processes"
         return fields
 
     def _notice(self) -> str:

@@ -160,15 +160,17 @@ def test_new_authorities_are_kept_and_trusted(
     credentials = started(home)
     before = credentials.context
     both = authority.pem + other_authority.pem
-    credentials.told(authority=authority.pem, api_url="")
+    credentials.apply_welcome(authority=authority.pem, api_url="")
     assert credentials.context is before
-    credentials.told(authority=both, api_url="https://portal:443")
+    credentials.apply_welcome(authority=both, api_url="https://portal:443")
     assert len(credentials.context.get_ca_certs()) == 2
     again = started(home)
     assert (again.authority, again.api_url) == (authority_digest(both), "https://portal:443")
     with caplog.at_level(logging.ERROR):
-        credentials.told(authority="-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----", api_url="")
-    assert "not taken over" in caplog.text
+        credentials.apply_welcome(
+            authority="-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----", api_url=""
+        )
+    assert "cannot use the cell's new authorities" in caplog.text
     assert started(home).authority == authority_digest(both)
 
 
@@ -177,9 +179,9 @@ def test_the_digest_of_authorities_knows_no_order(authority: Authority, other_au
     assert authority_digest(one + other) == authority_digest("# two\n" + other + one)
     assert authority_digest(one) != authority_digest(other)
     for text in ("", "nothing", "-----BEGIN CERTIFICATE-----\n%\n-----END CERTIFICATE-----"):
-        with pytest.raises(BadAuthority, match="no certificate in PEM form"):
+        with pytest.raises(BadAuthority, match="not a certificate in PEM form"):
             pinned_context(text)
-        with pytest.raises(ValueError, match="no certificate in PEM form"):
+        with pytest.raises(ValueError, match="not a certificate in PEM form"):
             authority_digest(text)
 
 

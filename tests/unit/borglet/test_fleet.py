@@ -56,7 +56,7 @@ def test_a_batch_task_finishes_when_its_environment_says_so() -> None:
         presence = await asyncio.wait_for(machine.next_end(), BOUND_S)
         assert presence.exit is not None
         assert (presence.exit.cause, presence.exit.status, presence.exit.at) == (EndCause.EXITED, 0, 5.0)
-        with pytest.raises(StartFailed, match=r"env.SIM_DURATION_S: 'soon' is no number of seconds"):
+        with pytest.raises(StartFailed, match=r"env.SIM_DURATION_S: 'soon' is not a number of seconds"):
             await machine.start(run_task(1, env={"SIM_DURATION_S": "soon"}), run=1)
         await machine.start(run_task(2), run=1)
         with pytest.raises(ValueError, match="still runs"):

@@ -155,7 +155,7 @@ def test_a_log_request_does_not_wait(authority: Authority) -> None:
         ]
         rig.runtime.fail("read_log", OSError("input/output error"))
         report = await shard.poll(logs=[LogRequest("r2", key())])
-        assert report.logs[0].error == "the log can't be read: input/output error"
+        assert report.logs[0].error == "the machine cannot read the log: input/output error"
 
     linked(authority, scenario)
 
@@ -276,7 +276,7 @@ def test_failures_of_the_runtime_are_reported_and_retried(authority: Authority) 
         found = report.tasks[0]
         assert found.exit is not None
         assert (found.restarts, found.exit.cause) == (2, EndCause.START_FAILED)
-        assert found.exit.detail == "the machine could not start it: out of descriptors"
+        assert found.exit.detail == "the machine could not start the task: out of descriptors"
         rig.simulated.end(
             key(), Exit(EndCause.OUT_OF_MEMORY, 0.0, signal=9, detail="limit 1 MiB, used 2 MiB")
         )
@@ -322,7 +322,7 @@ def test_a_shard_of_another_authority_is_not_talked_to(
 ) -> None:
     async def whole() -> None:
         async with running_shard(other_authority) as shard, Rig(shard, authority).serving():
-            await until(lambda: "does not show a certificate of this machine's cell" in caplog.text)
+            await until(lambda: "does not present a certificate of this machine's cell" in caplog.text)
             assert shard.credentials == []
 
     asyncio.run(whole())
@@ -369,8 +369,8 @@ def test_pauses_grow_with_jitter_and_the_first_is_short() -> None:
 def test_addresses_and_authorities_that_are_none() -> None:
     assert link_url("https://127.0.0.1:8443") == "wss://127.0.0.1:8443/link"
     with pytest.raises(
-        BadAddress, match="link: 'http://x' is no address of a link; wanted https://host:port"
+        BadAddress, match="link: 'http://x' is not the address of a link; give https://host:port"
     ):
         link_url("http://x")
-    with pytest.raises(BadAuthority, match="no certificate in PEM form"):
+    with pytest.raises(BadAuthority, match="not a certificate in PEM form"):
         pinned_context("nothing")

@@ -38,10 +38,10 @@ def test_quantities_are_read_as_in_job_files() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("cpu", "capacity: 'cpu' is no pair; wanted name=value"),
-        ("cpu=-1", "capacity.cpu: '-1' is no quantity"),
-        ("cpu=1Gi", r"capacity.cpu: '1Gi' is no quantity; wanted a number \(suffixes: 'm'\)"),
-        ("ram=99999999Pi", "capacity.ram: '99999999Pi' is absurd"),
+        ("cpu", "capacity: 'cpu' is not a pair; give name=value"),
+        ("cpu=-1", "capacity.cpu: '-1' is not a quantity"),
+        ("cpu=1Gi", r"capacity.cpu: '1Gi' is not a quantity; give a number \(suffixes: 'm'\)"),
+        ("ram=99999999Pi", "capacity.ram: '99999999Pi' is too large"),
     ],
 )
 def test_a_bad_quantity_is_named(text: str, message: str) -> None:
@@ -63,7 +63,7 @@ def test_a_file_may_say_what_else_machines_have(tmp_path: Path) -> None:
     header = HEADER.replace("attributes\n", "attributes,capacity\n")
     (only,) = read_fleet(fleet(tmp_path, header + "m-1,,500,1024,,,,,accelerators=2;tpu=4\n"))
     assert only.capacity == {"cpu": 500, "ram": 1024, "accelerators": 2000, "tpu": 4}
-    with pytest.raises(BadMachine, match=r"line 2: capacity\.tpu: 'x' is no quantity"):
+    with pytest.raises(BadMachine, match=r"line 2: capacity\.tpu: 'x' is not a quantity"):
         read_fleet(fleet(tmp_path, header + "m-1,,500,1024,,,,,tpu=x\n"))
 
 
@@ -72,11 +72,11 @@ def test_a_file_may_say_what_else_machines_have(tmp_path: Path) -> None:
     [
         ("hostname,platform,cpu_milli\nm,x,1\n", "columns ram_bytes are missing or unknown"),
         (HEADER.replace("rack", "shelf"), "columns shelf are missing or unknown"),
-        (HEADER, "no machine in it"),
-        (HEADER + "m,x,-1,1,1,,,\n", "line 2: cpu_milli: '-1' is no whole number"),
-        (HEADER + "m,x,1,1,1,,,\nM_2,x,1,1,1,,,\n", "line 3: hostname: 'M_2' is no host name"),
-        (HEADER + "m,x,1,1,1,,,\nm,x,1,1,1,,,\n", "hostname 'm' is there twice"),
-        (HEADER + "m,x,1,1,1,,,arch\n", "line 2: attributes: 'arch' is no pair"),
+        (HEADER, "the file has no machines"),
+        (HEADER + "m,x,-1,1,1,,,\n", "line 2: cpu_milli: '-1' is not a whole number"),
+        (HEADER + "m,x,1,1,1,,,\nM_2,x,1,1,1,,,\n", "line 3: hostname: 'M_2' is not a host name"),
+        (HEADER + "m,x,1,1,1,,,\nm,x,1,1,1,,,\n", "hostname 'm' occurs twice"),
+        (HEADER + "m,x,1,1,1,,,arch\n", "line 2: attributes: 'arch' is not a pair"),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:

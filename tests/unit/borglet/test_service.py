@@ -76,7 +76,7 @@ def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authori
                 refused = await asyncio.to_thread(stop_all, home)
                 assert (
                     refused.returncode,
-                    f"owned by the Borglet with pid {first.pid}" in refused.stderr,
+                    f"the Borglet with process id {first.pid}" in refused.stderr,
                 ) == (1, True)
                 first.send_signal(signal.SIGKILL)
                 await asyncio.to_thread(first.wait)
@@ -120,7 +120,7 @@ def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authori
     ("arguments", "message"),
     [
         (["run", "--link", "https://h:1", "--address", "a"], "--home"),
-        (["run", "--home", "h", "--link", "http://h:1", "--address", "a"], "wanted https://host:port"),
+        (["run", "--home", "h", "--link", "http://h:1", "--address", "a"], "give https://host:port"),
         (
             [*GOOD, "--hostname", "A_b"],
             "hostname: 'A_b'",

@@ -222,8 +222,8 @@ class Borglet(RuleBasedStateMachine):
     def forget_probe_report(self) -> None:
         """The look above counts as told to nobody."""
         for inc in self.state.incarnations():
-            if inc.told == (0, 0):
-                inc.told = None
+            if inc.end_report == (0, 0):
+                inc.end_report = None
 
     @precondition(lambda self: self.remembered.desired is not None and self.revision > 1)
     @rule(age=st.integers(1, 5), data=st.data())

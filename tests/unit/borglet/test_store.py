@@ -44,7 +44,7 @@ def test_a_half_written_file_beside_the_old_one_is_no_harm(tmp_path: Path) -> No
 def test_an_unreadable_file_is_set_aside_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "desired.json").write_bytes(b"\0" * 100)
     assert DiskStore(tmp_path).load() == Remembered()
-    assert "desired.json can't be read" in caplog.text
+    assert f"cannot read {tmp_path}/desired.json (" in caplog.text
     (aside,) = tmp_path.glob("desired.json.unreadable.*")
     assert aside.read_bytes() == b"\0" * 100
 
@@ -71,7 +71,7 @@ def test_a_damaged_identity_says_what_to_do(tmp_path: Path) -> None:
     store.save_identity(Identity("m1", "aa", "secret"), authority="PEM")
     (tmp_path / "identity.json").write_text('{"hostname": "m1"}')
     with pytest.raises(
-        ValueError, match=r"identity.json can't be read: .*`cell`.*join again with a new token"
+        ValueError, match=r"cannot read .*identity.json: .*`cell`.*join again with a new token"
     ):
         store.identity()
 

@@ -92,7 +92,7 @@ def test_what_a_task_was_given_stays_until_it_leaves(tmp_path: Path, seed: int) 
             except PackageMissing as error:
                 told = str(error)
                 outcomes[
-                    "no room" if "; packages in use leave" in told or "is refused: 'data'" in told else told
+                    "no room" if "; packages in use leave" in told or "is rejected: 'data'" in told else told
                 ] += 1
             in_use.subtract(digests)
 

@@ -256,7 +256,7 @@ def test_who_lies_in_a_mixture_is_found_by_taking_each_whole(tmp_path: Path) -> 
 def test_the_attempts_are_bounded_and_the_error_tells_of_each(tmp_path: Path) -> None:
     with a_cell(lying, store=lying) as cell:
         with pytest.raises(
-            PackageMissing, match=r"'app@v1' \(sha256:.*\) can't be fetched: peer 127.0.0.1:"
+            PackageMissing, match=r"cannot download package 'app@v1' \(sha256:.*\): peer 127.0.0.1:"
         ) as caught:
             fetched(cell, tmp_path)
         assert "the store: mismatch: content with digest sha256:" in str(caught.value)
@@ -272,7 +272,7 @@ def test_nobody_gives_up_while_the_link_says_to_come_back(tmp_path: Path) -> Non
     with a_cell() as cell:
         cell.busy_first = 10_000
         fetcher = Fetcher(cell, settings=SETTINGS, rng=random.Random(1), now=lambda: next(clock) * 10.0)
-        with pytest.raises(PackageMissing, match="all sources stayed busy"):
+        with pytest.raises(PackageMissing, match="all sources were busy the whole time"):
             fetcher.fetch(PACKAGE, tmp_path / "b", checkpoint=lambda: None, pause=lambda seconds: None)
 
 

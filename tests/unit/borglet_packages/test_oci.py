@@ -122,18 +122,18 @@ def test_a_blob_that_is_not_what_its_digest_says_is_refused() -> None:
     [
         ((file("../x"),), r"layer 1 of 1: '\.\./x': '\.\./x' climbs out"),
         ((header("dev/null", b"3"),), "layer 1 of 1: 'dev/null': a character device"),
-        ((link("a", "../../x"),), r"'a': the link to '\.\./\.\./x' leads out"),
-        ((link("a", "/../../x"),), "leads out"),
-        ((link("a", ".."), file("a/x")), r"'a/x': the link to '\.\.' leads out"),
+        ((link("a", "../../x"),), r"'a': the link to '\.\./\.\./x' points outside"),
+        ((link("a", "/../../x"),), "points outside"),
+        ((link("a", ".."), file("a/x")), r"'a/x': the link to '\.\.' points outside"),
         (
             (link("a", "b"), link("b", "a"), file("a/x")),
-            "'a/x': the link to 'b' leads in circles",
+            "'a/x': the link to 'b' forms a loop",
         ),
-        ((file("a"), file("a")), "'a': twice in the archive"),
+        ((file("a"), file("a")), "'a': the entry is in the archive twice"),
         ((hard_link("h", "../x"),), r"'h': '\.\./x' climbs out"),
         ((link("l", "x"), hard_link("h", "l")), "'h': a hard link to 'l', which is a symbolic link"),
         ((file("../.wh.x", b""),), "climbs out"),
-        ((file(".wh..", b""),), "'.': a whiteout of the root"),
+        ((file(".wh..", b""),), "'.': a whiteout cannot remove the root"),
         ((file(".wh...", b""),), r"'\.\.': '\.\.' climbs out"),
     ],
 )
@@ -152,7 +152,7 @@ def test_what_is_no_layout_or_has_layers_of_another_kind_is_refused() -> None:
         inspect(archive(file("a")), OCI)
     with pytest.raises(ArchiveRefused, match="a symbolic link in an image layout"):
         inspect(Layout().tar(extra=link("blobs/sha256/x", "/etc/passwd")), OCI)
-    with pytest.raises(ArchiveRefused, match="twice in the image layout"):
+    with pytest.raises(ArchiveRefused, match="the image layout has this entry twice"):
         inspect(Layout().tar(extra=file("./index.json")), OCI)
-    with pytest.raises(ArchiveRefused, match="wanted sha256"):
+    with pytest.raises(ArchiveRefused, match="a digest must be sha256"):
         inspect(Layout().tar({"mediaType": INDEX, "digest": "../../etc/passwd", "size": 1}), OCI)

@@ -67,7 +67,7 @@ def test_a_cap_never_goes_below_the_tasks_own_limit_and_then_the_master_is_asked
     now = run(world.control, 90, world.look, since=now)
     removal = world.control.wanted[key(1)]
     assert removal.reason == "cpu-starved"
-    assert "left batch no CPU for 180 s; it got 0 milli-cores, with 1 threads ready" in removal.detail
+    assert "for 180 s; this batch task got 0 milli-cores and has 1 threads ready to run" in removal.detail
     run(world.control, 5, lambda: [server(0, 100), batch(1, 500, ready=1)], since=now)
     assert not world.control.wanted  # it has what it needs: nothing is asked for any more
 

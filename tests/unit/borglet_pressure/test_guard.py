@@ -98,8 +98,8 @@ def test_threads_are_counted_only_on_a_busy_machine_and_a_greedy_server_gets_a_c
 def test_a_machine_that_nobody_here_can_help_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     readings = Drawn(ram=SHORT)
     guard = Guard(Recorder(), readings)
-    told = "the machine ran out of memory: 100 MiB left of 8192 MiB, 163.8 MiB are kept free"
-    told += "; nobody here may be ended for it"
+    told = "the machine ran out of memory: 100 MiB of 8192 MiB are left, and the Borglet keeps 163.8 MiB free"
+    told += "; the Borglet may not end any task here to free it"
 
     def warnings() -> list[str]:
         return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -94,7 +94,7 @@ def test_what_was_promised_to_the_cell_is_a_bound_too() -> None:
     assert shortage_of("ram", room, used=GIB) is None
     beyond = shortage_of("ram", room, used=GIB + 300 * MIB)
     assert beyond is not None
-    assert beyond.told == "the machine ran out of memory: its tasks held 1324 MiB of 1024 MiB"
+    assert beyond.figures == "the machine ran out of memory: its tasks used 1324 MiB of 1024 MiB"
     assert beyond.excess_bytes > 300 * MIB
     assert is_tight(room, used=GIB)
 

@@ -220,8 +220,8 @@ def test_who_ran_out_of_memory_is_told_apart(
     for name, text in (files | {counter: never}).items():
         (group / name).write_text(text)
     (group.parent / counter).write_text(never)
-    short = "the machine ran out of memory: the kernel ended 2 of its processes; limit 64 MiB"
-    own = {"cause": "out-of-memory", "detail": "limit 64 MiB; the kernel ended 2 of its processes"}
+    short = "the machine ran out of memory: the kernel killed 2 of the task's processes; limit 64 MiB"
+    own = {"cause": "out-of-memory", "detail": "limit 64 MiB; the kernel killed 2 of the task's processes"}
     assert out_of_memory(groups, ram_limit=0) == {"cause": "machine-short", "detail": short}
     for at in (group.parent, group):
         (at / counter).write_text(once)

@@ -47,7 +47,7 @@ def test_containers_that_are_demanded_and_not_to_be_had_stop_the_borglet(tmp_pat
     if may_limit():
         assert attributes_of(tmp_path / "home", RuntimeWishes(runtime="oci"))["runtime"] == "oci"
     else:
-        with pytest.raises(BadMachine, match="runtime: containers need a Borglet that is root"):
+        with pytest.raises(BadMachine, match="runtime: containers need a Borglet that runs as root"):
             open_runtime(tmp_path / "home", RuntimeWishes(runtime="oci"))
 
 
@@ -63,7 +63,7 @@ def test_an_engine_that_fails_is_no_engine(tmp_path: Path) -> None:
     broken = tmp_path / "crun"
     broken.write_text("#!/bin/sh\necho the kernel is too old >&2; exit 1\n")
     broken.chmod(0o755)
-    with pytest.raises(Unavailable, match="can't open a container here: the kernel is too old") as failed:
+    with pytest.raises(Unavailable, match="cannot open a container here: the kernel is too old") as failed:
         probe(tmp_path, str(broken), find_engine()[1])
     assert failed.value.code == "engine-failed"
 
@@ -87,5 +87,5 @@ def test_devices_by_number() -> None:
 
 
 def test_a_network_that_is_none_stops_the_borglet(tmp_path: Path) -> None:
-    with pytest.raises(BadMachine, match="task-network: 'x' is no IPv4 network"):
+    with pytest.raises(BadMachine, match="task-network: 'x' is not an IPv4 network"):
         open_runtime(tmp_path / "home", RuntimeWishes(network="x"))

@@ -52,7 +52,7 @@ async def test_whole_cores_are_kept_free_of_other_latency_sensitive_tasks(machin
                 await runtime.start(owner, run=1)
             return
         if len(CORES) == 1:
-            with pytest.raises(StartFailed, match="1 asked for, 0 of 1 cores left"):
+            with pytest.raises(StartFailed, match="the task asks for 1 cores, and 0 of 1 are free"):
                 await runtime.start(owner, run=1)
             return
         await runtime.start(owner, run=1)

@@ -56,7 +56,7 @@ def test_too_few_cores_are_told_and_nothing_changes() -> None:
     machine = pool(4)
     machine.admit(owner(0, 2))
     machine.admit(server(1))
-    told = "2 asked for, 1 of 4 cores left .2 reserved by other tasks, one kept"
+    told = "the task asks for 2 cores, and 1 of 4 are free .2 reserved by other tasks, one kept"
     with pytest.raises(NoCores, match=told):
         machine.admit(owner(2, 2))
     assert set(machine.owned) == {key(0)}

@@ -62,14 +62,14 @@ def test_the_tasks_values_beat_the_base_and_borgs_beat_the_tasks() -> None:
 
 @pytest.mark.parametrize("name", ["", "A=B", "1A", "A B", "A\n"])
 def test_a_bad_name_of_a_variable_is_refused(name: str) -> None:
-    with pytest.raises(StartFailed, match="is no name of an environment variable"):
+    with pytest.raises(StartFailed, match="is not the name of an environment variable"):
         environment(a_task("x", env={name: ""}), run=1, home="", tmp="")
 
 
 def test_nul_characters_are_refused_by_field() -> None:
-    with pytest.raises(StartFailed, match=r"command\[1\]: holds a NUL"):
+    with pytest.raises(StartFailed, match=r"command\[1\]: it contains a NUL"):
         command(a_task("echo", "a\0b"))
-    with pytest.raises(StartFailed, match=r"env\.A: holds a NUL"):
+    with pytest.raises(StartFailed, match=r"env\.A: it contains a NUL"):
         environment(a_task("x", env={"A": "\0"}), run=1, home="", tmp="")
 
 

@@ -54,5 +54,5 @@ def test_one_tasks_unreadable_figure_keeps_no_other_from_being_measured(
         }
     )
     assert list(found) == [KEY]
-    assert f"what task {odd} uses can't be read" in caplog.text
+    assert f"cannot read the usage of task {odd}" in caplog.text
     assert "a figure that is none" in caplog.text

@@ -125,17 +125,17 @@ async def test_a_new_run_keeps_the_working_directory_and_continues_the_log(machi
     ("change", "message"),
     [
         ({"command": ["no-such-program"]}, "command 'no-such-program' not found in PATH /usr"),
-        ({"command": ["/etc/passwd"]}, "command '/etc/passwd' can't be run: Permission denied"),
+        ({"command": ["/etc/passwd"]}, "cannot run command '/etc/passwd': Permission denied"),
         (
             {"command": ["echo", "$(port.smtp)"]},
             r"command[1]: unknown variable $(port.smtp). Known here: cell, ",
         ),
-        ({"command": []}, "command: empty"),
+        ({"command": []}, "command: it is empty"),
         ({"env": {"A": "$(nope)"}}, "env.A: unknown variable $(nope)"),
         ({"user": "no-such-user"}, "user: 'no-such-user' does not exist on this machine"),
-        ({"working_dir": "/no/such/place"}, "can't enter working directory /no/such/place: No such file"),
+        ({"working_dir": "/no/such/place"}, "cannot enter working directory /no/such/place: No such file"),
         ({"working_dir": "../../x"}, "working_dir: '../../x' climbs out"),
-        ({"env": {"A": "x" * 2**21}}, "at most 1048576 are possible"),
+        ({"env": {"A": "x" * 2**21}}, "the limit is 1048576"),
     ],
 )
 async def test_what_cannot_start_says_why(machine: Machine, change: dict[str, object], message: str) -> None:
@@ -285,7 +285,7 @@ async def test_remove_deletes_directories_and_keeps_logs(machine: Machine) -> No
         assert await runtime.sweep(time.time()) == []
         assert await runtime.sweep(time.time() + 8 * 86400) == [f"{key().job}.0.1"]
         chunk = await runtime.read_log(LogRequest("r", key()))
-        assert chunk.error == f"no logs of task {key()} are kept on this machine"
+        assert chunk.error == f"this machine has no logs of task {key()}"
 
 
 async def test_a_flood_of_output_stays_within_its_files(machine: Machine) -> None:
@@ -315,7 +315,7 @@ async def test_a_user_is_taken_on_by_root_and_refused_by_others(machine: Machine
             work = machine.work_of()
             assert work.stat().st_uid == pwd.getpwnam("nobody").pw_uid
         else:
-            with pytest.raises(StartFailed, match="user: can't run as 'root', for the Borglet"):
+            with pytest.raises(StartFailed, match="user: cannot run as 'root', because the Borglet"):
                 await runtime.start(a_task("id", "-un", user="root"), run=1)
 
 

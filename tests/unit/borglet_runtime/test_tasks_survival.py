@@ -113,7 +113,7 @@ async def test_when_the_supervisor_is_killed_nothing_of_the_task_is_left(machine
         end = await end_of(runtime)
         assert end.exit is not None
         assert end.exit.cause is EndCause.SUPERVISOR_LOST
-        assert end.exit.detail == "its supervisor was killed"
+        assert end.exit.detail == "the task's supervisor was killed"
         assert not [pid for pid in pids if is_alive(pid)]
         # kept on disk too, and it can be started again
         assert TaskDirectory(machine.home, key()).exit() == end.exit
@@ -186,7 +186,7 @@ async def test_a_later_start_cut_short_by_the_borglets_death_is_no_failure(machi
         assert ended.exit is not None
         assert (ended.exit.cause, ended.exit.detail) == (
             EndCause.STOPPED,
-            "the Borglet ended while starting it again",
+            "the Borglet ended while it restarted the task",
         )
 
 
@@ -217,7 +217,7 @@ async def test_nonsense_on_the_control_fifo_does_no_harm(machine: Machine) -> No
         await runtime.start(a_task("sleep", "100"), run=1)
         directory = TaskDirectory(machine.home, key())
         directory.control.write_bytes(b"stop\nstop x y\n\xff\xfe\n" + b"\n" * 100)
-        await eventually(lambda: "not understood" in directory.complaint(), "the complaint")
+        await eventually(lambda: "unknown request" in directory.complaint(), "the complaint")
         await runtime.stop(key(), notice_s=5, cause=EndCause.STOPPED)
         end = await end_of(runtime)
         assert end.exit is not None
@@ -254,7 +254,7 @@ async def test_a_shell_never_opens_outside_of_what_holds_a_task(tmp_path: Path) 
             directory.write_kept(msgspec.structs.replace(kept, runtime="oci"))
         async with after.runtime() as runtime:
             claims = ShellClaims("ab" * 16, "m1", key(), "ada", 0.0, 60.0, 60.0, 600.0, command=["id"])
-            with pytest.raises(ShellRefused, match=r"was started by the runtime .*shells open once"):
+            with pytest.raises(ShellRefused, match=r"was started by the runtime .*restart the task"):
                 await runtime.open_shell(claims)
             await runtime.stop(key(), notice_s=0, cause=EndCause.STOPPED)
             await end_of(runtime)
