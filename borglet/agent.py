@@ -93,7 +93,7 @@ class AgentSettings:
     """How often one Borglet looks at its own machine."""
 
     sample_interval_s: float = 5.0
-    window_s: int = WINDOW_S  # of the windows of usage that are told for history; 0: none
+    window_s: int = WINDOW_S  # length of the usage windows reported for history; 0: none
     settle_s: float = 1.0  # after adoption, first reports wait this long for first answers of health checks
 
 

@@ -235,7 +235,7 @@ class Fleet:
         observe: Callable[[float], None] | None = None,
     ) -> None:
         """`home`: where `secrets` are kept when they are renewed; None: they last as long as this process.
-        `observe` is told the seconds between two polls of each machine."""
+        `observe` receives the seconds between two polls of each machine."""
         self._settings = settings
         simulation = Simulation(
             clock or steady_clock(), settings.seed, settings.start_delay_s, settings.install_delay_s

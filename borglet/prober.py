@@ -76,7 +76,7 @@ class SocketProber:
 
 
 async def _status_line(reader: asyncio.StreamReader) -> bytes:
-    """Empty when what comes is no line."""
+    """Return one line, or an empty text if none comes."""
     try:
         return await reader.readuntil(b"\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -86,7 +86,9 @@ async def _status_line(reader: asyncio.StreamReader) -> bytes:
 async def _take_rest(reader: asyncio.StreamReader) -> None:
     """Take a small answer whole, so that plain servers don't log a broken pipe at each probe."""
     taken = 0
-    with contextlib.suppress(TimeoutError, OSError):  # the status is known: what the body does is no matter
+    with contextlib.suppress(
+        TimeoutError, OSError
+    ):  # the status is known, so errors of the body do not matter
         async with asyncio.timeout(MAX_BODY_S):
             while taken < MAX_BODY_BYTES and (chunk := await reader.read(8192)):
                 taken += len(chunk)

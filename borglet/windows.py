@@ -26,7 +26,7 @@ MOST_KEPT = 12
 # Windows of one report at most: the rest follow with the next ones.
 MOST_TOLD = 200
 
-# What was told is told again when nothing was heard of it for so long.
+# A reported window is reported again if it is not acknowledged for so long.
 RETELL_S = 30.0
 
 QUANTILES = tuple(range(0, 101, 10))
@@ -123,7 +123,7 @@ class Windows:
             window.add(used, task.limit)
 
     def due(self, now: float) -> list[UsageWindow]:
-        """Those to be told now: of whole windows, the oldest first."""
+        """Return the windows to report now: only complete ones, the oldest first."""
         told: list[UsageWindow] = []
         if now < self._hush_until:
             return told

@@ -1,4 +1,4 @@
-"""Who this machine is to its cell, and whom it trusts: kept durably, and renewed while it runs.
+"""The machine's identity in its cell and the authorities it trusts: stored durably and renewed while the Borglet runs.
 
     Poll.rotate ─► offer: a new secret is made and kept beside the old one ─► Report.offer (its digest)
     Poll.accepted ─► dial in with the new one ─► admitted: the old one is forgotten, here and in the cell

@@ -1,7 +1,7 @@
 """The Borglet's end of the link: it dials a shard, says hello, and from then on answers polls (§3.3).
 
     connect ─► Hello ─► Welcome ─► Poll ─► Report ─► Poll …
-       ▲                   │ Refusal, silence, a frame that is no message
+       ▲                   │ Refusal, silence, an invalid message
        └──── jittered pause ◄─┘
 
 A poll with `hold_s` is answered at once when the state changes (changes within `COALESCE_S` travel together), at the
@@ -75,7 +75,7 @@ class BadAddress(ValueError):
 
 
 class _Redial(Exception):
-    """There is a reason to dial anew at once, with a new secret."""
+    """The client must connect again at once, with a new secret."""
 
 
 class LinkRejected(Exception):

@@ -155,7 +155,7 @@ class Shells:
 
 
 class _Over(Exception):
-    """The shell ends; the text says why and is told to the client where it is an error."""
+    """The shell ends. The text gives the reason, which the client receives if it is an error."""
 
 
 class _Bridge:
@@ -301,5 +301,5 @@ class _Bridge:
 
 
 def number_of(payload: bytes) -> int:
-    """0 for what is no number."""
+    """Return 0 if the text is not a number."""
     return int(payload) if payload.isdigit() and len(payload) < 10 else 0

@@ -15,4 +15,4 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
 
 
 class MalformedMessage(ValueError):
-    """A frame that is no message of this protocol; its text names the field."""
+    """A frame is not a message of this protocol; the text names the field."""

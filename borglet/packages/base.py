@@ -41,7 +41,7 @@ class Packages(Protocol):
 
 
 def mount_name(package: PackageRef) -> str:
-    """What a task sees it as: its name without tag or digest. Raises `PackageMissing` for what is no file name."""
+    """Return the name that tasks see, without tag or digest. Raises `PackageMissing` if it is not a file name."""
     name = package.name.partition("@")[0]
     if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > 255:
         raise PackageMissing(

@@ -84,8 +84,8 @@ class Choosing:
         return AskForSources()
 
     def _pause_s(self) -> float:
-        """Who was told when to come back comes back then, who found all busy soon: only what did not work makes it
-        patient."""
+        """Wait as long as the source asked for, or shortly if all sources were busy. Only failures make the pause
+        longer."""
         if self._broken or self._away:
             return max(self._told_s, self._backoff.next_s())
         pause_s = self._told_s or (BUSY_PAUSE_S if self._named else self._patience.pause_s)
@@ -105,7 +105,7 @@ class Choosing:
         self._away, self._final = True, final
 
     def failed(self, source: PeerAddress, reason: str, detail: str) -> None:
-        """`reason` as in `PackageFailed`. Who is busy may be named again, who failed otherwise is passed over."""
+        """`reason` as in `PackageFailed`. A busy source may be used again; one that failed otherwise is skipped."""
         self._complaints.append(f"{name_of(source)}: {reason}: {detail}")
         if reason == BUSY:
             return

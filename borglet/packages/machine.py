@@ -18,7 +18,7 @@ from borglet.packages.tickets import authority_keys
 
 log = logging.getLogger(__name__)
 
-# Who is short of disk for other reasons than packages is helped within this time.
+# A machine that is short of disk for reasons other than packages gets space within this time.
 COLLECT_INTERVAL_S = 30.0
 
 

@@ -113,7 +113,7 @@ class PackageManager:
         log.info("%d packages are installed", len(self._installed))
 
     async def _check(self, digest: str) -> None:
-        """Once for each, whoever comes first."""
+        """Check each package once, for the first caller."""
         if digest not in self._unchecked:
             return
         check = self._checks.get(digest)
@@ -156,7 +156,7 @@ class PackageManager:
         await asyncio.gather(*running, return_exceptions=True)
         for threads in (self._threads, self._chores):
             threads.shutdown(wait=False, cancel_futures=True)
-        # What is being told is told to its end: this process would wait for it anyway.
+        # Notices to the link that are under way are finished: this process would wait for them anyway.
         await asyncio.to_thread(self._notices.shutdown, wait=True, cancel_futures=True)
 
     async def _chore(self, act: Callable[..., Result], *arguments: object) -> Result:

@@ -47,7 +47,7 @@ class Sources(Protocol):
 
 
 class LinkSources:
-    """The link of a real cell. `credentials` are asked anew each time: they are renewed while it runs."""
+    """The link of a real cell. It reads `credentials` for each request, because they are renewed while it runs."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:
         parts = urllib.parse.urlsplit(url)

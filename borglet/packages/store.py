@@ -206,7 +206,7 @@ class PackageStore:
         return self._root / _hex(digest) / "archive"
 
     def free_bytes(self) -> int:
-        """Of the file system, for whoever is not root."""
+        """Return the free bytes of the file system for users other than root."""
         disk = os.statvfs(self._root)
         return disk.f_bavail * disk.f_frsize
 

@@ -28,7 +28,7 @@ class CpuSettings:
     """`floor_share`: of the machine's CPU, what all of batch together gets if it wants that much."""
 
     floor_share: float = 0.05
-    outside_after_s: float = 5.0  # batch starves, and processes that are no tasks hold most of the machine
+    outside_after_s: float = 5.0  # batch starves, and processes outside tasks use most of the machine
     outside_share: float = 0.5
     weigh_s: float = 60.0  # for so long batch then competes with everybody
     starved_after_s: float = 30.0

@@ -33,7 +33,7 @@ class GuardSettings:
     least_interval_s: float = 0.25  # between two looks, when memory gets tight
     tight_interval_s: float = 1.0  # and while it stays so
     batch_when_tight: float = 0.1  # of the machine's CPU
-    # Whoever was told to end counts as gone for so long: it takes its notice, its files go when the master knows.
+    # For so long a task that must end counts as gone: it uses its notice, and its files stay until the master knows.
     ram_grace_s: float = 10.0
     disk_grace_s: float = 120.0
     busy_share: float = 0.95  # below it nobody starves, and threads are not counted
@@ -67,7 +67,7 @@ class Guard:
         self._was_tight = False
         self._helpless: set[str] = (
             set()
-        )  # resources that are short, and nobody may be ended for it: told once
+        )  # resources that are short although no task may be ended for them: logged once
 
     async def look(self, tenants: Sequence[PressureTenant], now: float) -> Orders:
         """One round. `tenants`: all that runs, with fresh usage; `now`: seconds on any clock that never runs

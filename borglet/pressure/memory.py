@@ -66,7 +66,7 @@ def shortage_of(resource: str, room: AvailableMemory, used: int) -> Shortage | N
         told += f", and the Borglet keeps {mebibytes(kept)} free"
     else:
         told = f"the machine ran out of {name}: its tasks used {mebibytes(used)} of {mebibytes(room.given)}"
-    # A little more than needed, or the next page allocated begins it anew.
+    # A little more than needed, or the next allocated page causes the next shortage.
     return Shortage("ram" if resource == "ram" else "disk", max(lacking, beyond) + kept // 4, told)
 
 

@@ -1,4 +1,4 @@
-"""Who must end when a machine is out of what can't be throttled: memory, disk (§6.2, DESIGN §7). Pure.
+"""Choose the tasks that must end when a machine runs out of memory or disk, which cannot be throttled (§6.2). Pure.
 
 Tasks over their own limit first, whatever their priority; then non-prod, from the lowest priority up, the largest
 first; prod within its limits never. The same order as the master's (`scheduling.core.reclamation.shortage`), which
@@ -15,7 +15,7 @@ from borglet.messages import TaskKey
 from borglet.pressure.tenants import PressureTenant
 from borglet.runtimes.cgroups.limits import mebibytes
 
-# Who holds less is not worth its end.
+# Ending a task that uses less would free too little.
 LEAST_BYTES = 2**20
 
 Resource = Literal["ram", "disk"]
@@ -23,7 +23,7 @@ Resource = Literal["ram", "disk"]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """`excess_bytes`: how much must be freed. `told`: the machine's figures, for whoever asks why."""
+    """`excess_bytes`: how much must be freed. `figures`: the machine's figures, as text."""
 
     resource: Resource
     excess_bytes: int
@@ -40,9 +40,9 @@ class Victim:
 def victims(
     shortage: Shortage, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]
 ) -> list[Victim]:
-    """Whose end frees enough, and no more than needed: who turns out unnecessary is spared, the last chosen first.
+    """Return tasks whose end frees enough. Tasks that turn out unnecessary are spared, the last chosen first.
 
-    `leaving`: who is ending already; what they hold counts as freed.
+    `leaving`: tasks that are already ending; their usage counts as freed.
     """
     resource = shortage.resource
     left = shortage.excess_bytes - sum(_held(t, resource) for t in tenants if t.key in leaving)

@@ -224,7 +224,7 @@ def _usage(known: _Simulated, sample: int) -> Usage:
 
 
 def _duration(task: RunTask) -> float | None:
-    """Raises `StartFailed` for one that is no number."""
+    """Raises `StartFailed` if the value is not a number."""
     text = task.env.get("SIM_DURATION_S")
     if text is None:
         return None

@@ -81,5 +81,5 @@ def _changed_in_place(desired: Desired, present: Mapping[TaskKey, RunTask]) -> R
 
 
 def differs_in_place(before: RunTask, task: RunTask) -> bool:
-    """Whether what runs must be told: anything but what it waited for."""
+    """Return whether the running task needs the change; what it waited for does not count."""
     return msgspec.structs.replace(before, waits_for=[]) != msgspec.structs.replace(task, waits_for=[])

@@ -30,8 +30,10 @@ class Incarnation:
     stop_notice_s: float | None = None  # the shortest notice given so far in this run
     stop_cause: EndCause = EndCause.STOPPED
     stop_detail: str = ""
-    stop_at: float | None = None  # when it is told to stop: it leaves till then, or was not reached before
-    leaving: bool = False  # out of the answers of its names, not told to stop yet
+    stop_at: float | None = (
+        None  # when the runtime stops it: until then it is leaving, or could not be reached
+    )
+    leaving: bool = False  # its names no longer resolve to it, and SIGTERM is not sent yet
     was_up: bool = False  # clients may have been sent to this run
     resize_due: bool = False
     installed: bool = False  # its packages are there; it waits until it may start

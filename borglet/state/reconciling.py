@@ -90,7 +90,7 @@ def _keep_up(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, no
 
 
 def answered(holdings: Holdings, event: ProbeAnswered, out: list[Instruction], *, now: float) -> None:
-    """A check was answered; after too many failures in a row the task is started anew."""
+    """Handle the result of a health check; after too many failures in a row the task restarts."""
     inc = holdings.incarnations.get(event.key)
     if inc is None or inc.run != event.run or inc.watch is None or inc.task.health is None:
         return

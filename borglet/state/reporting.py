@@ -1,4 +1,4 @@
-"""What the shard is told, and what it has heard: reports of the holdings. Pure."""
+"""Build reports of the holdings, and track which of them the shard has received. Pure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Reporter:
         packages: list[str] | None = None,
         addresses: Mapping[TaskKey, str] = MappingProxyType({}),
     ) -> WireReport:
-        """`report` as it travels from protocol 2 on: what did not change since the last one is not made anew."""
+        """`report` as it travels from protocol 2 on: parts that did not change are reused."""
         if self._sealed is None or self._sealed[2] != addresses:
             self._mark_ends_reported(session, sequence)
             reports = self.tasks(addresses, measured=False)

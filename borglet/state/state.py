@@ -211,7 +211,7 @@ class AgentState:
                 continue
             if inc.phase is Phase.INSTALLING:
                 out.append(CancelInstall(inc.key))
-                if inc.ran:  # what it did before is told as its end
+                if inc.ran:  # the end of its earlier run is reported
                     inc.step(PhaseStep.FINISH, now=now)
             if inc.phase in (Phase.ASSIGNED, Phase.INSTALLING):
                 del self._known.incarnations[inc.key]

@@ -51,7 +51,7 @@ def ask(inc: Incarnation, stop: StopTask, out: list[Instruction], *, now: float)
     at = now + leave_s(inc.task, stop) if inc.was_up else now
     if inc.leaving and inc.stop_at is not None:
         at, shorter = min(at, inc.stop_at), shorter or at < inc.stop_at
-    elif inc.phase is Phase.STOPPING:  # it was told, and is told of a shorter notice at once
+    elif inc.phase is Phase.STOPPING:  # SIGTERM is sent; a shorter notice is passed on at once
         at = now
     if shorter:
         order(inc, notice, EndCause.STOPPED, stop.cause, out, now=now, at=at)
@@ -93,7 +93,7 @@ def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
 
 
 def ended(inc: Incarnation, exit_: Exit) -> Exit:
-    """Its run is over. What is told of that: who ended while leaving had all the notice that it took."""
+    """Record the end of a run. A task that ended while it was leaving had its full notice."""
     left = inc.leaving and not exit_.notice
     inc.stop_notice_s = inc.stop_at = None
     inc.leaving = inc.was_up = False

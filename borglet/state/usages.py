@@ -16,7 +16,7 @@ def total(usages: Iterable[Usage]) -> Usage:
 
 
 def figures(usages: Sequence[Usage]) -> tuple[int, list[int]]:
-    """How many columns are told, and the rows, the machine's own first: columns at the end that are all 0 are not."""
+    """Return the number of columns and the rows, the machine's own first, without columns at the end that are all 0."""
     rows = [msgspec.structs.astuple(usage) for usage in usages]
     sums = [sum(column) for column in zip(*rows, strict=True)]
     columns = max((n for n, value in enumerate(sums, 1) if value), default=1)

@@ -1,4 +1,4 @@
-"""Packing a directory: the same files give the same bytes, whoever packs them, wherever and when.
+"""Pack a directory: the same files give the same bytes, on every machine and at any time.
 
 Names are sorted, owners and times left out, modes reduced to what a package keeps: executable or not. Compressed
 bytes are equal for one version of zlib; a digest names what was uploaded, nobody has to make it twice.
@@ -35,7 +35,7 @@ class Packed:
 
 
 class CannotPack(ValueError):
-    """A directory that is no package; the text names the file and the cure."""
+    """A directory cannot become a package; the text names the file and says what to do."""
 
 
 class _Counted(io.RawIOBase):

@@ -108,7 +108,7 @@ class Runtime(Protocol):
         """Of the tasks with a network of their own: where clients reach them."""
 
     async def presences(self) -> list[Presence]:
-        """Every incarnation here, running or ended and not yet removed, whoever started it."""
+        """Return all incarnations here that run or are not yet removed, also those that an earlier Borglet started."""
 
     async def next_end(self) -> Presence:
         """Wait for the next incarnation that ends. Each end is delivered once, also those met at adoption

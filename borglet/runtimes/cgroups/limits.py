@@ -117,7 +117,7 @@ def weight_of(shares: int) -> int:
 
 
 def overuse(limit: Mapping[str, int], max_processes: int, usage: Usage) -> Overuse | None:
-    """The first limit of an incompressible resource that `usage` passes; a limit of 0 or none is no limit."""
+    """The first limit of an incompressible resource that `usage` exceeds; 0 or a missing limit means unlimited."""
     ram, disk = limit.get("ram", 0), limit.get("disk", 0)
     if ram and usage.ram_bytes > ram:
         return Overuse(EndCause.OUT_OF_MEMORY, f"limit {mebibytes(ram)}, used {mebibytes(usage.ram_bytes)}")

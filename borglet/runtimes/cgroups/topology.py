@@ -11,7 +11,7 @@ from borglet.runtimes.cgroups.cpulists import parse_cpus
 def places_of(
     cores: Collection[int], *, system: Path = Path("/sys/devices/system/cpu")
 ) -> dict[int, tuple[int, int]]:
-    """Core -> (NUMA node, the lowest number among its physical core's threads). What is not told is 0 and itself."""
+    """Core -> (NUMA node, the lowest number among its physical core's threads). Unknown: 0, the core."""
     found = {}
     for core in cores:
         directory = system / f"cpu{core}"

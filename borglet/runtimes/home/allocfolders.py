@@ -42,7 +42,7 @@ class AllocFolders:
         return sorted(key for key in keys if key is not None)
 
     def folder(self, key: TaskKey) -> Path:
-        """Raises ValueError for a key that is no safe file name."""
+        """Raises ValueError for a key that is not a safe file name."""
         return self._root / directory_name(key)
 
     def ensure(self, key: TaskKey) -> Path:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SupervisedSettings:
-    """What all runtimes of real processes may be told."""
+    """Settings of all runtimes with real processes."""
 
     isolation: Literal["auto", "polled"] = "auto"  # polled: use no control groups even where we may
     cap_cpu: bool = False  # the CPU limit is a ceiling, not only a share (§6.2)

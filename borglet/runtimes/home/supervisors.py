@@ -133,7 +133,7 @@ async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) 
 
 
 def open_pidfd(supervisor: SupervisorId) -> int:
-    """A descriptor that gets readable when the supervisor ends; -1 when it is gone, whoever has its pid now."""
+    """Return a descriptor that gets readable when the supervisor ends, or -1 if it has already ended."""
     try:
         pidfd = os.pidfd_open(supervisor.pid)
     except ProcessLookupError:

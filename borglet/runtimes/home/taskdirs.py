@@ -55,7 +55,7 @@ class SupervisorId(msgspec.Struct, frozen=True):
 
 
 def directory_name(key: TaskKey) -> str:
-    """Raises ValueError for a key that is no safe file name."""
+    """Raises ValueError for a key that is not a safe file name."""
     name = f"{key.job}.{key.index}.{key.incarnation}"
     if not _NAME.match(name):
         raise ValueError(f"key: {str(key)!r} is not a task key; give <job uid>/<index>/<incarnation>")

@@ -62,7 +62,7 @@ class DiskWalk:
         return not self._pending
 
     def step(self, at_most: int = STEP) -> int:
-        """Go on, or begin anew where it was done. Blocks. Returns `bytes`."""
+        """Continue the walk, or start again if it was complete. Blocks. Returns `bytes`."""
         if self.done:
             self._pending = [Folder(None, str(directory)) for directory in reversed(self._directories)]
             self._seen, self._sum = set(), 0

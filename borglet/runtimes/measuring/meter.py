@@ -32,7 +32,7 @@ class Metered:
     disk: DiskWalk  # over what counts as its own
     throttled_ns: int = 0  # at the last measurement
     throttled_milli: int = 0
-    cpu_ns: int | None = None  # at the last measurement; None: adopted, its past use is no news
+    cpu_ns: int | None = None  # at the last measurement; None: adopted, so its past usage is unknown
     at: float = field(default_factory=time.monotonic)
     cpu_milli: int = 0
     disk_at: float | None = None  # when the last walk began

@@ -126,7 +126,7 @@ def build(
 ) -> tuple[Path, list[Mount]]:
     """The task's root directory, and what is to be shown in it, in order. Raises OSError.
 
-    `own`: a directory made anew for what is this task's alone. `base`: the package that is the root, None for the
+    `own`: a new directory for files of this task alone. `base`: the package that is the root, None for the
     machine's /usr. `hosts`: further lines of /etc/hosts.
     """
     if own.exists():

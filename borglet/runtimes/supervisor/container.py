@@ -113,7 +113,7 @@ def run_engine(argv: list[str]) -> tuple[int, str]:
         try:
             hide_hybrid_groups()
             become_engine(argv, writer, writer)
-        except Exception as error:  # noqa: BLE001 - it is told to the parent, whatever it is
+        except Exception as error:  # noqa: BLE001 - the parent receives every error
             os.write(writer, str(error).encode(errors="replace"))
         finally:
             os._exit(127)

@@ -37,7 +37,7 @@ def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:
 
 
 class TokenBucket:
-    """Lets `bytes_s` pass a second, a second's worth at once. Who may pass nothing waits."""
+    """Let `bytes_s` pass per second, at most one second's worth at once; a writer over the limit waits."""
 
     def __init__(self, bytes_s: int, *, now: float) -> None:
         self.bytes_s = bytes_s

@@ -30,7 +30,7 @@ def main() -> None:
     os.closerange(ANSWER + 1, 2**31 - 1)
     try:
         _become(marshal.loads(data))  # noqa: S302 - from the Borglet, through a pipe of ours
-    except Exception as error:  # noqa: BLE001 - it is told to the Borglet, whatever it is
+    except Exception as error:  # noqa: BLE001 - the Borglet receives every error
         os.write(ANSWER, (str(error) or repr(error)).encode(errors="replace")[:2000])
     os._exit(127)
 

@@ -155,7 +155,7 @@ class Pty:
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         add(master, _settle, ready)
         try:
-            # A terminal that is closed meanwhile never gets ready: whoever waits is cancelled by then.
+            # A terminal that is closed meanwhile never gets ready, but its waiter is cancelled by then.
             await ready
         finally:
             if self._master == master:

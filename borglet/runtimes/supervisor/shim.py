@@ -80,7 +80,7 @@ class TaskSupervisor:
         )
         reserve_exit(self.launch.directory)
         if self.launch.tcp_ports is not None:
-            # Of the supervisor too: whoever enters a container must be held back as those inside are, or none may.
+            # The supervisor too: a process may enter a container only under the same rules as those inside.
             landlock.keep_to_ports(self.launch.tcp_ports)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
@@ -106,7 +106,7 @@ class TaskSupervisor:
                     become_contained(self.launch, box, stdout[1], stderr[1])
                 else:
                     become_task(self.launch, supervisor, stdout[1], stderr[1])
-            except Exception as error:  # noqa: BLE001 - it is told to the parent, whatever it is
+            except Exception as error:  # noqa: BLE001 - the parent receives every error
                 os.write(failure_writer, (str(error) or repr(error)).encode(errors="replace")[:2000])
             finally:
                 os._exit(127)

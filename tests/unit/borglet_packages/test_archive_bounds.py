@@ -34,8 +34,8 @@ def test_many_entries_are_refused_with_the_limit_and_what_to_do() -> None:
     with pytest.raises(ArchiveRefused) as caught:
         inspect(many, TAR, limits=TEN)
     assert str(caught.value) == (
-        "'d10': the archive has more than 10 files, directories and links, which is the limit; leave out files that tasks do"
-        " not need, or split it into several packages"
+        "'d10': the archive has more than 10 files, directories and links, which is the limit; leave out files"
+        " that tasks do not need, or split it into several packages"
     )
 
 

@@ -146,7 +146,7 @@ def test_hostile_layers_are_refused(tmp_path: Path, parts: tuple[bytes, ...], me
 def test_what_is_no_layout_or_has_layers_of_another_kind_is_refused() -> None:
     layout = Layout()
     layer = {**layout.layer(file("a")), "mediaType": f"{LAYER}+zstd"}
-    with pytest.raises(ArchiveRefused, match=r"layer\.v1\.tar\+zstd' can't be unpacked"):
+    with pytest.raises(ArchiveRefused, match=r"cannot unpack '.*layer\.v1\.tar\+zstd'; use a tar"):
         inspect(layout.tar(layout.image(layer)), OCI)
     with pytest.raises(ArchiveRefused, match=r"'index\.json': missing"):
         inspect(archive(file("a")), OCI)
