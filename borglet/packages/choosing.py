@@ -84,7 +84,7 @@ class Choosing:
         return AskForSources()
 
     def _pause_s(self) -> float:
-        """Wait as long as the source asked for, or shortly if all sources were busy. Only failures make the pause
+        """Return the pause: as long as the link asked for, or short if all sources were busy. Only failures make it
         longer."""
         if self._broken or self._away:
             return max(self._told_s, self._backoff.next_s())

@@ -113,7 +113,7 @@ class PackageManager:
         log.info("%d packages are installed", len(self._installed))
 
     async def _check(self, digest: str) -> None:
-        """Check each package once, for the first caller."""
+        """Check a package once; all callers wait for the same check."""
         if digest not in self._unchecked:
             return
         check = self._checks.get(digest)

@@ -41,7 +41,7 @@ class CpuSettings:
 
 @dataclass(slots=True)
 class CpuControl:
-    """One machine. `ceilings`: of greedy tasks, milli-cores. `wanted`: whom the master should take away."""
+    """One machine. `ceilings`: of greedy tasks, milli-cores. `wanted`: tasks that the master should evict."""
 
     settings: CpuSettings = field(default_factory=CpuSettings)
     ceilings: dict[TaskKey, int] = field(default_factory=dict)

@@ -35,7 +35,7 @@ class RuntimeWishes:
 
     runtime: str = "auto"
     task_user: str = ""  # process: the one user of all tasks that name none; empty: one user per tenant
-    task_users: frozenset[str] = frozenset()  # whom job files may name
+    task_users: frozenset[str] = frozenset()  # users that job files may name
     first_uid: int = FIRST_UID  # oci: the numbers of tasks' own users; process: of tenants'
     uids: int = UIDS
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # oci: accelerator -> device nodes

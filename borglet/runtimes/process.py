@@ -33,7 +33,7 @@ class ProcessSettings(SupervisedSettings):
     )
     first_uid: int = 0  # the users of tenants, one each: `uids` numbers from here on
     uids: int = 0  # 0: tenants have no users of their own, `default_user` runs the tasks of all
-    users: frozenset[str] = frozenset()  # whom job files may name when the Borglet is root
+    users: frozenset[str] = frozenset()  # users that job files may name if the Borglet is root
     path: str = launch.DEFAULT_PATH  # PATH of tasks
     reason: str = ""  # why not the oci runtime, told as an attribute
 

@@ -93,7 +93,7 @@ def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
 
 
 def ended(inc: Incarnation, exit_: Exit) -> Exit:
-    """Record the end of a run. A task that ended while it was leaving had its full notice."""
+    """Return the exit of a run that is over. A task that ended while it was leaving had its full notice."""
     left = inc.leaving and not exit_.notice
     inc.stop_notice_s = inc.stop_at = None
     inc.leaving = inc.was_up = False

@@ -208,7 +208,7 @@ class Tree:
             raise ArchiveRefused(f"{name[:100]!r}…: a component of the path has more than 255 bytes")
 
     def _place(self, name: str) -> tuple[DirectoryNode, Path]:
-        """Return the path for an entry that is not a directory, and remove what lower layers have there."""
+        """Return parent and path for an entry that is not a directory. Removes what lower layers have there."""
         path = self._path(name)
         if not path:
             raise ArchiveRefused(f"{name!r}: only a directory can be the root of a package")

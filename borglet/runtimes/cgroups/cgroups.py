@@ -109,7 +109,7 @@ class CgroupTree:
         }
 
     def _tops(self, root: Path) -> tuple[Path, ...]:
-        """A controller's directories of ours: the one of batch is the same as the other where it has none."""
+        """A controller's directories: the one of batch is the same as the other where it has none."""
         batch = self._batch_root(root)
         return (batch,) if batch == root else (batch, root)
 

@@ -81,7 +81,7 @@ class Adoption:
         await self._runtime_home.confinement.clear(directory)
 
     async def _never_ran(self, incarnation: SupervisedTask) -> None:
-        """Restart a task whose start the last Borglet did not finish; this does not count as a failure."""
+        """Clear a start that the last Borglet did not finish, so that the task starts again. It is not a failure."""
         directory, supervisor = incarnation.directory, incarnation.supervisor
         await supervisors.kill_leftovers(directory, supervisor.groups if supervisor else {})
         await self._runtime_home.confinement.clear(directory)

@@ -21,7 +21,7 @@ from borglet.runtimes.supervisor.ptys import PtyRequest
 class LaunchPlan:
     """How one run will be started."""
 
-    account: Account | None  # whom the task runs as and who owns its folders; None: the Borglet's own user
+    account: Account | None  # user of the task and owner of its folders; None: the Borglet's own user
     trees: Mapping[str, Path]  # its packages' directories by the names they appear under
     launch: dict[str, object]  # fields of exec_task.TaskLaunch, beyond those that every supervised task has
     own_uid: int = (

@@ -132,7 +132,7 @@ def _open_directory(path: Path) -> int:
 
 
 def _open_regular(directory: int, name: str) -> int:
-    """Return -1 unless it is a plain file that only this directory links to."""
+    """Return a descriptor, or -1 unless it is a plain file that only this directory links to."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.open(name, flags, dir_fd=directory)

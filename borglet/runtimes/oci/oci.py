@@ -58,7 +58,7 @@ class Unavailable(Exception):
 class OciSettings(SupervisedSettings):
     """How the oci runtime behaves on this machine."""
 
-    users: frozenset[str] = frozenset()  # whom job files may name, in place of a user of the task's own
+    users: frozenset[str] = frozenset()  # users that job files may name instead of the task's own user
     first_uid: int = (
         FIRST_UID  # numbers of tasks' own users: so many from here on, which nobody else may have
     )

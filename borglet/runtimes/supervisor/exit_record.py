@@ -11,7 +11,7 @@ EXIT_BYTES = 16 * 1024
 
 
 def reserve_exit(directory: str) -> None:
-    """Store the exit even on a full disk: without it, a task that succeeded would run again."""
+    """Reserve space for the exit, for full disks: without its exit, a task that succeeded would run again."""
     path = os.path.join(directory, "exit.json.new")
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     os.write(file, b" " * EXIT_BYTES)
