@@ -36,7 +36,9 @@ def test_a_home_of_another_machine_is_refused(tmp_path: Path, authority: Authori
     store = DiskStore(tmp_path)
     with join_server(authority) as link:
         join_cell(store, link.url, request(authority.token()))
-        with pytest.raises(JoinFailed, match="hostname: this home belongs to 'm1' of cell 'aa', not to 'm2'"):
+        with pytest.raises(
+            JoinFailed, match="hostname: this home belongs to machine 'm1' of cell 'aa', not to 'm2'"
+        ):
             join_cell(store, link.url, request(authority.token(), "m2"))
 
 

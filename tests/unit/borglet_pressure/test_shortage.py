@@ -75,8 +75,8 @@ def test_figures_are_told() -> None:
     assert shortage is not None
     (victim,) = victims(shortage, [batch(0, ram=150)], set())
     assert victim.detail == (
-        "the machine ran out of memory: 50 MiB left of 8192 MiB, 163.8 MiB are kept free;"
-        " it held 150 MiB, limit 100 MiB, priority 110"
+        "the machine ran out of memory: 50 MiB of 8192 MiB are left, and the Borglet keeps 163.8 MiB free;"
+        " this task used 150 MiB, limit 100 MiB, priority 110"
     )
 
 
