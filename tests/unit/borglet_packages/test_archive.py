@@ -254,7 +254,7 @@ def test_gzip_of_several_members_with_padding(tmp_path: Path) -> None:
 def test_unknown_formats_and_zstd_are_refused_with_what_to_do() -> None:
     with pytest.raises(ArchiveRefused, match="pack it as tar\\+gzip"):
         inspect(archive(), TAR_ZSTD)
-    with pytest.raises(ArchiveRefused, match="unknown format 'zip'; one of tar, tar\\+gzip, oci"):
+    with pytest.raises(ArchiveRefused, match="unknown format 'zip'; use one of tar, tar\\+gzip, oci"):
         inspect(archive(), "zip")
     assert FORMATS == (TAR, TAR_GZIP, OCI)
 
