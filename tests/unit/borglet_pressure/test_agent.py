@@ -82,7 +82,7 @@ async def short_of_memory() -> None:
     exit_ = report.tasks[1].exit
     assert exit_ is not None
     assert exit_.cause is EndCause.MACHINE_SHORT
-    assert exit_.detail.startswith("the machine ran out of memory: 0 MiB left of 8192 MiB")
+    assert exit_.detail.startswith("the machine ran out of memory: 0 MiB of 8192 MiB are left")
     await watched.agent.close()
 
 
