@@ -144,7 +144,7 @@ async def test_a_machine_out_of_memory_ends_its_lowest_priority_and_says_why(mac
         assert end.exit is not None
         assert (end.key, end.exit.cause) == (key(2), EndCause.MACHINE_SHORT)
         assert end.exit.detail.startswith(
-            "the machine ran out of memory: 40 MiB left of 2048 MiB, 64 MiB are kept"
+            "the machine ran out of memory: 40 MiB of 2048 MiB are left, and the Borglet keeps 64 MiB"
         )
         assert ", limit 128 MiB, priority 10" in end.exit.detail
         assert await look(2.0) == [key(1)]
