@@ -1,4 +1,4 @@
-"""What a cell holds back until an SRE says so: its brakes, and what is in quarantine."""
+"""Commands for the safety brakes of a cell, and for tasks in quarantine."""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ from portal.cli.cells import machine_path
 from portal.cli.client import part
 from portal.cli.context import CellOption, Context, DryRun
 
-brake = typer.Typer(help="What the cell holds back until an SRE says so: list, release, keep.")
-quarantine = typer.Typer(help="What machines run that the cell's history doesn't know: list, stop, keep.")
+brake = typer.Typer(
+    help="Safety brakes, which hold back risky actions until an SRE decides: list, release, keep."
+)
+quarantine = typer.Typer(help="Tasks that run on machines but are unknown to the cell: list, stop, keep.")
 
 Kind = Annotated[str, typer.Argument(metavar="BRAKE", help="lost or stops.")]
-Reason = Annotated[str, typer.Option(help="Why; others will ask.")]
-Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Its host name.")]
-Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Only these; else all undecided.")]
+Reason = Annotated[str, typer.Option(help="Reason, shown to other people.")]
+Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
+Keys = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY]...", help="Keys of the tasks. Default: all undecided tasks."),
+]
 
 
 @brake.command("list")
 def brake_list(ctx: typer.Context, cell: CellOption = None) -> None:
-    """Both brakes: `lost`, on placing tasks of vanished machines elsewhere; `stops`, on stopping tasks by itself."""
+    """List both brakes.
+
+    `lost` holds back placing the tasks of lost machines elsewhere. `stops` holds back automatic stops of tasks.
+    """
     ours = context.of(ctx)
     rows = ours.client.get(_path(ours, cell))
     if ours.json:
@@ -42,11 +50,13 @@ def brake_release(
     ctx: typer.Context,
     kind: Kind,
     reason: Reason,
-    seconds: Annotated[float, typer.Option(min=1, help="Of stops: for how long.")] = 600.0,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="With `stops`: seconds until the brake works again.")
+    ] = 600.0,
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Let the cell go on."""
+    """Release a brake: the cell continues with the actions that it holds back."""
     _decide(ctx, cell, kind, "release", {"reason": reason, "seconds": seconds}, dry_run=dry_run)
 
 
@@ -54,13 +64,13 @@ def brake_release(
 def brake_keep(
     ctx: typer.Context, kind: Kind, reason: Reason, cell: CellOption = None, dry_run: DryRun = False
 ) -> None:
-    """Hold it until what it is about is over."""
+    """Keep a brake on until its cause has ended."""
     _decide(ctx, cell, kind, "keep", {"reason": reason}, dry_run=dry_run)
 
 
 @quarantine.command("list")
 def quarantine_list(ctx: typer.Context, cell: CellOption = None) -> None:
-    """Tasks that machines run and the cell's history doesn't know."""
+    """List tasks that run on machines but are unknown to the cell's history."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(f"/api/v1/cells/{part(ours.cell(cell))}/quarantine/"))
     if ours.json:
@@ -87,11 +97,11 @@ def quarantine_stop(
     ctx: typer.Context,
     hostname: Hostname,
     keys: Keys = None,
-    reason: Annotated[str, typer.Option(help="Why.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason.")] = "",
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """End them, with their notice."""
+    """Stop the tasks, after their notice."""
     _release(ctx, cell, hostname, keys, "stop", reason, dry_run=dry_run)
 
 
@@ -100,11 +110,11 @@ def quarantine_keep(
     ctx: typer.Context,
     hostname: Hostname,
     keys: Keys = None,
-    reason: Annotated[str, typer.Option(help="Why.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason.")] = "",
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Let them run on, unmanaged."""
+    """Leave the tasks running, unmanaged."""
     _release(ctx, cell, hostname, keys, "keep", reason, dry_run=dry_run)
 
 
@@ -140,4 +150,4 @@ def _release(
         return output.as_json(answer)
     number = sum(task["release"] == action for task in answer["quarantined"])
     would = "would be" if dry_run else "are"
-    return output.say(f"{output.number(number, 'task')} on {hostname} {would} decided: {action}.")
+    return output.say(f"{output.number(number, 'task')} on {hostname} {would} set to {action}.")

@@ -1,4 +1,4 @@
-"""Capabilities: privileges of people and service accounts, asked for, granted by SREs, with an end (§2.5)."""
+"""Commands for capabilities: privileges that SREs grant to people and service accounts until a date (§2.5)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ from portal.cli.quota import TenantOption, time_zone_of, whose
 from portal.cli.tenants import dry, would
 from quota.vocabulary.permissions import CapabilityKind
 
-capability = typer.Typer(help="Capabilities: who has which, what was asked for, and asking. SREs grant them.")
+capability = typer.Typer(help="Capabilities, which SREs grant: list, requests, ask, answer, grant, revoke.")
 
 _CAPABILITIES = "/api/v1/capabilities/"
 _REQUESTS = f"{_CAPABILITIES}requests/"
 Kind = Annotated[CapabilityKind, typer.Argument(metavar="KIND", help=", ".join(CapabilityKind))]
-Reason = Annotated[str, typer.Option("--reason", help="What for; whoever answers reads it.")]
-OfCell = Annotated[str, typer.Option("--cell", help="In this cell alone, else in every cell.")]
-Until = Annotated[
-    str | None, typer.Option("--until", help="The last day, or a moment; 90 days, when left out.")
-]
-Number = Annotated[int, typer.Argument(metavar="REQUEST", help="Its number, of `capability requests`.")]
+Reason = Annotated[str, typer.Option("--reason", help="Purpose, shown to the person who decides.")]
+OfCell = Annotated[str, typer.Option("--cell", help="Only in this cell. Default: in every cell.")]
+Until = Annotated[str | None, typer.Option("--until", help="Last day, or a time. Default: in 90 days.")]
+Number = Annotated[int, typer.Argument(metavar="REQUEST", help="Number shown by `capability requests`.")]
 
 
 @capability.command("list")
 def capability_list(ctx: typer.Context) -> None:
-    """Yours, and those of the members of tenants that you own; all for SREs."""
+    """List your capabilities and those of the members of your tenants. SREs see all of them."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(_CAPABILITIES))
     if ours.json:
@@ -43,13 +41,13 @@ def capability_list(ctx: typer.Context) -> None:
             )
             for row in rows
         ],
-        empty="No capability. Ask for one with `borgctl tenant capability ask`.",
+        empty="No capabilities. Request one with `borgctl tenant capability ask`.",
     )  # fmt: skip
 
 
 @capability.command("requests")
 def capability_requests(ctx: typer.Context) -> None:
-    """What was asked for, and what was answered."""
+    """List the requests for capabilities and their answers."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(_REQUESTS))
     if ours.json:
@@ -63,7 +61,7 @@ def capability_requests(ctx: typer.Context) -> None:
             )
             for row in rows
         ],
-        empty="Nothing was asked for.",
+        empty="No requests.",
     )  # fmt: skip
 
 
@@ -73,14 +71,15 @@ def capability_ask(
     kind: Kind,
     reason: Reason,
     user: Annotated[
-        str | None, typer.Option("--user", help="A member or service account of yours; else yourself.")
+        str | None,
+        typer.Option("--user", help="Member or service account of your tenant. Default: yourself."),
     ] = None,
     cell: OfCell = "",
     until: Until = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Ask the SREs for a capability.
+    """Request a capability from the SREs.
 
     Example: borgctl tenant capability ask shell --cell cc --reason "look at what hangs"
     """
@@ -93,22 +92,28 @@ def capability_ask(
     if ours.json:
         return output.as_json(answer)
     if dry_run:
-        return output.say("It would be asked for so; nothing was.")
-    return output.say(f"Request {answer['id']} for {kind} is {answer['state']}: an SRE answers it.")
+        return output.say("Dry run: no request was sent.")
+    return output.say(f"Request {answer['id']} for {kind} is {answer['state']}: an SRE will answer it.")
 
 
 @capability.command("answer")
 def capability_answer(
     ctx: typer.Context,
     number: Number,
-    grant: Annotated[bool | None, typer.Option("--grant/--refuse", help="Yes or no.")] = None,
-    answer: Annotated[str, typer.Option("--answer", help="What whoever asked will read.")] = "",
-    until: Annotated[str | None, typer.Option("--until", help="Another end than was asked for.")] = None,
+    grant: Annotated[
+        bool | None, typer.Option("--grant/--refuse", help="Grant or reject the request.")
+    ] = None,
+    answer: Annotated[
+        str, typer.Option("--answer", help="Answer, shown to the person who sent the request.")
+    ] = "",
+    until: Annotated[
+        str | None, typer.Option("--until", help="Last day, or a time, instead of the requested one.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Grant or refuse what was asked for; for SREs."""
+    """Grant or reject a request for a capability. For SREs."""
     if grant is None:
-        raise bad_usage("yes or no? Give --grant or --refuse", grant="give it, or --refuse")
+        raise bad_usage("no decision is given: use --grant or --refuse", grant="give it, or --refuse")
     ours = context.of(ctx)
     body: dict[str, Any] = {"granted": grant, "answer": answer, **_until(ours, until, None, "until")}
     done = ours.client.put(f"{_REQUESTS}{part(number)}/", body, **dry(dry_run))
@@ -127,7 +132,7 @@ def capability_grant(
     until: Until = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Grant one that nobody asked for, or set its end anew; for SREs."""
+    """Grant a capability without a request, or change its end. For SREs."""
     ours = context.of(ctx)
     body = {"user": user, "kind": kind.value, "cell": cell, "reason": reason}
     answer = ours.client.post(
@@ -142,10 +147,10 @@ def capability_grant(
 @capability.command("revoke")
 def capability_revoke(
     ctx: typer.Context,
-    number: Annotated[int, typer.Argument(help="Of `capability list`.")],
+    number: Annotated[int, typer.Argument(help="Number shown by `capability list`.")],
     dry_run: DryRun = False,
 ) -> None:
-    """End one, at once; for SREs."""
+    """Revoke a capability at once. For SREs."""
     ours = context.of(ctx)
     ours.client.delete(f"{_CAPABILITIES}{part(number)}/", **dry(dry_run))
     if ours.json:
@@ -154,7 +159,7 @@ def capability_revoke(
 
 
 def _until(ours: Context, given: str | None, tenant: str | None, field: str) -> dict[str, str]:
-    """Days are the tenant's, of SREs' in UTC."""
+    """Return the end, if given, as a request field. Days are in the tenant's time zone, or in UTC for SREs."""
     if given is None:
         return {}
     home = time_zone_of(ours, tenant) if tenant else "UTC"

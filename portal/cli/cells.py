@@ -1,4 +1,4 @@
-"""Cells and their machines."""
+"""Commands for cells and their machines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from portal.cli.quota import Accelerators, Cpu, Disk, DiskBandwidth, Ram, sizes_
 app = typer.Typer()
 machine = typer.Typer(help="One machine: show, drain, undrain, grow, rotate, revoke, join-token.")
 
-Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Its host name.")]
+Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
 
 
 @app.command()
 def cells(ctx: typer.Context) -> None:
-    """All cells."""
+    """List all cells."""
     ours = context.of(ctx)
     rows = list(ours.client.pages("/api/v1/cells/"))
     if ours.json:
@@ -36,10 +36,12 @@ def cells(ctx: typer.Context) -> None:
 @app.command()
 def machines(
     ctx: typer.Context,
-    state: Annotated[str | None, typer.Option(help="up, draining, down or removed.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="List only machines in this state: up, draining, down or removed.")
+    ] = None,
     cell: CellOption = None,
 ) -> None:
-    """The machines of a cell."""
+    """List the machines of a cell."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(f"/api/v1/cells/{part(ours.cell(cell))}/machines/", state=state))
     if ours.json:
@@ -53,13 +55,13 @@ def machines(
             )
             for row in rows
         ],
-        empty="No machines." if state else "No machines. Let one join with `borgctl machine join-token`.",
+        empty="No machines." if state else "No machines. Add one with `borgctl machine join-token`.",
     )  # fmt: skip
 
 
 @machine.command("show")
 def machine_show(ctx: typer.Context, hostname: Hostname, cell: CellOption = None) -> None:
-    """All that is known of a machine."""
+    """Show all details of a machine."""
     ours = context.of(ctx)
     answer = ours.client.get(machine_path(ours, cell, hostname))
     if ours.json:
@@ -81,11 +83,11 @@ def machine_show(ctx: typer.Context, hostname: Hostname, cell: CellOption = None
 def machine_undrain(
     ctx: typer.Context,
     hostname: Hostname,
-    reason: Annotated[str, typer.Option(help="Why.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason.")] = "",
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Let a drained machine have tasks again."""
+    """Allow new tasks on a drained machine again."""
     _do(ctx, cell, hostname, "undrain", reason, "{host} {would} {state}.", dry_run=dry_run)
 
 
@@ -100,26 +102,26 @@ def machine_grow(
     accelerators: Accelerators = None,
     cell: CellOption = None,
 ) -> None:
-    """Let more of a machine count than it joined with. What it says it has is its attribute capacity.claimed."""
+    """Raise the capacity that the cell uses of a machine. Its attribute capacity.claimed holds what it reports."""
     ours = context.of(ctx)
     capacity = sizes_given(cpu, ram, disk, disk_bandwidth, accelerators)
     if not capacity:
-        raise bad_usage("how much? Give --cpu, --ram, --disk …", capacity="none given")
+        raise bad_usage("no capacity is given: use --cpu, --ram, --disk …", capacity="not given")
     path = machine_path(ours, cell, hostname).removesuffix("/")
     answer = ours.client.post(f"{path}:grow", {"capacity": capacity})
     shown = output.figures(answer["capacity"])
-    return output.as_json(answer) if ours.json else output.say(f"{hostname} counts with {shown}.")
+    return output.as_json(answer) if ours.json else output.say(f"{hostname} now has the capacity {shown}.")
 
 
 @machine.command("rotate")
 def machine_rotate(
     ctx: typer.Context,
     hostname: Hostname,
-    reason: Annotated[str, typer.Option(help="Why.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason.")] = "",
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Let a machine have a new secret at its next poll; the old one is void once the new one was used."""
+    """Give a machine a new secret at its next poll. The old one ends once the machine has used the new one."""
     _do(ctx, cell, hostname, "rotate", reason, "{host} {would} given a new secret.", dry_run=dry_run)
 
 
@@ -127,23 +129,23 @@ def machine_rotate(
 def machine_revoke(
     ctx: typer.Context,
     hostname: Hostname,
-    reason: Annotated[str, typer.Option(help="Why; others will ask.")],
+    reason: Annotated[str, typer.Option(help="Reason, shown to other people.")],
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Cut a machine off at once: its secret is void, its tasks are placed elsewhere."""
-    told = "{host} {would} cut off; it may join again with a new token."
-    _do(ctx, cell, hostname, "revoke", reason, told, dry_run=dry_run)
+    """Disconnect a machine at once: its secret ends, and its tasks are placed elsewhere."""
+    message = "{host} {would} disconnected; it can join again with a new token."
+    _do(ctx, cell, hostname, "revoke", reason, message, dry_run=dry_run)
 
 
 @machine.command("join-token")
 def machine_join_token(
     ctx: typer.Context,
-    uses: Annotated[int, typer.Option(min=1, help="How many machines may join with it.")] = 1,
+    uses: Annotated[int, typer.Option(min=1, help="Number of machines that can join with it.")] = 1,
     ttl: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 3600,
     cell: CellOption = None,
 ) -> None:
-    """A token with which machines join the cell. Shown this once."""
+    """Issue a token with which machines join the cell. It is shown only once."""
     ours = context.of(ctx)
     path = f"/api/v1/cells/{part(ours.cell(cell))}/join-tokens/"
     answer = ours.client.post(path, {"uses": uses, "ttl_s": ttl})
@@ -151,23 +153,31 @@ def machine_join_token(
 
 
 def machine_path(ours: Context, cell: str | None, hostname: str) -> str:
-    """Raises `Failed` for what can't be a host name."""
-    if hostname in ("", ".", "..") or "/" in hostname:  # would be another path of the API
+    """Return the path of a machine in the API. Raises `CommandFailed` if the host name is not possible."""
+    if hostname in ("", ".", "..") or "/" in hostname:  # would lead to another path of the API
         raise bad_usage(
-            f"{hostname!r} is no host name; `borgctl machines` lists them", machine="no host name"
+            f"{hostname!r} is not a host name; `borgctl machines` lists the machines",
+            machine="not a host name",
         )
     return f"/api/v1/cells/{part(ours.cell(cell))}/machines/{part(hostname)}/"
 
 
 def _do(
-    ctx: typer.Context, cell: str | None, hostname: str, verb: str, reason: str, told: str, *, dry_run: bool
+    ctx: typer.Context,
+    cell: str | None,
+    hostname: str,
+    verb: str,
+    reason: str,
+    message: str,
+    *,
+    dry_run: bool,
 ) -> None:
-    """`told`: what to say then; {host}, {would}, {state} are filled in."""
+    """Post an action and print `message`, with {host}, {would} and {state} filled in."""
     ours = context.of(ctx)
     path = machine_path(ours, cell, hostname).removesuffix("/")
     answer: dict[str, Any] = ours.client.post(
         f"{path}:{verb}", {"reason": reason}, **({"dry_run": "1"} if dry_run else {})
     )
     would = "would be" if dry_run else "is"
-    said = told.format(host=hostname, would=would, state=answer["state"])
-    return output.as_json(answer) if ours.json else output.say(said)
+    text = message.format(host=hostname, would=would, state=answer["state"])
+    return output.as_json(answer) if ours.json else output.say(text)

@@ -1,7 +1,6 @@
-"""HTTP to the portal: one connection per command, problem documents as `CommandFailed`.
+"""HTTP client for the portal: one connection per command, and problem documents as `CommandFailed`.
 
-During an outage of the portal, requests that can be repeated without doing anything twice are tried again, for up to
-a minute.
+During an outage of the portal, the client repeats requests that are safe to repeat, for up to a minute.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from portal.cli.failure import BAD_USAGE, CommandFailed
 from portal.cli.profiles import Profile
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
-_LEAST_S = 1.0  # for an answer, however late it is
-# No attempt begins later than this after the first.
+_LEAST_S = 1.0  # to wait for an answer, even at the deadline
+# The last attempt begins at most this long after the first.
 _REPEAT_S = 60.0
 _LONGEST_PAUSE_S = 30.0
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
-# What passes by itself. A full disk does not, and a machine that is away is no outage of the portal.
+# Errors that end by themselves. A full disk does not, and a missing machine is not an outage of the portal.
 _PASSES = frozenset({"database-unavailable", "redis-unavailable", "overloaded", "deadline-exceeded"})
 _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=900.0)
 
 
 class Client:
-    """Asks the portal of a profile. Every method raises `CommandFailed`.
+    """Client for the portal of a profile. Every method raises `CommandFailed`.
 
-    `until`: when on the monotonic clock whoever asks will have no more use for an answer.
+    `until`: time on the monotonic clock after which the caller no longer needs an answer.
     """
 
     until: float | None = None
@@ -44,13 +43,14 @@ class Client:
         if profile.token:
             if not (profile.token.isascii() and profile.token.isprintable()):
                 raise CommandFailed(
-                    "bad-token", f"the token of profile {profile.name!r} holds characters that none has"
+                    "bad-token",
+                    f"the token of profile {profile.name!r} contains invalid characters; sign in with `borgctl login`",
                 )
             headers["Authorization"] = f"Bearer {profile.token}"
-        # The machine's own authorities; read only where they are used, they cost a tenth of a start.
+        # Loading the machine's certificate authorities takes a tenth of the start, so only `https:` does it.
         verify = ssl.create_default_context() if profile.url.startswith("https:") else False
         try:
-            # The portal is named in the profile: a proxy for the outer world has no part in this.
+            # The profile names the portal directly, so proxy settings of the environment do not apply.
             self._http = httpx.Client(
                 base_url=profile.url, headers=headers, timeout=_TIMEOUT, trust_env=False, verify=verify
             )
@@ -64,7 +64,7 @@ class Client:
         return self._call("POST", path, json=body if body is not None else {}, params=query)
 
     def submit(self, path: str, body: Any, **query: Any) -> Any:
-        """As `post`, where the portal does nothing twice for one key."""
+        """Post with an idempotency key, so that the portal performs a repeated request only once."""
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         return self._call("POST", path, json=body, params=query, headers=headers)
 
@@ -72,7 +72,7 @@ class Client:
         return self._call("PUT", path, json=body, params=query)
 
     def upload(self, path: str, chunks: Iterator[bytes], size: int, *, digest: str, **query: Any) -> Any:
-        """An archive of `size` bytes. The answer comes when the portal has looked at all of it."""
+        """Upload an archive of `size` bytes. The portal answers after it has checked all of it."""
         headers = {
             "Content-Type": "application/octet-stream", "Content-Length": str(size), "X-Package-Digest": digest,
         }  # fmt: skip
@@ -82,13 +82,16 @@ class Client:
         return self._call("DELETE", path, params=query)
 
     def pages(self, path: str, *, at_most: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
-        """All rows of a list, page by page, or the first `at_most`."""
+        """Yield all rows of a list, page by page, or the first `at_most`."""
         given = 0
         asked = query if at_most is None else {**query, "limit": min(at_most, 1000)}
         while True:
             answer = self.get(path, **asked)
             if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
-                raise CommandFailed("unexpected-answer", f"{self.profile.url}{path} answered with no list")
+                raise CommandFailed(
+                    "unexpected-answer",
+                    f"{self.profile.url}{path} did not answer with a list; is it a Borg Portal?",
+                )
             for row in answer["results"]:
                 if at_most is not None and given >= at_most:
                     return
@@ -96,11 +99,11 @@ class Client:
                 yield row
             if not answer.get("next") or given == at_most:
                 return
-            # Only the place: behind a proxy the portal may know itself by another address than we do.
+            # Only the query is used: behind a proxy the portal may have another address than in the profile.
             asked = dict(parse_qsl(urlsplit(answer["next"]).query))
 
     def download(self, path: str, **query: Any) -> bytes:
-        """What is no JSON, as it is."""
+        """Return an answer that is not JSON, as bytes."""
         return self._answer("GET", path, params=query).content
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
@@ -112,11 +115,11 @@ class Client:
         except ValueError as error:
             raise CommandFailed(
                 "unexpected-answer",
-                f"{self.profile.url} answered with something else than JSON; is it a Borg Portal?",
+                f"{self.profile.url} did not answer with JSON; is it a Borg Portal?",
             ) from error
 
     def _answer(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
-        """The answer of the last attempt."""
+        """Return the answer of the last attempt."""
         keyed = "Idempotency-Key" in kwargs.get("headers", {})
         repeatable = (method in _REPEATABLE or keyed) and "content" not in kwargs and self.until is None
         until = time.monotonic() + (_REPEAT_S if repeatable else 0.0)
@@ -141,35 +144,35 @@ class Client:
         except httpx.HTTPError as error:
             raise CommandFailed(
                 "unreachable",
-                f"can't reach the portal at {self.profile.url}: {error or type(error).__name__}. "
-                f"Is it up (`make up`)?",
+                f"cannot reach the portal at {self.profile.url}: {error or type(error).__name__}. "
+                f"Is it running (`make up`)?",
                 passing=True,
             ) from error
         except UnicodeError as error:
             raise CommandFailed(
-                "bad-usage", f"what was given is no text: {error}", status=BAD_USAGE
+                "bad-usage", f"an argument is not valid text: {error}", status=BAD_USAGE
             ) from error
 
 
 def part(text: object) -> str:
-    """One segment of a path."""
+    """Quote one segment of a path."""
     return quote(str(text), safe="", errors="surrogateescape")
 
 
 def _bad_url(profile: Profile, error: Exception) -> CommandFailed:
     return CommandFailed(
         "bad-url",
-        f"{profile.url!r} is no address of a portal: {error}. Write it like http://127.0.0.1:8000",
+        f"{profile.url!r} is not the address of a portal: {error}. Write it like http://127.0.0.1:8000",
         fields={"url": str(error)},
     )
 
 
 def _pause_s(answer: httpx.Response) -> float | None:
-    """When to try again, in seconds, where the portal says that it may work then."""
-    told = answer.headers.get("Retry-After", "")
-    if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or not (told.isascii() and told.isdigit()):
+    """Return the seconds until the next attempt, if the portal asks for one with Retry-After."""
+    pause = answer.headers.get("Retry-After", "")
+    if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or not (pause.isascii() and pause.isdigit()):
         return None
-    return min(float(told), _LONGEST_PAUSE_S)
+    return min(float(pause), _LONGEST_PAUSE_S)
 
 
 def _failure(answer: httpx.Response) -> CommandFailed:
@@ -186,11 +189,12 @@ def _failure(answer: httpx.Response) -> CommandFailed:
 
 
 def _unexplained(answer: httpx.Response) -> str:
-    told = f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}".rstrip()
+    summary = f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}".rstrip()
     if answer.is_redirect:
         return (
-            f"{told}: it is at {answer.headers.get('location', 'another address')}; put that into the profile"
+            f"{summary}: the portal is at {answer.headers.get('location', 'another address')}; "
+            "write that address into the profile"
         )
     if request_id := answer.headers.get("x-request-id"):
-        return f"{told}; its log says more about request {request_id}"
-    return told
+        return f"{summary}; the portal's log has details about request {request_id}"
+    return summary

@@ -1,4 +1,4 @@
-"""What every command shares: the profile, the connection, and how a job is named."""
+"""Context of all commands: the profile, the connection, and the parsing of job names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from portal.cli import profiles
 from portal.cli.client import Client, part
 from portal.cli.failure import CommandFailed, bad_usage
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, change nothing.")]
-CellOption = Annotated[str | None, typer.Option("--cell", help="Another cell than the profile's.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the request without changing anything.")]
+CellOption = Annotated[str | None, typer.Option("--cell", help="Cell to use instead of the profile's.")]
 Confirm = Annotated[
-    int | None, typer.Option(min=0, help="How many tasks may stop, where that is much of the cell.")
+    int | None,
+    typer.Option(min=0, help="Confirm the number of tasks that stop, if they are a large part of the cell."),
 ]
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="cell/tenant/job, or what the profile leaves open.")
+    str,
+    typer.Argument(metavar="JOB", help="cell/tenant/job, tenant/job or job; the profile supplies the rest."),
 ]
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -28,7 +30,7 @@ _INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 @dataclass
 class Context:
-    """Lazy: what needs no portal, such as `--help`, needs no profile either."""
+    """Profile and client, loaded on first use, so that `--help` works without a profile."""
 
     profile_name: str | None = None
     json: bool = False
@@ -44,25 +46,33 @@ class Context:
     def cell(self, given: str | None = None) -> str:
         cell = given or self.profile.cell
         if not cell:
-            raise CommandFailed("no-cell", "which cell? Give it, or set `cell` in the profile.", status=2)
+            raise CommandFailed(
+                "no-cell", "no cell is given: use --cell, or set `cell` in the profile.", status=2
+            )
         return label(cell, "cell")
 
     def job(self, name: str) -> JobReference:
-        """`cell/tenant/job`, `tenant/job` or `job`; the rest from the profile. Raises `CommandFailed`."""
+        """Parse `cell/tenant/job`, `tenant/job` or `job`; the profile supplies the rest. Raises `CommandFailed`."""
         segments = name.strip("/").split("/")
         if not 1 <= len(segments) <= 3 or not all(segments):
-            raise bad_usage(f"{name!r} is no job: write cell/tenant/job, or just job", job="no name of a job")
+            raise bad_usage(
+                f"{name!r} is not a job name: write cell/tenant/job, or just job", job="not a job name"
+            )
         cell = segments[-3] if len(segments) == 3 else self.cell()
         tenant = segments[-2] if len(segments) >= 2 else self.profile.tenant
         if not tenant:
-            raise CommandFailed("no-tenant", f"whose job is {name!r}? Write tenant/job.", status=2)
+            raise CommandFailed(
+                "no-tenant", f"no tenant is given for job {name!r}: write tenant/job.", status=2
+            )
         return JobReference(label(cell, "cell"), label(tenant, "tenant"), label(segments[-1], "job"))
 
     def task(self, name: str) -> tuple[JobReference, int]:
-        """`JOB/N`. Raises `CommandFailed`."""
+        """Parse `JOB/N`. Raises `CommandFailed`."""
         job, index = split_index(name)
         if index is None:
-            raise bad_usage(f"{name!r} is no task: write job/0, or cell/tenant/job/0", task="no number")
+            raise bad_usage(
+                f"{name!r} is not a task: write job/0, or cell/tenant/job/0", task="has no number"
+            )
         return self.job(job), index
 
 
@@ -81,7 +91,7 @@ class JobReference:
 
 
 def split_index(name: str) -> tuple[str, int | None]:
-    """`job/7` is task 7 of `job`; names of jobs begin with a letter, so that a number is always an index."""
+    """Split `job/7` into `job` and 7. Job names begin with a letter, so a number is always a task index."""
     job, slash, index = name.rpartition("/")
     return (job, int(index)) if slash and job and _INDEX.fullmatch(index) else (name, None)
 
@@ -93,8 +103,8 @@ def of(ctx: typer.Context) -> Context:
 
 
 def label(text: str, what: str) -> str:
-    """`text` itself. Raises `CommandFailed`."""
+    """Return `text` if it is a DNS label. Raises `CommandFailed`."""
     if _LABEL.fullmatch(text):
         return text
-    cure = "a name has lower-case letters, digits and hyphens, a letter first, at most 63 characters"
-    raise bad_usage(f"{text!r} is no name of a {what}: {cure}", **{what: "no DNS label"})
+    rule = "use lower-case letters, digits and hyphens, starting with a letter, at most 63 characters"
+    raise bad_usage(f"{text!r} is not a valid {what} name: {rule}", **{what: "not a DNS label"})

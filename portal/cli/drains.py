@@ -1,4 +1,4 @@
-"""Draining machines: one, several, a rack, a power domain; and how far it has come."""
+"""Commands to drain machines, racks or power domains, and to show the progress."""
 
 from __future__ import annotations
 
@@ -24,29 +24,42 @@ _DURATION = re.compile(r"([0-9]{1,9})([smhd]?)", re.ASCII)
 @machine.command("drain")
 def machine_drain(
     ctx: typer.Context,
-    reason: Annotated[str, typer.Option(help="Why; others will ask.")],
+    reason: Annotated[str, typer.Option(help="Reason, shown to other people.")],
     hostnames: Annotated[list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Host names.")] = None,
-    rack: Annotated[str | None, typer.Option(help="Instead of names: all of a rack.")] = None,
-    power_domain: Annotated[str | None, typer.Option(help="Instead of names: all of a power domain.")] = None,
-    deadline: Annotated[str | None, typer.Option(help="By when it should be empty: 90s, 30m, 2h.")] = None,
+    rack: Annotated[
+        str | None, typer.Option(help="Drain all machines of a rack, instead of naming them.")
+    ] = None,
+    power_domain: Annotated[
+        str | None, typer.Option(help="Drain all machines of a power domain, instead of naming them.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="Time until the machines must be empty: 90s, 30m, 2h.")
+    ] = None,
     break_budgets: Annotated[
-        bool, typer.Option("--break-budgets", help="At the deadline, whatever jobs' budgets say.")
+        bool,
+        typer.Option(
+            "--break-budgets",
+            help="At the deadline, evict the tasks that are left despite their disruption budgets.",
+        ),
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Until nothing is left, telling what is.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the machines are empty, and print the progress.")
+    ] = False,
     confirm: Confirm = None,
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Send the tasks of machines elsewhere, within their jobs' budgets, and give them no new ones.
+    """Move the tasks of machines elsewhere, within their jobs' disruption budgets, and place no new ones there.
 
-    With --wait, exit status 1 when the deadline has passed and tasks are left that budgets hold, and when a machine is
-    down before it could tell that all is gone.
+    With --wait, exit status 1 if the deadline has passed while disruption budgets still hold tasks, or if a machine
+    goes down before it reports that all tasks have stopped.
     """
     ours = context.of(ctx)
     names = hostnames or []
     if sum(map(bool, (names, rack, power_domain))) != 1:
         raise bad_usage(
-            "which machines? Give names, --rack or --power-domain", machine="none or several ways"
+            "choose the machines in one way: names, --rack or --power-domain",
+            machine="not given, or given twice",
         )
     body = {
         "reason": reason,
@@ -58,30 +71,30 @@ def machine_drain(
     if len(names) == 1:
         path = machine_path(ours, cell, names[0]).removesuffix("/")
         answer = ours.client.post(f"{path}:drain", body, **query)
-        told = [(names[0], answer["state"])]
+        states = [(names[0], answer["state"])]
     else:
         chosen = {"machines": names} if names else {"rack": rack} if rack else {"power_domain": power_domain}
         path = f"/api/v1/cells/{part(ours.cell(cell))}/machines:drain"
         answer = ours.client.post(path, {**body, **chosen}, **query)
-        told = [(row["machine"], row["state"]) for row in answer]
+        states = [(row["machine"], row["state"]) for row in answer]
     if wait and not dry_run:
-        return _wait(ours, cell, {name for name, _ in told})
+        return _wait(ours, cell, {name for name, _ in states})
     if ours.json:
         return output.as_json(answer)
-    for name, state in told:
+    for name, state in states:
         output.say(f"{name} {'would be' if dry_run else 'is'} {state}.")
     return None
 
 
 @app.command()
 def drains(ctx: typer.Context, cell: CellOption = None) -> None:
-    """Machines that drain, how many tasks are left there, and whose budget they wait for."""
+    """List the draining machines, the tasks left on them, and the disruption budgets they wait for."""
     ours = context.of(ctx)
     rows = _progress(ours, cell)
     if ours.json:
         return output.as_json(rows)
     return output.table(
-        ("MACHINE", "STATE", "LEFT", "OF", "LEAVING", "STOPPING", "WAITING FOR", "DEADLINE", "BY", "REASON"),
+        ("MACHINE", "STATE", "LEFT", "OF", "MOVING", "STOPPING", "WAITING FOR", "DEADLINE", "BY", "REASON"),
         [
             (
                 row["machine"], row["state"], row["tasks_left"], row["tasks_at_beginning"], row["tasks_leaving"],
@@ -89,7 +102,7 @@ def drains(ctx: typer.Context, cell: CellOption = None) -> None:
             )
             for row in rows
         ],
-        empty="No machine drains.",
+        empty="No machine is draining.",
     )  # fmt: skip
 
 
@@ -98,37 +111,36 @@ def _progress(ours: Context, cell: str | None) -> list[dict[str, Any]]:
 
 
 def _wait(ours: Context, cell: str | None, wanted: set[str]) -> None:
-    """Tell what changes until nothing is left on any of them. Raises `CommandFailed` once only budgets hold what is
-    left, past the last deadline, or machines that are down."""
+    """Print changes until no task is left. Raises `CommandFailed` once only disruption budgets hold tasks past the
+    last deadline, or the remaining machines are down."""
     last = ""
     while True:
         rows = [row for row in _progress(ours, cell) if row["machine"] in wanted]
         left = [row for row in rows if not row["done"]]
-        told = _told(rows, left)
+        summary = _format_progress(rows, left)
         if not left:
-            return output.as_json(rows) if ours.json else output.say(told)
+            return output.as_json(rows) if ours.json else output.say(summary)
         if all(_stuck(row) for row in left):
-            raise CommandFailed("deadline", f"the deadline has passed: {told}", document={"drains": rows})
-        if all(_stuck(row) or _unheard(row) for row in left):
-            down = wanted_text([row for row in left if _unheard(row)])
-            why = f"{down}: down, so what still stops there shows when it is back: {told}"
+            raise CommandFailed("deadline", f"the deadline has passed: {summary}", document={"drains": rows})
+        if all(_stuck(row) or _unreachable(row) for row in left):
+            down = format_machines([row for row in left if _unreachable(row)])
+            why = f"{down}: down, so it is unknown whether its last tasks have stopped: {summary}"
             raise CommandFailed("machine-down", why, document={"drains": rows})
-        if told != last and not ours.json:
-            output.say(told)
-        last = told
+        if summary != last and not ours.json:
+            output.say(summary)
+        last = summary
         time.sleep(_LOOK_EVERY_S)
 
 
-def _told(rows: list[dict[str, Any]], left: list[dict[str, Any]]) -> str:
+def _format_progress(rows: list[dict[str, Any]], left: list[dict[str, Any]]) -> str:
     if not left:
-        gone = wanted_text(rows)
-        return f"{gone}: no task is left."
+        return f"{format_machines(rows)}: no task is left."
     tasks = output.number(sum(row["tasks_left"] for row in left), "task")
     stopping = sum(row["tasks_stopping"] for row in left)
     waits = sorted({waiting(row) for row in left} - {""})
     return "; ".join(
         (
-            f"{tasks} left on {wanted_text(left)}",
+            f"{tasks} left on {format_machines(left)}",
             *([f"waiting for {'; '.join(waits)}"] if waits else []),
             *([f"{stopping} more stopping"] if stopping else []),
         )
@@ -136,17 +148,17 @@ def _told(rows: list[dict[str, Any]], left: list[dict[str, Any]]) -> str:
 
 
 def _stuck(row: dict[str, Any]) -> bool:
-    """Only budgets hold it, beyond its deadline."""
+    """Return whether only disruption budgets hold its tasks, past its deadline."""
     held = row["tasks_left"] and not row["tasks_leaving"]
     return bool(row["overdue"] and not row["break_budgets"] and held)
 
 
-def _unheard(row: dict[str, Any]) -> bool:
-    """Its tasks have places elsewhere, and nobody can say that they are gone there."""
+def _unreachable(row: dict[str, Any]) -> bool:
+    """Return whether all tasks are placed elsewhere, but the machine is down and can't report that they stopped."""
     return bool(row["state"] == "down" and not row["tasks_left"] and row["tasks_stopping"])
 
 
-def wanted_text(rows: list[dict[str, Any]]) -> str:
+def format_machines(rows: list[dict[str, Any]]) -> str:
     names = [row["machine"] for row in rows]
     return ", ".join(names) if len(names) <= 3 else f"{len(names)} machines"
 
@@ -160,13 +172,16 @@ def waiting(row: dict[str, Any]) -> str:
 def _deadline(row: dict[str, Any]) -> str:
     if not row["deadline"]:
         return ""
-    what = ", then budgets are broken" if row["break_budgets"] else ""
+    what = ", then tasks are evicted despite their budgets" if row["break_budgets"] else ""
     return output.when(row["deadline"]) + (" (passed)" if row["overdue"] else what)
 
 
 def _seconds(text: str) -> int:
-    """`30m` in seconds."""
+    """Convert a duration such as `30m` to seconds."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise bad_usage(f"--deadline {text!r}: write it like 90s, 30m, 2h or 1d", deadline="no duration")
+        raise bad_usage(
+            f"--deadline {text!r} is not a duration: write it like 90s, 30m, 2h or 1d",
+            deadline="not a duration",
+        )
     return int(match[1]) * _UNITS_S[match[2] or "s"]

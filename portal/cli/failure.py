@@ -1,4 +1,4 @@
-"""How a command ends when it can't do what was asked: exit status 1 refused or failed, 2 bad usage."""
+"""Failure of a command: exit status 1 for rejected or failed, 2 for bad usage."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ REFUSED, BAD_USAGE = 1, 2
 
 
 class CommandFailed(Exception):
-    """Shown as one sentence, with what was wrong with each field; as the problem document with `--json`.
+    """A failed command, shown as one sentence and one line per wrong field; with `--json`, as the problem document.
 
-    `passing`: nobody was reached, or the portal has trouble of its own: the same may work in a moment.
+    `passing`: the portal was not reachable or had an internal error, so a retry may succeed soon.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class CommandFailed(Exception):
         self.status, self.passing = status, passing
 
     def hints(self) -> list[str]:
-        """What the figures of a refusal for want of quota say: who holds it, and what would cure it."""
-        document = self.document.get("problem") or self.document  # a plan has it inside
+        """Return lines that explain a lack of quota: the jobs that hold it, and how to get more."""
+        document = self.document.get("problem") or self.document  # a plan contains the problem
         figures = document.get("figures") if isinstance(document, dict) else None
         return [*_held(figures), *_cured(figures)] if isinstance(figures, dict) else []
 
 
 def bad_usage(detail: str, **fields: str) -> CommandFailed:
-    """What the caller typed makes no sense: nothing was sent."""
+    """Return the failure for wrong arguments. Nothing was sent to the portal."""
     return CommandFailed("bad-usage", detail, fields=fields, status=BAD_USAGE)
 
 
@@ -56,7 +56,7 @@ def _held(figures: dict[str, Any]) -> list[str]:
 
 
 def _amounts(holds: Mapping[str, int], short: Mapping[str, Any]) -> str:
-    """Of what is short alone, where that is known."""
+    """Format amounts; only those of the resources in `short`, if it is not empty."""
     return (
         ", ".join(_amount(name, value) for name, value in holds.items() if not short or name in short) or "-"
     )
@@ -75,25 +75,23 @@ def _cured(figures: dict[str, Any]) -> list[str]:
     if not isinstance(cure, dict):
         return []
     if cure.get("problem"):
-        return [f"to buy what is missing: {cure['problem']}"]
+        return [f"the missing quota cannot be bought: {cure['problem']}"]
     left = ", ".join(_amount(name, value) for name, value in (cure.get("left") or {}).items())
     if left:
         return [f"the cell has only {left} left to sell until {cure['until']}", *_instead(cure)]
     return [
-        f"what is missing costs {cure['price_text']} credits from {cure['from']} until {cure['until']}:",
+        f"the missing quota costs {cure['price_text']} credits from {cure['from']} until {cure['until']}:",
         f"  {cure['command']}",
     ]
 
 
 def _instead(cure: dict[str, Any]) -> list[str]:
-    """What can be bought in place of what can't."""
+    """Return lines about other bands or times at which the missing quota is for sale."""
     lines = []
     for other in cure.get("instead") or ():
         at = "" if other["band"] == cure.get("band") else f" at {other['band']}, for a job with its priority"
         lines += [
-            f"it has all that is missing{at} from {other['from']} until {other['until']}:",
+            f"it can sell all the missing quota{at} from {other['from']} until {other['until']}:",
             f"  {other['command']}",
         ]
-    return lines or [
-        "and has it at no other time or band: ask for less, or submit at priority 0, which is free"
-    ]
+    return lines or ["no other time or band has enough: request less, or submit at priority 0, which is free"]

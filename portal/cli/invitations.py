@@ -1,4 +1,4 @@
-"""Invitations into a tenant, by e-mail."""
+"""Commands for invitations to a tenant by e-mail."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def invite(
     email: Annotated[str, typer.Argument(metavar="EMAIL")],
     role: RoleOption = Role.VIEWER,
     until: Annotated[
-        str | None, typer.Option("--until", help="The last day, or a moment; 7 days, when left out.")
+        str | None, typer.Option("--until", help="Last day, or a time. Default: in 7 days.")
     ] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Invite somebody by e-mail. The link is shown this once: whoever holds it may join, with an account or without.
+    """Invite a person by e-mail. The link is shown only once. Any person who has it can join, also without an account.
 
     Example: borgctl tenant invite kim@example.com --role operator
     """
@@ -41,15 +41,17 @@ def invite(
     if ours.json:
         return output.as_json(answer)
     if dry_run:
-        return output.say("They would be invited so; nothing was sent.")
-    told = f"could not be sent ({answer['mail']}): give them the link" if answer["mail"] else "is on its way"
-    output.say(f"{email} is invited to {owner} as {role}; the mail {told}.")
+        return output.say("Dry run: no invitation was sent.")
+    delivery = (
+        f"could not be sent ({answer['mail']}): give them the link" if answer["mail"] else "is on its way"
+    )
+    output.say(f"{email} is invited to {owner} as {role}; the mail {delivery}.")
     return output.say(answer["link"])
 
 
 @app.command()
 def invitations(ctx: typer.Context, tenant: TenantOption = None) -> None:
-    """Who was invited to a tenant, and whether they came."""
+    """List the invitations to a tenant and their states."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(f"{path_of(whose(ours, tenant))}invitations/"))
     if ours.json:
@@ -63,21 +65,22 @@ def invitations(ctx: typer.Context, tenant: TenantOption = None) -> None:
             )
             for row in rows
         ],
-        empty="Nobody was invited.",
+        empty="No invitations.",
     )  # fmt: skip
 
 
 @app.command()
 def withdraw(
     ctx: typer.Context,
-    key: Annotated[str, typer.Argument(help="Of `borgctl tenant invitations`.")],
+    key: Annotated[str, typer.Argument(help="Key shown by `borgctl tenant invitations`.")],
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """End an invitation: its link works no more."""
+    """Withdraw an invitation: its link stops working."""
     if not key.isalnum():
         raise bad_usage(
-            f"{key!r} is no key of an invitation; `borgctl tenant invitations` shows them", key="no key"
+            f"{key!r} is not a key of an invitation; `borgctl tenant invitations` lists the keys",
+            key="not a key",
         )
     ours = context.of(ctx)
     path = f"{path_of(whose(ours, tenant))}invitations/{part(key)}/"

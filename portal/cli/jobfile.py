@@ -1,4 +1,4 @@
-"""Job files: Jsonnet, YAML or JSON, by their ending; `-` reads any of the three from standard input."""
+"""Job files in Jsonnet, YAML or JSON, chosen by the file extension; `-` reads any of them from standard input."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from portal.cli.failure import BAD_USAGE, CommandFailed
 from scheduling.spec.nesting import TOO_DEEP, too_deep
 
 STDIN = "<stdin>"
-MAX_BYTES = 4 * 2**20  # of a file, as of what the server reads
+MAX_BYTES = 4 * 2**20  # the limit of the server too
 
-# As Jsonnet may begin, and YAML with block mappings does not.
+# Beginnings of Jsonnet that YAML block mappings do not have.
 _JSONNET_STARTS = ("{", "(", "//", "/*", "local ", "import ", "assert ")
 
 
 def read(name: str) -> dict[str, Any]:
-    """The job in the file. Raises `CommandFailed` that names the file, and the line where there is one."""
+    """Return the job in the file. Raises `CommandFailed` with the file's name, and the line if there is one."""
     if name == "-":
         return _checked(_any(_text(STDIN, _bytes(sys.stdin.buffer) if sys.stdin else b"")), STDIN)
     file = Path(name)
@@ -40,13 +40,13 @@ def read(name: str) -> dict[str, Any]:
 
 
 def _bytes(file: BinaryIO) -> bytes:
-    """The file, or one byte more than it may have."""
+    """Read the file, or one byte more than the limit."""
     return file.read(MAX_BYTES + 1)
 
 
 def _text(name: str, data: bytes) -> str:
     if len(data) > MAX_BYTES:
-        raise _bad(name, f"{name}: has more than {MAX_BYTES} bytes; a job file has at most so many")
+        raise _bad(name, f"{name}: has more than {MAX_BYTES} bytes, the limit for a job file")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -55,7 +55,7 @@ def _text(name: str, data: bytes) -> str:
 
 
 def _any(text: str) -> Any:
-    """Jsonnet, of which JSON is a part, or else YAML; the complaint is about what it looks like."""
+    """Parse Jsonnet (which includes JSON) or YAML, chosen by how the text begins."""
     if text.lstrip().startswith(_JSONNET_STARTS):
         return _jsonnet(STDIN, text)
     return _yaml(STDIN, text)
@@ -66,23 +66,23 @@ def _json(name: str, text: str) -> Any:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise _bad(name, f"{name}: {key!r} stands twice in one object; keep one")
+                raise _bad(name, f"{name}: {key!r} appears twice in one object; keep one")
             found[key] = value
         return found
 
     def number(text: str) -> float:
         if not math.isfinite(value := float(text)):
-            raise _bad(name, f"{name}: {text} is no number of a job")
+            raise _bad(name, f"{name}: a job cannot contain the number {text}")
         return value
 
     try:
         return json.loads(text, object_pairs_hook=once, parse_constant=number, parse_float=number)
     except json.JSONDecodeError as error:
-        raise _bad(name, f"{name}:{error.lineno}:{error.colno}: no JSON: {error.msg}") from error
+        raise _bad(name, f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
     except RecursionError as error:
-        raise _bad(name, f"{name}: no JSON of a job: {TOO_DEEP}") from error
-    except ValueError as error:  # a number of thousands of digits
-        raise _bad(name, f"{name}: no JSON of a job: {error}") from error
+        raise _bad(name, f"{name}: not a JSON job file: {TOO_DEEP}") from error
+    except ValueError as error:  # a number with thousands of digits
+        raise _bad(name, f"{name}: not a JSON job file: {error}") from error
 
 
 def _yaml(name: str, text: str) -> Any:
@@ -92,7 +92,7 @@ def _yaml(name: str, text: str) -> Any:
         return plainyaml.load(text)
     except plainyaml.NotPlain as error:
         place = f"{name}:{error.line}:{error.column}" if error.line else name
-        raise _bad(name, f"{place}: no YAML of a job: {error}") from error
+        raise _bad(name, f"{place}: not a YAML job file: {error}") from error
 
 
 def _jsonnet(name: str, text: str) -> Any:
@@ -100,24 +100,24 @@ def _jsonnet(name: str, text: str) -> Any:
     try:
         return json.loads(jsonnet.evaluate(name, text, folder=folder))
     except RecursionError as error:
-        raise _bad(name, f"{name}: no Jsonnet of a job: {TOO_DEEP}") from error
+        raise _bad(name, f"{name}: not a Jsonnet job file: {TOO_DEEP}") from error
     except jsonnet.JsonnetError as error:
-        told = str(error).strip().splitlines() or ["it has no result"]
-        kind, _, reason = told[0].partition(": ")
-        # An error while it is worked out tells its place in the lines below: the first is the innermost.
-        where = f"{told[1].split()[0]}: " if len(told) > 1 and ":" in told[1].split()[0] else ""
-        told_short = f"{where}{reason}" if kind.endswith("ERROR") else told[0]
-        prefix = "" if name in told_short else f"{name}: "
-        raise _bad(name, f"{prefix}{told_short} (no Jsonnet of a job)") from error
+        lines = str(error).strip().splitlines() or ["it has no result"]
+        kind, _, reason = lines[0].partition(": ")
+        # The lines below an evaluation error are its places, the innermost first.
+        where = f"{lines[1].split()[0]}: " if len(lines) > 1 and ":" in lines[1].split()[0] else ""
+        summary = f"{where}{reason}" if kind.endswith("ERROR") else lines[0]
+        prefix = "" if name in summary else f"{name}: "
+        raise _bad(name, f"{prefix}{summary} (not a Jsonnet job file)") from error
 
 
 def _bad(name: str, detail: str) -> CommandFailed:
-    return CommandFailed("bad-file", detail, fields={"FILE": f"{name} can't be read"})
+    return CommandFailed("bad-file", detail, fields={"FILE": f"{name} cannot be read"})
 
 
 def _checked(job: Any, name: str) -> dict[str, Any]:
     if not isinstance(job, dict):
-        raise _bad(name, f"{name} holds no job: a job is an object with `name` and `task`")
+        raise _bad(name, f"{name} does not contain a job: a job is an object with `name` and `task`")
     if too_deep(job):
         raise _bad(name, f"{name}: {TOO_DEEP}")
     return job

@@ -1,4 +1,4 @@
-"""Jobs: submitted, planned, updated, undone, killed, shown."""
+"""Commands for jobs: submit, plan, update, undo, kill and status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.cli.failure import CommandFailed
 
 app = typer.Typer()
 
-File = Annotated[str, typer.Argument(help="Job file: .jsonnet, .yaml or .json; - for standard input.")]
+File = Annotated[str, typer.Argument(help="Job file (.jsonnet, .yaml or .json), or - for standard input.")]
 
 
 @app.command()
@@ -26,28 +26,28 @@ def submit(ctx: typer.Context, file: File, dry_run: DryRun = False) -> None:
     if ours.json:
         return output.as_json(answer)
     if answer["outcome"] == "unchanged":
-        return output.say(f"{job} is live with this spec already: nothing changes.")
+        return output.say(f"{job} already runs with this spec; nothing changes.")
     tasks = output.number(answer["tasks"]["added"], "task")
     return output.say(f"{job} {'would be' if dry_run else 'is'} admitted: {tasks}.")
 
 
 @app.command()
 def plan(ctx: typer.Context, file: File) -> None:
-    """Show what submitting or updating with FILE would do, and change nothing. Exit status 1 if refused."""
+    """Show what submitting or updating with FILE would do, and change nothing. Exit status 1 if rejected."""
     ours = context.of(ctx)
     spec = jobfile.read(file)
     job = _target(ours, spec)
     answer = ours.client.post(f"{job.path}plan/", _body(spec, job))
     if problem := answer["problem"]:
-        detail = f"{job} would be refused: {problem['detail']}"
-        # What `--json` prints is the whole plan, the problem in it.
+        detail = f"{job} would be rejected: {problem['detail']}"
+        # `--json` prints the whole plan, which contains the problem.
         raise CommandFailed(problem["code"], detail, fields=problem["fields"], document=answer)
     _show_change(ours, answer)
 
 
 @app.command()
 def update(ctx: typer.Context, file: File, dry_run: DryRun = False) -> None:
-    """Roll the job over to the spec in FILE, a few tasks at a time."""
+    """Update the job to the spec in FILE, a few tasks at a time."""
     ours = context.of(ctx)
     spec = jobfile.read(file)
     job = _target(ours, spec)
@@ -66,13 +66,14 @@ def kill(
     ctx: typer.Context,
     job: JobArgument,
     task: Annotated[
-        list[int] | None, typer.Option("--task", "-t", min=0, help="Only this task; repeat for more.")
+        list[int] | None,
+        typer.Option("--task", "-t", min=0, help="Kill only this task. Repeat for more tasks."),
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why; `borgctl why` shows it.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason, shown by `borgctl why`.")] = "",
     confirm: Confirm = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Stop a job, or some of its tasks, with the notice it asked for."""
+    """Stop a job, or some of its tasks, after the notice set in its job file."""
     ours = context.of(ctx)
     named = ours.job(job)
     body = {"reason": reason, "confirm": confirm, **({"indexes": task} if task else {})}
@@ -87,12 +88,17 @@ def kill(
 def status(
     ctx: typer.Context,
     job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
-    state: Annotated[str | None, typer.Option(help="pending, running, dead or live; with no JOB.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's; with no JOB.")] = None,
-    label: Annotated[list[str] | None, typer.Option(help="Only with key=value; with no JOB.")] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(help="List only jobs in this state: pending, running, dead or live. Not with JOB."),
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="List only this tenant's jobs. Not with JOB.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="List only jobs with this label, key=value. Not with JOB.")
+    ] = None,
     cell: CellOption = None,
 ) -> None:
-    """All jobs one may see, or one of them in full."""
+    """List the jobs that you can see, or show one job in full."""
     ours = context.of(ctx)
     if job is not None:
         answer = ours.client.get(ours.job(job).path)
@@ -116,7 +122,7 @@ def status(
 
 
 def in_short(answer: dict[str, Any]) -> str:
-    """`2 of 3 tasks running, 1 pending`."""
+    """Summarise a job: `2 of 3 tasks running, 1 pending`."""
     parts = [f"{answer['tasks_up']} of {output.number(answer['tasks_total'], 'task')} running"]
     for key, word in (("tasks_crashing", "crashing"), ("tasks_pending", "pending"), ("tasks_dead", "dead")):
         if answer.get(key):
@@ -125,22 +131,22 @@ def in_short(answer: dict[str, Any]) -> str:
 
 
 def _health(answer: dict[str, Any]) -> str:
-    """How the job does; of one that has ended, how it ended. Older portals answer the state alone."""
+    """Return the health of a job, or its outcome if it has ended. Older portals return only the state."""
     if answer["outcome"]:
         return str(answer["outcome"])
     return str(answer.get("health", answer["state"]))
 
 
 def _target(ours: Context, spec: dict[str, Any]) -> JobReference:
-    """The job that a file is about; the profile says what the file leaves open. Raises `CommandFailed`."""
+    """Return the job that a file describes; the profile supplies missing fields. Raises `CommandFailed`."""
     found: dict[str, str] = {}
     for field, otherwise in (("name", ""), ("tenant", ours.profile.tenant), ("cell", ours.profile.cell)):
         value = spec.get(field) or otherwise
         if not isinstance(value, str) or not value:
-            what = "is missing; give it" if not value else f"{value!r} is no text; put it between quotes"
+            what = "is missing; add it" if not value else f"{value!r} is not a string; put it in quotes"
             raise CommandFailed("invalid-spec", f"{field}: {what}", fields={field: what})
-        if value in (".", "..") or "/" in value:  # would be another path of the API
-            what = f"{value!r} is no DNS label"
+        if value in (".", "..") or "/" in value:  # would lead to another path of the API
+            what = f"{value!r} is not a DNS label"
             raise CommandFailed("invalid-spec", f"{field}: {what}", fields={field: what})
         found[field] = value
     return JobReference(found["cell"], found["tenant"], found["name"])
@@ -157,7 +163,7 @@ def _dry(dry_run: bool) -> dict[str, str]:
 def _show_change(ours: Context, answer: dict[str, Any]) -> None:
     if ours.json:
         return output.as_json(answer)
-    output.say(f"{'It would be so: ' if answer['dry_run'] else ''}{answer['sentence']}")
+    output.say(f"{'Dry run: ' if answer['dry_run'] else ''}{answer['sentence']}")
     words = {
         "added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place", "kept": "stay",
     }  # fmt: skip
@@ -165,10 +171,10 @@ def _show_change(ours: Context, answer: dict[str, Any]) -> None:
         for key, word in words.items():
             if answer["tasks"].get(key):
                 spans = answer["ranges"].get(key, [])
-                told = ", ".join(f"{a}-{b}" if a != b else str(a) for a, b in spans[:10])
+                indexes = ", ".join(f"{a}-{b}" if a != b else str(a) for a, b in spans[:10])
                 more = ", …" if len(spans) > 10 else ""
-                output.say(f"  {word:<16}{output.number(answer['tasks'][key], 'task')}: {told}{more}")
-        for line in answer.get("names", ()):  # portals before 2026-11-22 say nothing of names
+                output.say(f"  {word:<16}{output.number(answer['tasks'][key], 'task')}: {indexes}{more}")
+        for line in answer.get("names", ()):  # portals before 2026-11-22 send no names
             output.say(f"  {line}")
     for fit in answer["guidance"]:
         for line in fit["told"]:
@@ -177,12 +183,12 @@ def _show_change(ours: Context, answer: dict[str, Any]) -> None:
 
 
 def _kind(answer: dict[str, Any]) -> str:
-    """What sets a job apart; nothing for a plain one."""
+    """Describe the special properties of a job; empty for a plain one."""
     parts = ["alloc set"] if answer["kind"] == "alloc-set" else []
     if answer["alloc_set"]:
         parts.append(f"inside alloc set {answer['alloc_set']}")
     if answer["gang"]:
-        parts.append("gang: its tasks are placed together or not at all")
+        parts.append("gang: all of its tasks are placed together, or none")
     if answer["disruption_budget"]:
         parts.append(f"at most {answer['disruption_budget']} disrupted at once")
     return "; ".join(parts)
@@ -197,7 +203,7 @@ def _show(answer: dict[str, Any]) -> None:
         ("uid", answer["uid"]),
         ("priority", f"{answer['priority']} ({answer['band']}), {answer['appclass']}"),
         ("kind", _kind(answer)),
-        ("asks for", output.figures(answer["requested"])),
+        ("requests", output.figures(answer["requested"])),
         ("spec", f"version {answer['spec_version']}"),
         ("labels", ", ".join(f"{key}={value}" for key, value in answer["labels"].items())),
         ("submitted", f"{output.when(answer['created_at'])} by {answer['submitted_by']}"),

@@ -1,7 +1,7 @@
-"""Jsonnet as JSON, worked out in a process of its own that the kernel bounds.
+"""Evaluation of Jsonnet to JSON, in a separate process with limits that the kernel enforces.
 
-A Jsonnet program may never end, or fill the memory, and nothing interrupts the library while it computes: neither
-Ctrl-C nor a timer of this process. This file is also that process's program.
+A Jsonnet program may run forever or fill the memory, and neither Ctrl-C nor a timer of this process interrupts the
+library. This file is also the program of the separate process.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _FAILED = 3
 
 
 class JsonnetError(Exception):
-    """Why the program has no result. The lines of its text are those of the library."""
+    """The program has no result. The text has the lines of the library's message."""
 
 
 def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:
-    """What the program in `text` says, as JSON. `folder`: where its imports are looked for first.
+    """Return the result of the program in `text` as JSON. Imports are searched in `folder` first.
 
     Raises `JsonnetError`, also after `cpu_s` seconds of CPU.
     """
@@ -38,8 +38,8 @@ def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:
     if done.returncode == _FAILED:
         raise JsonnetError(done.stderr.decode(errors="replace"))
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise JsonnetError(f"it took more than {cpu_s} s of CPU; look for a recursion without an end")
-    raise JsonnetError(f"it took more than {MEMORY_BYTES >> 20} MiB of memory; let it make less")
+        raise JsonnetError(f"it used more than {cpu_s} s of CPU; look for an infinite recursion")
+    raise JsonnetError(f"it used more than {MEMORY_BYTES >> 20} MiB of memory; reduce its result")
 
 
 def _main(name: str, folder: Path, cpu_s: int) -> int:
@@ -65,7 +65,7 @@ def _main(name: str, folder: Path, cpu_s: int) -> int:
         sys.stderr.buffer.write(str(error).encode())
         return _FAILED
     if len(made) > MAX_RESULT_BYTES:
-        sys.stderr.write(f"it makes {len(made)} bytes; a job file has at most {MAX_RESULT_BYTES}")
+        sys.stderr.write(f"the result has {len(made)} bytes; a job file may have at most {MAX_RESULT_BYTES}")
         return _FAILED
     sys.stdout.buffer.write(made)
     return 0
@@ -75,4 +75,4 @@ if __name__ == "__main__":
     code = _main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # the library's memory needs no tidying
+    os._exit(code)  # skips freeing the library's memory

@@ -1,4 +1,4 @@
-"""borgctl: what people and scripts do with a cell. Exit status 0 done, 1 refused or failed, 2 bad usage."""
+"""borgctl, the command line of a Borg cell. Exit status: 0 done, 1 rejected or failed, 2 bad usage."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ for group, name in (
 ):
     app.add_typer(group, name=name, no_args_is_help=True)
 
-# `--json` and `--profile` may stand anywhere: people add them at the end.
+# `--json` and `--profile` are accepted anywhere on the line, because people add them at the end.
 _GLOBAL_FLAGS = ("--json",)
 _GLOBAL_OPTIONS = ("--profile",)
 
-# The parser's errors; typer exports of them only this kind, and keeps their base to itself.
+# The base class of the parser's errors. typer exports only its subclass BadParameter.
 _WrongUsage: type[Exception] = typer.BadParameter.__mro__[2]
 
 
@@ -80,8 +80,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _global(
     ctx: typer.Context,
-    profile: Annotated[str | None, typer.Option(help="Profile of client.toml; else its default.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the API's JSON.")] = False,
+    profile: Annotated[
+        str | None, typer.Option(help="Profile in client.toml. Default: the file's default profile.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")] = False,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
     ] = False,
@@ -90,8 +92,8 @@ def _global(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    if sys.stdout is None:  # closed by whoever started us
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    if sys.stdout is None:  # the parent process closed it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - stays open until the process ends
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     given = sys.argv[1:] if arguments is None else arguments
@@ -112,19 +114,19 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The global options, wherever they stand before a `--`, and all the rest. Raises `CommandFailed`."""
+    """Split the arguments into global options, found anywhere before a `--`, and the rest. Raises `CommandFailed`."""
     front: list[str] = []
     rest: list[str] = []
-    waiting_ones = iter(arguments)
-    for argument in waiting_ones:
+    remaining = iter(arguments)
+    for argument in remaining:
         if argument == "--":
-            rest += ["--", *waiting_ones]
+            rest += ["--", *remaining]
         elif argument in _GLOBAL_FLAGS or argument.startswith(tuple(f"{o}=" for o in _GLOBAL_OPTIONS)):
             front.append(argument)
         elif argument in _GLOBAL_OPTIONS:
-            value = next(waiting_ones, None)
+            value = next(remaining, None)
             if value is None:
-                raise bad_usage(f"{argument} needs a name behind it")
+                raise bad_usage(f"{argument} has no value; write a name after it")
             front += [argument, value]
         else:
             rest.append(argument)
@@ -132,7 +134,7 @@ def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(arguments: list[str]) -> int:
-    """The exit status. Raises `CommandFailed` and `output.ReaderGone`."""
+    """Run one command and return its exit status. Raises `CommandFailed` and `output.ReaderGone`."""
     try:
         ended: Any = app(args=arguments, prog_name="borgctl", standalone_mode=False)
     except _WrongUsage as error:
@@ -143,7 +145,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _explain_usage(error: Any) -> int:
-    """What typing it right looks like. Raises `CommandFailed`."""
+    """Report a usage error and name the command whose help to read. Raises `CommandFailed`."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return BAD_USAGE
@@ -154,6 +156,6 @@ def _explain_usage(error: Any) -> int:
 
 
 def _give_up_output(status: int) -> int:
-    """The interpreter flushes once more at its end: let it."""
+    """Redirect standard output to /dev/null, because the interpreter flushes it once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

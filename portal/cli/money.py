@@ -1,4 +1,4 @@
-"""Money of tenants: balances, budgets, the ledger, invoices, and what it was spent on."""
+"""Commands for the money of tenants: balances, budgets, the ledger, invoices and costs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from portal.cli.quota import TenantOption, credits_given, whose
 app = typer.Typer()
 
 _QUOTA = "/api/v1/quota/"
-Month = Annotated[str | None, typer.Option("--month", help="2027-01; the running one, when left out.")]
+Month = Annotated[
+    str | None, typer.Option("--month", help="Month, for example 2027-01. Default: the current month.")
+]
 
 
 @app.command()
 def balance(ctx: typer.Context) -> None:
-    """What each of your tenants has, holds for orders, owes, and has spent this month."""
+    """Show the credits of each of your tenants: available, held for orders, owed, and spent this month."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(f"{_QUOTA}balances/"))
     if ours.json:
@@ -38,7 +40,7 @@ def balance(ctx: typer.Context) -> None:
             )
             for row in rows
         ],
-        empty="No tenant whose money you may see.",
+        empty="No tenants whose money you may see.",
     )  # fmt: skip
 
 
@@ -47,24 +49,33 @@ def budget(
     ctx: typer.Context,
     tenant: TenantOption = None,
     monthly: Annotated[
-        str | None, typer.Option(help="Credits a month; `none`: whatever is available.")
+        str | None,
+        typer.Option(help="Credits per month, or `none` for no limit except the available credits."),
     ] = None,
     alert: Annotated[
-        list[int] | None, typer.Option(min=1, max=1000, help="Tell us at this percentage; repeat for more.")
+        list[int] | None,
+        typer.Option(min=1, max=1000, help="Send a notification at this percentage. Repeat for more."),
     ] = None,
     action: Annotated[
-        str | None, typer.Option(help="At 100 %: none, stop-buying, stop-submitting or drop.")
+        str | None, typer.Option(help="What happens at 100 %: none, stop-buying, stop-submitting or drop.")
     ] = None,
-    overdraft: Annotated[str | None, typer.Option(help="Credits below zero; only SREs set it.")] = None,
-    grant: Annotated[str | None, typer.Option(help="Credits to give the tenant; for SREs.")] = None,
+    overdraft: Annotated[
+        str | None, typer.Option(help="Credits that the balance may go below zero. For SREs.")
+    ] = None,
+    grant: Annotated[str | None, typer.Option(help="Credits to give to the tenant. For SREs.")] = None,
     hand_down: Annotated[
-        str | None, typer.Option("--hand-down", help="Credits to hand to --to, a team or one's organisation.")
+        str | None,
+        typer.Option(
+            "--hand-down", help="Credits to transfer to --to, which is a team or the team's organisation."
+        ),
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", help="With --hand-down: who gets them.")] = None,
-    text: Annotated[str, typer.Option(help="With --grant and --hand-down: what for.")] = "",
+    to: Annotated[
+        str | None, typer.Option("--to", help="With --hand-down: the tenant that receives the credits.")
+    ] = None,
+    text: Annotated[str, typer.Option(help="With --grant or --hand-down: the purpose.")] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """How spending is watched: shown, or changed in what is given.
+    """Show or change the budget of a tenant. Options that you omit keep their values.
 
     \b
     Examples:
@@ -77,9 +88,12 @@ def budget(
     dry = {"dry_run": "1"} if dry_run else {}
     watched = _watched(monthly, alert, action, overdraft)
     if sum((bool(watched), grant is not None, hand_down is not None)) > 1:
-        raise bad_usage("one thing at a time: settings, --grant or --hand-down", budget="several things")
+        raise bad_usage(
+            "settings, --grant and --hand-down cannot be combined: use one at a time",
+            budget="several changes",
+        )
     if (hand_down is None) != (to is None):
-        raise bad_usage("--hand-down and --to go together", to="one without the other")
+        raise bad_usage("--hand-down and --to are needed together: give both", to="one without the other")
     if grant is not None:
         body = {"amount": credits_given("grant", grant), "text": text}
         answer = ours.client.post(f"{path}grants/", body, **dry)
@@ -102,12 +116,12 @@ def ledger(
     ctx: typer.Context,
     tenant: TenantOption = None,
     kind: Annotated[
-        str | None, typer.Option(help="Only these: grant, hold, charge, refund, usage, …")
+        str | None, typer.Option(help="List only this kind: grant, hold, charge, refund, usage, …")
     ] = None,
-    order: Annotated[int | None, typer.Option(min=1, help="Only of this order.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 50,
+    order: Annotated[int | None, typer.Option(min=1, help="List only postings of this order.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of postings.")] = 50,
 ) -> None:
-    """Postings, newest first: where each credit came from and went to."""
+    """List the postings of the ledger, newest first, with the accounts that each credit came from and went to."""
     ours = context.of(ctx)
     query = {"tenant": tenant, "kind": kind, "order": order}
     asked = {name: value for name, value in query.items() if value is not None}
@@ -123,13 +137,13 @@ def ledger(
             )
             for row in rows
         ],
-        empty="Nothing was posted.",
+        empty="No postings.",
     )  # fmt: skip
 
 
 @app.command()
 def invoices(ctx: typer.Context, tenant: TenantOption = None) -> None:
-    """Invoices of months that are over, newest first."""
+    """List the invoices of past months, newest first."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(f"{_QUOTA}invoices/", **({"tenant": tenant} if tenant else {})))
     if ours.json:
@@ -143,7 +157,7 @@ def invoices(ctx: typer.Context, tenant: TenantOption = None) -> None:
             )
             for row in rows
         ],
-        empty="No invoice yet. `borgctl quota invoice` shows what the running month's would be.",
+        empty="No invoices yet. `borgctl quota invoice` shows a preview for the current month.",
     )  # fmt: skip
 
 
@@ -151,25 +165,30 @@ def invoices(ctx: typer.Context, tenant: TenantOption = None) -> None:
 def invoice(
     ctx: typer.Context,
     number: Annotated[
-        str | None, typer.Argument(metavar="[NUMBER]", help="Without: a month's as it would be now.")
+        str | None,
+        typer.Argument(metavar="[NUMBER]", help="Number of the invoice. Without it: a preview for --month."),
     ] = None,
     month: Month = None,
-    pdf: Annotated[Path | None, typer.Option("--pdf", metavar="FILE", help="Write it as PDF.")] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Print its lines as CSV.")] = False,
+    pdf: Annotated[
+        Path | None, typer.Option("--pdf", metavar="FILE", help="Write the invoice to a PDF file.")
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the lines as CSV.")] = False,
     tenant: TenantOption = None,
 ) -> None:
-    """An invoice with its lines, which add up to the ledger.
+    """Show an invoice with its lines, whose sum equals the ledger.
 
     Example: borgctl quota invoice 2027-000017 --pdf january.pdf
     """
     ours = context.of(ctx)
     if number is None:
         if pdf is not None or csv:
-            raise bad_usage("which invoice? `borgctl quota invoices` lists them", number="not given")
+            raise bad_usage(
+                "no invoice number is given: `borgctl quota invoices` lists them", number="not given"
+            )
         query = {"month": periods.month(month)} if month is not None else {}
         answer = ours.client.get(f"{_QUOTA}invoices/drafts/{part(whose(ours, tenant))}/", **query)
     elif month is not None:
-        raise bad_usage("give a number or a month", month="beside a number")
+        raise bad_usage("give either a number or --month, not both", month="given together with a number")
     else:
         path = f"{_QUOTA}invoices/{part(number)}"
         if pdf is not None:
@@ -182,7 +201,7 @@ def invoice(
     name = f"Invoice {answer['number']}" if answer["number"] != "draft" else "Not issued yet: the invoice"
     output.say(f"{name} of {answer['tenant']} for {answer['month']} ({answer['time_zone']})")
     output.table(
-        ("AT", "WHAT", "CREDITS"),
+        ("TIME", "ITEM", "CREDITS"),
         [(output.when(line["at"]), line["text"], credits_of(line["amount"])) for line in answer["lines"]],
         empty="Nothing was charged.",
     )
@@ -192,13 +211,13 @@ def invoice(
 @app.command()
 def costs(
     ctx: typer.Context,
-    by: Annotated[str, typer.Option(help="job, team, band, cell or label.")] = "job",
-    label: Annotated[str | None, typer.Option(help="With --by label: its key.")] = None,
+    by: Annotated[str, typer.Option(help="Group by job, team, band, cell or label.")] = "job",
+    label: Annotated[str | None, typer.Option(help="With --by label: the key of the label.")] = None,
     month: Month = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print as CSV.")] = False,
     tenant: TenantOption = None,
 ) -> None:
-    """What quota and usage were spent on in a month, dearest first.
+    """Show the costs of quota and usage in a month, highest first.
 
     Example: borgctl quota costs --by label --label team --month 2027-01
     """
@@ -238,20 +257,20 @@ def _watched(
 
 def _show_budget(row: dict[str, Any]) -> None:
     running = row["running"]
-    told = (
+    rows = (
         ("available", f"{credits_of(row['available'])} credits"),
         ("held", f"{credits_of(row['held'])} for orders that have not begun"),
         ("owed", f"{credits_of(row['owed'])} for usage" if row["owed"] else ""),
-        ("monthly", "whatever is available" if row["monthly"] is None else f"{credits_of(row['monthly'])} credits"),
-        ("spent", f"{credits_of(running['spent'])} in {running['month']}, {running['percent']} % of what there is"),
+        ("monthly", "no limit" if row["monthly"] is None else f"{credits_of(row['monthly'])} credits"),
+        ("spent", f"{credits_of(running['spent'])} in {running['month']}, {running['percent']} % of the budget"),
         ("alerts at", ", ".join(f"{one} %" for one in row["alerts"]) or "none"),
         ("at 100 %", row["action"] + (", in force" if running["exhausted"] else "")),
         ("overdraft", f"{credits_of(row['overdraft'])} credits" if row["overdraft"] else "none"),
     )  # fmt: skip
     output.say(f"{row['tenant']} ({row['time_zone']})")
-    for word, what in told:
-        if what:
-            output.say(f"  {word:<16}{what}")
+    for word, value in rows:
+        if value:
+            output.say(f"  {word:<16}{value}")
 
 
 def _account(entry: dict[str, Any]) -> str:
@@ -259,12 +278,12 @@ def _account(entry: dict[str, Any]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """`-` is standard output. Raises `CommandFailed`."""
+    """Write to a file, or to standard output for `-`. Raises `CommandFailed`."""
     if str(path) == "-":
         sys.stdout.buffer.write(content)
         return
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise CommandFailed("no-file", f"can't write {path}: {error.strerror}") from error
+        raise CommandFailed("no-file", f"cannot write {path}: {error.strerror}") from error
     output.say(f"{path}: {output.number(len(content), 'byte')}.")

@@ -1,4 +1,4 @@
-"""Names: where tasks, jobs, services and machines are to be found (§2.6)."""
+"""Names: the addresses of tasks, jobs, services and machines (§2.6)."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def resolve(
         ),
     ],
     watch: Annotated[
-        bool, typer.Option("--watch", help="Go on: a line for each change, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Keep running and print one line per change, until Ctrl-C.")
     ] = False,
 ) -> int | None:
-    """Addresses, ports, health, weight and load behind a name."""
+    """Show the addresses, ports, health, weight and load behind a name."""
     ours = context.of(ctx)
     path = _path(ours, name)
     if watch:
-        from portal.cli import watching  # 50 ms that other commands need not wait for
+        from portal.cli import watching  # takes 50 ms, so other commands do not import it
 
         if path.split("/")[3] == "machine":
             raise bad_usage(
-                f"{name!r} is a machine; jobs, tasks and services can be watched", watch="a machine"
+                f"{name!r} is a machine; --watch works only for jobs, tasks and services", watch="a machine"
             )
         return watching.run(ours, path)
     answer = ours.client.get(path)
@@ -53,7 +53,7 @@ def resolve(
 
 def _tasks(answer: dict[str, Any]) -> None:
     if answer.get("fail_open"):
-        output.say("No task serves now; these are all that have an address.")
+        output.say("No task is serving. The list shows all tasks that have an address.")
     output.table(
         ("NAME", "DNS", "ADDRESS", "PORTS", "SERVING", "HEALTH", "WEIGHT", "LOAD", "TTL", "STATE", "MACHINE"),
         [
@@ -64,7 +64,7 @@ def _tasks(answer: dict[str, Any]) -> None:
             )
             for row in answer.get("endpoints", [answer])
         ],
-        empty="No task has an address now. `borgctl why` says why.",
+        empty="No task has an address now. `borgctl why` explains why.",
     )  # fmt: skip
 
 
@@ -77,10 +77,10 @@ def _machine(answer: dict[str, Any]) -> None:
 
 
 def _path(ours: Context, name: str) -> str:
-    """Below the portal. Raises `CommandFailed`.
+    """Return the path of a name below the portal's address. Raises `CommandFailed`.
 
-    `/bns/…` is whole. Of others the profile fills in the rest, and `service` or `machine` before the last segment says
-    what it is.
+    `/bns/…` is a complete name. For other names the profile supplies the rest, and `service` or `machine` before the
+    last segment states the kind.
     """
     whole = name.startswith("/bns/")
     segments = name.removeprefix("/bns/").strip("/").split("/")
@@ -89,7 +89,8 @@ def _path(ours: Context, name: str) -> str:
         cell = ours.cell(segments[0] if len(segments) == 3 else None)
         if not _HOST.fullmatch(segments[-1]):
             raise bad_usage(
-                f"{segments[-1]!r} is no host name; `borgctl machines` lists them", machine="no host name"
+                f"{segments[-1]!r} is not a host name; `borgctl machines` lists the machines",
+                machine="not a host name",
             )
         return f"/bns/{part(cell)}/machine/{part(segments[-1])}/"
     if kind == "service" and (len(segments) == 4 or (len(segments) <= 3 and not whole)):
@@ -97,7 +98,7 @@ def _path(ours: Context, name: str) -> str:
     job_name, index = context.split_index("/".join(segments))
     if whole and job_name.count("/") < 2:
         raise bad_usage(
-            f"{name!r} is not whole: write /bns/cell/tenant/job, or leave /bns/ out", job="not whole"
+            f"{name!r} is not complete: write /bns/cell/tenant/job, or omit /bns/", job="not complete"
         )
     job = ours.job(job_name)
     path = f"/bns/{part(job.cell)}/{part(job.tenant)}/{part(job.name)}/"
@@ -109,7 +110,9 @@ def _service(ours: Context, segments: list[str]) -> str:
     tenant = segments[-3] if len(segments) >= 3 else ours.profile.tenant
     if not tenant:
         raise CommandFailed(
-            "no-tenant", f"whose service is {segments[-1]!r}? Write tenant/service/NAME.", status=2
+            "no-tenant",
+            f"no tenant is given for service {segments[-1]!r}: write tenant/service/NAME.",
+            status=2,
         )
     names = [context.label(tenant, "tenant"), "service", context.label(segments[-1], "service")]
     return f"/bns/{part(cell)}/{'/'.join(map(part, names))}/"

@@ -1,4 +1,4 @@
-"""The inbox, and where notices go besides."""
+"""Commands for the inbox, and for the channels that also deliver notifications."""
 
 from __future__ import annotations
 
@@ -11,27 +11,34 @@ from portal.cli.client import part
 from portal.cli.context import DryRun
 from portal.cli.quota import TenantOption, whose
 
-notices = typer.Typer(help="Your inbox, and the channels that notices go to besides.")
+notices = typer.Typer(help="Your inbox of notifications, and the channels that also deliver them.")
 
 _NOTICES = "/api/v1/notices/"
 _CHANNELS = f"{_NOTICES}channels/"
-Channel = Annotated[int, typer.Argument(metavar="CHANNEL", min=1, help="Its number.")]
-Sre = Annotated[bool, typer.Option("--sre", help="The SREs' own, not a tenant's.")]
+Channel = Annotated[int, typer.Argument(metavar="CHANNEL", min=1, help="Number of the channel.")]
+Sre = Annotated[bool, typer.Option("--sre", help="Add a channel for the SREs instead of a tenant.")]
 
 
 @notices.command("list")
 def notices_list(
     ctx: typer.Context,
-    unread: Annotated[bool, typer.Option("--unread", help="Only these.")] = False,
-    kind: Annotated[str | None, typer.Option(help="A kind, or the beginning of some: order.")] = None,
-    level: Annotated[str | None, typer.Option(help="From this level on: info, warning or urgent.")] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 20,
+    unread: Annotated[bool, typer.Option("--unread", help="List only unread notifications.")] = False,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="List only this kind, or kinds that begin with this text, for example order."),
+    ] = None,
+    level: Annotated[
+        str | None, typer.Option(help="List only this level and higher: info, warning or urgent.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="List only this tenant's notifications.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of notifications.")] = 20,
     read: Annotated[
-        bool, typer.Option("--read", help="And mark the inbox as read up to the newest.")
+        bool, typer.Option("--read", help="Also mark the inbox as read, up to the newest one.")
     ] = False,
 ) -> None:
-    """Your notices, newest first.
+    """List your notifications, newest first.
 
     Example: borgctl notices list --unread --read
     """
@@ -54,13 +61,13 @@ def notices_list(
             )
             for row in rows
         ],
-        empty="No notice.",
+        empty="No notifications.",
     )  # fmt: skip
 
 
 @notices.command()
 def kinds(ctx: typer.Context) -> None:
-    """What notices can be about."""
+    """List the kinds of notifications."""
     ours = context.of(ctx)
     rows = ours.client.get(f"{_NOTICES}kinds/")
     if ours.json:
@@ -70,13 +77,13 @@ def kinds(ctx: typer.Context) -> None:
 
 @notices.command()
 def channels(ctx: typer.Context) -> None:
-    """Where notices go, and whether they get there."""
+    """List the channels that deliver notifications, and their state."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(_CHANNELS))
     if ours.json:
         return output.as_json(rows)
     return output.table(
-        ("CHANNEL", "TENANT", "KIND", "TO", "OF", "FROM LEVEL", "STATE", "ERROR"),
+        ("CHANNEL", "TENANT", "KIND", "TO", "ABOUT", "MIN LEVEL", "STATE", "ERROR"),
         [
             (
                 row["id"], row["tenant"] or "(SREs)", row["kind"], row["target"], ", ".join(row["kinds"]) or "anything",
@@ -84,7 +91,7 @@ def channels(ctx: typer.Context) -> None:
             )
             for row in rows
         ],
-        empty="No channel: notices are in the inbox alone. Add one with `borgctl notices add`.",
+        empty="No channels: notifications are only in the inbox. Add a channel with `borgctl notices add`.",
     )  # fmt: skip
 
 
@@ -92,17 +99,23 @@ def channels(ctx: typer.Context) -> None:
 def add(
     ctx: typer.Context,
     target: Annotated[
-        str, typer.Argument(metavar="TO", help="An e-mail address, or https://… of a webhook.")
+        str, typer.Argument(metavar="TO", help="E-mail address, or the https://… address of a webhook.")
     ],
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", help="Only such, or what begins so: order; repeat for more.")
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            help="Send only this kind, or kinds that begin with this text, for example order. Repeat for more.",
+        ),
     ] = None,
-    level: Annotated[str, typer.Option(help="From this level on: info, warning or urgent.")] = "info",
+    level: Annotated[
+        str, typer.Option(help="Send only this level and higher: info, warning or urgent.")
+    ] = "info",
     tenant: TenantOption = None,
     sre: Sre = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Send a tenant's notices to an address as well. `secret` tells how a webhook is signed.
+    """Also send a tenant's notifications to an address. `secret` shows the secrets that sign a webhook.
 
     \b
     Examples:
@@ -118,25 +131,25 @@ def add(
     if ours.json:
         return output.as_json(answer)
     if dry_run:
-        return output.say("It would be added so; nothing was.")
-    return output.say(f"Channel {answer['id']} is there. Try it with `borgctl notices test {answer['id']}`.")
+        return output.say("Dry run: no channel was added.")
+    return output.say(f"Channel {answer['id']} is added. Test it with `borgctl notices test {answer['id']}`.")
 
 
 @notices.command()
 def test(ctx: typer.Context, channel: Channel) -> None:
-    """Send a test through a channel, within seconds; that ends a pause. `deliveries` tells how it went."""
+    """Send a test notification through a channel. This also ends a pause. `deliveries` shows the result."""
     ours = context.of(ctx)
     answer = ours.client.post(f"{_CHANNELS}{part(channel)}/test/")
-    return output.as_json(answer) if ours.json else output.say("A test is on its way.")
+    return output.as_json(answer) if ours.json else output.say("A test notification is on its way.")
 
 
 @notices.command()
 def deliveries(
     ctx: typer.Context,
     channel: Channel,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of deliveries.")] = 20,
 ) -> None:
-    """What went through a channel, newest first."""
+    """List the deliveries of a channel, newest first."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(f"{_CHANNELS}{part(channel)}/deliveries/", at_most=limit))
     if ours.json:
@@ -150,7 +163,7 @@ def deliveries(
             )
             for row in rows
         ],
-        empty="Nothing yet.",
+        empty="No deliveries yet.",
     )  # fmt: skip
 
 
@@ -158,12 +171,15 @@ def deliveries(
 def secret(
     ctx: typer.Context,
     channel: Channel,
-    rotate: Annotated[bool, typer.Option("--rotate", help="Make a new one.")] = False,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Create a new secret.")] = False,
     overlap_hours: Annotated[
-        int | None, typer.Option(min=0, help="With --rotate: how long the one before signs too; 24.")
+        int | None,
+        typer.Option(
+            min=0, help="With --rotate: hours for which the old secret still signs too. Default: 24."
+        ),
     ] = None,
 ) -> None:
-    """The secrets that sign a webhook now, the newest first. For owners."""
+    """Show the secrets that sign a webhook now, newest first. For owners."""
     ours = context.of(ctx)
     path = f"{_CHANNELS}{part(channel)}/secret/"
     body = {"overlap_hours": overlap_hours} if overlap_hours is not None else {}
@@ -177,12 +193,12 @@ def secret(
 
 @notices.command()
 def remove(ctx: typer.Context, channel: Channel, dry_run: DryRun = False) -> None:
-    """End a channel. The inbox keeps everything."""
+    """Remove a channel. The inbox keeps all notifications."""
     ours = context.of(ctx)
     ours.client.delete(f"{_CHANNELS}{part(channel)}/", **({"dry_run": "1"} if dry_run else {}))
     if ours.json:
         return output.as_json({"removed": not dry_run})
-    return output.say(f"Channel {channel} {'would be' if dry_run else 'is'} gone.")
+    return output.say(f"Channel {channel} {'would be' if dry_run else 'is'} removed.")
 
 
 def _state(row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Orders of quota: listed, shown, decided about, changed, handed on, renewed."""
+"""Commands for quota orders: list, show, approve, reject, cancel, change, transfer and renew."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from portal.cli.quota import (
 
 app = typer.Typer()
 
-Number = Annotated[int, typer.Argument(metavar="ORDER", min=1, help="Its number.")]
-Reason = Annotated[str, typer.Option(help="Why; both sides read it.")]
+Number = Annotated[int, typer.Argument(metavar="ORDER", min=1, help="Number of the order.")]
+Reason = Annotated[str, typer.Option(help="Reason, shown to the tenant and to the person who decides.")]
 _ORDERS = "/api/v1/quota/orders/"
 
 
@@ -40,12 +40,14 @@ def orders(
     ctx: typer.Context,
     state: Annotated[
         str | None,
-        typer.Option(help="pending, approved, active, expired, rejected or cancelled."),
+        typer.Option(
+            help="List only orders in this state: pending, approved, active, expired, rejected or cancelled."
+        ),
     ] = None,
     tenant: TenantOption = None,
-    cell: Annotated[str | None, typer.Option("--cell", help="Of this cell alone.")] = None,
+    cell: Annotated[str | None, typer.Option("--cell", help="List only orders for this cell.")] = None,
 ) -> None:
-    """Orders of your tenants; those waiting for you to decide with --state pending."""
+    """List the orders of your tenants. --state pending lists those that wait for a decision."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(_ORDERS, state=state, tenant=tenant, cell=cell))
     if ours.json:
@@ -59,13 +61,13 @@ def orders(
             )
             for row in rows
         ],
-        empty="No order. Place one with `borgctl quota buy`.",
+        empty="No orders. Place one with `borgctl quota buy`.",
     )  # fmt: skip
 
 
 @app.command()
 def order(ctx: typer.Context, number: Number) -> None:
-    """One order in full, with the parts of its price."""
+    """Show one order in full, with the parts of its price."""
     ours = context.of(ctx)
     answer = ours.client.get(_path(number))
     if ours.json:
@@ -74,7 +76,7 @@ def order(ctx: typer.Context, number: Number) -> None:
         f"Order {answer['id']} of {answer['tenant']}: {amounts_shown(answer['amounts'])} at {answer['band']} "
         f"in {answer['cell']}"
     )
-    for word, told in (
+    for word, value in (
         ("state", answer["state"] + (f", to be decided by {answer['approver']}" if _waits(answer) else "")),
         ("from", output.when(answer["starts_at"])),
         ("until", output.when(answer["ends_at"])),
@@ -93,14 +95,14 @@ def order(ctx: typer.Context, number: Number) -> None:
         ("note", answer.get("note")),
         ("ended", output.when(answer.get("ended_at"))),
     ):
-        if told:
-            output.say(f"  {word:<16}{told}")
+        if value:
+            output.say(f"  {word:<16}{value}")
     return parts_table(answer["parts"])
 
 
 @app.command()
 def approve(ctx: typer.Context, number: Number, reason: Reason = "", dry_run: DryRun = False) -> None:
-    """Say yes to a pending order of somebody else's."""
+    """Approve a pending order that another person placed."""
     _do(ctx, number, "approve", {"reason": reason}, dry_run=dry_run)
 
 
@@ -108,10 +110,10 @@ def approve(ctx: typer.Context, number: Number, reason: Reason = "", dry_run: Dr
 def reject(
     ctx: typer.Context,
     number: Number,
-    reason: Annotated[str, typer.Option(help="Why, so that whoever ordered can do better.")],
+    reason: Annotated[str, typer.Option(help="Reason, shown to the person who placed the order.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Say no to a pending order; what it held is free again."""
+    """Reject a pending order. The credits set aside for it become available again."""
     _do(ctx, number, "reject", {"reason": reason}, dry_run=dry_run)
 
 
@@ -119,7 +121,7 @@ def reject(
 def cancel(
     ctx: typer.Context, number: Number, reason: Reason = "", yes: Yes = False, dry_run: DryRun = False
 ) -> None:
-    """Take an order back. Of an active one, whole days that are left are refunded, and its quota ends now."""
+    """Cancel an order. For an active order, the quota ends now and the remaining whole days are refunded."""
     ours = context.of(ctx)
     before = ours.client.get(_path(number))
     if not (yes or dry_run):
@@ -145,11 +147,11 @@ def change(
     disk_bandwidth: DiskBandwidth = None,
     accelerators: Accelerators = None,
     until: Until = None,
-    note: Annotated[str, typer.Option(help="What for; whoever approves reads it.")] = "",
+    note: Annotated[str, typer.Option(help="Purpose, shown to the person who approves the order.")] = "",
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Grow, shrink, extend or shorten an order, at the prices of now. What is not given stays.
+    """Change the quantities or the end of an order, at current prices. Options that you omit keep their values.
 
     Example: borgctl quota change 17 --cpu 400 --until 2027-06-30
     """
@@ -169,7 +171,7 @@ def change(
         would = ours.client.post(_path(number) + "change/", body, dry_run="1")
         sure(
             f"Instead of order {number}: {amounts_shown(would['amounts'])} until {output.when(would['ends_at'])} for "
-            f"{credits_of(would['price'])} credits, less what is left of order {number}?"
+            f"{credits_of(would['price'])} credits, minus the unused part of order {number}?"
         )
     _do(ctx, number, "change", body, dry_run=dry_run)
 
@@ -178,14 +180,16 @@ def change(
 def transfer(
     ctx: typer.Context,
     number: Number,
-    to: Annotated[str, typer.Option("--to", help="The tenant that gets it, and pays what is left of it.")],
-    note: Annotated[str, typer.Option(help="What for.")] = "",
+    to: Annotated[
+        str, typer.Option("--to", help="Tenant that receives the order and pays for the rest of it.")
+    ],
+    note: Annotated[str, typer.Option(help="Purpose.")] = "",
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Hand what is left of an order to another team, which pays what you get back."""
+    """Transfer the rest of an order to another team, which pays for it; you get a refund."""
     if not (yes or dry_run):
-        sure(f"Hand order {number} to {to}? Jobs that need its quota can't be submitted any more.")
+        sure(f"Transfer order {number} to {to}? You can no longer submit jobs that need its quota.")
     _do(ctx, number, "transfer", {"tenant": to, "note": note}, dry_run=dry_run)
 
 
@@ -193,10 +197,10 @@ def transfer(
 def renew(
     ctx: typer.Context,
     number: Number,
-    off: Annotated[bool, typer.Option("--off", help="Don't, any more.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Stop renewing the order.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Order the same again when an order ends, each time, at the prices of then."""
+    """Order the same quota again each time an order ends, at the prices of that time."""
     _do(ctx, number, "renew", {"renew": not off}, dry_run=dry_run)
 
 
@@ -205,11 +209,11 @@ def _path(number: int) -> str:
 
 
 def _comes_back(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """What a cancelled order gives back: what was set aside for one that had not begun, else its refund."""
+    """Describe what a cancelled order returns: the credits set aside before it began, or else its refund."""
     if before["state"] != "active":
         return f"{credits_of(before['price'])} credits set aside for it are available again"
     back = after["refunded"] - before["refunded"]
-    return f"{credits_of(back)} credits come back" if back else "no credit comes back"
+    return f"{credits_of(back)} credits are refunded" if back else "no credits are refunded"
 
 
 def _waits(row: dict[str, Any]) -> bool:

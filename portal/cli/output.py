@@ -1,6 +1,6 @@
-"""What a command prints: a table or a sentence for people, the API's JSON with `--json`.
+"""Output of commands: a table or a sentence for people, the API's JSON with `--json`.
 
-Tables are aligned and never cut, one row a line, so that grep and awk can work with them.
+Tables are aligned and never cut, with one row per line, so that grep and awk can process them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 class ReaderGone(Exception):
-    """Whoever read standard output has what it wanted (`borgctl tasks web | head`)."""
+    """The reader of standard output has closed it (`borgctl tasks web | head`)."""
 
 
 def write(text: str, *, flush: bool = False) -> None:
-    """To standard output, as it is. Raises `ReaderGone`; `CommandFailed` when the disk behind it is full."""
+    """Write text to standard output. Raises `ReaderGone`, and `CommandFailed` if the disk behind it is full."""
     try:
         sys.stdout.write(text)
         if flush:
@@ -31,7 +31,7 @@ def write(text: str, *, flush: bool = False) -> None:
     except BrokenPipeError:
         raise ReaderGone from None
     except OSError as error:
-        raise CommandFailed("output", f"can't write the answer: {error.strerror}") from error
+        raise CommandFailed("output", f"cannot write the answer: {error.strerror}") from error
 
 
 def as_json(value: Any) -> None:
@@ -39,7 +39,7 @@ def as_json(value: Any) -> None:
 
 
 def as_json_line(value: Any) -> None:
-    """One of many documents, as one line that is seen at once."""
+    """Write one of many documents as one line, and flush it."""
     write(json.dumps(value) + "\n", flush=True)
 
 
@@ -48,7 +48,7 @@ def say(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """Columns aligned; `empty` says what to do when there is no row."""
+    """Write aligned columns, or the text `empty` if there are no rows."""
     shown = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     if not shown:
         say(empty)
@@ -61,7 +61,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) 
 
 
 def complain(failed: CommandFailed, *, json_wanted: bool) -> None:
-    """The reason on standard error; with `--json` also its document on standard output."""
+    """Write the reason to standard error; with `--json` also write its document to standard output."""
     if json_wanted:
         as_json(failed.document)
     lines = [f"borgctl: {failed.detail}"]
@@ -72,36 +72,36 @@ def complain(failed: CommandFailed, *, json_wanted: bool) -> None:
 
 
 def remark(text: str) -> None:
-    """To standard error, by a command that goes on."""
+    """Write a remark of a running command to standard error."""
     if sys.stderr is not None:
         sys.stderr.write(f"borgctl: {printable(text)}\n")
         sys.stderr.flush()
 
 
 def printable(text: str) -> str:
-    """Without the characters that move a terminal's cursor: what tasks and strangers wrote is shown too."""
+    """Replace control characters, because some texts come from tasks and strangers."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def when(text: str | None) -> str:
-    """A time of the API's, in this machine's zone."""
+    """Format a time of the API in this machine's time zone."""
     if not text:
         return ""
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def number(count: int, noun: str) -> str:
-    """`3 tasks`, `1 task`."""
+    """Format a count: `3 tasks`, `1 task`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def share(part: float | None) -> str:
-    """`25%`; `-` where it is not known."""
+    """Format a share: `25%`, or `-` if it is unknown."""
     return "-" if part is None else f"{part:.0%}"
 
 
 def quantity(name: str, value: int) -> str:
-    """A quantity of the axis for people: CPU in cores, the rest in powers of 1024 bytes."""
+    """Format a quantity of a resource: CPU in cores, the rest in powers of 1024 bytes."""
     if name in ("cpu", "accelerators"):
         return resources.format_number(value / 1000)
     if name in resources.NAMES:
@@ -110,7 +110,7 @@ def quantity(name: str, value: int) -> str:
 
 
 def credits_of(micro: int) -> str:
-    """An amount of money in credits, to the last digit."""
+    """Format an amount in credits, with all digits."""
     return money.format_credits(micro)
 
 

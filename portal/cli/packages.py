@@ -1,4 +1,4 @@
-"""Packages: built from a folder, uploaded into a cell's store, listed, shown, tagged, deleted."""
+"""Commands for packages: build, upload, tag, list, show and delete."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ LATEST = "latest"
 
 Reference = Annotated[
     str,
-    typer.Argument(metavar="PACKAGE", help="name, name@tag or name@sha256:…; a name alone means @latest."),
+    typer.Argument(
+        metavar="PACKAGE", help="name, name@tag or name@sha256:…. A name without a tag means @latest."
+    ),
 ]
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Another tenant than the profile's.")]
-FormatOption = Annotated[str, typer.Option("--format", help="tar or tar+gzip.")]
+TenantOption = Annotated[str | None, typer.Option("--tenant", help="Tenant to use instead of the profile's.")]
+FormatOption = Annotated[str, typer.Option("--format", help="Format of the archive: tar or tar+gzip.")]
 
 
 @package.command("build")
 def package_build(
     ctx: typer.Context,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What the package holds.")],
-    out: Annotated[Path, typer.Option("--output", "-o", help="The archive to write.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with the files of the package.")],
+    out: Annotated[Path, typer.Option("--output", "-o", help="Archive file to write.")],
     format: FormatOption = "tar+gzip",
 ) -> None:
-    """Pack a folder. The same files give the same bytes, whoever packs them, wherever and when."""
+    """Pack a folder into an archive. The same files always produce the same bytes."""
     try:
         with out.open("w+b") as file:
             built = _pack(folder, file, format)
     except OSError as error:
-        raise CommandFailed("output", f"can't write {out}: {error.strerror}") from error
+        raise CommandFailed("output", f"cannot write {out}: {error.strerror}") from error
     if context.of(ctx).json:
         return output.as_json({"file": str(out), **built})
     return output.say(
@@ -54,15 +56,15 @@ def package_upload(
     ctx: typer.Context,
     what: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="An archive, an OCI image layout in a tar, or a folder to pack."),
+        typer.Argument(metavar="FILE", help="Archive, OCI image layout in a tar, or a folder to pack."),
     ],
-    name: Annotated[str, typer.Option(help="The package's name.")],
-    tag: Annotated[str, typer.Option(help="What this version is called.")] = LATEST,
+    name: Annotated[str, typer.Option(help="Name of the package.")],
+    tag: Annotated[str, typer.Option(help="Tag for this version.")] = LATEST,
     cell: CellOption = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Put an archive into the cell's store under name@tag. The same again changes nothing."""
+    """Upload an archive to the cell's package store as name@tag. Uploading it again changes nothing."""
     ours = context.of(ctx)
     path = f"{_path(ours, cell, tenant)}{part(name)}/{part(tag)}/"
     with tempfile.TemporaryFile() as packed, _opened(what, packed) as file:
@@ -72,21 +74,25 @@ def package_upload(
         )
     if ours.json:
         return output.as_json(answer)
-    told = {"uploaded": "is uploaded", "moved": "is moved to it", "unchanged": "is there already"}
-    would = "would be: " if dry_run else ""
-    return output.say(f"{name}@{tag} {would}{told[answer['outcome']]}: {digest}, {quantity('disk', size)}.")
+    outcomes = {
+        "uploaded": "uploaded", "moved": "moved to this version", "unchanged": "unchanged, it exists already",
+    }  # fmt: skip
+    would = "would be" if dry_run else "is"
+    return output.say(
+        f"{name}@{tag} {would} {outcomes[answer['outcome']]}: {digest}, {quantity('disk', size)}."
+    )
 
 
 @package.command("tag")
 def package_tag(
     ctx: typer.Context,
     reference: Reference,
-    tag: Annotated[str, typer.Argument(help="The tag that shall mean it too.")],
+    tag: Annotated[str, typer.Argument(help="New tag for the package.")],
     cell: CellOption = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Let another tag mean a package that is there. Jobs follow with their next update."""
+    """Add or move a tag to a package in the store. Jobs use it from their next update on."""
     ours = context.of(ctx)
     base = _path(ours, cell, tenant)
     name, version = _split(reference)
@@ -102,11 +108,11 @@ def package_tag(
 @package.command("list")
 def package_list(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Option(help="Only those of this name.")] = None,
+    name: Annotated[str | None, typer.Option(help="List only packages with this name.")] = None,
     cell: CellOption = None,
     tenant: TenantOption = None,
 ) -> None:
-    """The packages in a cell's store."""
+    """List the packages in a cell's store."""
     ours = context.of(ctx)
     path = f"/api/v1/cells/{part(ours.cell(cell))}/packages/"
     rows = list(ours.client.pages(path, tenant=tenant or ours.profile.tenant or None, name=name))
@@ -129,7 +135,7 @@ def package_list(
 def package_show(
     ctx: typer.Context, reference: Reference, cell: CellOption = None, tenant: TenantOption = None
 ) -> None:
-    """All that is known of a package, and which live jobs may run it."""
+    """Show all details of a package, and the live jobs that may run it."""
     ours = context.of(ctx)
     name, version = _split(reference)
     answer = ours.client.get(f"{_path(ours, cell, tenant)}{part(name)}/{part(version)}/")
@@ -153,7 +159,7 @@ def package_delete(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete a tag, and the package with its last one; by digest, the package with all its tags."""
+    """Delete a tag, or with a digest the package and all its tags. A package without tags is deleted too."""
     ours = context.of(ctx)
     name, version = _split(reference)
     path = f"{_path(ours, cell, tenant)}{part(name)}/{part(version)}/"
@@ -161,7 +167,7 @@ def package_delete(
     if ours.json:
         return output.as_json(answer)
     would = "would be" if dry_run else "is"
-    kept = "" if answer["deleted"] else "; the package stays, it has other tags"
+    kept = "" if answer["deleted"] else "; the package stays, because it has other tags"
     return output.say(f"{name}@{version} {would} deleted{kept}.")
 
 
@@ -169,38 +175,39 @@ def _path(ours: Context, cell: str | None, tenant: str | None) -> str:
     owner = tenant or ours.profile.tenant
     if not owner:
         raise CommandFailed(
-            "no-tenant", "whose package? Give --tenant, or set `tenant` in the profile.", status=2
+            "no-tenant", "no tenant is given: use --tenant, or set `tenant` in the profile.", status=2
         )
     return f"/api/v1/cells/{part(ours.cell(cell))}/packages/{part(owner)}/"
 
 
 def _split(reference: str) -> tuple[str, str]:
-    """Name, and tag or digest. Raises `CommandFailed`."""
+    """Split a reference into name and tag or digest. Raises `CommandFailed`."""
     name, *rest = reference.split("@")
     version = rest[-1] if rest else LATEST
     if any(
         text in ("", ".", "..") or "/" in text for text in (name, version)
-    ):  # would be another path of the API
+    ):  # would lead to another path of the API
         raise bad_usage(
-            f"{reference!r} is no package: write name, name@tag or name@sha256:…", package="no name"
+            f"{reference!r} is not a package: write name, name@tag or name@sha256:…",
+            package="not a package name",
         )
     return name, version
 
 
 def _opened(what: Path, packed: BinaryIO) -> BinaryIO:
-    """The archive open for reading; a folder's is written to `packed` first. Raises `CommandFailed`."""
+    """Open the archive for reading. A folder is packed into `packed` first. Raises `CommandFailed`."""
     if what.is_dir():
         _pack(what, packed, "tar+gzip")
         return packed
     try:
         return what.open("rb")
     except OSError as error:
-        raise CommandFailed("no-file", f"can't read {what}: {error.strerror}", status=2) from error
+        raise CommandFailed("no-file", f"cannot read {what}: {error.strerror}", status=2) from error
 
 
 def _pack(folder: Path, out: BinaryIO, format: str) -> dict[str, Any]:
-    """Raises `CommandFailed`."""
-    # Others need not wait for what knows archives.
+    """Pack a folder and describe the archive. Raises `CommandFailed`."""
+    # Imported here, because other commands do not need it.
     from borglet.packages.archives.build import CannotPack, pack
 
     try:

@@ -14,37 +14,39 @@ _MONTH = re.compile(r"[0-9]{4}-[0-9]{2}", re.ASCII)
 
 
 class TimeRange(NamedTuple):
-    """`begins` none: now, by the portal's clock. Whole seconds, in UTC."""
+    """Period in UTC, in whole seconds. `begins` is None for "now" by the portal's clock."""
 
     begins: dt.datetime | None
     ends: dt.datetime
 
     def body(self) -> dict[str, str]:
-        said = {"ends_at": self.ends.isoformat()}
-        return said | ({"starts_at": self.begins.isoformat()} if self.begins is not None else {})
+        fields = {"ends_at": self.ends.isoformat()}
+        return fields | ({"starts_at": self.begins.isoformat()} if self.begins is not None else {})
 
 
 def zone(name: str) -> ZoneInfo:
-    """Raises `CommandFailed` where this machine does not know the zone."""
+    """Return the time zone. Raises `CommandFailed` if this machine does not know it."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
         raise CommandFailed(
             "no-time-zone",
-            f"this machine does not know the time zone {name} of the tenant; install its tzdata, "
-            "or give moments with a zone, such as 2027-01-31T00:00:00Z",
+            f"this machine does not know the tenant's time zone {name}; install tzdata, "
+            "or write times with a zone, such as 2027-01-31T00:00:00Z",
         ) from error
 
 
 def period(
     begin: str | None, until: str | None, days: int | None, *, time_zone: str, now: dt.datetime
 ) -> TimeRange:
-    """`--from`, `--until`, `--days`. Days are the tenant's; the day of `--until` is included.
+    """Return the period of `--from`, `--until` and `--days`. Raises `CommandFailed`.
 
-    From today on means from now on. Raises `CommandFailed`.
+    Days are in the tenant's time zone, and the day of `--until` is included. A period from today begins now.
     """
     if (until is None) == (days is None):
-        raise bad_usage("how long? Give --until or --days", until="give it, or --days")
+        raise bad_usage(
+            "the end is missing or given twice: use either --until or --days", until="give it, or --days"
+        )
     home = zone(time_zone)
     first = _moment("from", begin, home) if begin is not None else now
     begins: dt.datetime | None = None if begin is None or _is_today(begin, home, now) else first
@@ -55,31 +57,31 @@ def period(
         ends = _after(first, days, home, exactly=begin is not None and not _DAY.fullmatch(begin))
     if ends <= (begins or now):
         raise bad_usage(
-            f"it would end at {ends.isoformat()}, before it begins", until="not after the beginning"
+            f"the period would end at {ends.isoformat()}, before it begins", until="not after the beginning"
         )
     return TimeRange(begins, ends)
 
 
 def end(name: str, text: str, *, time_zone: str) -> dt.datetime:
-    """When something is over: after the day given, or at the moment. Raises `CommandFailed`."""
+    """Return the end of the given day, or the given time. Raises `CommandFailed`."""
     return _moment(name, text, zone(time_zone), after=1)
 
 
 def month(text: str) -> str:
-    """`2027-01`. Raises `CommandFailed`."""
+    """Return a month such as `2027-01`. Raises `CommandFailed`."""
     if not _MONTH.fullmatch(text) or not 1 <= int(text[5:]) <= 12:
-        raise bad_usage(f"{text!r} is no month: write it like 2027-01", month="no month")
+        raise bad_usage(f"{text!r} is not a month: write it like 2027-01", month="not a month")
     return text
 
 
 def day(name: str, text: str) -> str:
-    """`2027-01-31`. Raises `CommandFailed`."""
+    """Return a day such as `2027-01-31`. Raises `CommandFailed`."""
     try:
         if _DAY.fullmatch(text):
             return dt.date.fromisoformat(text).isoformat()
     except ValueError:
-        pass  # such as the 31st of June: told below
-    raise bad_usage(f"--{name} {text!r} is no day: write it like 2027-01-31", **{name: "no day"})
+        pass  # such as the 31st of June: reported below
+    raise bad_usage(f"--{name} {text!r} is not a day: write it like 2027-01-31", **{name: "not a day"})
 
 
 def _is_today(text: str, home: ZoneInfo, now: dt.datetime) -> bool:
@@ -87,7 +89,7 @@ def _is_today(text: str, home: ZoneInfo, now: dt.datetime) -> bool:
 
 
 def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datetime:
-    """The midnight that begins a day (`after`: so many days later), or the moment given. Raises `CommandFailed`."""
+    """Return the midnight that begins a day (`after`: days to add), or the given time. Raises `CommandFailed`."""
     try:
         if _DAY.fullmatch(text):
             wanted = dt.date.fromisoformat(text) + dt.timedelta(days=after)
@@ -101,16 +103,16 @@ def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datet
 
 
 def _after(first: dt.datetime, days: int, home: ZoneInfo, *, exactly: bool) -> dt.datetime:
-    """So many days later: at a midnight, the first day counted, or to the second. Raises `CommandFailed`."""
+    """Return the time `days` later: at midnight, counting the first day, or to the second. Raises `CommandFailed`."""
     try:
         if exactly:
             return first + dt.timedelta(days=days)
         last = first.astimezone(home).date() + dt.timedelta(days=days)
         return dt.datetime.combine(last, dt.time(), home).astimezone(dt.UTC)
     except OverflowError as error:
-        raise bad_usage(f"--days {days} leads beyond the end of the calendar", days="too many") from error
+        raise bad_usage(f"--days {days} goes beyond the end of the calendar", days="too many") from error
 
 
 def _no_moment(name: str, text: str) -> CommandFailed:
-    told = "write a day like 2027-01-31, or a moment with its zone like 2027-01-31T08:00+01:00"
-    return bad_usage(f"--{name} {text!r}: {told}", **{name: "no day and no moment"})
+    cure = "write a day like 2027-01-31, or a time with its zone like 2027-01-31T08:00+01:00"
+    return bad_usage(f"--{name} {text!r} is not a day or a time: {cure}", **{name: "not a day or a time"})

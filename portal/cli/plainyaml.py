@@ -1,7 +1,7 @@
-"""YAML as job files use it: the core schema of YAML 1.2, that is JSON with less to type.
+"""Loader for YAML job files: the core schema of YAML 1.2, which has the data types of JSON.
 
-YAML 1.1, which PyYAML reads by default, makes `true` of `on`, the very field of `restart: {on: failure}`, an hour of
-`1:00`, a date of a version. Here only true, false, null and decimal numbers are anything else than text.
+PyYAML reads YAML 1.1 by default, which turns `on` (a field of `restart: {on: failure}`) into `true`, `1:00` into a
+number, and some versions into dates. Here everything is text except true, false, null and decimal numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESOLVERS = (
 
 
 class NotPlain(Exception):
-    """Why the text is no job; `line` and `column` count from 1, 0 where there is none."""
+    """The text is not a job. `line` and `column` count from 1; 0 means unknown."""
 
     def __init__(self, detail: str, mark: yaml.Mark | None = None) -> None:
         super().__init__(detail)
@@ -36,23 +36,23 @@ class NotPlain(Exception):
 
 
 def load(text: str) -> Any:
-    """What JSON could say too. Raises `NotPlain`."""
+    """Parse YAML into JSON's data types. Raises `NotPlain`."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader with fewer types
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise NotPlain(error.problem or error.context or "it can't be read", mark) from error
-    except yaml.YAMLError as error:  # a character that YAML has not
+    except yaml.YAMLError as error:  # a character that YAML does not allow
         raise NotPlain(str(error).splitlines()[0]) from error
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a number with thousands of digits
         raise NotPlain(str(error)) from error
 
 
 class _Loader(yaml.SafeLoader):
-    """Aliases are refused too: a few bytes of those stand for gigabytes.
+    """Loader that also rejects aliases, because a few bytes of aliases can expand to gigabytes.
 
-    The scanner looks ahead of what is composed, and looks at all open brackets with each token. It therefore counts
-    levels itself. It does not see a sequence that is not indented: callers check the depth of the result as well.
+    The scanner runs ahead of the composer and checks all open brackets at each token, so it counts the levels itself.
+    It does not see a sequence that is not indented, so callers check the depth of the result as well.
     """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
@@ -76,17 +76,17 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             place: yaml.Mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise NotPlain("aliases are not read here; write it out", place)
+            raise NotPlain("aliases are not supported; repeat the value instead", place)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         found: dict[Hashable, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise NotPlain("a key is a text", key_node.start_mark)
+                raise NotPlain("a key must be a string", key_node.start_mark)
             key = str(key_node.value)  # as it is written: `0:` in overrides is '0'
             if key in found:
-                raise NotPlain(f"{key!r} stands twice in one mapping; keep one", key_node.start_mark)
+                raise NotPlain(f"{key!r} appears twice in one mapping; keep one", key_node.start_mark)
             found[key] = self.construct_object(value_node, deep=True)
         return found
 
@@ -97,7 +97,7 @@ class _Loader(yaml.SafeLoader):
         return value
 
     def _other(self, node: yaml.Node) -> Any:
-        raise NotPlain(f"there is no {node.tag} in a job", node.start_mark)
+        raise NotPlain(f"a job cannot contain the type {node.tag}", node.start_mark)
 
 
 for _tag, _pattern, _first in _RESOLVERS:

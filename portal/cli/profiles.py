@@ -1,4 +1,4 @@
-"""Where the cell is and who one is: `client.toml`, written by `make up` and by `borgctl login`.
+"""Profiles: address, token and defaults in `client.toml`, which `make up` and `borgctl login` write.
 
 default_profile = "demo"
 url = "http://127.0.0.1:8000"
@@ -23,7 +23,7 @@ from portal.cli.failure import CommandFailed
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One way of talking to a portal. Empty strings where the file says nothing."""
+    """Address, token and defaults for one portal. Values that are not set are empty strings."""
 
     name: str
     url: str
@@ -33,7 +33,7 @@ class Profile:
 
 
 def path() -> Path:
-    """`$BORG_CLIENT`; else client.toml in `$BORG_HOME`, in ./.borg, or in the user's configuration folder."""
+    """Return `$BORG_CLIENT`, or client.toml in `$BORG_HOME`, in ./.borg, or in the user's configuration folder."""
     if given := os.environ.get("BORG_CLIENT"):
         return Path(given)
     if home := os.environ.get("BORG_HOME"):
@@ -43,10 +43,10 @@ def path() -> Path:
 
 
 def load(name: str | None = None) -> Profile:
-    """The profile of that name, of `$BORG_PROFILE`, or the file's default. Raises `CommandFailed`.
+    """Return the profile `name`, that of `$BORG_PROFILE`, or the file's default. Raises `CommandFailed`.
 
-    `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` win over the file. Without any file, a task calls as
-    itself (`$BORG_IDENTITY_FILE`, `$BORG_API_URL`).
+    `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` override the file. Without a file, a task uses its own
+    identity (`$BORG_IDENTITY_FILE`, `$BORG_API_URL`).
     """
     file = path()
     table = _read(file)
@@ -59,7 +59,7 @@ def load(name: str | None = None) -> Profile:
         known = ", ".join(sorted(profiles)) or "none"
         raise CommandFailed(
             "no-profile",
-            f"there is no profile {wanted!r} in {file} (there: {known}). "
+            f"profile {wanted!r} is not in {file} (profiles there: {known}). "
             "Start a portal with `make up`, or sign in with `borgctl login --url URL`.",
         )
     entry = {**{k: v for k, v in table.items() if isinstance(v, str)}, **profiles.get(wanted, {})}
@@ -73,13 +73,13 @@ def load(name: str | None = None) -> Profile:
 
 
 def save(profile: Profile) -> Path:
-    """Add or replace one profile and make it the default, keeping the others. Mode 0600, whole or not at all.
+    """Add or replace one profile, make it the default and keep the others. The write is atomic; the mode is 0600.
 
-    Raises `CommandFailed` when the file can't be read or written.
+    Raises `CommandFailed` if the file can't be read or written.
     """
     file = path()
     table = _read(file)
-    # All four, even empty: what the file says for everybody may belong to another portal.
+    # All four, even empty ones: the file's shared values may belong to another portal.
     entry = {"url": profile.url, "token": profile.token, "cell": profile.cell, "tenant": profile.tenant}
     profiles = {**table.get("profiles", {}), profile.name: entry}
     shared = {key: value for key, value in table.items() if isinstance(value, str)}
@@ -93,7 +93,7 @@ def save(profile: Profile) -> Path:
             out.write("\n".join(lines) + "\n")
         Path(fresh).replace(file)
     except OSError as error:
-        raise CommandFailed("bad-profile-file", f"can't write {file}: {error.strerror}") from error
+        raise CommandFailed("bad-profile-file", f"cannot write {file}: {error.strerror}") from error
     return file
 
 
@@ -112,14 +112,14 @@ def _read(file: Path) -> dict[str, Any]:
             if not isinstance(value, str):
                 place = f"profiles.{name}.{key}" if name else key
                 raise CommandFailed(
-                    "bad-profile-file", f"{file}: {place} is no text; put it between quotes",
-                    fields={place: "no text"},
+                    "bad-profile-file", f"{file}: {place} is not a string; put it in quotes",
+                    fields={place: "not a string"},
                 )  # fmt: skip
     return table
 
 
 def _of_the_task() -> Profile | None:
-    """Inside a task: its own identity, for its own cell and tenant. None elsewhere. Raises `CommandFailed`."""
+    """Return the identity of the task in which this runs, or None outside of tasks. Raises `CommandFailed`."""
     url, file = os.environ.get("BORG_API_URL", ""), os.environ.get("BORG_IDENTITY_FILE", "")
     if not url or not file:
         return None
@@ -128,8 +128,8 @@ def _of_the_task() -> Profile | None:
     except (OSError, UnicodeDecodeError) as error:
         raise CommandFailed(
             "no-identity",
-            f"this task's identity can't be read from {file}: {error}. It comes with the first contact of the"
-            " machine with its cell; try again in some seconds",
+            f"cannot read this task's identity from {file}: {error}. It arrives when the machine first contacts"
+            " its cell; try again in a few seconds",
             passing=True,
         ) from error
     return Profile(
@@ -158,5 +158,5 @@ def _key(key: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML: one of JSON, but for a character that JSON leaves as it is."""
+    """Return a TOML basic string. It equals the JSON string, except that TOML must also escape DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

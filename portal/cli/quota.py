@@ -1,4 +1,4 @@
-"""Quota in the shop: what one has, what there is, what it costs, and buying it (§2.5)."""
+"""Commands for quota in the shop: list, prices, calendar, usage and buy (§2.5)."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from quota.vocabulary import money
 from quota.vocabulary.resources import format_number
 
 quota = typer.Typer(
-    help="Buy quota, and see what you have, what you pay and what is left.\n\n"
-    "Quantities are written as in job files: --cpu 200 or 500m, --ram 64Gi, --disk 2Ti."
+    help="Buy quota, and show your quota, its costs and what is left to buy.\n\n"
+    "Write quantities as in job files: --cpu 200 or 500m, --ram 64Gi, --disk 2Ti."
 )
 
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Another tenant than the profile's.")]
+TenantOption = Annotated[str | None, typer.Option("--tenant", help="Tenant to use instead of the profile's.")]
 BandOption = Annotated[
-    str | None, typer.Option("--band", help="production, batch, …; `quota bands` lists them.")
+    str | None, typer.Option("--band", help="Priority band: production, batch, …; `quota bands` lists them.")
 ]
-Cpu = Annotated[str | None, typer.Option(help="Cores: 200, or 500m.")]
-Ram = Annotated[str | None, typer.Option(help="Bytes: 64Gi.")]
-Disk = Annotated[str | None, typer.Option(help="Bytes: 2Ti.")]
-DiskBandwidth = Annotated[str | None, typer.Option("--disk-bandwidth", help="Bytes a second: 200M.")]
-Accelerators = Annotated[str | None, typer.Option(help="Whole ones or thousandths: 2, or 500m.")]
+Cpu = Annotated[str | None, typer.Option(help="Number of CPU cores: 200, or 500m for half a core.")]
+Ram = Annotated[str | None, typer.Option(help="Memory in bytes: 64Gi.")]
+Disk = Annotated[str | None, typer.Option(help="Disk space in bytes: 2Ti.")]
+DiskBandwidth = Annotated[str | None, typer.Option("--disk-bandwidth", help="Bytes per second: 200M.")]
+Accelerators = Annotated[str | None, typer.Option(help="Number of accelerators: 2, or 500m for half of one.")]
 Like = Annotated[
-    str | None, typer.Option(metavar="JOB", help="As much as this job asks for; its cell and band too.")
+    str | None, typer.Option(metavar="JOB", help="Use the quantities, cell and band of this job.")
 ]
-From = Annotated[str | None, typer.Option("--from", help="Day or moment; now, when left out.")]
-Until = Annotated[str | None, typer.Option("--until", help="The last day, or a moment.")]
+From = Annotated[str | None, typer.Option("--from", help="First day, or a time. Default: now.")]
+Until = Annotated[str | None, typer.Option("--until", help="Last day, or a time.")]
 Days = Annotated[
-    int | None, typer.Option("--days", min=1, max=36_500, help="Instead of --until: for so many days.")
+    int | None, typer.Option("--days", min=1, max=36_500, help="Number of days, instead of --until.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @quota.command("list")
 def quota_list(ctx: typer.Context) -> None:
-    """Granted and in use, by cell and band."""
+    """List your granted quota and its use per cell and band."""
     ours = context.of(ctx)
     rows = ours.client.get("/api/v1/quota/")
     if ours.json:
@@ -62,7 +62,7 @@ def quota_list(ctx: typer.Context) -> None:
 
 @quota.command()
 def bands(ctx: typer.Context) -> None:
-    """The bands of priorities, and their part of the base price."""
+    """List the priority bands and their price factors."""
     ours = context.of(ctx)
     rows = list(ours.client.pages("/api/v1/quota/bands/"))
     if ours.json:
@@ -77,13 +77,13 @@ def bands(ctx: typer.Context) -> None:
             )
             for row in rows
         ],
-        empty="No band.",
+        empty="No bands.",
     )  # fmt: skip
 
 
 @quota.command()
 def prices(ctx: typer.Context, cell: CellOption = None) -> None:
-    """The prices of a cell now: credits for one unit and hour, before the band and scarcity."""
+    """List the current prices of a cell, in credits per unit and hour, before the band and scarcity factors."""
     ours = context.of(ctx)
     rows = list(ours.client.pages("/api/v1/quota/prices/", cell=ours.cell(cell), in_force="1"))
     if ours.json:
@@ -118,7 +118,7 @@ def price(
     tenant: TenantOption = None,
     cell: CellOption = None,
 ) -> None:
-    """What something would cost, with the parts of its price. Nothing is ordered.
+    """Show the price of quota and its parts, without ordering.
 
     Example: borgctl quota price --band production --cpu 200 --ram 1Ti --days 30
     """
@@ -145,21 +145,25 @@ def buy(
     until: Until = None,
     days: Days = None,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Order the same again at its end, each time.")
+        bool, typer.Option("--renew", help="Order the same quota again each time the period ends.")
     ] = False,
-    note: Annotated[str, typer.Option(help="What for; whoever approves reads it.")] = "",
+    note: Annotated[str, typer.Option(help="Purpose, shown to the person who approves the order.")] = "",
     at_most: Annotated[
-        str | None, typer.Option("--at-most", metavar="CREDITS", help="Only when it costs no more.")
+        str | None,
+        typer.Option("--at-most", metavar="CREDITS", help="Order only if the price is not higher than this."),
     ] = None,
     key: Annotated[
-        str, typer.Option(help="A name of your own: the same again orders once, however often it is run.")
+        str,
+        typer.Option(
+            help="Name that you choose for this order. Repeating the command with the same key orders only once."
+        ),
     ] = "",
     yes: Yes = False,
     tenant: TenantOption = None,
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Order quota. The price is shown and held before you are asked; --yes buys without asking.
+    """Order quota. The command shows the price, holds it, and asks before it orders; --yes skips the question.
 
     \b
     Examples:
@@ -178,8 +182,12 @@ def buy(
     if most is not None and quote["price"] > most:
         raise CommandFailed(
             "too-dear",
-            f"it costs {credits_of(quote['price'])} credits, more than {credits_of(most)}: nothing was ordered",
-            document={"code": "too-dear", "detail": "dearer than --at-most", "figures": {"quote": quote}},
+            f"the price is {credits_of(quote['price'])} credits, more than {credits_of(most)}: nothing was ordered",
+            document={
+                "code": "too-dear",
+                "detail": "the price is higher than --at-most",
+                "figures": {"quote": quote},
+            },
         )
     if not (yes or dry_run):
         sure(f"Order it for {credits_of(quote['price'])} credits?")
@@ -192,7 +200,7 @@ def buy(
     if ours.json:
         return output.as_json(answer)
     if dry_run:
-        return output.say("It would be ordered so; nothing was.")
+        return output.say("Dry run: nothing was ordered.")
     return output.say(f"Order {answer['id']} is {_STATES.get(answer['state'], answer['state'])}.")
 
 
@@ -201,14 +209,15 @@ def calendar_days(
     ctx: typer.Context,
     band: BandOption = None,
     begin: From = None,
-    days: Annotated[int, typer.Option(min=1, max=366, help="For so many days.")] = 14,
+    days: Annotated[int, typer.Option(min=1, max=366, help="Number of days to show.")] = 14,
     resource: Annotated[
-        list[str] | None, typer.Option("--resource", help="Only this resource; repeat for more.")
+        list[str] | None,
+        typer.Option("--resource", help="Show only this resource. Repeat for more resources."),
     ] = None,
     tenant: TenantOption = None,
     cell: CellOption = None,
 ) -> None:
-    """What a cell has left to sell at a band, the least on each day of yours.
+    """Show the smallest quantity that a cell has left to sell in a band on each day, in the tenant's time zone.
 
     Example: borgctl quota calendar --band production --days 30
     """
@@ -230,7 +239,7 @@ def calendar_days(
     return output.table(
         ("DAY", *(name.upper() for name in names)),
         [(row["date"], *(quantity(name, row["left"].get(name, 0)) for name in names)) for row in rows],
-        empty="No day.",
+        empty="No days.",
     )
 
 
@@ -238,13 +247,14 @@ def calendar_days(
 def usage(
     ctx: typer.Context,
     band: BandOption = None,
-    days: Annotated[int, typer.Option(min=1, max=366, help="Of the last so many days.")] = 14,
+    days: Annotated[int, typer.Option(min=1, max=366, help="Number of days to look back.")] = 14,
     tenant: TenantOption = None,
     cell: CellOption = None,
 ) -> None:
-    """What your jobs really asked for and used of what you own (§2.5).
+    """Compare your quota with what your jobs requested and used (§2.5).
 
-    TO OWN: when they go on asking as they did. LEANER: when their limits were what they use, and a quarter more.
+    SUGGESTED: quota to own if jobs request as much as before. LEANER: quota to own if their limits were their usage
+    plus a quarter.
 
     Example: borgctl quota usage --band production --days 30
     """
@@ -255,20 +265,20 @@ def usage(
     if ours.json:
         return output.as_json(answer)
     if not answer["hours"]:
-        return output.say("No job of yours lived there in that time.")
+        return output.say("You had no jobs there in that time.")
     return output.table(
-        ("RESOURCE", "GRANTED", "ASKED AT MOST", "USED P50", "USED P95", "USED AT MOST", "TO OWN", "LEANER"),
+        ("RESOURCE", "GRANTED", "MAX REQUESTED", "USED P50", "USED P95", "MAX USED", "SUGGESTED", "LEANER"),
         [
             (row["name"], *(quantity(row["name"], row[field]) for field in _USE))
             for row in answer["resources"]
             if any(row[field] for field in _USE)
         ],
-        empty="Nothing is known of that time.",
+        empty="No usage data for that time.",
     )
 
 
 def sure(question: str) -> None:
-    """Asks on standard error, so that standard output stays the answer's. Raises `CommandFailed` for a no."""
+    """Ask for confirmation on standard error, which keeps standard output for the answer. Raises `CommandFailed`."""
     if not typer.confirm(question, err=True):
         raise CommandFailed("aborted", "nothing was changed")
 
@@ -276,12 +286,14 @@ def sure(question: str) -> None:
 def whose(ours: Context, given: str | None) -> str:
     tenant = given or ours.profile.tenant
     if not tenant:
-        raise bad_usage("whose? Give --tenant, or set `tenant` in the profile", tenant="not given")
+        raise bad_usage(
+            "no tenant is given: use --tenant, or set `tenant` in the profile", tenant="not given"
+        )
     return tenant
 
 
 def time_zone_of(ours: Context, tenant: str) -> str:
-    """Whose days `--from` and `--until` mean."""
+    """Return the tenant's time zone, in which `--from` and `--until` count days."""
     return ours.client.get(f"/api/v1/tenants/{part(tenant)}/").get("time_zone") or "UTC"
 
 
@@ -290,7 +302,7 @@ def amounts_shown(amounts: dict[str, int]) -> str:
 
 
 def parts_table(parts: Sequence[dict[str, Any]]) -> None:
-    """How a price came about, a line a resource."""
+    """Print the parts of a price, one line per resource."""
     output.table(
         ("RESOURCE", "QUANTITY", "HOURS", "BASE", "BAND", "SCARCITY", "CREDITS"),
         [
@@ -327,7 +339,7 @@ def _wanted(
     until: str | None,
     days: int | None,
 ) -> dict[str, Any]:
-    """The body of a quote. What `--like` says, the other options may say otherwise. Raises `CommandFailed`."""
+    """Return the body of a quote. Other options override the values of `--like`. Raises `CommandFailed`."""
     amounts: dict[str, Any] = {}
     if like is not None:
         job = ours.client.get(ours.job(like).path)
@@ -337,7 +349,9 @@ def _wanted(
         cell, band, tenant = cell or job["cell"], band or job["band"], tenant or job["tenant"]
     amounts |= sizes
     if not amounts:
-        raise bad_usage("how much? Give --cpu, --ram, --disk …, or --like JOB", amounts="none given")
+        raise bad_usage(
+            "no quantity is given: use --cpu, --ram, --disk …, or --like JOB", amounts="not given"
+        )
     owner = whose(ours, tenant)
     where, at = ours.cell(cell), _band(band)
     now = dt.datetime.now(dt.UTC).replace(microsecond=0)
@@ -350,13 +364,15 @@ def sizes_given(*given: str | None) -> dict[str, str]:
 
 
 def exact(name: str, value: int) -> str | int:
-    """As the API reads quantities: cores and accelerators in thousandths."""
+    """Return a quantity as the API expects it: cores and accelerators in thousandths."""
     return f"{value}m" if name in ("cpu", "accelerators") else value
 
 
 def _band(given: str | None) -> str:
     if not given:
-        raise bad_usage("which band? Give --band; `borgctl quota bands` lists them", band="not given")
+        raise bad_usage(
+            "no band is given: use --band; `borgctl quota bands` lists the bands", band="not given"
+        )
     return given
 
 
@@ -364,24 +380,24 @@ def credits_given(name: str, text: str) -> int:
     try:
         return money.parse(text)
     except money.AmountError as error:
-        raise bad_usage(f"--{name}: {error}", **{name: "no amount"}) from error
+        raise bad_usage(f"--{name}: {error}", **{name: "not an amount"}) from error
 
 
 def _number(text: object, by: int = 1) -> str:
-    """A whole number or a fraction such as `1441/2`, over `by`, for people."""
+    """Format a whole number, or a fraction such as `1441/2`, divided by `by`."""
     above, _, below = str(text).partition("/")
     return format_number(int(above) / int(below or 1) / by, 6)
 
 
 _SOLD = ("cpu", "ram", "disk", "disk_bandwidth", "accelerators")
-_UNITS = {"cpu": "core", "ram": "GiB", "disk": "GiB", "disk_bandwidth": "GiB/s", "accelerators": "one"}
+_UNITS = {"cpu": "core", "ram": "GiB", "disk": "GiB", "disk_bandwidth": "GiB/s", "accelerators": "device"}
 _USE = ("granted", "asked", "used_p50", "used_p95", "used_max", "suggested", "leaner")
 _STATES = {
-    "pending": "waiting for approval", "approved": "approved; it begins at its time", "active": "active",
+    "pending": "waiting for approval", "approved": "approved; it starts at the ordered time", "active": "active",
 }  # fmt: skip
 
 
 def _oversold(band: dict[str, Any]) -> str:
     if band["prod"]:
-        return "what there is"
-    return f"{format_number(band['oversell_milli'] / 1000)} times what there is"
+        return "the capacity"
+    return f"{format_number(band['oversell_milli'] / 1000)} times the capacity"

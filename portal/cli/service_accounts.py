@@ -1,4 +1,4 @@
-"""Service accounts of a tenant: what programs sign in as, with tokens that end."""
+"""Commands for service accounts, which programs sign in with, and for their tokens, which expire."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from portal.cli.tenants import RoleOption, dry, path_of, would
 from portal.cli.tokens import shown
 from quota.vocabulary.permissions import Role, Scope
 
-account = typer.Typer(help="Service accounts, for programs, and their tokens. For owners of the tenant.")
+account = typer.Typer(help="Service accounts for programs, and their tokens. For owners of the tenant.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What it is called inside its tenant.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the service account in its tenant.")]
 
 
 @account.command("list")
 def account_list(ctx: typer.Context, tenant: TenantOption = None) -> None:
-    """The service accounts of a tenant."""
+    """List the service accounts of a tenant."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(_path(whose(ours, tenant))))
     if ours.json:
         return output.as_json(rows)
     return output.table(
-        ("NAME", "USER", "ROLE", "STATE", "BY", "SINCE", "WHAT FOR"),
+        ("NAME", "USER", "ROLE", "STATE", "BY", "SINCE", "PURPOSE"),
         [
             (
                 row["name"], row["user"], row["role"], "enabled" if row["enabled"] else "disabled", row["created_by"],
@@ -36,7 +36,7 @@ def account_list(ctx: typer.Context, tenant: TenantOption = None) -> None:
             )
             for row in rows
         ],
-        empty="No service account.",
+        empty="No service accounts.",
     )  # fmt: skip
 
 
@@ -45,11 +45,11 @@ def add(
     ctx: typer.Context,
     name: Name,
     role: RoleOption = Role.OPERATOR,
-    description: Annotated[str, typer.Option(help="What for.")] = "",
+    description: Annotated[str, typer.Option(help="Purpose.")] = "",
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """A new one. `service-account token NAME` makes a token for it."""
+    """Create a service account. `service-account token NAME` issues a token for it."""
     ours = context.of(ctx)
     owner = whose(ours, tenant)
     body = {"name": name, "role": role.value, "description": description}
@@ -63,20 +63,24 @@ def add(
 def account_set(
     ctx: typer.Context,
     name: Name,
-    role: Annotated[Role | None, typer.Option("--role", help="Another role.")] = None,
-    description: Annotated[str | None, typer.Option(help="What for.")] = None,
+    role: Annotated[Role | None, typer.Option("--role", help="New role.")] = None,
+    description: Annotated[str | None, typer.Option(help="Purpose.")] = None,
     enabled: Annotated[
-        bool | None, typer.Option("--enable/--disable", help="Disabled, its tokens prove nothing, at once.")
+        bool | None,
+        typer.Option(
+            "--enable/--disable",
+            help="Enable or disable it. If it is disabled, all its tokens stop working at once.",
+        ),
     ] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Change one. What is not given stays."""
+    """Change a service account. Options that you omit keep their values."""
     given = {"role": role.value if role else None, "description": description, "enabled": enabled}
     changed = {key: value for key, value in given.items() if value is not None}
     if not changed:
         raise bad_usage(
-            "nothing to change: give --role, --description, --enable or --disable", options="none given"
+            "no change is given: use --role, --description, --enable or --disable", options="not given"
         )
     ours = context.of(ctx)
     answer = ours.client.put(_path(whose(ours, tenant), name), changed, **dry(dry_run))
@@ -90,32 +94,35 @@ def account_set(
 def remove(
     ctx: typer.Context, name: Name, yes: Yes = False, tenant: TenantOption = None, dry_run: DryRun = False
 ) -> None:
-    """End one and its tokens, for good."""
+    """Remove a service account and its tokens permanently."""
     ours = context.of(ctx)
     owner = whose(ours, tenant)
     if not (yes or dry_run):
-        sure(f"Remove service account {name} of {owner}? Its tokens end at once, for good.")
+        sure(f"Remove service account {name} of {owner}? Its tokens stop working at once, permanently.")
     ours.client.delete(_path(owner, name), **dry(dry_run))
     if ours.json:
         return output.as_json({"removed": not dry_run})
-    return output.say(f"Service account {name} of {owner} {would(dry_run)} gone.")
+    return output.say(f"Service account {name} of {owner} {would(dry_run)} removed.")
 
 
 @account.command()
 def token(
     ctx: typer.Context,
     name: Name,
-    called: Annotated[str, typer.Option("--name", help="What the token is for, so that you know it again.")],
+    called: Annotated[str, typer.Option("--name", help="Name for the token, so that you can recognise it.")],
     scope: Annotated[
-        list[Scope] | None, typer.Option(help="Repeat for more; read and write, if not given.")
+        list[Scope] | None, typer.Option(help="Scope of the token. Repeat for more. Default: read and write.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", help="The last day, or a moment; 90 days, when left out.")
+        str | None, typer.Option("--until", help="Last day, or a time. Default: in 90 days.")
     ] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """A token for one, bound to the tenant. Its secret is shown this once; `borgctl tokens revoke KEY` ends it."""
+    """Issue a token for a service account, valid only in its tenant. The secret is shown only once.
+
+    `borgctl tokens revoke KEY` revokes it.
+    """
     ours = context.of(ctx)
     owner = whose(ours, tenant)
     body: dict[str, object] = {"name": called}
@@ -126,12 +133,12 @@ def token(
     answer = ours.client.post(f"{_path(owner, name)}tokens/", body, **dry(dry_run))
     if ours.json:
         return output.as_json(answer)
-    return output.say("It would be made so; nothing was." if dry_run else answer["secret"])
+    return output.say("Dry run: no token was issued." if dry_run else answer["secret"])
 
 
 @account.command()
 def tokens(ctx: typer.Context, name: Name, tenant: TenantOption = None) -> None:
-    """The tokens of one. Their secrets are not kept."""
+    """List the tokens of a service account. Their secrets are not stored."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(f"{_path(whose(ours, tenant), name)}tokens/"))
     return output.as_json(rows) if ours.json else shown(rows)

@@ -1,9 +1,9 @@
-"""`borgctl ssh`: a shell in a task, on this terminal; or one command, its output where ours goes. Loaded when wanted.
+"""`borgctl ssh`: run a shell or a command in a task, connected to this terminal.
 
     stdin ── raw ──► WebSocket ──► portal ──► … ──► the task's terminal
-    stdout ◄── what was printed, each part acknowledged once it is written ──┘
+    stdout ◄── output, each part acknowledged once it is written ────────────┘
 
-The frames, and how much may be on its way, are those of `borglet.messages`.
+`borglet.messages` defines the frames, and how many bytes may be sent before an acknowledgement.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from portal.cli.context import Context, JobReference
 from portal.cli.failure import CommandFailed
 
 _ALIVE_S = 5.0
-# What the portal says something in; without a word for longer, the way is broken.
+# The portal sends a message more often than this. After a longer silence the connection is broken.
 _SILENCE_S = 45.0
 _LAST_WORDS_S = 10.0
 _HEARD, _RESIZED = b".", b"r"
 
 
 def run(ours: Context, job: JobReference, index: int, command: list[str]) -> int:
-    """The exit status of the shell, or of the command. Raises `CommandFailed`."""
+    """Return the exit status of the shell or command. Raises `CommandFailed`."""
     plain = not (sys.stdin.isatty() and sys.stdout.isatty())
     path = _path(job, index, command, plain)
     with sockets.dialled(ours, path, what="shells", max_size=SHELL_FRAME_BYTES + 1) as socket:
@@ -63,7 +63,7 @@ def _path(job: JobReference, index: int, command: list[str], plain: bool) -> str
 
 
 class Terminal:
-    """Ours and the task's, tied together until either ends."""
+    """Connection between this terminal and the task's, until one of them ends."""
 
     def __init__(self, socket: ClientConnection, *, plain: bool) -> None:
         self._socket, self._plain = socket, plain
@@ -94,7 +94,7 @@ class Terminal:
         reason = self._ended[1] if self._ended is not None else f"the connection to the portal ended ({code})"
         raise CommandFailed(sockets.CODES.get(code, "shell-ended"), reason)
 
-    # -- what comes
+    # -- receiving
 
     def _listen(self) -> None:
         try:
@@ -105,35 +105,35 @@ class Terminal:
                     consumed = str(shell_cost(len(payload))).encode()
                     with contextlib.suppress(
                         ConnectionClosed
-                    ):  # what came before the end is still to be read
+                    ):  # output that arrived before the end is still to be read
                         self._socket.send(shell_frame(ShellFrame.CONSUMED, consumed))
                 elif kind is ShellFrame.CONSUMED:
                     with self._lock:
                         self._unconsumed = max(0, self._unconsumed - int(payload or b"0"))
                 elif kind in (ShellFrame.EXIT, ShellFrame.FAILED):
                     self._ended = (kind, payload.decode(errors="replace"))
-                    self._socket.recv(5.0)  # how it is closed tells more
+                    self._socket.recv(5.0)  # the close code gives the reason
                 os.write(self._wake, _HEARD)
         except ConnectionClosed as closed:
             self._closed = closed
         except TimeoutError:
             self._ended = self._ended or (
-                ShellFrame.FAILED, f"nothing was heard of the portal for {_SILENCE_S:g} s"
+                ShellFrame.FAILED, f"the portal sent nothing for {_SILENCE_S:g} s"
             )  # fmt: skip
         except (MalformedMessage, ValueError, OSError) as error:
             self._ended = (ShellFrame.FAILED, f"{type(error).__name__}: {error}")
         finally:
             os.close(self._wake)
 
-    # -- what goes
+    # -- sending
 
     def _type(self) -> None:
-        said_at, open_ = time.monotonic(), True
+        sent_at, open_ = time.monotonic(), True
         with contextlib.suppress(ConnectionClosed):
             while True:
                 with self._lock:
-                    room = self._unconsumed < SHELL_WINDOW_BYTES
-                watched = [self._woken, *([0] if open_ and room else [])]
+                    may_send = self._unconsumed < SHELL_WINDOW_BYTES
+                watched = [self._woken, *([0] if open_ and may_send else [])]
                 ready, _, _ = select.select(watched, [], [], _ALIVE_S)
                 if self._woken in ready:
                     news = os.read(self._woken, 4096)
@@ -151,13 +151,13 @@ class Terminal:
                     self._socket.send(
                         shell_frame(ShellFrame.DATA, data) if data else shell_frame(ShellFrame.END)
                     )
-                if time.monotonic() - said_at > _ALIVE_S:
-                    said_at = time.monotonic()
+                if time.monotonic() - sent_at > _ALIVE_S:
+                    sent_at = time.monotonic()
                     self._socket.send(shell_frame(ShellFrame.ALIVE))
 
     @contextlib.contextmanager
     def _raw(self) -> Iterator[None]:
-        """Keys go to the task as they are typed, ^C among them."""
+        """Set the terminal to raw mode, so that every key goes to the task, including Ctrl-C."""
         if self._plain:
             yield
             return
@@ -175,7 +175,7 @@ class Terminal:
             return
 
         def resized(*_: object) -> None:
-            # Not sent from here: the handler may have interrupted another sending.
+            # The handler may have interrupted another send, so the main loop sends the size.
             with contextlib.suppress(OSError):
                 os.write(self._wake, _RESIZED)
 

@@ -1,4 +1,4 @@
-"""WebSockets to the portal, by the profile's token. Loaded when wanted: 50 ms that other commands need not wait for."""
+"""WebSockets to the portal with the profile's token. The import takes 50 ms, so only commands that need it load it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from websockets.sync.client import ClientConnection, connect
 from portal.cli.context import Context
 from portal.cli.failure import CommandFailed
 
-# What the code of a close means.
+# Meaning of the WebSocket close codes.
 CODES = {
     4401: "not-authenticated",
     4403: "forbidden",
@@ -22,7 +22,7 @@ CODES = {
     4429: "too-many-watches",
     4503: "unavailable",
 }
-# Of them, those that may be otherwise in a moment.
+# The close codes after which a retry may succeed.
 PASSING = (4429, 4503)
 
 
@@ -30,7 +30,7 @@ PASSING = (4429, 4503)
 def dialled(
     ours: Context, path: str, *, what: str, max_size: int, compression: str | None = None
 ) -> Iterator[ClientConnection]:
-    """`what` is there, for who reads why it failed. Raises `CommandFailed`."""
+    """Open a WebSocket. `what` names its purpose in error messages. Raises `CommandFailed`."""
     portal = ours.profile.url.rstrip("/")
     try:
         socket = connect(
@@ -49,13 +49,13 @@ def dialled(
         status = error.response.status_code
         raise CommandFailed(
             "refused",
-            f"{portal} answered {status}; is it a Borg Portal that has {what}?",
+            f"{portal} answered with status {status}; is it a Borg Portal that supports {what}?",
             passing=status >= 500,
         ) from error
     except (OSError, TimeoutError, InvalidHandshake) as error:
         raise CommandFailed(
             "unreachable",
-            f"can't reach the portal at {portal}: {error or type(error).__name__}. Is it up (`make up`)?",
+            f"cannot reach the portal at {portal}: {error or type(error).__name__}. Is it running (`make up`)?",
             passing=True,
         ) from error
     with socket:

@@ -1,4 +1,4 @@
-"""Tasks: where they are, why they are there, what they print, and what happened."""
+"""Commands for tasks: placement, reasons, events, logs, usage and shells."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TAIL_BYTES = 65536
 _PAUSE_S = 0.5
 _AGO = re.compile(r"([0-9]{1,6})([smhd])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# As long as a portal, a link or a machine takes to be back after a failure.
+# The time that a portal, a link or a machine needs to recover from a failure.
 _PATIENCE_S = 60.0
-# It waits for a machine, or its machine has not started it yet.
+# The task waits for a machine, or its machine has not started it yet.
 _NO_LOG_YET = ("no-log", "log-unavailable")
 
 
@@ -30,14 +30,16 @@ _NO_LOG_YET = ("no-log", "log-unavailable")
 def tasks(
     ctx: typer.Context,
     job: JobArgument,
-    state: Annotated[str | None, typer.Option(help="Only those pending, running or dead.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="List only tasks in this state: pending, running or dead.")
+    ] = None,
 ) -> None:
-    """The tasks of a job: where they run, and how they are."""
+    """List the tasks of a job with their state, health and machine."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(f"{ours.job(job).path}tasks/", state=state))
     if ours.json:
         return output.as_json(rows)
-    # Few tasks live in allocs or have accelerators: a column for them only where one does.
+    # The columns for allocs and accelerators appear only if a task has one.
     placed = [name for name in ("alloc", "devices") if any(row.get(name) for row in rows)]
     return output.table(
         (
@@ -57,7 +59,7 @@ def tasks(
 
 
 def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
-    """Phase, health, machine: of a task without a place, those of the incarnation that still stops."""
+    """Return phase, health and machine; for an unplaced task, those of the incarnation that is still stopping."""
     if row["machine"] is None and (stopping := row.get("stopping")):
         return "stopping", "", stopping[-1]["machine"]
     return row["phase"], row["health"], row["machine"]
@@ -65,7 +67,7 @@ def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
 
 @app.command()
 def why(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]")]) -> None:
-    """Why a job, or one of its tasks, is where it is: what it waits for and until when, or why this machine."""
+    """Explain why a job or task is pending, or why it runs on its machine."""
     ours = context.of(ctx)
     named, index = context.split_index(name)
     answer = ours.client.get(f"{ours.job(named).path}why/", index=index)
@@ -77,13 +79,13 @@ def why(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]
     if placement and placement["score"]:
         scores = sorted(placement["score"].items(), key=lambda part: -abs(part[1]))
         output.table(
-            ("PART OF ITS SCORE", placement["machine"]),
-            [*((part, f"{value:.3f}") for part, value in scores), ("in all", f"{placement['total']:.3f}")],
+            ("SCORE COMPONENT", placement["machine"]),
+            [*((part, f"{value:.3f}") for part, value in scores), ("total", f"{placement['total']:.3f}")],
             empty="",
         )
     if placement and placement["runners_up"]:
         output.table(
-            ("RUNNER-UP", "SCORE IN ALL"),
+            ("RUNNER-UP", "TOTAL SCORE"),
             [(other["machine"], f"{other['score']:.3f}") for other in placement["runners_up"]],
             empty="",
         )
@@ -94,17 +96,17 @@ def why(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]
 def events(
     ctx: typer.Context,
     job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of events.")] = 50,
     cell: CellOption = None,
 ) -> None:
-    """What happened to a job, or in the cell, newest first."""
+    """List the events of a job, or of the whole cell, newest first."""
     ours = context.of(ctx)
     path = f"{ours.job(job).path}events/" if job else f"/api/v1/cells/{part(ours.cell(cell))}/events/"
     rows = list(ours.client.pages(path, at_most=limit))
     if ours.json:
         return output.as_json(rows)
     return output.table(
-        ("REVISION", "TIME", "WHAT", "ABOUT", "MACHINE", "DETAIL", "BY"),
+        ("REVISION", "TIME", "EVENT", "SUBJECT", "MACHINE", "DETAIL", "BY"),
         [
             (
                 f"{row['revision']}.{row['seq']}", output.when(row["time"]), row["kind"], _about(row), row["machine"],
@@ -112,7 +114,7 @@ def events(
             )
             for row in rows
         ],
-        empty="Nothing happened yet.",
+        empty="No events.",
     )  # fmt: skip
 
 
@@ -121,30 +123,38 @@ def logs(
     ctx: typer.Context,
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the task is over, or interrupted.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Keep printing new output until the task ends or you press Ctrl-C."
+        ),
     ] = False,
     stderr: Annotated[
-        bool, typer.Option("--stderr", help="Standard error instead of standard output.")
+        bool, typer.Option("--stderr", help="Show standard error instead of standard output.")
     ] = False,
     grep: Annotated[
-        str, typer.Option(metavar="TEXT", help="Only lines that hold this text, with their times.")
+        str, typer.Option(metavar="TEXT", help="Show only lines that contain this text, with their times.")
     ] = "",
     ignore_case: Annotated[
-        bool, typer.Option("--ignore-case", "-i", help="With --grep: A and a are the same.")
+        bool,
+        typer.Option(
+            "--ignore-case", "-i", help="With --grep: ignore the difference between upper and lower case."
+        ),
     ] = False,
     since: Annotated[
-        str, typer.Option(help="Only what was printed since: 10m, 2h, 3d, or a time like 2026-11-21T20:15Z.")
+        str, typer.Option(help="Show only output since then: 10m, 2h, 3d, or a time like 2026-11-21T20:15Z.")
     ] = "",
     incarnation: Annotated[
-        int | None, typer.Option(min=1, help="What an earlier placement of the task printed.")
+        int | None, typer.Option(min=1, help="Show the output of an earlier incarnation of the task.")
     ] = None,
 ) -> None:
-    """What a task printed: the last 64 KiB, and with -f whatever comes. With --grep, lines of all that is kept."""
+    """Show the last 64 KiB of a task's output. With -f, follow new output. With --grep, search the whole log."""
     ours = context.of(ctx)
     job, index = ours.task(task)
     stream = "stderr" if stderr else "stdout"
     if follow and (grep or since or incarnation):
-        raise bad_usage("-f goes with none of --grep, --since, --incarnation: it tells what comes")
+        raise bad_usage(
+            "-f cannot be combined with --grep, --since or --incarnation: it shows only new output"
+        )
     if follow:
         return _follow(ours, job, index, stream)
     asked = {"since": _since(since), "incarnation": incarnation}
@@ -154,14 +164,14 @@ def logs(
     if ours.json:
         return output.as_json(chunk)
     output.write(chunk["text"])
-    while since and chunk["text"]:  # all of it, not only the end
+    while since and chunk["text"]:  # since that time: all output, not only the end
         chunk = _chunk(ours, job, index, stream, chunk["end"], **asked)
         output.write(chunk["text"])
     return None
 
 
 def _search(ours: Context, job: JobReference, index: int, stream: str, asked: dict[str, Any]) -> None:
-    """In parts: a machine searches for less than half a second at a time."""
+    """Search part by part: a machine searches for less than half a second per request."""
     offset, complete = 0, False
     while not complete:
         chunk = _chunk(ours, job, index, stream, offset, **asked)
@@ -175,7 +185,7 @@ def _search(ours: Context, job: JobReference, index: int, stream: str, asked: di
 
 
 def _since(given: str) -> str | None:
-    """As the portal takes it. Raises `CommandFailed`."""
+    """Convert `--since` to an ISO time. Raises `CommandFailed`."""
     if not given:
         return None
     if found := _AGO.fullmatch(given):
@@ -184,8 +194,8 @@ def _since(given: str) -> str | None:
     try:
         at = dt.datetime.fromisoformat(given)
     except ValueError:
-        what = "10m, 2h, 3d, or a time like 2026-11-21T20:15Z"
-        raise bad_usage(f"--since {given!r} is no time: {what}", since=what) from None
+        what = "write 10m, 2h, 3d, or a time like 2026-11-21T20:15Z"
+        raise bad_usage(f"--since {given!r} is not a time: {what}", since=what) from None
     return (at if at.tzinfo else at.astimezone()).isoformat()
 
 
@@ -193,16 +203,19 @@ def _since(given: str) -> str | None:
 def usage(
     ctx: typer.Context,
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
-    hours: Annotated[int, typer.Option(min=1, max=168, help="How far back.")] = 3,
+    hours: Annotated[int, typer.Option(min=1, max=168, help="Number of hours to show.")] = 3,
 ) -> None:
-    """What a task used, five minutes at a time."""
+    """Show the resource usage of a task in windows of five minutes."""
     ours = context.of(ctx)
     job, index = ours.task(task)
     rows = ours.client.get(f"{job.path}tasks/{index}/usage/", hours=hours)
     if ours.json:
         return output.as_json(rows)
     return output.table(
-        ("FROM", "CPU", "P90", "MOST", "OF", "RAM", "MOST", "OF", "CACHE", "DISK", "READ/S", "WRITTEN/S", "THREADS"),
+        (
+            "FROM", "CPU", "P90", "MAX", "LIMIT", "RAM", "MAX", "LIMIT", "CACHE", "DISK", "READ/S", "WRITTEN/S",
+            "THREADS",
+        ),
         [
             (
                 output.when(row["start_time"]),
@@ -224,7 +237,7 @@ def usage(
             )
             for row in rows
         ],
-        empty="Nothing was told yet: a window ends each five minutes, and is told some minutes later.",
+        empty="No usage yet. A window ends every five minutes and appears here a few minutes later.",
     )  # fmt: skip
 
 
@@ -234,8 +247,8 @@ def ssh(
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
 ) -> int:
-    """Open a shell in a running task, or run a command there. Exits as that does."""
-    from portal.cli import shell  # 50 ms that other commands need not wait for
+    """Open a shell in a running task, or run a command there and exit with its status."""
+    from portal.cli import shell  # takes 50 ms, so other commands do not import it
 
     ours = context.of(ctx)
     job, index = ours.task(task)
@@ -243,11 +256,11 @@ def ssh(
 
 
 def _follow(ours: Context, job: JobReference, index: int, stream: str) -> None:
-    """Through restarts, moves to other machines, and troubles that pass, until the task is over."""
+    """Print new output until the task ends, also across restarts, moves and short outages."""
     task: dict[str, Any] = ours.client.get(f"{job.path}tasks/{index}/")
     offset, patient_until = -_TAIL_BYTES, time.monotonic() + _PATIENCE_S
     while True:
-        # What it printed last may come between two questions: it is over when it was before the last one.
+        # The last output may appear between two requests: stop only if the task was dead before the last one.
         over, text = task["state"] == "dead", ""
         try:
             chunk = _chunk(ours, job, index, stream, offset)
@@ -255,7 +268,9 @@ def _follow(ours: Context, job: JobReference, index: int, stream: str) -> None:
             if now["incarnation"] == task["incarnation"]:
                 offset, text = chunk["end"], chunk["text"]
             else:
-                offset = 0  # of a log of its own; whose part this is can't be told
+                offset = (
+                    0  # each incarnation has its own log, and it is unclear which one this chunk belongs to
+                )
             task, patient_until = now, time.monotonic() + _PATIENCE_S
         except CommandFailed as trouble:
             waits = trouble.code in _NO_LOG_YET and not over

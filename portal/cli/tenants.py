@@ -15,23 +15,24 @@ from quota.vocabulary.permissions import Role
 
 tenant = typer.Typer(
     help="Tenants: teams, members and their roles, invitations, service accounts, capabilities.\n\n"
-    "Commands are about the profile's tenant, or --tenant. Only owners change a tenant, with a token of scope admin."
+    "Commands use the profile's tenant, or --tenant. Only owners change a tenant, with a token of scope admin."
 )
 
 _TENANTS = "/api/v1/tenants/"
-UserArgument = Annotated[str, typer.Argument(metavar="USER", help="User name.")]
+UserArgument = Annotated[str, typer.Argument(metavar="USER", help="User name of the member.")]
 RoleArgument = Annotated[Role, typer.Argument(metavar="ROLE", help=", ".join(Role))]
-RoleOption = Annotated[Role, typer.Option("--role", help="Each includes viewer.")]
+RoleOption = Annotated[Role, typer.Option("--role", help="Role. Each role includes viewer.")]
 
 
 @tenant.command("list")
 def tenant_list(
     ctx: typer.Context,
     below: Annotated[
-        str | None, typer.Option("--below", metavar="TENANT", help="Only the teams of this organisation.")
+        str | None,
+        typer.Option("--below", metavar="TENANT", help="List only the teams of this organisation."),
     ] = None,
 ) -> None:
-    """The tenants that you may see."""
+    """List the tenants that you can see."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(_TENANTS, parent=below))
     if ours.json:
@@ -39,16 +40,18 @@ def tenant_list(
     return output.table(
         ("TENANT", "TITLE", "BELOW", "TIME ZONE", "CONTACT"),
         [(row["name"], row["title"], row["parent"], row["time_zone"], row["contact"]) for row in rows],
-        empty="No tenant that you may see.",
+        empty="No tenants that you can see.",
     )
 
 
 @tenant.command()
 def show(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Else the profile's.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[TENANT]", help="Default: the profile's tenant.")
+    ] = None,
 ) -> None:
-    """Everything about a tenant, with its teams and members."""
+    """Show all details of a tenant, with its teams and members."""
     ours = context.of(ctx)
     owner = whose(ours, name)
     answer = ours.client.get(path_of(owner))
@@ -57,7 +60,7 @@ def show(
     if ours.json:
         return output.as_json({**answer, "teams": [row["name"] for row in teams], "members": members})
     output.say(" - ".join(filter(None, (answer["name"], answer["title"]))))
-    for word, told in (
+    for word, value in (
         ("below", answer["parent"]),
         ("contact", answer["contact"]),
         ("time zone", answer["time_zone"]),
@@ -66,32 +69,42 @@ def show(
         ("API of tasks", answer["task_api"]),
         ("since", output.when(answer["created_at"])),
     ):
-        if told:
-            output.say(f"  {word:<14}{told}")
+        if value:
+            output.say(f"  {word:<14}{value}")
     return _members(members)
 
 
 @tenant.command()
 def create(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="Lower-case letters, digits, hyphens; it is in names of jobs.")],
+    name: Annotated[
+        str, typer.Argument(help="Lower-case letters, digits and hyphens. It is part of all job names.")
+    ],
     below: Annotated[
         str | None,
-        typer.Option("--below", metavar="TENANT", help="Its organisation, else the profile's tenant."),
+        typer.Option(
+            "--below", metavar="TENANT", help="Organisation of the team. Default: the profile's tenant."
+        ),
     ] = None,
-    alone: Annotated[bool, typer.Option("--alone", help="A tenant of its own; for SREs.")] = False,
-    title: Annotated[str, typer.Option(help="What people call it.")] = "",
-    contact: Annotated[str, typer.Option(help="An e-mail address.")] = "",
-    time_zone: Annotated[str | None, typer.Option("--time-zone", help="Such as Europe/Zurich.")] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Create a tenant without an organisation. For SREs.")
+    ] = False,
+    title: Annotated[str, typer.Option(help="Display name.")] = "",
+    contact: Annotated[str, typer.Option(help="E-mail address of the contact.")] = "",
+    time_zone: Annotated[
+        str | None, typer.Option("--time-zone", help="Time zone, for example Europe/Zurich.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """A team below an organisation that you own.
+    """Create a team in an organisation that you own.
 
     Example: borgctl tenant create acme-search --below acme --title Search
     """
     ours = context.of(ctx)
     if alone and below:
-        raise bad_usage("a tenant is below another or alone: give one of the two", below="and --alone")
+        raise bad_usage(
+            "--below and --alone cannot be combined: give one of them", below="given together with --alone"
+        )
     body: dict[str, Any] = {"name": name, "title": title, "contact": contact}
     body |= {"parent": None if alone else whose(ours, below)}
     body |= {"time_zone": time_zone} if time_zone else {}
@@ -99,24 +112,31 @@ def create(
     if ours.json:
         return output.as_json(answer)
     where = f" below {answer['parent']}" if answer["parent"] else ""
-    return output.say(f"Tenant {answer['name']} {would(dry_run)} there{where}.")
+    return output.say(f"Tenant {answer['name']} {would(dry_run)} created{where}.")
 
 
 @tenant.command("set")
 def tenant_set(
     ctx: typer.Context,
-    title: Annotated[str | None, typer.Option(help="What people call it.")] = None,
-    contact: Annotated[str | None, typer.Option(help="An e-mail address.")] = None,
-    time_zone: Annotated[str | None, typer.Option("--time-zone", help="Such as Europe/Zurich.")] = None,
-    task_api: Annotated[
-        str | None, typer.Option("--task-api", help="The most that its tasks may do: none, read or submit.")
+    title: Annotated[str | None, typer.Option(help="Display name.")] = None,
+    contact: Annotated[str | None, typer.Option(help="E-mail address of the contact.")] = None,
+    time_zone: Annotated[
+        str | None, typer.Option("--time-zone", help="Time zone, for example Europe/Zurich.")
     ] = None,
-    max_jobs: Annotated[int | None, typer.Option("--max-jobs", min=0, help="For SREs.")] = None,
-    max_teams: Annotated[int | None, typer.Option("--max-teams", min=0, help="For SREs.")] = None,
+    task_api: Annotated[
+        str | None,
+        typer.Option("--task-api", help="Highest API permission of its tasks: none, read or submit."),
+    ] = None,
+    max_jobs: Annotated[
+        int | None, typer.Option("--max-jobs", min=0, help="Maximum number of jobs. For SREs.")
+    ] = None,
+    max_teams: Annotated[
+        int | None, typer.Option("--max-teams", min=0, help="Maximum number of teams. For SREs.")
+    ] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Change a tenant's settings. What is not given stays."""
+    """Change a tenant's settings. Options that you omit keep their values."""
     ours = context.of(ctx)
     owner = whose(ours, tenant)
     given = {
@@ -125,15 +145,15 @@ def tenant_set(
     }  # fmt: skip
     changed = {key: value for key, value in given.items() if value is not None}
     if not changed:
-        raise bad_usage("nothing to change: give --title, --contact, --time-zone …", options="none given")
+        raise bad_usage("no change is given: use --title, --contact, --time-zone …", options="not given")
     before = ours.client.get(path_of(owner))
     answer = ours.client.put(
         path_of(owner), {"title": before["title"], "contact": before["contact"], **changed}, **dry(dry_run)
     )
     if ours.json:
         return output.as_json(answer)
-    told = ", ".join(f"{key.replace('_', ' ')} {value!r}" for key, value in changed.items())
-    return output.say(f"Tenant {owner} {'would have' if dry_run else 'has'} {told}.")
+    settings = ", ".join(f"{key.replace('_', ' ')} {value!r}" for key, value in changed.items())
+    return output.say(f"Tenant {owner} {'would have' if dry_run else 'has'} {settings}.")
 
 
 @tenant.command()
@@ -141,14 +161,14 @@ def move(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="TENANT")],
     below: Annotated[
-        str | None, typer.Option("--below", metavar="TENANT", help="Its new organisation.")
+        str | None, typer.Option("--below", metavar="TENANT", help="New organisation of the tenant.")
     ] = None,
-    alone: Annotated[bool, typer.Option("--alone", help="Below nobody.")] = False,
+    alone: Annotated[bool, typer.Option("--alone", help="Make it a tenant without an organisation.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Put a tenant below another organisation, or on its own; for SREs."""
+    """Move a tenant to another organisation, or out of its organisation. For SREs."""
     if alone == bool(below):
-        raise bad_usage("where to? Give --below TENANT or --alone", below="give it, or --alone")
+        raise bad_usage("no destination is given: use --below TENANT or --alone", below="give it, or --alone")
     ours = context.of(ctx)
     answer = ours.client.post(f"{path_of(name)}move/", {"parent": below}, **dry(dry_run))
     if ours.json:
@@ -158,7 +178,7 @@ def move(
 
 @tenant.command()
 def members(ctx: typer.Context, tenant: TenantOption = None) -> None:
-    """Who is in a tenant, and in which role. Owners of its organisation are owners too, and not listed."""
+    """List the members of a tenant and their roles, without the owners of its organisation, who own it too."""
     ours = context.of(ctx)
     rows = list(ours.client.pages(f"{path_of(whose(ours, tenant))}members/"))
     return output.as_json(rows) if ours.json else _members(rows)
@@ -172,12 +192,13 @@ def add(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Make somebody who has an account a member; for SREs. Owners use `invite`, which the person accepts."""
+    """Add a person who has an account as a member. For SREs. Owners use `invite`, which the person accepts."""
     ours = context.of(ctx)
     owner = whose(ours, tenant)
     if (known := _role_of(ours, owner, user)) is not None:
         raise CommandFailed(
-            "already-member", f"{user} is in {owner} as {known}: change it with `borgctl tenant role`"
+            "already-member",
+            f"{user} is already a member of {owner} with role {known}: change the role with `borgctl tenant role`",
         )
     _set_role(ours, owner, user, role, dry_run=dry_run)
 
@@ -190,12 +211,12 @@ def member_role(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Change the role of a member, at once, for all tokens as well."""
+    """Change the role of a member. It takes effect at once, also for the member's tokens."""
     ours = context.of(ctx)
     owner = whose(ours, tenant)
     if _role_of(ours, owner, user) is None:
         raise CommandFailed(
-            "not-found", f"{user} is no member of {owner}; ask them to join with `borgctl tenant invite`"
+            "not-found", f"{user} is not a member of {owner}; invite them with `borgctl tenant invite`"
         )
     _set_role(ours, owner, user, role, dry_run=dry_run)
 
@@ -204,13 +225,13 @@ def member_role(
 def remove(
     ctx: typer.Context, user: UserArgument, tenant: TenantOption = None, dry_run: DryRun = False
 ) -> None:
-    """Take a member out of a tenant. Your own name: leave it. The last owner stays."""
+    """Remove a member from a tenant. With your own name you leave it. The last owner cannot be removed."""
     ours = context.of(ctx)
     owner = whose(ours, tenant)
     ours.client.delete(f"{path_of(owner)}members/{part(user)}/", **dry(dry_run))
     if ours.json:
         return output.as_json({"removed": not dry_run})
-    return output.say(f"{user} {would(dry_run)} no member of {owner} any more.")
+    return output.say(f"{user} {would(dry_run)} removed from {owner}.")
 
 
 def path_of(tenant: str) -> str:
@@ -244,7 +265,7 @@ def _members(rows: list[dict[str, Any]]) -> None:
             (row["user"], row["role"], "service account" if row["service_account"] else "person")
             for row in rows
         ],
-        empty="No member.",
+        empty="No members.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Who one is: sign in, issue, list and revoke tokens."""
+"""Commands to sign in, and to issue, list and revoke tokens."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ tokens = typer.Typer(help="Tokens: issue, list, revoke.")
 @app.command()
 def login(
     ctx: typer.Context,
-    url: Annotated[str | None, typer.Option(help="The portal; else the one of the profile.")] = None,
-    user: Annotated[str | None, typer.Option(help="User name; asked for when missing.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Bind the token to this tenant.")] = None,
-    cell: Annotated[str | None, typer.Option(help="The cell that names without one mean.")] = None,
+    url: Annotated[str | None, typer.Option(help="Address of the portal. Default: the profile's.")] = None,
+    user: Annotated[str | None, typer.Option(help="User name. Without it, the command asks.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Make the token valid only in this tenant.")] = None,
+    cell: Annotated[str | None, typer.Option(help="Default cell of the profile.")] = None,
     password_stdin: Annotated[bool, typer.Option(help="Read the password from standard input.")] = False,
-    admin: Annotated[bool, typer.Option(help="Also ask for the scope admin.")] = False,
+    admin: Annotated[bool, typer.Option(help="Also request the scope admin.")] = False,
 ) -> None:
-    """Sign in with a password; the token goes into a profile, which becomes the default.
+    """Sign in with a password and store the token in a profile, which becomes the default.
 
-    The profile is named by --profile, or after the user. Where there is one cell, or one tenant, it is taken.
+    --profile names the profile; otherwise it has the name of the user. If there is only one cell or one tenant, the
+    profile uses it.
     """
     ours = context.of(ctx)
     where = (url or ours.profile.url).rstrip("/")
     if not where:
-        raise CommandFailed("no-url", "which portal? Give --url.", status=2)
+        raise CommandFailed("no-url", "no portal is given: use --url.", status=2)
     name = user or typer.prompt("User name", err=True)
     body: dict[str, Any] = {
         "username": name,
@@ -66,22 +67,23 @@ def login(
 @tokens.command("issue")
 def tokens_issue(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="What it is for, so that you know it again.")],
+    name: Annotated[str, typer.Argument(help="Name for the token, so that you can recognise it.")],
     scope: Annotated[
-        list[str] | None, typer.Option(help="read, write, admin; read and write unless told.")
+        list[str] | None,
+        typer.Option(help="Scope: read, write or admin. Repeat for more. Default: read and write."),
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="Bind it to this tenant.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Make the token valid only in this tenant.")] = None,
     expires: Annotated[
         str | None,
         typer.Option(
-            help="A time such as 2030-01-31T00:00:00Z; else in 90 days, or with the token that asks."
+            help="Time such as 2030-01-31T00:00:00Z. Default: in 90 days, or with the parent token if that is earlier."
         ),
     ] = None,
 ) -> None:
-    """Issue a token of your own, and show its secret this once.
+    """Issue a token for yourself. Its secret is shown only once.
 
-    The token of the profile must have scope admin (`borgctl login --admin`). It becomes the parent of the new one,
-    which ends no later than it.
+    The profile's token must have scope admin (`borgctl login --admin`). It becomes the parent of the new token, which
+    cannot expire later than its parent.
     """
     ours = context.of(ctx)
     given = {"name": name, "scopes": scope, "tenant": tenant, "expires_at": expires}
@@ -93,7 +95,7 @@ def tokens_issue(
 
 @tokens.command("list")
 def tokens_list(ctx: typer.Context) -> None:
-    """List your tokens, each below the one that issued it. Their secrets are not kept."""
+    """List your tokens, each below the one that issued it. Their secrets are not stored."""
     ours = context.of(ctx)
     rows = list(ours.client.pages("/api/v1/tokens/"))
     return output.as_json(rows) if ours.json else shown(rows)
@@ -115,9 +117,11 @@ def shown(rows: list[dict[str, Any]]) -> None:
 
 @tokens.command("revoke")
 def tokens_revoke(ctx: typer.Context, key: str) -> None:
-    """Revoke a token and the tokens below it, at once. Needs scope admin, but a token may revoke itself."""
+    """Revoke a token and the tokens below it at once. This needs scope admin, but a token may revoke itself."""
     if not key.isalnum():
-        raise bad_usage(f"{key!r} is no key of a token; `borgctl tokens list` shows them", key="no key")
+        raise bad_usage(
+            f"{key!r} is not a key of a token; `borgctl tokens list` lists the keys", key="not a key"
+        )
     ours = context.of(ctx)
     answer = ours.client.delete(f"/api/v1/tokens/{part(key)}/")
     return output.as_json(answer) if ours.json else output.say(f"Token {key} is revoked.")
@@ -133,6 +137,6 @@ def _password(from_stdin: bool) -> str:
 
 
 def _only(client: Client, path: str) -> str:
-    """The name of the only one there is, or nothing."""
+    """Return the name of the only row, or an empty string if there are several."""
     rows = list(client.pages(path, at_most=2))
     return str(rows[0]["name"]) if len(rows) == 1 else ""

@@ -1,4 +1,4 @@
-"""Waiting for a job: until all of it runs, its names have followed everywhere, or it is over."""
+"""`borgctl wait`: wait until a job runs, its names are visible everywhere, or it has ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portal.cli.jobs import in_short
 
 app = typer.Typer()
 
-# What name servers have to answer; who waits no longer than this hears of silent ones, and goes.
+# Seconds that name servers have to answer. With less time left, `wait` reports the silent ones and ends.
 _SHORTEST_SURVEY_S, _LONGEST_SURVEY_S = 0.8, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
@@ -34,16 +34,19 @@ def wait(
     ctx: typer.Context,
     job: JobArgument,
     wanted: Annotated[WaitGoal, typer.Option("--for", help="What to wait for.")] = WaitGoal.RUNNING,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds.")] = 300.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Maximum wait in seconds.")] = 300.0,
     without_secondaries: Annotated[
-        bool, typer.Option("--without-secondaries", help="For `visible`: our own resolvers are enough.")
+        bool,
+        typer.Option(
+            "--without-secondaries", help="With `--for visible`: do not wait for secondary name servers."
+        ),
     ] = False,
 ) -> None:
-    """Wait until all tasks are up (and healthy), names have followed too, or the job is over.
+    """Wait until all tasks of a job run (and are healthy), its names are visible too, or the job is done.
 
-    `visible`: every resolver answers with all that has happened to the job, and every known secondary with the zone
-    that resolvers had then; feeds and `resolve` are always up to date. Exit status 1 when the time is over, with who
-    is behind, when a job is over that should run, and when a job that should end failed.
+    `visible`: every resolver answers with the latest changes of the job, and every known secondary serves the zone
+    that the resolvers had then. Feeds and `resolve` are always up to date. Exit status 1 if the timeout expires (the
+    message lists the servers that are behind), if the job ends before it runs, and, with `--for done`, if it fails.
     """
     ours = context.of(ctx)
     until, pause = time.monotonic() + timeout, _FIRST_PAUSE_S
@@ -53,17 +56,17 @@ def wait(
         left = until - time.monotonic()
         if left <= 0:
             raise CommandFailed(
-                "timeout", f"{waiting.job} is not {wanted} after {timeout:g} s: {waiting.told}"
+                "timeout", f"{waiting.job} is not {wanted} after {timeout:g} s: {waiting.summary}"
             )
         time.sleep(min(pause, left))
         pause = min(_LONGEST_PAUSE_S, pause * 1.2)
-    return output.as_json(waiting.answer) if ours.json else output.say(f"{waiting.job}: {waiting.told}.")
+    return output.as_json(waiting.answer) if ours.json else output.say(f"{waiting.job}: {waiting.summary}.")
 
 
 @dataclass
 class _Waiting:
-    """`whole_at`: revision at which all tasks were first seen up, and still are. `serial`: of the resolvers' zone once
-    they had followed so far. `behind`: who has not, in words."""
+    """`whole_at`: first revision at which all tasks were up and stayed up. `serial`: serial of the resolvers' zone
+    once they had reached that revision. `behind`: text for each server that has not."""
 
     ours: Context
     job: JobReference
@@ -77,16 +80,19 @@ class _Waiting:
     trouble: str = ""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         if self.answer is None or self.trouble:
             return self.trouble
         if self.answer["state"] == "dead":
-            return f"it is over, {self.answer['outcome']}"
+            return f"the job has ended ({self.answer['outcome']})"
         behind = f", but {'; '.join(self.behind)}" if self.behind else ""
         return f"{in_short(self.answer)}{behind}"
 
     def is_over(self) -> bool:
-        """Raises `CommandFailed` for what waiting can't change. A portal that was there and is away may be back."""
+        """Return whether the goal is reached. Raises `CommandFailed` if waiting can't help.
+
+        If the portal answered before and is now unreachable, it may come back, so this is not a failure.
+        """
         try:
             self.answer = self.ours.client.get(self.job.path)
             self.trouble = ""
@@ -96,7 +102,7 @@ class _Waiting:
                 raise
             if (
                 time.monotonic() < self.until
-            ):  # else it was cut short, and what was known before is worth more
+            ):  # at the deadline the request was cut short, and the earlier answer is more useful
                 self.trouble = failed.detail
             return False
 
@@ -104,11 +110,11 @@ class _Waiting:
         dead: bool = answer["state"] == "dead"
         if self.wanted is WaitGoal.DONE:
             if dead and answer["outcome"] == "failed":
-                raise CommandFailed("job-failed", f"{self.job} failed: `borgctl why {self.job}` says why")
+                raise CommandFailed("job-failed", f"{self.job} failed: `borgctl why {self.job}` explains why")
             return dead
         if dead:
             raise CommandFailed(
-                "job-ended", f"{self.job} is over ({answer['outcome']}): it will not be {self.wanted}"
+                "job-ended", f"{self.job} has ended ({answer['outcome']}), so it will not be {self.wanted}"
             )
         living = answer["tasks_total"] - answer["tasks_dead"]
         if not answer["tasks_up"] == living > 0 or answer["update"]:
@@ -118,7 +124,7 @@ class _Waiting:
             self.whole_at = answer["revision"]
         if self.wanted is WaitGoal.RUNNING:
             return True
-        self.behind = self.behind or ("the portal has not told yet how far its names are",)
+        self.behind = self.behind or ("the portal has not reported yet how up to date its names are",)
         self.behind = tuple(self._behind(self.whole_at))
         return not self.behind
 
@@ -137,12 +143,12 @@ class _Waiting:
 
 
 def _late(follower: dict[str, Any], has: int | None, wanted: int | None) -> str:
-    told = f"{follower['kind']} {follower['address']}"
+    server = f"{follower['kind']} {follower['address']}"
     if has is None:
-        return f"{told} does not tell how far it is ({follower['error'] or 'it said nothing'})"
-    return f"{told} is at {has}, not yet at {wanted}"
+        return f"{server} does not report its version ({follower['error'] or 'no answer'})"
+    return f"{server} is at {has}, not yet at {wanted}"
 
 
 def _newer(a: int, b: int) -> bool:
-    """Whether serial `a` comes after `b` in the arithmetic of RFC 1982 §3.2."""
+    """Return whether serial `a` comes after `b` in the arithmetic of RFC 1982 §3.2."""
     return a != b and (a - b) % 2**32 < 2**31

@@ -1,6 +1,6 @@
-"""`borgctl resolve NAME --watch`: a line for each change of a name, over a WebSocket. Loaded when wanted.
+"""`borgctl resolve NAME --watch`: print a line per change of a name, over a WebSocket.
 
-It outlives the portal: after a loss it comes back, waiting longer each time, and tells only what is different then.
+After a lost connection it reconnects with growing pauses, and prints only what has changed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from portal.cli import output, sockets
 from portal.cli.context import Context
 from portal.cli.failure import CommandFailed
 
-# The portal says something at least every 15 s.
+# The portal sends a message at least every 15 s.
 _SILENCE_S = 45.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 _MOST_BYTES = 256 * 1024 * 1024
-# What of a task is worth a line; of loads `--json` tells.
+# A change of one of these fields prints a line. Changes of the load appear only with `--json`.
 _SHOWN = ("address", "ports", "serving", "health", "phase", "weight", "machine")
 
 
 def run(ours: Context, path: str) -> int:
-    """Until Ctrl-C, which is 0. Raises `CommandFailed`: where the portal refuses, and once there is no such name any
-    more.
+    """Print changes until Ctrl-C, then return 0. Raises `CommandFailed` if the portal rejects the request or the name
+    no longer exists.
     """
-    ours.client.get(path)  # what is wrong with the name or the token is told as elsewhere
+    ours.client.get(path)  # reports a wrong name or token in the usual way
     watching = _Watching(json=ours.json)
     pause = _FIRST_PAUSE_S
     try:
@@ -43,7 +43,7 @@ def run(ours: Context, path: str) -> int:
             except ConnectionClosed as closed:
                 why = _ended(closed)
             except TimeoutError:
-                why = f"nothing was heard of the portal for {_SILENCE_S:g} s"
+                why = f"the portal sent nothing for {_SILENCE_S:g} s"
             except CommandFailed as failed:
                 if not failed.passing:
                     raise
@@ -56,16 +56,18 @@ def run(ours: Context, path: str) -> int:
 
 
 def _ended(closed: ConnectionClosed) -> str:
-    """Why, where it may be passing. Raises `CommandFailed`."""
+    """Return why the connection ended, if a retry may help. Raises `CommandFailed` otherwise."""
     code = closed.rcvd.code if closed.rcvd is not None else 0
     reason = closed.rcvd.reason if closed.rcvd is not None else ""
     if code in sockets.CODES and code not in sockets.PASSING:
-        raise CommandFailed(sockets.CODES[code], reason or f"the portal closed with {code}")
+        raise CommandFailed(
+            sockets.CODES[code], reason or f"the portal closed the connection with code {code}"
+        )
     return f"the connection to the portal ended ({reason or code})"
 
 
 class _Watching:
-    """What was shown last."""
+    """State that was printed last."""
 
     def __init__(self, *, json: bool) -> None:
         self._json = json
@@ -81,13 +83,13 @@ class _Watching:
             state = message["state"]
             endpoints = state.get("endpoints", [state])
             gone = set(self._known) - {one["name"] for one in endpoints}
-            self._tell(state, endpoints, sorted(gone))
+            self._show(state, endpoints, sorted(gone))
         elif message["type"] == "change":
-            self._tell(message["facts"], message["changed"], message["gone"])
+            self._show(message["facts"], message["changed"], message["gone"])
         else:
-            self._tell({}, [], sorted(self._known))
+            self._show({}, [], sorted(self._known))
 
-    def _tell(self, facts: dict[str, Any], endpoints: list[dict[str, Any]], gone: list[str]) -> None:
+    def _show(self, facts: dict[str, Any], endpoints: list[dict[str, Any]], gone: list[str]) -> None:
         at = output.when(datetime.now(UTC).isoformat())
         for name in gone:
             if self._known.pop(name, None) is not None:
@@ -102,7 +104,11 @@ class _Watching:
                 _line(at, one["name"], _where(one), serving, health, *busy)
         fails_open = facts.get("fail_open", False)
         if fails_open != self._fails_open and (fails_open or self._fails_open is not None):
-            _line(at, facts.get("name", ""), "no task serves: all answer" if fails_open else "serves again")
+            _line(
+                at,
+                facts.get("name", ""),
+                "no task is serving, so all tasks are returned" if fails_open else "serving again",
+            )
         self._fails_open = fails_open
 
 

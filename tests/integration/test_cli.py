@@ -79,12 +79,12 @@ def sre(tmp_path, url, cell) -> Cli:
 def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     file = ann.file(world.a_file())
     assert ann.out("plan", file).splitlines() == [
-        "It would be so: Job web, version 1: of its tasks 3 start.", "  start           3 tasks: 0-2",
+        "Dry run: Job web, version 1: of its tasks 3 start.", "  start           3 tasks: 0-2",
     ]  # fmt: skip
     assert ann.out("submit", file, "--dry-run") == "cc/ubar/web would be admitted: 3 tasks.\n"
     assert not Job.objects.exists()
     assert ann.out("submit", file) == "cc/ubar/web is admitted: 3 tasks.\n"
-    assert ann.out("submit", file) == "cc/ubar/web is live with this spec already: nothing changes.\n"
+    assert ann.out("submit", file) == "cc/ubar/web already runs with this spec; nothing changes.\n"
     job = Job.objects.get()
     world.bring_up(job, rows.a_machine(cell))
 
@@ -94,7 +94,7 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     )  # fmt: skip
     told = ann.out("status", "web")
     assert told.startswith("cc/ubar/web  healthy  (3 of 3 tasks running)\n")
-    assert "asks for  cpu 0.3, ram 192 MiB" in told
+    assert "requests  cpu 0.3, ram 192 MiB" in told
     assert " by ann" in told
     first = ann.out("tasks", "web").splitlines()[1].split()
     assert first[:6] == ["0", "running", "up", "unknown", "m1", "http=127.0.0.1:20000"]
@@ -104,7 +104,7 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     assert "  Task 0 has weight 0 among the tasks that clients are sent to, 1 until now.\n" in weighed
     file = ann.file(world.with_task(command=["other"], tasks=4))
     assert "restart         3 tasks: 0-2" in ann.out("plan", file)
-    assert ann.out("update", file, "--dry-run").startswith("It would be so: Job web, version 2")
+    assert ann.out("update", file, "--dry-run").startswith("Dry run: Job web, version 2")
     assert ann.out("update", file).startswith(
         "Job web, version 2: of its tasks 1 start, 3 restart, at most 1 down"
     )
@@ -127,7 +127,7 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     assert [(one["machine"], one["incarnation"], one["cause"]) for one in stopping] == [("m1", 1, "kill")]
     ann.out("kill", "web")
     assert ann.out("kill", "web") == "cc/ubar/web: 0 tasks killed.\n"
-    assert ann.out("wait", "web", "--for", "done") == "cc/ubar/web: it is over, killed.\n"
+    assert ann.out("wait", "web", "--for", "done") == "cc/ubar/web: the job has ended (killed).\n"
     assert "ended " in ann.out("status", "web")
 
 
@@ -186,8 +186,8 @@ def test_the_three_languages_and_standard_input(ann, cell) -> None:
         ({"taks": 3}, "invalid-spec", "taks: unknown field; did you mean 'tasks'?"),
         ({"name": "We_b"}, "invalid-spec", "name: 'We_b' is no DNS label"),
         ({"name": None}, "invalid-spec", "name: is missing"),
-        ({"name": "a/b"}, "invalid-spec", "name: 'a/b' is no DNS label"),
-        ({"tenant": 5}, "invalid-spec", "tenant: 5 is no text"),
+        ({"name": "a/b"}, "invalid-spec", "name: 'a/b' is not a DNS label"),
+        ({"tenant": 5}, "invalid-spec", "tenant: 5 is not a string"),
         ({"tenant": "other"}, "not-found", "no tenant 'other'"),
         ({"cell": "zz"}, "not-found", "no cell 'zz'; there is cc"),
         ({"task": {"command": ["x"], "limit": {"cpu": 65}}}, "quota-exceeded", "short"),
@@ -205,9 +205,9 @@ def test_a_refusal_names_the_field_ends_with_1_and_changes_nothing(ann, cell, ch
     sentence, document = ann.failing("submit", file)
     assert (document["code"], told in sentence) == (code, True), sentence
     if code == "quota-exceeded":
-        assert "to buy what is missing: " in sentence
+        assert "the missing quota cannot be bought: " in sentence
         planned, plan = ann.failing("plan", file)
-        assert (plan["problem"]["code"], planned.startswith("borgctl: cc/ubar/web would be refused:")) == (
+        assert (plan["problem"]["code"], planned.startswith("borgctl: cc/ubar/web would be rejected:")) == (
             code,
             True,
         )
@@ -267,7 +267,7 @@ def test_without_a_good_token_the_way_to_one_is_told(ann, cell) -> None:
 
 
 def test_machines_are_shown_drained_and_joined(ann, sre, cell) -> None:
-    assert ann.out("machines") == "No machines. Let one join with `borgctl machine join-token`.\n"
+    assert ann.out("machines") == "No machines. Add one with `borgctl machine join-token`.\n"
     rows.a_machine(cell)
     assert ann.out("machines").splitlines()[1].split()[:6] == ["m1", "up", "0", "127.0.0.1", "r1", "64"]
     shown = ann.out("machine", "show", "m1")
@@ -276,7 +276,7 @@ def test_machines_are_shown_drained_and_joined(ann, sre, cell) -> None:
     assert "new disk" in ann.out("machines", "--state", "draining")
     assert sre.json("machine", "undrain", "m1", "--cell", "cc")["state"] == "up"
     grown = sre.out("machine", "grow", "m1", "--cpu", "96", "--ram", "512Gi")
-    assert grown == "m1 counts with cpu 96, ram 512 GiB, disk 4 TiB, ports 10,000.\n"
+    assert grown == "m1 now has the capacity cpu 96, ram 512 GiB, disk 4 TiB, ports 10,000.\n"
     assert sre.failing("machine", "grow", "m1", status=2)[1]["fields"].keys() == {"capacity"}
     assert sre.failing("machine", "grow", "m1", "--cpu", "lots")[1]["fields"].keys() == {"capacity"}
     assert sre.out("machine", "join-token", "--uses", "2", "--ttl", "60").startswith("borg1.")
@@ -288,8 +288,10 @@ def test_machines_are_shown_drained_and_joined(ann, sre, cell) -> None:
 def test_a_machine_gets_a_new_secret_or_is_cut_off(sre, ann, cell) -> None:
     rows.a_machine(cell, "m1")
     assert sre.out("machine", "rotate", "m1") == "m1 is given a new secret.\n"
-    assert sre.out("machine", "revoke", "m1", "--reason", "x", "--dry-run").startswith("m1 would be cut off")
-    assert sre.out("machine", "revoke", "m1", "--reason", "stolen").startswith("m1 is cut off")
+    assert sre.out("machine", "revoke", "m1", "--reason", "x", "--dry-run").startswith(
+        "m1 would be disconnected"
+    )
+    assert sre.out("machine", "revoke", "m1", "--reason", "stolen").startswith("m1 is disconnected")
     assert sre.failing("machine", "rotate", "m1")[1]["code"] == "secret-revoked"
     assert ann.failing("machine", "revoke", "m1", "--reason", "x")[1]["code"] == "forbidden"
 
@@ -297,7 +299,7 @@ def test_a_machine_gets_a_new_secret_or_is_cut_off(sre, ann, cell) -> None:
 def test_what_a_task_used_is_shown(ann, cell) -> None:
     job = link_world.a_job(cell)
     key = link_world.place(job, rows.a_machine(cell).id)
-    assert "Nothing was told yet" in ann.out("usage", "ubar/jfoo/0")
+    assert "No usage yet" in ann.out("usage", "ubar/jfoo/0")
     identity = task_id(job.id, 0)
     usage_windows.store(
         [usage_windows.TaskWindow(cell.id, 1, identity, a_window(key, ago=ago)) for ago in (0, 1)]
@@ -329,7 +331,9 @@ def test_a_name_is_resolved_to_addresses(ann, cell) -> None:
     ]  # fmt: skip
     assert ann.out("resolve", "web/2").splitlines()[1].split()[3] == "http=20002"
     world.report(Job.objects.get(), 0, 1, 2, up=False)
-    assert ann.out("resolve", "web").startswith("No task serves now; these are all that have an address.\n")
+    assert ann.out("resolve", "web").startswith(
+        "No task is serving. The list shows all tasks that have an address.\n"
+    )
 
 
 def test_waiting_ends_when_all_tasks_are_up(ann, cell) -> None:
@@ -442,9 +446,9 @@ def test_output_that_nobody_reads_or_can_keep(ann, cell) -> None:
     assert _bash(ann, f"{BORGCTL} cells | true; echo ${{PIPESTATUS[0]}}") == ("0\n", "")
     assert _bash(ann, f"{BORGCTL} cells >&-; echo $?") == ("0\n", "")
     out, err = _bash(ann, f"{BORGCTL} tasks web > /dev/full; echo $?")
-    assert (out, err) == ("1\n", "borgctl: can't write the answer: No space left on device\n")
+    assert (out, err) == ("1\n", "borgctl: cannot write the answer: No space left on device\n")
     out, err = _bash(ann, f"{BORGCTL} status nothing --json > /dev/full; echo $?")
-    assert (out, "can't write the answer" in err) == ("1\n", True)
+    assert (out, "cannot write the answer" in err) == ("1\n", True)
 
 
 def test_ctrl_c_ends_a_wait_with_130_and_no_traceback(ann, cell, portal_log) -> None:

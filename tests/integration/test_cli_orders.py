@@ -66,7 +66,7 @@ def test_buying_from_the_question_to_the_end_of_the_order(ann, ubar) -> None:
     assert 0 < cancelled.refunded < cancelled.price
     assert (
         told.strip()
-        == f"Order {cancelled.pk} is cancelled: {money.format_credits(cancelled.refunded)} credits come back."
+        == f"Order {cancelled.pk} is cancelled: {money.format_credits(cancelled.refunded)} credits are refunded."
     )
     assert ann.failing("quota", "order", "999999")[1]["code"] == "not-found"
 

@@ -80,8 +80,8 @@ def test_as_much_as_a_job_asks_for(ann, ubar) -> None:
     ("words", "status", "told"),
     [
         (("--band", "production", "--days", "1"), 2, "how much? Give --cpu"),
-        (("--cpu", "1", "--days", "1"), 2, "which band? Give --band"),
-        (SIZE, 2, "how long? Give --until or --days"),
+        (("--cpu", "1", "--days", "1"), 2, "no band is given: use --band"),
+        (SIZE, 2, "use either --until or --days"),
         ((*SIZE, "--days", "0"), 2, "greater than or equal to 1"),
         ((*SIZE, "--until", "soon"), 2, "write a day like 2027-01-31"),
         ((*SIZE, "--until", "2020-01-01"), 2, "before it begins"),
@@ -119,7 +119,7 @@ def test_money(ann, sre, ubar) -> None:
     bought(ubar)
     assert "ubar" in ann.out("quota", "balance")
     assert ann.json("quota", "balance")[0]["tenant"] == "ubar"
-    assert "monthly         whatever is available" in ann.out("quota", "budget")
+    assert "monthly         no limit" in ann.out("quota", "budget")
     set_ = ("--monthly", "5,000", "--alert", "80", "--alert", "100", "--action", "stop-buying")
     assert "monthly         5,000.00 credits" in ann.out("quota", "budget", *set_)
     assert ann.json("quota", "budget", "--monthly", "none")["alerts"] == [80, 100]  # what isn't given stays
@@ -162,7 +162,7 @@ def test_notices_are_read(ann, sre, ubar) -> None:
     assert "Too little" in sre.out("notices", "list")
     assert [row["kind"] for row in ann.json("notices", "list", "--level", "warning")] == ["budget.alert"]
     assert ann.json("notices", "list", "--unread", "--read")[0]["subject"] == "Four fifths are spent"
-    assert ann.out("notices", "list", "--unread") == "No notice.\n"
+    assert ann.out("notices", "list", "--unread") == "No notifications.\n"
     assert "order.approved" in ann.out("notices", "kinds")
     assert ann.failing("notices", "list", "--tenant", "other")[1]["code"] == "not-found"
 

@@ -31,7 +31,7 @@ def sre(tmp_path, market_portal) -> Cli:
 def test_an_owner_makes_a_team_and_its_members(ann, sre, ubar) -> None:
     world.a_user("kim")
     told = ann.out("tenant", "create", "ubar-search", "--title", "Search", "--dry-run")
-    assert told == "Tenant ubar-search would be there below ubar.\n"
+    assert told == "Tenant ubar-search would be created below ubar.\n"
     assert not Tenant.objects.filter(name="ubar-search").exists()
     assert ann.json("tenant", "create", "ubar-search", "--title", "Search")["parent"] == "ubar"
     assert ann.out("tenant", "list", "--below", "ubar").splitlines()[1].split()[:3] == [

@@ -512,10 +512,10 @@ def test_borgctl_tells_each_change_on_a_line_and_outlives_the_connection(
             lines = process.stdout
             told = lines.readline()
             assert "/bns/cc/ubar/jfoo/0  127.0.0.1:20000  not serving  unknown  weight 1  load -" in told
-            assert "no task serves: all answer" in lines.readline()
+            assert "no task is serving, so all tasks are returned" in lines.readline()
             report(world.cell, world.job, 0)
             assert "/bns/cc/ubar/jfoo/0  127.0.0.1:20000  serving  healthy" in lines.readline()
-            assert "serves again" in lines.readline()
+            assert "serving again" in lines.readline()
             way.cut()
             assert "Trying again in 0.5 s." in process.stderr.readline()
             place(world.cell, world.job, Machine.objects.get(), 1, ports=21_000)
@@ -554,7 +554,7 @@ def test_waiting_for_visible_names_who_is_behind(
         report(world.cell, world.job, index)
     now = journal.newest(world.cell.id)
     sentence, _ = cli.failing(*waits, "0.1")
-    assert f"resolver 127.0.0.1:{dns_ports[0]} does not tell how far it is (silent" in sentence
+    assert f"resolver 127.0.0.1:{dns_ports[0]} does not report its version (silent" in sentence
     first, second, secondary = following(now), following(now - 1), following(0, names_revision=2)
     with serving(first, second, secondary, at=dns_ports):
         sentence, _ = cli.failing(*waits, "0.1")

@@ -53,12 +53,12 @@ def busy(cell, ann) -> Job:
 
 
 def test_a_rack_is_drained_and_what_holds_it_up_is_told(cell, busy, sre, eve) -> None:
-    assert sre.out("drains") == "No machine drains.\n"
+    assert sre.out("drains") == "No machine is draining.\n"
     said = sre.out("machine", "drain", "--rack", "r7", "--reason", "new switch", "--deadline", "30m")
     assert said == "m1 is draining.\nm2 is draining.\n"
     assert evacuation.tasks_drain(cell.id, 50, patience_s=600.0) == 1
     head, *lines = eve.out("drains").splitlines()
-    assert head.split()[:5] == ["MACHINE", "STATE", "LEFT", "OF", "LEAVING"]
+    assert head.split()[:5] == ["MACHINE", "STATE", "LEFT", "OF", "MOVING"]
     assert [line.split()[:5] for line in lines] == [
         ["m1", "draining", "2", "3", "0"],
         ["m2", "draining", "3", "3", "0"],

@@ -72,19 +72,25 @@ def borgctl(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "answer, told",
     [
-        ((500, {"X-Request-ID": "r-77"}, b"<h1>"), "500 Internal Server Error; its log says more about request r-77"),
+        (
+            (500, {"X-Request-ID": "r-77"}, b"<h1>"),
+            "500 Internal Server Error; the portal's log has details about request r-77",
+        ),
         ((502, {}, b""), "answered 502 Bad Gateway"),
         ((503, {}, b"[1]"), "answered 503 Service Unavailable"),
         ((404, {}, b'{"detail": "Not found."}'), "answered 404 Not Found"),
         ((422, {}, b'{"code": "invalid", "detail": "x: bad", "fields": ["x"]}'), "answered 422"),
         ((422, {}, b'{"code": "a", "detail": "x: bad", "fields": {"x": "bad", "y": "worse"}}'), "x: bad\n  y: worse"),
-        ((301, {"Location": "https://elsewhere/"}, b""), "it is at https://elsewhere/; put that into the profile"),
-        ((200, {}, b"<html>"), "answered with something else than JSON; is it a Borg Portal?"),
-        ((200, {}, b"\xff"), "answered with something else than JSON"),
-        ((200, {}, b'{"next": null}'), "answered with no list"),
-        ((200, {}, b"[]"), "answered with no list"),
-        ((204, {}, b""), "answered with no list"),
-        ((200, {"Content-Length": "99"}, b"{"), "can't reach the portal at http://127.0.0.1"),
+        (
+            (301, {"Location": "https://elsewhere/"}, b""),
+            "the portal is at https://elsewhere/; write that address into the profile",
+        ),
+        ((200, {}, b"<html>"), "did not answer with JSON; is it a Borg Portal?"),
+        ((200, {}, b"\xff"), "did not answer with JSON"),
+        ((200, {}, b'{"next": null}'), "did not answer with a list"),
+        ((200, {}, b"[]"), "did not answer with a list"),
+        ((204, {}, b""), "did not answer with a list"),
+        ((200, {"Content-Length": "99"}, b"{"), "cannot reach the portal at http://127.0.0.1"),
         ((401, {}, b'{"code": "not-authenticated", "detail": "No token."}'), "No token. Sign in with `borgctl login`."),
     ],
 )  # fmt: skip
@@ -187,10 +193,10 @@ def test_waiting_ends_in_its_time_whatever_the_portal_does(server: Server, held:
     assert (done.returncode, done.stdout) == (1, "")
     if held == "/bns/cc/":
         assert "is not visible after 0.1 s: " in done.stderr
-        assert "but the portal has not told yet how far its names are" in done.stderr
+        assert "but the portal has not reported yet how up to date its names are" in done.stderr
         assert server.asked[-1][1] == "/bns/cc/?within_s=0.800"
     else:
-        assert "can't reach the portal" in done.stderr
+        assert "cannot reach the portal" in done.stderr
 
 
 AWAY = (503, {"Retry-After": "0"}, json.dumps({"code": "database-unavailable", "detail": "Away."}).encode())

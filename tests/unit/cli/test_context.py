@@ -35,15 +35,15 @@ def test_a_full_name_needs_nothing_of_the_profile() -> None:
 @pytest.mark.parametrize(
     "name, code, told",
     [
-        ("", "bad-usage", "is no job"),
-        ("a//b", "bad-usage", "is no job"),
-        ("a/b/c/d", "bad-usage", "is no job"),
-        ("We_b", "bad-usage", "'We_b' is no name of a job: .*lower-case"),
-        ("..", "bad-usage", "is no name of a job"),
-        ("../web", "bad-usage", "'..' is no name of a tenant"),
-        ("C/t/web", "bad-usage", "'C' is no name of a cell"),
-        ("web\x1b[2J", "bad-usage", "is no name of a job"),
-        ("\udcff", "bad-usage", "is no name of a job"),
+        ("", "bad-usage", "is not a job name"),
+        ("a//b", "bad-usage", "is not a job name"),
+        ("a/b/c/d", "bad-usage", "is not a job name"),
+        ("We_b", "bad-usage", "'We_b' is not a valid job name: .*lower-case"),
+        ("..", "bad-usage", "is not a valid job name"),
+        ("../web", "bad-usage", "'..' is not a valid tenant name"),
+        ("C/t/web", "bad-usage", "'C' is not a valid cell name"),
+        ("web\x1b[2J", "bad-usage", "is not a valid job name"),
+        ("\udcff", "bad-usage", "is not a valid job name"),
         ("w" * 64, "bad-usage", "63 characters"),
     ],
 )
@@ -72,5 +72,5 @@ def test_a_number_behind_a_slash_is_a_task(name: str, split: tuple[str, int | No
 
 def test_a_task_has_a_number() -> None:
     assert context().task("web/3") == (JobReference("cc", "ubar", "web"), 3)
-    with pytest.raises(CommandFailed, match="'web' is no task: write job/0"):
+    with pytest.raises(CommandFailed, match="'web' is not a task: write job/0"):
         context().task("web")

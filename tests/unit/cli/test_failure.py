@@ -31,7 +31,7 @@ def test_it_names_who_holds_what_is_short_and_what_to_type(monkeypatch: pytest.M
     expected = (
         "borgctl: too little\n"
         "  held by web (1.5 cpu), db (0.2 cpu) and 10 more\n"
-        "  what is missing costs 12.50 credits from 2026-12-01 until 2026-12-30:\n"
+        "  the missing quota costs 12.50 credits from 2026-12-01 until 2026-12-30:\n"
         "    borgctl quota buy --tenant ubar --cell cc --band production --cpu 2\n"
     )
     assert said(monkeypatch, {"figures": figures}) == expected
@@ -41,7 +41,7 @@ def test_it_names_who_holds_what_is_short_and_what_to_type(monkeypatch: pytest.M
 def test_what_the_cell_has_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     told = said(monkeypatch, {"figures": {"cure": CURE | {"left": {"ram": 3 * 2**30, "cpu": 1000}}}})
     assert "the cell has only 3 GiB ram, 1 cpu left to sell until 2026-12-30" in told
-    assert "at no other time or band: ask for less" in told
+    assert "no other time or band has enough: request less" in told
     assert "borgctl" not in told.removeprefix("borgctl:")
 
 
@@ -59,7 +59,7 @@ def test_what_can_be_bought_instead_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_order_without_a_price_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     told = said(monkeypatch, {"figures": {"cure": CURE | {"price": None, "problem": "nothing is sold"}}})
-    assert told.endswith("to buy what is missing: nothing is sold\n")
+    assert told.endswith("the missing quota cannot be bought: nothing is sold\n")
 
 
 @pytest.mark.parametrize("document", [{}, {"figures": None}, {"figures": {"holders": []}}, {"problem": "x"}])

@@ -66,7 +66,9 @@ def test_the_file_is_looked_for_in_the_home_then_here_then_with_the_user(
 
 def test_no_profile_says_which_there_are_and_how_to_get_one(file: Path) -> None:
     file.write_text(TWO)
-    with pytest.raises(CommandFailed, match=r"no profile 'x' .*\(there: admin, demo\).*borgctl login --url"):
+    with pytest.raises(
+        CommandFailed, match=r"profile 'x' is not in .*\(profiles there: admin, demo\).*borgctl login --url"
+    ):
         profiles.load("x")
     file.unlink()
     with pytest.raises(CommandFailed, match="there: none"):
@@ -80,8 +82,8 @@ def test_no_profile_says_which_there_are_and_how_to_get_one(file: Path) -> None:
         (b"\xff", "utf-8"),
         (b'profiles = "x"', "as a table"),
         (b"[profiles]\ndemo = 1", "as a table"),
-        (b"[profiles.demo]\ntoken = 1", "profiles.demo.token is no text"),
-        (b"default_profile = 3", "default_profile is no text"),
+        (b"[profiles.demo]\ntoken = 1", "profiles.demo.token is not a string"),
+        (b"default_profile = 3", "default_profile is not a string"),
     ],
 )
 def test_a_damaged_file_is_named_with_the_place(file: Path, text: bytes, told: str) -> None:
@@ -118,7 +120,7 @@ def test_inside_a_task_its_own_identity_is_the_profile(
     monkeypatch.setenv("BORG_IDENTITY_FILE", str(token))
     monkeypatch.setenv("BORG_CELL", "cc")
     monkeypatch.setenv("BORG_TENANT", "ubar")
-    with pytest.raises(CommandFailed, match=r"can't be read.*try again") as caught:
+    with pytest.raises(CommandFailed, match=r"cannot read this task's identity.*try again") as caught:
         profiles.load()
     assert caught.value.passing
     token.write_text("eyJ.a.b\n")
