@@ -19,8 +19,8 @@ def tell_market(request: HttpRequest, site: str) -> None:
     )
     if cells:
         told = ngettext(
-            "More prod quota is sold than there is in cell %(cells)s.",
-            "More prod quota is sold than there is in cells %(cells)s.",
+            "More prod quota is sold than the capacity of cell %(cells)s.",
+            "More prod quota is sold than the capacity of cells %(cells)s.",
             len(cells),
         ) % {"cells": ", ".join(cells)}
         _tell(request, messages.ERROR, told, f"{site}:quota_shortfall_changelist", "?open=yes", _("Look"))

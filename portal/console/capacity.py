@@ -183,5 +183,7 @@ def _plots(points: Sequence[Point], chosen: CapacityFilter) -> list[plots.Plot]:
         ),
     ]  # fmt: skip
     if whole:
-        found.append(drawn(_("Stranded: room that no typical task fits into"), (_("stranded"), "stranded")))
+        found.append(
+            drawn(_("Stranded: free capacity that fits no typical task"), (_("stranded"), "stranded"))
+        )
     return found

@@ -187,10 +187,10 @@ def _means(one: FollowerReport) -> str:
         case FollowState.CAUGHT_UP:
             return ""
         case FollowState.BEHIND if one.server.role is ServerRole.RESOLVER:
-            return _("It follows the journal; within a second it should have caught up.")
+            return _("It follows the journal and should catch up within a second.")
         case FollowState.BEHIND:
             return _(
-                "It has an older zone. It transfers within its refresh time, or at once when told: is it allowed to?"
+                "It has an older zone. It transfers the zone within its refresh time, or after a NOTIFY."
             )
         case FollowState.LOADING:
             return _(
@@ -198,22 +198,22 @@ def _means(one: FollowerReport) -> str:
             )
         case FollowState.STALE:
             return _(
-                "It has not reached the journal for long and answers from memory: are PostgreSQL and Redis up?"
+                "It has not reached the journal for a long time and answers from memory. Check PostgreSQL and Redis."
             )
         case FollowState.SILENT:
             told = _(
-                "No answer within %(seconds)d s (%(error)s). Is it up, and its port reachable from here?"
+                "No answer within %(seconds)d s (%(error)s). Check that it runs and that its port is reachable."
             )
             return told % {"seconds": TIMEOUT_S, "error": one.detail}
         case FollowState.UNKNOWN:
-            return _("It has a zone; whether it is the newest, only a resolver could tell.")
+            return _("It has a zone. Only a resolver can report whether it is the newest one.")
         case FollowState.NO_ZONE:
-            return _("It answers %(rcode)s. Does it carry the zone, and may it transfer it?") % {
-                "rcode": one.detail or _("nothing")
-            }
+            return _(
+                "It answers %(rcode)s. Check that it is configured for the zone and may transfer it."
+            ) % {"rcode": one.detail or _("nothing")}
 
 
 def _problem(found: list[FollowerReport]) -> str:
     if any(one.server.role is ServerRole.RESOLVER and one.serial is not None for one in found):
         return ""
-    return _("No resolver tells how far it is, so nobody knows whether the secondaries have caught up.")
+    return _("No resolver reports its revision, so it is unknown whether the secondaries have caught up.")

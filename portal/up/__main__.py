@@ -111,7 +111,7 @@ class Up:
             f"  Borglet link  {options.link_url}",
             *(f"  Sign in as    {user['username']} / {user['password']}" for user in users),
             f"  Data and logs {self.home.path}",
-            f"Ready after {took_s:.1f} s. Ctrl-C stops everything, tasks included.",
+            f"Ready after {took_s:.1f} s. Press Ctrl-C to stop everything, tasks included.",
         ]
         return "\n".join(lines)
 
@@ -155,7 +155,7 @@ async def run(options: Options) -> None:
             up.hurry()
             return
         stop.set()
-        _say("Stopping everything, each task with the notice it asked for. Ctrl-C again: at once.")
+        _say("Stopping everything, each task after its notice. Press Ctrl-C again to stop at once.")
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -99,10 +99,10 @@ def unheard(options: Options, inherited: Mapping[str, str]) -> Iterator[str]:
         if name in _TUNABLE or not name.startswith(_FAMILIES) or inherited[name] in ("", ours.get(name)):
             continue
         if name in ours:
-            yield f"{name}={inherited[name]!r} is not heard: make up sets it to {ours[name]}."
+            yield f"{name}={inherited[name]!r} has no effect: make up sets it to {ours[name]}."
         else:
             near = get_close_matches(name, _TUNABLE, n=1)
-            yield f"{name} is no setting" + (f"; did you mean {near[0]}?" if near else ".")
+            yield f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ".")
 
 
 def check(options: Options, inherited: Mapping[str, str]) -> None:

@@ -90,7 +90,7 @@ class Home:
             strangers = sorted({entry.name for entry in self.path.iterdir()} - {"run", "log"})
             if strangers:
                 raise HomeError(
-                    f"{self.path} is no BORG_HOME and not empty (it holds {strangers[0]}); name another in BORG_HOME"
+                    f"{self.path} is not a BORG_HOME and not empty (it contains {strangers[0]}); name another folder"
                 )
         # Others may pass but not list: under root the engines, and the tasks, run as somebody else.
         self.path.mkdir(mode=0o711, parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ def check_free(host: str, wanted: Iterable[RequestedPort]) -> None:
 def _sentence(host: str, want: RequestedPort, kind: socket.SocketKind, error: OSError) -> str:
     cure = f"choose another one, such as {want.setting}={min(want.port + 1, 65535)}"
     if error.errno == errno.EACCES:
-        return f"{want.setting}={want.port}: this user may not listen below 1024; {cure}"
+        return f"{want.setting}={want.port}: this user cannot listen on ports below 1024; {cure}"
     if error.errno != errno.EADDRINUSE:
         return f"{want.setting}={want.port} on {host} can't be used ({error.strerror}); {cure}"
     found = holder(want.port, "tcp" if kind == socket.SOCK_STREAM else "udp")

@@ -36,13 +36,13 @@ KINDS = (CPU, RAM, DISK)
 
 class JoinTokenForm(forms.Form):
     uses = forms.IntegerField(
-        label=gettext_lazy("Machines that may join with it"),
+        label=gettext_lazy("Number of machines that can join with it"),
         initial=1,
         min_value=1,
         widget=UnfoldAdminIntegerFieldWidget(),
     )
     hours = forms.IntegerField(
-        label=gettext_lazy("Hours until it runs out"),
+        label=gettext_lazy("Hours until it expires"),
         initial=1,
         min_value=1,
         widget=UnfoldAdminIntegerFieldWidget(),
@@ -51,7 +51,7 @@ class JoinTokenForm(forms.Form):
 
 class ResourceForm(forms.Form):
     name = forms.CharField(
-        label=gettext_lazy("Name of the resource, as job files and machines will say it"),
+        label=gettext_lazy("Name of the resource in job files and on machines"),
         max_length=63,
         widget=UnfoldAdminTextInputWidget(),
     )
@@ -109,9 +109,9 @@ class CellAdmin(ServiceAdmin):
         try:
             figures = figures_of([cell.pk]).get(cell.pk)
         except redis.RedisError:
-            return _("unknown: Redis is away")
+            return _("unknown, because Redis is not reachable")
         if figures is None:
-            return _("nobody has looked in the last minute")
+            return _("no measurement in the last minute")
         rows = [(_("running tasks, measured"), f"{figures.running}, {figures.measured}")]
         for kind in KINDS:
             name = NAMES[kind]
@@ -142,14 +142,14 @@ class CellAdmin(ServiceAdmin):
             )
             for lease in cell.leases.all()
         ]
-        return _lines(rows) if rows else _("nobody has run a scheduler yet")
+        return _lines(rows) if rows else _("no scheduler has run yet")
 
     @action(description=gettext_lazy("Issue a join token"), url_path="join-token", icon="key")
     def join_token(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """A form; the token itself is in the answer to the POST and nowhere else."""
         cell = self.get_object(request, object_id)
         if cell is None or not self.has_change_permission(request):
-            messages.error(request, _("There is no such cell."))
+            messages.error(request, _("This cell does not exist, or you cannot change it."))
             return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_changelist"))
         form = JoinTokenForm(request.POST or None)
         token = problem = ""
@@ -180,7 +180,7 @@ class CellAdmin(ServiceAdmin):
         """Further named resources come one by one, and stay: vectors are read by position."""
         cell = self.get_object(request, object_id)
         if cell is None or not self.has_change_permission(request):
-            messages.error(request, _("There is no such cell."))
+            messages.error(request, _("This cell does not exist, or you cannot change it."))
             return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_changelist"))
         form = ResourceForm(request.POST or None)
         problem = ""
@@ -192,7 +192,7 @@ class CellAdmin(ServiceAdmin):
                 problem = refusal.detail
             else:
                 told = _(
-                    "Cell %(cell)s has a resource %(name)s now; machines have none of it until they say so."
+                    "Cell %(cell)s now has the resource %(name)s. Machines have none of it until they report some."
                 )
                 messages.success(request, told % {"cell": cell, "name": name})
                 return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_change", args=[object_id]))

@@ -64,7 +64,7 @@ class JobAdmin(FactsAdmin):
     def health_shown(self, job: Job) -> str:
         return health_of(job).state.value
 
-    @display(description=gettext_lazy("asked for"))
+    @display(description=gettext_lazy("requested"))
     def requested_shown(self, job: Job) -> SafeString:
         return vector_text(job.requested, extra=job.cell.extra_resources)
 
@@ -76,7 +76,7 @@ class JobAdmin(FactsAdmin):
             rows,
             action="kill",
             title=_("Kill jobs"),
-            warning=_("All their tasks are stopped for good."),
+            warning=_("All their tasks are stopped permanently."),
             act=lambda row, reason: job_kill(principal=principal, job=row, reason=reason),
         )
 

@@ -41,9 +41,9 @@ class KeptAllocAdmin(FactsAdmin):
             request,
             rows,
             action="drop",
-            title=_("Drop what allocs left"),
-            warning=_("What is not saved yet is lost for good."),
+            title=_("Delete the kept files of allocs"),
+            warning=_("Files that are not saved yet are lost permanently."),
             act=lambda row, reason: kept_release(principal=principal, kept=row, reason=reason),
         )
 
-    drop.short_description = gettext_lazy("Drop, saved or not")
+    drop.short_description = gettext_lazy("Delete, even if not saved")

@@ -33,19 +33,19 @@ from scheduling.models import Machine
 
 class DrainForm(forms.Form):
     minutes = forms.IntegerField(
-        label=gettext_lazy("Deadline, minutes from now; none: as long as it takes"),
+        label=gettext_lazy("Deadline in minutes from now (empty: no deadline)"),
         required=False,
         min_value=0,
         max_value=int(MAX_DEADLINE_S // 60),
         widget=UnfoldAdminIntegerFieldWidget(),
     )
     break_budgets = forms.BooleanField(
-        label=gettext_lazy("At the deadline, whatever budgets say"),
+        label=gettext_lazy("At the deadline, evict tasks despite their disruption budgets"),
         required=False,
         widget=UnfoldBooleanSwitchWidget(),
     )
     confirm = forms.IntegerField(
-        label=gettext_lazy("Tasks that may leave, where it is much of the cell"),
+        label=gettext_lazy("Confirm the number of tasks to evict, if it is a large part of the cell"),
         required=False,
         min_value=0,
         widget=UnfoldAdminIntegerFieldWidget(),
@@ -132,7 +132,7 @@ class MachineAdmin(FactsAdmin):
             action="drain",
             title=_("Drain machines"),
             warning=_(
-                "They take no new tasks; their tasks leave at the cell's rate, within their jobs' budgets."
+                "They get no new tasks. Their tasks are evicted at the cell's rate, within disruption budgets."
             ),
             act=act,
             more=DrainForm,
@@ -146,17 +146,21 @@ class MachineAdmin(FactsAdmin):
             rows,
             action="undrain",
             title=_("Undrain machines"),
-            warning=_("They take tasks again."),
+            warning=_("They can get tasks again."),
             act=lambda row, reason: machine_undrain(principal=principal, machine=row, reason=reason),
         )
 
     def quarantine_stop(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
-        warning = _("What they run and this cell's history does not know is stopped, with its notice.")
-        return self._release(request, rows, "stop", _("Stop what is in quarantine"), warning)
+        warning = _(
+            "Tasks that these machines run but this cell's history does not contain are stopped, after their notice."
+        )
+        return self._release(request, rows, "stop", _("Stop the tasks in quarantine"), warning)
 
     def quarantine_keep(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
-        warning = _("What they run and this cell's history does not know goes on, unmanaged.")
-        return self._release(request, rows, "keep", _("Keep what is in quarantine"), warning)
+        warning = _(
+            "Tasks that these machines run but this cell's history does not contain keep running, unmanaged."
+        )
+        return self._release(request, rows, "keep", _("Keep the tasks in quarantine"), warning)
 
     def _release(
         self, request: HttpRequest, rows: QuerySet[Machine], action: str, title: str, warning: str
@@ -178,7 +182,9 @@ class MachineAdmin(FactsAdmin):
             rows,
             action="rotate",
             title=_("New secrets for machines"),
-            warning=_("Each gets one at its next poll; the old one is void once the new one was used."),
+            warning=_(
+                "Each machine gets a new secret at its next poll. The old one ends once the new one was used."
+            ),
             act=lambda row, reason: machine_rotate(principal=principal, machine=row, reason=reason),
         )
 
@@ -189,9 +195,9 @@ class MachineAdmin(FactsAdmin):
             request,
             rows,
             action="revoke",
-            title=_("Cut machines off"),
+            title=_("Disconnect machines"),
             warning=_(
-                "Their secrets are void at once and their tasks are placed elsewhere; they may join again."
+                "Their secrets end at once and their tasks are placed elsewhere. The machines can join again."
             ),
             act=lambda row, reason: machine_revoke(principal=principal, machine=row, reason=reason),
         )
@@ -204,7 +210,7 @@ class MachineAdmin(FactsAdmin):
             rows,
             action="remove",
             title=_("Remove machines"),
-            warning=_("They are forgotten for good and their secrets are void. Drain them first."),
+            warning=_("They are removed permanently and their secrets end. Drain them first."),
             act=lambda row, reason: machine_remove(principal=principal, machine=row, reason=reason),
         )
 
@@ -214,4 +220,4 @@ class MachineAdmin(FactsAdmin):
     quarantine_keep.short_description = gettext_lazy("Quarantine: keep")
     rotate.short_description = gettext_lazy("New secret")
     revoke.short_description = gettext_lazy("Revoke secret")
-    remove.short_description = gettext_lazy("Remove for good")
+    remove.short_description = gettext_lazy("Remove permanently")

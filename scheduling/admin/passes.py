@@ -142,7 +142,7 @@ def _bars(kept: Sequence[Pass]) -> list[PassBar]:
 
 def _queues(cell: Cell) -> dict[str, Any]:
     return {
-        "headers": [_("band"), _("priority"), _("jobs"), _("tasks"), _("the oldest has waited")],
+        "headers": [_("band"), _("priority"), _("jobs"), _("tasks"), _("longest wait")],
         "rows": [
             [
                 queue.band,

@@ -26,8 +26,8 @@ from scheduling.models import Brake, Drain
 from scheduling.policy.brakes import BrakeKind, BrakeState
 
 WHAT = {
-    BrakeKind.LOST.value: gettext_lazy("placing tasks of vanished machines elsewhere"),
-    BrakeKind.STOPS.value: gettext_lazy("stopping tasks by the cell itself"),
+    BrakeKind.LOST.value: gettext_lazy("placing the tasks of lost machines elsewhere"),
+    BrakeKind.STOPS.value: gettext_lazy("automatic stops of tasks"),
 }
 
 
@@ -112,7 +112,7 @@ class DrainAdmin(FactsAdmin):
     def deadline_shown(self, drain: Drain) -> SafeString | str:
         if drain.deadline is None:
             return "–"
-        then = _("then budgets are broken") if drain.break_budgets else ""
+        then = _("then tasks are evicted despite their budgets") if drain.break_budgets else ""
         return format_html(
             '<div class="whitespace-nowrap">{} UTC</div><div class="whitespace-nowrap">{}</div>',
             f"{drain.deadline:%F %H:%M}", then,
@@ -126,7 +126,7 @@ class DrainAdmin(FactsAdmin):
             rows.select_related("machine__cell"),
             action="undrain",
             title=_("Undrain machines"),
-            warning=_("They take tasks again."),
+            warning=_("They can get tasks again."),
             act=lambda row, reason: machine_undrain(principal=principal, machine=row.machine, reason=reason),
         )
 
@@ -135,7 +135,7 @@ class DrainAdmin(FactsAdmin):
 
 class ReleaseForm(forms.Form):
     minutes = forms.IntegerField(
-        label=gettext_lazy("Minutes for which stops are not bounded"),
+        label=gettext_lazy("Minutes without a limit on stops"),
         initial=int(RELEASED_S // 60),
         min_value=1,
         max_value=1440,
@@ -186,8 +186,8 @@ class BrakeAdmin(FactsAdmin):
             action="release",
             title=_("Release brakes"),
             warning=_(
-                "The cell goes on: tasks of vanished machines are placed elsewhere at its rate, and tasks are stopped"
-                " without a bound for a while."
+                "The cell continues: it places the tasks of lost machines elsewhere at its rate, and for a while it"
+                " stops tasks without a limit."
             ),
             act=act,
             more=ReleaseForm,
@@ -201,14 +201,14 @@ class BrakeAdmin(FactsAdmin):
             rows.select_related("cell"),
             action="keep",
             title=_("Keep brakes"),
-            warning=_("They hold until what they are about is over, and alarm no more."),
+            warning=_("They stay on until their cause has ended, and raise no more alerts."),
             act=lambda row, reason: brake_keep(
                 principal=principal, cell=row.cell, kind=row.kind, reason=reason
             ),
         )
 
-    release.short_description = gettext_lazy("Release: let the cell go on")
-    keep.short_description = gettext_lazy("Keep: hold it")
+    release.short_description = gettext_lazy("Release: let the cell continue")
+    keep.short_description = gettext_lazy("Keep the brake on")
 
 
 def tell_held(request: HttpRequest, site: str) -> None:

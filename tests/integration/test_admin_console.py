@@ -179,7 +179,7 @@ def test_a_drain_has_a_deadline_and_its_page_tells_how_far_it_is(sre, world) -> 
     assert (
         f'max="{drain.tasks}" value="{drain.tasks}"' in page
     )  # the bar shows what its words count: tasks left
-    assert "then budgets are broken" in page
+    assert "then tasks are evicted despite their budgets" in page
     act(sre, "scheduling_drain", "undrain", drain, reason="disk is in")
     assert Machine.objects.get().state == "up"
 

@@ -318,7 +318,7 @@ def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings
     path = reverse("admin:scheduling_cell_change", args=[world.cell.pk])
     sre = portal_world.signed_in("sre")
     wakeups.client().delete(f"borg:reclaim:{world.cell.pk}")
-    assert "nobody has looked in the last minute" in sre.get(path).text
+    assert "no measurement in the last minute" in sre.get(path).text
     sums = dict.fromkeys(("cpu", "ram", "disk"), 0)
     utilisation.tell(
         world.cell.pk,

@@ -44,8 +44,8 @@ def test_a_setting_that_does_nothing_is_told() -> None:
         "BORG_CELL": "dev",
     }
     assert list(unheard(_OPTIONS, given)) == [
-        "BORG_DNS_HOST='::1' is not heard: make up sets it to 127.0.0.1.",
-        "BORG_DNS_TLL is no setting; did you mean BORG_DNS_TTL?",
+        "BORG_DNS_HOST='::1' has no effect: make up sets it to 127.0.0.1.",
+        "BORG_DNS_TLL is not a setting; did you mean BORG_DNS_TTL?",
     ]
 
 

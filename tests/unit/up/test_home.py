@@ -44,7 +44,7 @@ def test_a_second_start_names_the_first(home: Home) -> None:
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(HomeError, match=r"is no BORG_HOME and not empty \(it holds thesis.tex\)"):
+    with pytest.raises(HomeError, match=r"is not a BORG_HOME and not empty \(it contains thesis.tex\)"):
         Home(tmp_path).prepare()
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
 
