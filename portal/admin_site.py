@@ -125,15 +125,15 @@ class SreSite(UnfoldAdminSite):
         return super().index(request, extra_context)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
-        """The console's own Content-Security-Policy, for each of its pages."""
+        """Add the console's own Content-Security-Policy to each page."""
         return csp_replace(CONSOLE)(super().admin_view(view, cacheable))
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Without unfold's palette, which it would write into a <style> element: `colours.css` has it."""
+        """Return the context without unfold's palette, because `colours.css` replaces its <style> element."""
         return {**super().each_context(request), "colors": None}
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
-        """By what an SRE looks for, not by app; only what this one may see."""
+        """Return the links that this user may see, grouped by subject instead of by app."""
         groups = []
         for title, items in _SIDEBAR:
             links = [

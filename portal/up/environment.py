@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from portal.settings.environment import complaints
 from portal.up.options import CELL, OptionError, Options
 
-# What a process inherits from whoever typed `make up`; nothing else, so that a start does not depend on a shell.
+# Variables that a process inherits from the shell of `make up`; no others, so that a start does not depend on a shell.
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "NUMBA_CACHE_DIR", "PYTHONPATH")
 # Settings of the operator's that pass through to the server's processes.
 _TUNABLE = (
@@ -106,7 +106,7 @@ def unheard(options: Options, inherited: Mapping[str, str]) -> Iterator[str]:
 
 
 def check(options: Options, inherited: Mapping[str, str]) -> None:
-    """Raises `OptionError` for what the server's processes would be told, and could not start with."""
+    """Raises `OptionError` for settings with which the server's processes could not start."""
     env = environment(options, inherited, database_url="", redis_url="", secret_key="")
     if told := list(complaints({name: env[name] for name in env.keys() & inherited.keys()})):
         raise OptionError("\n".join(told))

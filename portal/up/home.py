@@ -106,7 +106,7 @@ class Home:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the home alone. Raises `HomeError` naming the pid of who holds it."""
+        """Hold the home alone. Raises `HomeError` with the pid of the process that holds it."""
         with self._usable():
             self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

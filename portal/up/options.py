@@ -1,4 +1,4 @@
-"""What `make up` may be told: by the environment, checked here, once."""
+"""Options of `make up`, read from the environment and checked here once."""
 
 from __future__ import annotations
 

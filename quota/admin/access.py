@@ -1,4 +1,4 @@
-"""Who may do what beyond their role, and with which tokens."""
+"""Permissions of users beyond their role, and with which tokens."""
 
 from __future__ import annotations
 

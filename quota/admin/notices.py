@@ -1,4 +1,4 @@
-"""What people are told, where it goes, and how far it got. SREs set up their own channels in the portal."""
+"""Notifications, their channels, and how far they got. SREs set up their own channels in the portal."""
 
 from __future__ import annotations
 
