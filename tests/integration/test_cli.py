@@ -364,7 +364,7 @@ def test_waiting_for_an_end_tells_a_failure_from_a_success(ann, cell) -> None:
     assert (document["code"], "`borgctl why cc/ubar/bad`" in sentence) == ("job-failed", True)
     assert ann.json("wait", "good", "--for", "done")["outcome"] == "finished"
     sentence, document = ann.failing("wait", "good")
-    assert (document["code"], "is over (finished)" in sentence) == ("job-ended", True)
+    assert (document["code"], "has ended (finished)" in sentence) == ("job-ended", True)
 
 
 def test_waiting_for_names_asks_the_resolver_how_far_they_are(ann, cell, dns_port) -> None:
