@@ -50,7 +50,7 @@ def master_run(cell: str, scheduler: str = DEFAULT.name, passed_on: int = _PASSE
     while master.run(SLICE_S):
         if _ask_for(cell, wanted, expires=_STALE_S, passed_on=0):
             return
-        log.warning("the broker is away; the master goes on", cell=cell, scheduler=scheduler)
+        log.warning("the Celery broker is unreachable; the master continues", cell=cell, scheduler=scheduler)
     if master.wanted and passed_on < _PASSED_ON:
         time.sleep(_PASS_ON_S)  # the other waits for work by then
         _ask_for(cell, wanted, expires=_STALE_S, passed_on=passed_on + 1)
@@ -70,7 +70,7 @@ def masters_ensure() -> None:
 def usage_drop_old() -> None:
     """Forget windows of usage whose time is over."""
     if dropped := usage_windows.drop_old(keep_hours=settings.BORG_USAGE_KEEP_HOURS, now=timezone.now()):
-        log.info("usage forgotten", partitions=dropped)
+        log.info("old usage partitions deleted", partitions=dropped)
 
 
 @shared_task(name="scheduling.capacity_samples", ignore_result=True)
@@ -80,7 +80,7 @@ def capacity_samples() -> None:
     for cell in Cell.objects.order_by("id"):
         capacity.capacity_sample(cell, now=now)
     if dropped := capacity.samples_drop_old(now=now):
-        log.info("samples of capacity forgotten", rows=dropped)
+        log.info("old capacity samples deleted", rows=dropped)
 
 
 @shared_task(name="scheduling.usage.metering", ignore_result=True)
@@ -100,7 +100,7 @@ def lapses_run() -> None:
     lapses_watch()
     for cell in Cell.objects.order_by("id"):
         if dropped := [*quota_expiry.lapses_drop(cell), *spent_budgets.spent_budgets_drop(cell)]:
-            log.info("jobs lowered to the free priority", cell=cell.name, jobs=[job.name for job in dropped])
+            log.info("jobs demoted to the free priority", cell=cell.name, jobs=[job.name for job in dropped])
 
 
 @shared_task(name="scheduling.failing_jobs", ignore_result=True)
@@ -128,7 +128,7 @@ def packages_sweep() -> None:
         try:
             gone = sweep.packages_sweep(cell)
         except StoreAway as error:
-            log.warning("package store away", cell=cell.name, error=str(error))
+            log.warning("package store unreachable", cell=cell.name, error=str(error))
             return
         if gone:
             log.info("packages swept", cell=cell.name, archives=gone)
@@ -138,7 +138,7 @@ def packages_sweep() -> None:
 def shells_sweep() -> None:
     closed = shells.shells_sweep()
     if closed:
-        log.info("shells of portals that died closed", number=closed)
+        log.info("shells of dead portals closed", number=closed)
 
 
 def _ask_for(cell: str, scheduler: Scheduler, *, expires: float, passed_on: int = _PASSED_ON) -> bool:

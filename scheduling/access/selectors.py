@@ -130,7 +130,11 @@ def jobs_visible(
     for label in labels:
         key, equals, value = label.partition("=")
         if not equals:
-            raise Rejected("invalid", f"label: {label!r}; write key=value", fields={"label": "no key=value"})
+            raise Rejected(
+                "invalid",
+                f"label: {label!r} is not of the form key=value; write key=value",
+                fields={"label": "write key=value"},
+            )
         rows = rows.filter(labels__contains={key: value})
     return rows.order_by("id")
 
@@ -249,4 +253,8 @@ def _tasks_there() -> Coalesce:
 
 def _check_state(state: str, known: list[str]) -> None:
     if state not in known:
-        raise Rejected("invalid", f"state: {state!r}; one of {', '.join(known)}", fields={"state": "unknown"})
+        raise Rejected(
+            "invalid",
+            f"state: {state!r} is unknown; give one of {', '.join(known)}",
+            fields={"state": "unknown"},
+        )

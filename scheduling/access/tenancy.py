@@ -34,6 +34,6 @@ def own_tenant(principal: Principal) -> str:
     known = ", ".join(sorted(principal.roles))
     raise Rejected(
         "invalid-spec",
-        "tenant: say for which tenant" + (f", one of {known}" if known else ""),
-        fields={"tenant": "is missing; give it"},
+        "tenant: it is missing; name the tenant" + (f", one of {known}" if known else ""),
+        fields={"tenant": "is missing; name the tenant"},
     )

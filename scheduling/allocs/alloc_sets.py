@@ -103,7 +103,7 @@ def refusal(job_spec: spec.JobSpecification, alloc_set: spec.JobSpecification | 
         )
         return Rejected(
             "no-such-alloc-set",
-            f"alloc_set: {told}; submit it first (kind: AllocSet), or leave alloc_set out",
+            f"alloc_set: {told}; submit the alloc set first (kind: AllocSet), or remove alloc_set",
             fields={"alloc_set": told},
         )
     problems = misfits(alloc_set, job_spec)
@@ -141,7 +141,7 @@ def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
         problems = misfits(alloc_set, parser.load(row.spec, extra=alloc_set.extra))
         if problems:
             path, what = next(iter(problems.items()))
-            told = f"job {row.job.name} lives there, and would fit no more ({path}: {what})"
+            told = f"job {row.job.name} runs in it and would no longer fit ({path}: {what})"
             raise _in_use(job, [row.job.name], told)
     held = _held(job)
     names = (*NAMES, *alloc_set.extra)
@@ -149,7 +149,7 @@ def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
         if position != PORTS and used > room:
             extra = alloc_set.extra
             told = (
-                f"its tasks inside hold {describe(position, used, extra=extra)} of {names[position]}, and all allocs"
+                f"the tasks in it use {describe(position, used, extra=extra)} of {names[position]}, and all allocs"
                 f" together would have {describe(position, room, extra=extra)}; make"
                 f" {_listed([inner.name for inner in inside])} smaller first"
             )

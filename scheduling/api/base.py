@@ -1,4 +1,4 @@
-"""What the views share: how a cell, a job and a page are found, how bodies and switches are read."""
+"""Common parts of the REST views: they find cells and jobs, build pages, and validate bodies and queries."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ from scheduling.models import Cell, Event, Job
 
 
 class BodyParser(BaseParser):
-    """The body as bytes, within the size this server reads; job files have a reader of their own."""
+    """Return the body as bytes, up to the largest size that the server accepts. `spec.parser` decodes job files."""
 
     media_type = "application/json"
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> bytes:
         body: bytes = parser_context["request"]._request.body
-        if (
-            len(body) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        ):  # it came in parts, without saying how long it is
+        if len(body) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:  # a chunked request has no Content-Length
             raise RequestDataTooBig
         return body
 
@@ -44,10 +42,14 @@ class CellView(RehearsedView):
         super().initial(request, *args, **kwargs)
         for name, value in (*kwargs.items(), *request.query_params.items()):
             if "\x00" in str(value):  # PostgreSQL has no such character
-                raise Rejected("invalid", f"{name}: holds a NUL character", fields={name: "NUL character"})
+                raise Rejected(
+                    "invalid",
+                    f"{name}: the value contains a NUL character; remove it",
+                    fields={name: "contains a NUL character; remove it"},
+                )
 
     def principal(self) -> Principal:
-        """Who asks. The default permission lets nobody anonymous in."""
+        """Return the caller. The default permission rejects anonymous requests."""
         assert isinstance(self.request.auth, Principal)
         return self.request.auth
 
@@ -58,12 +60,12 @@ class CellView(RehearsedView):
         return selectors.job_named(self.principal(), self.cell(cell), tenant, job)
 
     def page(self, rows: QuerySet, serializer: type[serializers.Serializer], **context: Any) -> Response:
-        """One page of rows that are ordered by id."""
+        """Return one page of rows, ordered by id."""
         return paged(self, rows, lambda found: serializer(found, many=True, context=context).data)
 
 
 class EventPaging(DescribedPaging, BasePagination):
-    """Pages of the journal, newest first, by place: thousands of events may share one revision."""
+    """Pages of the journal, newest first. A cursor holds revision and seq, because many events can share a revision."""
 
     def paginate_queryset(
         self, queryset: QuerySet[Event], request: Request, view: APIView | None = None
@@ -86,18 +88,18 @@ class EventPaging(DescribedPaging, BasePagination):
 
 
 def valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any]:
-    """The validated body. Unknown fields are refused: a misspelt one must not pass in silence."""
+    """Return the validated body. Unknown fields are rejected, so that the caller notices a misspelt name."""
     given = serializer(data=data)
     given.is_valid(raise_exception=True)
     unknown = sorted(set(data) - set(given.fields)) if isinstance(data, dict) else []
     if unknown:
         known = ", ".join(given.fields)
-        raise exceptions.ValidationError(dict.fromkeys(unknown, f"unknown field; there is {known}"))
+        raise exceptions.ValidationError(dict.fromkeys(unknown, f"unknown field; known fields: {known}"))
     return dict(given.validated_data)
 
 
 def whole(request: Request, name: str, default: int, *, low: int, high: int) -> int:
-    """A whole number from the query. Raises `Rejected` naming it."""
+    """Return an integer from the query. Raises `Rejected`, which names the parameter."""
     given = request.query_params.get(name, "")
     if not given:
         return default
@@ -107,7 +109,9 @@ def whole(request: Request, name: str, default: int, *, low: int, high: int) -> 
         number = low - 1
     if not low <= number <= high:
         raise Rejected(
-            "invalid", f"{name}: {given[:50]!r}; give {low} to {high}", fields={name: f"{low} to {high}"}
+            "invalid",
+            f"{name}: {given[:50]!r} is not accepted; give an integer from {low} to {high}",
+            fields={name: f"give an integer from {low} to {high}"},
         )
     return number
 
@@ -116,6 +120,8 @@ def _place(cursor: str) -> tuple[int, int]:
     revision, _, seq = cursor.partition(".")
     if not (revision.isdecimal() and seq.isdecimal() and len(revision) <= 18 and len(seq) <= 9):
         raise Rejected(
-            "invalid", f"cursor: {cursor[:50]!r}; take it from `next`", fields={"cursor": "malformed"}
+            "invalid",
+            f"cursor: {cursor[:50]!r} is malformed; use the one in `next`",
+            fields={"cursor": "malformed"},
         )
     return int(revision), int(seq)

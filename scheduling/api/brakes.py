@@ -1,4 +1,4 @@
-"""REST of a cell's brakes: what it would do and doesn't, until an SRE says so."""
+"""REST views of a cell's brakes. A brake holds back an action of the cell until an SRE releases it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ from scheduling.models import Brake
 
 
 class BrakeSerializer(serializers.Serializer):
-    brake = serializers.CharField(source="kind", help_text="lost: rescheduling; stops: by the cell itself.")
+    brake = serializers.CharField(
+        source="kind",
+        help_text="lost: rescheduling of tasks from vanished machines; stops: tasks that the cell itself stops.",
+    )
     state = serializers.CharField(help_text="open, bounded, held, released or kept.")
     since = serializers.DateTimeField(allow_null=True)
-    tasks_held = serializers.IntegerField(source="wanted", help_text="Tasks that it holds back.")
+    tasks_held = serializers.IntegerField(
+        source="wanted", help_text="Number of tasks that the brake holds back."
+    )
     detail = serializers.CharField()
     decided_by = serializers.CharField()
-    until = serializers.DateTimeField(allow_null=True, help_text="How long an SRE's release holds.")
+    until = serializers.DateTimeField(allow_null=True, help_text="When the SRE's release ends.")
 
 
 class KeepSerializer(serializers.Serializer):
@@ -31,21 +36,21 @@ class KeepSerializer(serializers.Serializer):
 
 class ReleaseSerializer(KeepSerializer):
     seconds = serializers.FloatField(
-        default=RELEASED_S, min_value=1, help_text="Of stops: how long they are not bounded."
+        default=RELEASED_S, min_value=1, help_text="For `stops`: how long the release lasts, in seconds."
     )
 
 
 class BrakesView(CellView):
     @extend_schema(operation_id="brakes_list", responses=BrakeSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
-        """Both brakes of the cell."""
+        """List both brakes of the cell."""
         return Response(BrakeSerializer(selectors.brakes_of(self.cell(cell)), many=True).data)
 
 
 class BrakeReleaseView(CellView):
     @extend_schema(operation_id="brakes_release", request=ReleaseSerializer, responses=BrakeSerializer)
     def post(self, request: Request, cell: str, brake: str) -> Response:
-        """Let the cell go on: place tasks of vanished machines elsewhere, or stop more than it may by itself."""
+        """Release the brake: the cell reschedules tasks of vanished machines, or stops more tasks than its limit."""
         given = valid(ReleaseSerializer, request.data)
         return _shown(brake_release(principal=self.principal(), cell=self.cell(cell), kind=brake, **given))
 
@@ -53,7 +58,7 @@ class BrakeReleaseView(CellView):
 class BrakeKeepView(CellView):
     @extend_schema(operation_id="brakes_keep", request=KeepSerializer, responses=BrakeSerializer)
     def post(self, request: Request, cell: str, brake: str) -> Response:
-        """Hold it: the cell doesn't go on until what this is about is over."""
+        """Keep the brake on: the cell does not continue until the cause of the brake has ended."""
         given: dict[str, Any] = valid(KeepSerializer, request.data)
         return _shown(brake_keep(principal=self.principal(), cell=self.cell(cell), kind=brake, **given))
 

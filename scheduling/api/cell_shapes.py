@@ -1,4 +1,4 @@
-"""The shapes of answers about cells and machines, and of bodies that ask for their change."""
+"""Serializers for cells and machines, and for requests that change them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CellSerializer(serializers.ModelSerializer):
 
 
 class CellDetailSerializer(CellSerializer):
-    """`machines`, `tasks`, `jobs`: numbers by state; of the jobs that the caller may see."""
+    """`machines`, `tasks` and `jobs` are counts per state. Tasks and jobs count only if the caller may see the job."""
 
     machines = serializers.DictField(child=serializers.IntegerField(), source="counts.machines")
     tasks = serializers.DictField(child=serializers.IntegerField(), source="counts.tasks")
@@ -51,28 +51,29 @@ class ReasonSerializer(serializers.Serializer):
 class GrowSerializer(serializers.Serializer):
     capacity = serializers.DictField(
         child=serializers.JSONField(),
-        help_text="By resource, as job files spell quantities: 64, 256Gi. What is not named stays as it is.",
+        help_text="Capacity per resource, written as in job files: 64, 256Gi. Resources that you omit do not change.",
     )
 
 
 class DrainSerializer(ReasonSerializer):
     deadline_s = serializers.FloatField(
-        required=False, allow_null=True, default=None, help_text="Seconds by which they should be empty."
+        required=False, allow_null=True, default=None, help_text="Seconds until the machines should be empty."
     )
     break_budgets = serializers.BooleanField(
-        default=False, help_text="At the deadline tasks leave whatever their jobs' budgets say."
+        default=False,
+        help_text="At the deadline, evict the remaining tasks even beyond the disruption budgets of their jobs.",
     )
     confirm = serializers.IntegerField(
         required=False, allow_null=True, default=None, min_value=0,
-        help_text="How many tasks may leave, where that is much of the cell.",
+        help_text="Number of tasks that may stop. Required if they are a large share of the cell.",
     )  # fmt: skip
 
 
 class NewJoinTokenSerializer(serializers.Serializer):
     uses = serializers.IntegerField(default=1, min_value=1, max_value=1_000_000)
-    ttl_s = serializers.FloatField(default=3600.0, min_value=1, help_text="Seconds until it expires.")
+    ttl_s = serializers.FloatField(default=3600.0, min_value=1, help_text="Seconds until the token expires.")
 
 
 JoinTokenSerializer = inline_serializer(
-    "IssuedJoinToken", {"token": serializers.CharField(help_text="Shown this once.")}
+    "IssuedJoinToken", {"token": serializers.CharField(help_text="The token. It is shown only once.")}
 )

@@ -1,4 +1,4 @@
-"""REST of cells and their machines. Each view validates, calls, serialises."""
+"""REST views of cells and their machines. Each view validates, calls a service and serializes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from scheduling.machines.joining import join_token_issue
 from scheduling.machines.machines import machine_drain, machine_grow, machine_undrain
 from scheduling.models import Event, Job, Machine
 
-STATE = OpenApiParameter("state", OpenApiTypes.STR, description="Only those in this state.")
+STATE = OpenApiParameter("state", OpenApiTypes.STR, description="Return only items in this state.")
 
 
 class CellsView(CellView):
@@ -36,14 +36,14 @@ class CellsView(CellView):
 
     @extend_schema(operation_id="cells_list", responses=CellSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """All cells."""
+        """List all cells."""
         return self.page(selectors.cells_visible(self.principal()), CellSerializer)
 
 
 class CellDetailView(CellView):
     @extend_schema(operation_id="cells_get", responses=CellDetailSerializer)
     def get(self, request: Request, cell: str) -> Response:
-        """A cell, with numbers of its machines, and of the jobs and tasks one may see."""
+        """Return a cell with counts of its machines and of the jobs and tasks that you may see."""
         found = self.cell(cell)
         found.counts = selectors.cell_counts(self.principal(), found)
         return Response(CellDetailSerializer(found).data)
@@ -57,7 +57,7 @@ class CellEventsView(CellView):
         responses=EventSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
-        """What happened in the cell, newest first: to its machines, and to the jobs one may see."""
+        """List events of the cell's machines and of the jobs that you may see, newest first."""
         return events_page(self, selectors.events_of_cell(self.principal(), self.cell(cell)))
 
 
@@ -66,7 +66,7 @@ class JoinTokensView(CellView):
         operation_id="join_tokens_issue", request=NewJoinTokenSerializer, responses={201: JoinTokenSerializer}
     )
     def post(self, request: Request, cell: str) -> Response:
-        """A token with which machines join the cell. Shown this once."""
+        """Issue a token with which machines join the cell. The token is shown only once."""
         found = self.cell(cell)
         given = valid(NewJoinTokenSerializer, request.data)
         token = join_token_issue(principal=self.principal(), cell=found, **given)
@@ -82,7 +82,7 @@ class MachinesView(CellView):
         responses=MachineSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
-        """The machines of a cell."""
+        """List the machines of a cell."""
         found = self.cell(cell)
         rows = selectors.machines_of(found, state=request.query_params.get("state", ""))
         return self.page(rows, MachineSerializer, extra=found.extra_resources)
@@ -91,14 +91,14 @@ class MachinesView(CellView):
 class MachineView(CellView):
     @extend_schema(operation_id="machines_get", responses=MachineSerializer)
     def get(self, request: Request, cell: str, hostname: str) -> Response:
-        """One machine."""
+        """Return one machine."""
         return machine_answer(selectors.machine_named(self.cell(cell), hostname))
 
 
 class MachineDrainView(CellView):
     @extend_schema(operation_id="machines_drain", request=DrainSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Send the machine's tasks elsewhere and give it no new ones."""
+        """Drain the machine: evict its tasks and place no new ones on it."""
         machine = selectors.machine_named(self.cell(cell), hostname)
         given = valid(DrainSerializer, request.data)
         machine_drain(principal=self.principal(), machine=machine, **given)
@@ -108,7 +108,7 @@ class MachineDrainView(CellView):
 class MachineUndrainView(CellView):
     @extend_schema(operation_id="machines_undrain", request=ReasonSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Let a drained machine have tasks again."""
+        """End the drain, so that the machine receives tasks again."""
         machine = selectors.machine_named(self.cell(cell), hostname)
         reason = valid(ReasonSerializer, request.data)["reason"]
         machine_undrain(principal=self.principal(), machine=machine, reason=reason)
@@ -118,7 +118,7 @@ class MachineUndrainView(CellView):
 class MachineGrowView(CellView):
     @extend_schema(operation_id="machines_grow", request=GrowSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Let more of the machine count than it joined with, such as what it says in its attribute
+        """Raise the capacity that the machine joined with, for example to the amount in its attribute
         `capacity.claimed`."""
         machine = selectors.machine_named(self.cell(cell), hostname)
         capacity = valid(GrowSerializer, request.data)["capacity"]
@@ -129,7 +129,7 @@ class MachineGrowView(CellView):
 class MachineRotateView(CellView):
     @extend_schema(operation_id="machines_rotate", request=ReasonSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Let the machine have a new secret at its next poll. The old one is void once the new one was used."""
+        """Replace the machine's secret at its next poll. The old secret is valid until the new one is first used."""
         machine = selectors.machine_named(self.cell(cell), hostname)
         reason = valid(ReasonSerializer, request.data)["reason"]
         machine_rotate(principal=self.principal(), machine=machine, reason=reason)
@@ -139,7 +139,7 @@ class MachineRotateView(CellView):
 class MachineRevokeView(CellView):
     @extend_schema(operation_id="machines_revoke", request=ReasonSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Cut the machine off at once: no secret of it opens the link until it joins again. Its tasks are placed
+        """Disconnect the machine at once and invalidate its secrets until it joins again. Its tasks are placed
         elsewhere."""
         machine = selectors.machine_named(self.cell(cell), hostname)
         reason = valid(ReasonSerializer, request.data)["reason"]
@@ -152,7 +152,7 @@ def machine_answer(machine: Machine) -> Response:
 
 
 def events_page(view: CellView, rows: QuerySet[Event]) -> Response:
-    """A page of events with the names of what they are about: two queries more."""
+    """Return a page of events with the names of their jobs and machines. This takes two more queries."""
     return paged(view, rows, lambda found: EventSerializer(found, many=True, context=event_names(found)).data)
 
 

@@ -1,4 +1,4 @@
-"""The shapes of verdicts: what a submission or change did, or would do, and why not."""
+"""Serializers for the result of a submission or change: what it did or would do, or why it was rejected."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class SharesSerializer(serializers.Serializer):
 
 
 class ChangeSerializer(serializers.Serializer):
-    """What a submission or change does, or with `dry_run` and in plans would do.
+    """The effect of a submission or change. With `dry_run`, and in plans, the effect that it would have.
 
-    `tasks`: how many are added, removed, restarted, changed in place, kept; `ranges`: which, as [first, last].
+    `tasks` counts the tasks that are added, removed, restarted, changed in place and kept. `ranges` lists their
+    indexes as pairs [first, last].
     """
 
     outcome = serializers.ChoiceField(["submitted", "updated", "unchanged", "refused"])
@@ -43,15 +44,15 @@ class ChangeSerializer(serializers.Serializer):
     max_down = serializers.IntegerField()
     problem = ProblemSerializer(allow_null=True)
     job = JobSerializer(allow_null=True)
-    guidance = FitSerializer(many=True, help_text="Of plans: whether its tasks would fit.")
+    guidance = FitSerializer(many=True, help_text="In plans: whether the tasks would fit.")
     names = serializers.ListField(
         child=serializers.CharField(),
-        help_text="What changes for who asks for the job by name, at once: times, weights, its service.",
+        help_text="Changes that take effect at once for clients that look up the job's name: TTL, weights, service.",
     )
 
 
 class VerdictSerializer(serializers.Serializer):
-    """On one job of a bulk. `uid` of the job that is live by it."""
+    """The result for one job of a bulk request. `uid` is the id of the live job."""
 
     name = serializers.CharField()
     tenant = serializers.CharField()
@@ -86,7 +87,7 @@ def problem_document(refused: Rejected) -> dict[str, Any]:
 def change_document(
     plan: JobPlan, outcome: str, *, rehearsed: bool, job: Job | None, extra: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """`extra`: the cell's own resources, for what plans say of them."""
+    """Return the REST document of a change. `extra` names the cell's own resources, which guidance mentions."""
     return {
         "outcome": outcome,
         "dry_run": rehearsed,

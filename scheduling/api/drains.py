@@ -1,4 +1,4 @@
-"""REST of drains: many machines at once, and how far each has come."""
+"""REST views of drains: start a drain of many machines, and read the progress of each."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MOST = 5_000
 
 
 class WaitingSerializer(serializers.Serializer):
-    job = serializers.CharField(help_text="`tenant/job` whose budget is used up.")
-    tasks = serializers.IntegerField(help_text="Tasks there that wait for it.")
-    may = serializers.IntegerField(help_text="How many of the job's tasks may be down at once.")
-    down = serializers.IntegerField(help_text="How many are.")
+    job = serializers.CharField(help_text="`tenant/job` whose disruption budget is used up.")
+    tasks = serializers.IntegerField(help_text="Tasks of this job on the machine that wait for the budget.")
+    may = serializers.IntegerField(help_text="Number of the job's tasks that may be down at once.")
+    down = serializers.IntegerField(help_text="Number of the job's tasks that are down now.")
 
 
 class DrainProgressSerializer(serializers.Serializer):
@@ -36,17 +36,23 @@ class DrainProgressSerializer(serializers.Serializer):
     began_at = serializers.DateTimeField(source="drain.began_at")
     deadline = serializers.DateTimeField(source="drain.deadline", allow_null=True)
     break_budgets = serializers.BooleanField(
-        source="drain.break_budgets", help_text="Past the deadline tasks leave whatever budgets say."
+        source="drain.break_budgets",
+        help_text="After the deadline, the remaining tasks are evicted even if this exceeds disruption budgets.",
     )
     overdue = serializers.BooleanField()
-    done = serializers.BooleanField(help_text="Nothing is on the machine any more.")
+    done = serializers.BooleanField(help_text="True when the machine is empty.")
     tasks_at_beginning = serializers.IntegerField(source="drain.tasks")
     tasks_left = serializers.IntegerField(source="left")
-    tasks_leaving = serializers.IntegerField(source="leaving", help_text="Of those, at the cell's rate.")
-    tasks_stopping = serializers.IntegerField(
-        source="stopping", help_text="Beside those left: sent away, and not yet reported gone."
+    tasks_leaving = serializers.IntegerField(
+        source="leaving", help_text="Of `tasks_left`: tasks that are evicted next, at the cell's rate."
     )
-    waiting = WaitingSerializer(many=True, help_text="Of those, the ones held up by a budget, by job.")
+    tasks_stopping = serializers.IntegerField(
+        source="stopping",
+        help_text="Evicted tasks whose processes have not ended yet. Not part of `tasks_left`.",
+    )
+    waiting = WaitingSerializer(
+        many=True, help_text="Of `tasks_left`: tasks that wait for a disruption budget, per job."
+    )
 
 
 class DrainManySerializer(DrainSerializer):
@@ -63,7 +69,7 @@ class DrainsView(CellView):
         responses=DrainProgressSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
-        """Machines that drain: how many tasks are left on each, and whose budget they wait for."""
+        """List the machines that drain, with the tasks left on each and the disruption budgets that they wait for."""
         found = self.cell(cell)
 
         def shown(rows: list[Drain]) -> Any:
@@ -80,7 +86,7 @@ class MachinesDrainView(CellView):
         responses=DrainProgressSerializer(many=True),
     )
     def post(self, request: Request, cell: str) -> Response:
-        """Empty several machines: by name, a rack, a power domain. All or none; they share their jobs' budgets."""
+        """Drain several machines, chosen by name, rack or power domain. Either all of them drain or none does."""
         found = self.cell(cell)
         given = valid(DrainManySerializer, request.data)
         wanted = {name: given.pop(name) for name in ("machines", "rack", "power_domain") if name in given}
@@ -97,7 +103,7 @@ def _chosen(
 ) -> list[Machine]:
     """Raises `Rejected` unless exactly one way to choose is given and finds some machine."""
     if sum(map(bool, (machines, rack, power_domain))) != 1:
-        what = "give one of machines, rack, power_domain"
+        what = "give exactly one of machines, rack and power_domain"
         raise Rejected("invalid", what, fields=dict.fromkeys(("machines", "rack", "power_domain"), what))
     if machines:
         return _named(cell, machines)
@@ -105,17 +111,18 @@ def _chosen(
     field, value = ("rack", rack) if rack else ("power_domain", power_domain)
     found = list(rows.filter(**{field: value}).order_by("id")[: MOST + 1])
     if not 1 <= len(found) <= MOST:
-        what = f"{value!r} has {len(found) or 'no'} machines; one drains at most {MOST} at once"
+        found_number = f"more than {MOST}" if found else "no"
+        what = f"{value!r} has {found_number} machines; choose one that has 1 to {MOST}"
         raise Rejected("invalid", f"{field}: {what}", fields={field: what})
     return found
 
 
 def _named(cell: Cell, hostnames: list[str]) -> list[Machine]:
     if len(hostnames) > MOST:
-        what = f"{len(hostnames)} are named; one drains at most {MOST} at once"
+        what = f"the request names {len(hostnames)} machines; name at most {MOST}"
         raise Rejected("invalid", f"machines: {what}", fields={"machines": what})
     found = list(Machine.objects.filter(cell=cell, hostname__in=hostnames).order_by("id"))
     if unknown := sorted(set(hostnames) - {machine.hostname for machine in found}):
-        what = f"no machine {', '.join(unknown[:5])}"
+        what = f"this cell has no machine {', '.join(unknown[:5])}; check the host names"
         raise Rejected("not-found", what, fields={"machines": what}, status=404)
     return found

@@ -1,4 +1,4 @@
-"""How REST tells why: verdicts on pending tasks, receipts of placements, and the events behind them."""
+"""Serializers of explanations: verdicts on pending tasks, receipts of placements, and the events that caused them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ KINDS = [kind.value for kind in ChangeKind]
 
 
 class RuledOutSerializer(serializers.Serializer):
-    """`machines` fell to `code` and to nothing before it. `wanted`, `largest`: in the units of the axis."""
+    """Machines that `code` was the first check to rule out. `wanted` and `largest` are in the unit of the resource."""
 
     code = serializers.ChoiceField(_CODES)
-    subject = serializers.CharField(help_text="Which resource or constraint.", allow_blank=True)
+    subject = serializers.CharField(help_text="The resource or constraint.", allow_blank=True)
     machines = serializers.IntegerField()
     wanted = serializers.IntegerField()
-    largest = serializers.IntegerField(help_text="The most that one of these machines has left.")
+    largest = serializers.IntegerField(help_text="The largest free amount on one of these machines.")
 
 
 class HardConstraintSerializer(serializers.Serializer):
@@ -36,29 +36,32 @@ class HardConstraintSerializer(serializers.Serializer):
 
 @extend_schema_field({"type": ["string", "integer"]})
 class _ToField(serializers.Field):
-    """A quantity or a text, as it is."""
+    """A quantity or a text, unchanged."""
 
     def to_representation(self, value: Any) -> Any:
         return value
 
 
 class ChangePartSerializer(serializers.Serializer):
-    """`subject`: a resource, an attribute, or a bound. `to`: what would do. `constraint`: the one in the way."""
+    """A change to a request. `subject`: a resource, an attribute or a bound. `to`: the value that would fit.
+
+    `constraint`: the constraint to replace or drop.
+    """
 
     kind = serializers.ChoiceField(KINDS)
     subject = serializers.CharField(allow_blank=True)
     to = _ToField()
     constraint = HardConstraintSerializer(allow_null=True)
-    instead = HardConstraintSerializer(
-        allow_null=True, help_text="What to ask for in its place, if anything."
-    )
+    instead = HardConstraintSerializer(allow_null=True, help_text="The constraint to use instead, if any.")
 
 
 class RequestChangeSerializer(ChangePartSerializer):
-    """The smallest change of its kind that would make it fit, and on how many machines."""
+    """The smallest change of its kind that makes the task fit, and the number of machines on which it then fits."""
 
     machines = serializers.IntegerField()
-    parts = ChangePartSerializer(many=True, help_text="Of a combined change, to be made together.")
+    parts = ChangePartSerializer(
+        many=True, help_text="The parts of a combined change. All of them are needed."
+    )
 
 
 class LackSerializer(serializers.Serializer):
@@ -68,24 +71,24 @@ class LackSerializer(serializers.Serializer):
 
 
 class NearestSerializer(serializers.Serializer):
-    """The machine that comes closest: what it lacks, which constraints it fails, which bounds are reached."""
+    """The machine that comes closest: the resources it lacks, the constraints it fails, the bounds it has reached."""
 
-    machine = serializers.CharField(allow_null=True, help_text="Its hostname; null where it has left.")
+    machine = serializers.CharField(allow_null=True, help_text="Host name; null if the machine was removed.")
     lacks = LackSerializer(many=True)
     fails = HardConstraintSerializer(many=True)
-    bounds = serializers.ListField(child=serializers.CharField(), help_text="Their codes.")
+    bounds = serializers.ListField(child=serializers.CharField(), help_text="Codes of the bounds.")
 
 
 class AheadSerializer(serializers.Serializer):
     tenant = serializers.CharField(
-        allow_blank=True, help_text="Empty for tenants whose jobs one may not see."
+        allow_blank=True, help_text="Empty for tenants whose jobs you may not see."
     )
     jobs = serializers.IntegerField()
     tasks = serializers.IntegerField()
 
 
 class PreemptionSerializer(serializers.Serializer):
-    """Machines where evicting lower priorities is not enough, and those that others hold for good."""
+    """Numbers of machines: where evicting lower priorities is not enough, and where no task may be evicted."""
 
     not_enough = serializers.IntegerField()
     held = serializers.IntegerField()
@@ -93,21 +96,23 @@ class PreemptionSerializer(serializers.Serializer):
 
 class ReclamationSerializer(serializers.Serializer):
     machines = serializers.IntegerField(
-        help_text="Where only limits are in the way: non-prod would have room."
+        help_text="Machines that only limits rule out: a non-prod task would fit."
     )
 
 
 class ExpectedSerializer(serializers.Serializer):
-    """When the next task of the class is likely to start, from the verdict on; null: no promise."""
+    """When the next task of the class is likely to start, in seconds after the verdict. Null: no forecast."""
 
     basis = serializers.ChoiceField([basis.value for basis in Basis])
     low_s = serializers.FloatField(allow_null=True)
     high_s = serializers.FloatField(allow_null=True)
-    ends = serializers.IntegerField(help_text="Tasks seen to end on machines that could hold it.")
+    ends = serializers.IntegerField(help_text="Number of tasks that ended on machines that could hold it.")
     window_s = serializers.FloatField()
-    room = serializers.FloatField(help_text="How many tasks of the class those made room for.")
-    least = serializers.FloatField(help_text="Tasks of its size that are tried before it, at least.")
-    ahead = serializers.FloatField(help_text="And at most: of those that compete for the same machines.")
+    room = serializers.FloatField(
+        help_text="Number of tasks of the class that fit in the capacity which those freed."
+    )
+    least = serializers.FloatField(help_text="Lower bound of the tasks of its size that are tried before it.")
+    ahead = serializers.FloatField(help_text="Upper bound: the tasks that compete for the same machines.")
 
 
 class ToldSerializer(serializers.Serializer):
@@ -120,18 +125,18 @@ class ToldSerializer(serializers.Serializer):
 
 
 class PendingClassSerializer(serializers.Serializer):
-    """Why a class of tasks is pending. `code`: the leading reason. `revision`: of the cell it was examined at."""
+    """Why a class of tasks is pending. `code`: the main reason. `revision`: the cell's revision at that time."""
 
     code = serializers.ChoiceField(_CODES, allow_blank=True)
     revision = serializers.IntegerField()
-    tasks = serializers.IntegerField(help_text="Of this job.")
-    machines = serializers.IntegerField(help_text="Of the cell.")
+    tasks = serializers.IntegerField(help_text="Tasks of this job in the class.")
+    machines = serializers.IntegerField(help_text="Machines of the cell.")
     ruled_out = RuledOutSerializer(many=True)
     nearest = NearestSerializer(allow_null=True)
     changes = RequestChangeSerializer(many=True)
-    never = serializers.BooleanField(help_text="No machine could hold one even if it were empty.")
-    ahead = serializers.IntegerField(help_text="Pending tasks that are tried first.")
-    ahead_of = AheadSerializer(many=True, help_text="The tenants with most of them.")
+    never = serializers.BooleanField(help_text="True if no machine could hold a task even if it were empty.")
+    ahead = serializers.IntegerField(help_text="Pending tasks that are tried before it.")
+    ahead_of = AheadSerializer(many=True, help_text="The tenants with most of these tasks.")
     ahead_tenants = serializers.IntegerField()
     preemption = PreemptionSerializer()
     reclamation = ReclamationSerializer()
@@ -141,7 +146,7 @@ class PendingClassSerializer(serializers.Serializer):
 
 
 class PartySerializer(serializers.Serializer):
-    """A task that took another's place, or lost its own. Of jobs one may not see only the priority is told."""
+    """A task that preempted another or was preempted. For jobs that you may not see, only the priority is shown."""
 
     job = serializers.CharField(allow_null=True, help_text="tenant/job")
     index = serializers.IntegerField(allow_null=True)
@@ -158,22 +163,26 @@ class RunnerUpSerializer(serializers.Serializer):
 
 
 class PlacementSerializer(serializers.Serializer):
-    """The receipt of a placement: why this machine, what else was considered, and whom it preempted."""
+    """The receipt of a placement: why the machine was chosen, the next best machines, and the preempted tasks."""
 
     machine = serializers.CharField()
     revision = serializers.IntegerField()
     time = serializers.DateTimeField()
     incarnation = serializers.IntegerField()
-    score = serializers.DictField(child=serializers.FloatField(), help_text="By part.")
+    score = serializers.DictField(child=serializers.FloatField(), help_text="Score per part.")
     total = serializers.FloatField()
     runners_up = RunnerUpSerializer(many=True)
     victims = PartySerializer(many=True)
-    packages_bytes = serializers.IntegerField(help_text="Of the packages that the task names; 0: none.")
-    present_bytes = serializers.IntegerField(help_text="Of those, what the machine had already.")
+    packages_bytes = serializers.IntegerField(
+        help_text="Size of the packages that the task names; 0 if it names none."
+    )
+    present_bytes = serializers.IntegerField(
+        help_text="The part of `packages_bytes` that the machine had already."
+    )
 
 
 class PreemptedSerializer(serializers.Serializer):
-    """The task lost its machine to a more urgent one."""
+    """A preemption: the task lost its machine to a task of higher priority."""
 
     machine = serializers.CharField()
     revision = serializers.IntegerField()
@@ -182,29 +191,31 @@ class PreemptedSerializer(serializers.Serializer):
 
 
 class CrashSerializer(serializers.Serializer):
-    """A task that keeps crashing. `machine`: null while it waits for another one."""
+    """A task that keeps crashing. `machine` is null while the task is pending."""
 
     index = serializers.IntegerField()
     machine = serializers.CharField(source="machine.hostname", default=None, allow_null=True)
-    restarts = serializers.IntegerField(help_text="On this machine.")
+    restarts = serializers.IntegerField(help_text="Restarts on this machine.")
     exit = ExitSerializer(allow_null=True, help_text="How its processes last ended.")
-    since = serializers.DateTimeField(help_text="Since when it is up, or is not.")
+    since = serializers.DateTimeField(help_text="When the task last came up or went down.")
 
 
 class WhySerializer(serializers.Serializer):
-    """Why a job, or one of its tasks, is where it is. `chain`: the event and its causes, newest first."""
+    """Why a job or a task is in its state. `chain`: the event that led to the state and its causes, newest first."""
 
     state = serializers.CharField()
     health = NullableJobHealthField(
-        allow_null=True, help_text="Of the job; null where a task was asked about."
+        allow_null=True, help_text="Health of the job; null in answers about one task."
     )
-    crashes = CrashSerializer(many=True, help_text="Its tasks that keep crashing, at most 20.")
+    crashes = CrashSerializer(many=True, help_text="Tasks that keep crashing, at most 20.")
     sentences = serializers.ListField(child=serializers.CharField())
-    verdicts = PendingClassSerializer(many=True, help_text="On tasks that are pending, one a class.")
+    verdicts = PendingClassSerializer(many=True, help_text="Verdicts on pending tasks, one per class.")
     verdict_revision = serializers.IntegerField(allow_null=True)
     score = serializers.DictField(
-        child=serializers.FloatField(), allow_null=True, help_text="By scorer, of the task's placement."
+        child=serializers.FloatField(),
+        allow_null=True,
+        help_text="Score of the task's placement, per scorer.",
     )
     placement = PlacementSerializer(allow_null=True)
-    preempted = PreemptedSerializer(allow_null=True, help_text="The last time that it was.")
+    preempted = PreemptedSerializer(allow_null=True, help_text="The task's most recent preemption.")
     chain = EventSerializer(many=True)

@@ -1,4 +1,4 @@
-"""Fields that many answers have."""
+"""Serializer fields that several answers share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.spec.job_spec import KINDS
 
 
 class Quantities(serializers.Field):
-    """A vector as an object: CPU in milli-cores, RAM and disk in bytes."""
+    """A resource vector as an object: CPU in millicores, RAM and disk in bytes."""
 
     def to_representation(self, value: list[int]) -> dict[str, int]:
         return as_mapping(value, extra=self.context.get("extra", ()))
@@ -24,9 +24,9 @@ Quantities = extend_schema_field({"type": "object", "additionalProperties": {"ty
 
 
 def _one_of(*values: str | None) -> type[serializers.CharField]:
-    """A text with few values, None among them where it may be null.
+    """Return a text field with the given values. `None` among them makes it nullable.
 
-    It is documented as constants, because OpenAPI's generator gives enumerations clashing names.
+    The schema lists constants, because the OpenAPI generator gives enumerations clashing names.
     """
     field = type("OneOf", (serializers.CharField,), {})
     kinds = ["string", "null"] if None in values else "string"

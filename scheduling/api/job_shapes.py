@@ -1,4 +1,4 @@
-"""The shapes of answers about jobs, and of small bodies. Job files have their own schema: `scheduling.api.jobfile`."""
+"""Serializers for jobs, and for small request bodies. The schema of job files is in `scheduling.api.jobfile`."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ class UpdateDetailSerializer(UpdateSerializer):
 
 
 class _JobsSerializer(serializers.ListSerializer):
-    """Reads the health of all jobs of a page at once."""
+    """Serializes a page of jobs, and reads the health of all of them at once."""
 
     def to_representation(self, data: Any) -> list[Any]:
         return super().to_representation(with_health(data))
 
 
 class JobSerializer(serializers.ModelSerializer):
-    """`tasks_up`: up, and healthy where a check is declared. `tasks_wanted`: what the spec in force asks for.
+    """`tasks_up`: tasks that run and pass their health check, if any. `tasks_wanted`: the number in the current spec.
 
     `health`: `failing` when no task is up and tasks crash, are unhealthy or have failed; `degraded` when some tasks are
     up and others are not; `starting` when tasks have machines and none is up yet. `tasks_crashing`: tasks whose
-    processes ended unasked and that have not run long enough since; `tasks_unhealthy`: tasks whose health check fails;
+    processes ended unexpectedly and have not run long enough since; `tasks_unhealthy`: tasks whose health check fails;
     `tasks_failed`: tasks that failed for good.
 
-    `requested` is what quota is charged with: nothing for a job inside an alloc set.
+    `requested` is the amount charged to quota. It is 0 for a job inside an alloc set.
     """
 
     cell = serializers.CharField(source="cell.name")
@@ -58,7 +58,7 @@ class JobSerializer(serializers.ModelSerializer):
         source="alloc_set.name",
         default=None,
         allow_null=True,
-        help_text="The alloc set that its tasks live in.",
+        help_text="The alloc set in which the job's tasks run.",
     )
     state = LifeField()
     health = JobHealthField(source="health.state")
@@ -70,7 +70,9 @@ class JobSerializer(serializers.ModelSerializer):
     tasks_unhealthy = serializers.IntegerField(source="health.troubles.unhealthy")
     tasks_failed = serializers.IntegerField(source="health.troubles.failed")
     update = serializers.SerializerMethodField()
-    revision = serializers.IntegerField(source="cell.revision", help_text="Of the cell, when this was read.")
+    revision = serializers.IntegerField(
+        source="cell.revision", help_text="The cell's revision when the job was read."
+    )
 
     class Meta:
         model = Job
@@ -96,7 +98,7 @@ class JobSerializer(serializers.ModelSerializer):
 
 
 class JobDetailSerializer(JobSerializer):
-    """`why`: sentences on what the job waits for. `spec`: its job file, every field present."""
+    """`why`: sentences that say what the job waits for. `spec`: its job file with all fields."""
 
     why = serializers.ListField(child=serializers.CharField(), source="told")
     spec = JobFileSerializer(source="file")
@@ -107,7 +109,7 @@ class JobDetailSerializer(JobSerializer):
 
 
 class VersionSerializer(serializers.ModelSerializer):
-    """`context["shown"]`: the job file as its reader may see it (`selectors.spec_shown`).
+    """A version of a spec. `context["shown"]` returns the job file as the caller may see it (`selectors.spec_shown`).
 
     A hidden value leaves the digest empty, because it would confirm a guess of the value.
     """
@@ -131,19 +133,19 @@ class VersionSerializer(serializers.ModelSerializer):
 class KillSerializer(serializers.Serializer):
     indexes = serializers.ListField(
         child=serializers.IntegerField(min_value=0, max_value=2**31 - 1), required=False, allow_null=True,
-        allow_empty=False, help_text="Only these tasks; without it the whole job.",
+        allow_empty=False, help_text="Kill only these tasks. Without it, the whole job is killed.",
     )  # fmt: skip
     reason = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
     confirm = serializers.IntegerField(
         required=False, allow_null=True, default=None, min_value=0,
-        help_text="How many running tasks may stop, where that is much of the cell.",
+        help_text="Number of running tasks that may stop. Required if they are a large share of the cell.",
     )  # fmt: skip
 
 
 KilledSerializer = inline_serializer(
     "Killed",
     {
-        "killed": serializers.IntegerField(help_text="Tasks that die by it."),
+        "killed": serializers.IntegerField(help_text="Number of tasks that are killed."),
         "dry_run": serializers.BooleanField(),
     },
 )

@@ -1,4 +1,4 @@
-"""The job file in OpenAPI: generated from the structs that read it, so that the two can't differ."""
+"""The OpenAPI schema of a job file, generated from the structs that parse it, so that both always agree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REF = "#/$defs/"
 
 
 class JobFileSerializer(serializers.Serializer):
-    """A job file as it was normalised; for the schema, the fields of `scheduling.spec.schema.JobFile`."""
+    """A normalized job file. Its schema has the fields of `scheduling.spec.schema.JobFile`."""
 
     def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
         return instance
@@ -33,16 +33,16 @@ class _JobFileSchema(OpenApiSerializerExtension):
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema of a job file, without references."""
+    """Return the JSON Schema of a job file, with all references resolved."""
     (job, task), known = msgspec.json.schema_components((JobFile, TaskFile), ref_template=_REF + "{name}")
     whole = _inline(job, known)
     of_task = _inline(task, known)
-    whole["description"] = "A job file, version borg/v1; the least is a name and a task's command."
-    of_task["description"] = "What each task runs, and what it needs."
+    whole["description"] = "A job file, version borg/v1. The minimum is a name and a task with a command."
+    of_task["description"] = "The command that each task runs, and the resources that it needs."
     whole["properties"]["task"] = of_task
     whole["properties"]["overrides"] = {
         "type": "object",
-        "description": "By index or range ('3', '0-9'): the part of the task that differs, merged (RFC 7396).",
+        "description": "Changes to `task` for an index or a range ('3', '0-9'), applied as a merge patch (RFC 7396).",
         "additionalProperties": {"type": "object"},
     }
     texts = {"type": "object", "additionalProperties": {"type": "string"}}

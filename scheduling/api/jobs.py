@@ -1,4 +1,4 @@
-"""REST of jobs: submitted, listed, changed, killed, explained. Each view validates, calls, serialises."""
+"""REST views of jobs. Each view validates the request, calls a service and serializes the result."""
 
 from __future__ import annotations
 
@@ -39,20 +39,25 @@ from scheduling.spec import parser
 CONFIRM = OpenApiParameter(
     "confirm",
     OpenApiTypes.INT,
-    description="How many running tasks may stop, where that is much of the cell.",
+    description="Number of running tasks that may stop. Required if they are a large share of the cell.",
 )
 _KEY = "Idempotency-Key"
 KEY = OpenApiParameter(
     _KEY,
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
-    description="One of your own, at most 64 characters. The same key of a tenant submits one job, and a request "
-    "that is repeated with it gets the same answer.",
+    description="A key that you choose, at most 64 characters. A tenant submits one job per key. A repeated request "
+    "with the same key gets the same answer.",
 )
 _FILTERS = [
-    OpenApiParameter("tenant", OpenApiTypes.STR, description="Only this tenant's."),
+    OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only jobs of this tenant."),
     OpenApiParameter("state", OpenApiTypes.STR, enum=["pending", "running", "dead", "live"]),
-    OpenApiParameter("label", OpenApiTypes.STR, many=True, description="key=value; repeat for more."),
+    OpenApiParameter(
+        "label",
+        OpenApiTypes.STR,
+        many=True,
+        description="Return only jobs with the label key=value. You can repeat it.",
+    ),
 ]
 
 
@@ -69,7 +74,7 @@ class JobsView(CellView):
         responses=JobSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
-        """The jobs one may see, dead ones too unless a state is given."""
+        """List the jobs that you may see. Dead jobs are included unless you give a state."""
         found = self.cell(cell)
         query = request.query_params
         rows = selectors.jobs_visible(
@@ -85,7 +90,7 @@ class JobsView(CellView):
         responses={200: ChangeSerializer, 201: ChangeSerializer},
     )
     def post(self, request: Request, cell: str) -> Response:
-        """Submit a job. Submitting an equal one again changes nothing; a different live one is a conflict."""
+        """Submit a job. If a live job of this name has the same spec, nothing changes; otherwise it is a conflict."""
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = jobs.spec_for(principal=self.principal(), cell=found, file=request.data)
         done = jobs.job_submit(
@@ -108,11 +113,15 @@ class BulkView(CellView):
         responses=BulkSerializer,
     )
     def post(self, request: Request, cell: str) -> Response:
-        """Submit many jobs: a verdict for each, in order, and what is refused hinders no other."""
+        """Submit many jobs. The answer has one result per job, in order. A rejected job does not affect the others."""
         found, rehearsed = self.cell(cell), dry_run(request)
         files = parser.decode(request.data)
         if not isinstance(files, list):
-            raise Rejected("invalid-spec", "the body is a list of job files", fields={"file": "no list"})
+            raise Rejected(
+                "invalid-spec",
+                "the body is not a list; send a list of job files",
+                fields={"file": "not a list"},
+            )
         verdicts = jobs.jobs_submit_bulk(
             principal=self.principal(), cell=found, files=files, dry_run=rehearsed
         )
@@ -141,7 +150,7 @@ class JobView(CellView):
 
     @extend_schema(operation_id="jobs_get", responses=JobDetailSerializer)
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """The live job of this name, or the last that had it, with its spec and what it waits for."""
+        """Return the live job of this name, or the last one, with its spec and the reasons why it waits."""
         found = self.job(cell, tenant, job)
         found.told = why.job_sentences(found)
         found.file = selectors.spec_shown(self.principal(), found, selectors.job_current_spec(found))
@@ -154,7 +163,7 @@ class JobView(CellView):
         responses={200: ChangeSerializer, 201: ChangeSerializer},
     )
     def put(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Let the job be so: submitted, updated, or left alone when it is so already. Idempotent."""
+        """Apply a job file: submit the job, update it, or change nothing if it has this spec already. Idempotent."""
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = _spec_of(self, found, tenant, job)
         live = _live(found, tenant, job)
@@ -162,13 +171,13 @@ class JobView(CellView):
         done = jobs.job_apply(
             principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed
         )
-        if done.outcome == "submitted" and live is not None:  # by an earlier request with this key
+        if done.outcome == "submitted" and live is not None:  # an earlier request with this key submitted it
             plan = plans.plan_between(None, job_spec)
         return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
 
     @extend_schema(operation_id="jobs_delete", parameters=[DRY_RUN, CONFIRM], responses=KilledSerializer)
     def delete(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Kill the job. Its name is free once its tasks are dead. Idempotent."""
+        """Kill the job. Its name can be used again when its tasks are dead. Idempotent."""
         confirm = whole(request, "confirm", 0, low=0, high=2**31 - 1)
         return _kill(self, self.job(cell, tenant, job), None, "", confirm=confirm)
 
@@ -179,7 +188,7 @@ class PlanView(CellView):
 
     @extend_schema(operation_id="jobs_plan", request=JobFileSerializer, responses=ChangeSerializer)
     def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """What submitting or updating would do; a refusal is part of the answer. Changes nothing."""
+        """Return what submitting or updating would do, or why it would be rejected. Changes nothing."""
         found = self.cell(cell)
         job_spec = _spec_of(self, found, tenant, job)
         plan = plans.job_plan(principal=self.principal(), cell=found, job_spec=job_spec)
@@ -196,7 +205,7 @@ class UpdateView(CellView):
 
     @extend_schema(operation_id="jobs_update_get", responses=UpdateDetailSerializer)
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """The update under way, or the last one."""
+        """Return the current update, or the last one."""
         update = selectors.job_update_shown(self.job(cell, tenant, job))
         if update is None:
             raise NotFound("update", f"{cell}/{tenant}/{job}")
@@ -210,7 +219,7 @@ class UpdateView(CellView):
         responses=ChangeSerializer,
     )
     def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Roll a live job over to another spec, a few tasks at a time."""
+        """Update a live job to another spec, a few tasks at a time."""
         found = self.job(cell, tenant, job)
         job_spec = _spec_of(self, found.cell, tenant, job)
         return _update(self, found, job_spec)
@@ -221,11 +230,11 @@ class UndoView(CellView):
 
     @extend_schema(operation_id="jobs_undo", parameters=[DRY_RUN], request=None, responses=ChangeSerializer)
     def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Roll a job back to the spec before the one in force."""
+        """Roll a job back to the spec before the current one."""
         found, rehearsed = self.job(cell, tenant, job), dry_run(request)
         require_tenant(self.principal(), Action.JOB_WRITE, tenant, cell)
         if found.spec_version < 2:
-            raise Conflict("nothing-to-undo", f"job {job} has never been updated; there is nothing to undo")
+            raise Conflict("nothing-to-undo", f"cannot undo job {job}: it has never been updated")
         before = updates.spec_of(found, found.spec_version - 1)
         plan = plans.plan_between(found, before)
         done = updates.job_undo(principal=self.principal(), job=found, dry_run=rehearsed)
@@ -253,7 +262,7 @@ class VersionsView(CellView):
         responses=VersionSerializer(many=True),
     )
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Every version of the job's spec, oldest first."""
+        """List all versions of the job's spec, oldest first."""
         found = self.job(cell, tenant, job)
         shown = partial(selectors.spec_shown, self.principal(), found)
         return self.page(selectors.specs_of(found), VersionSerializer, shown=shown)
@@ -264,22 +273,28 @@ class JobEventsView(CellView):
 
     @extend_schema(operation_id="jobs_events", responses=EventSerializer(many=True))
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """What happened to the job and its tasks, newest first."""
+        """List events of the job and its tasks, newest first."""
         return events_page(self, selectors.events_of_job(self.job(cell, tenant, job)))
 
 
 class WhyView(CellView):
     @extend_schema(
         operation_id="jobs_why",
-        parameters=[OpenApiParameter("index", OpenApiTypes.INT, description="Of one task.")],
+        parameters=[
+            OpenApiParameter("index", OpenApiTypes.INT, description="Explain only the task of this index.")
+        ],
         responses=WhySerializer,
     )
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Why the job, or one of its tasks, is where it is."""
+        """Explain why the job, or one of its tasks, is in its state."""
         found = self.job(cell, tenant, job)
         index = request.query_params.get("index", "")
         if index and not (index.isdecimal() and len(index) <= 9):
-            raise Rejected("invalid", f"index: {index[:50]!r} is no task", fields={"index": "a whole number"})
+            raise Rejected(
+                "invalid",
+                f"index: {index[:50]!r} is not a task index; give an integer, such as 0",
+                fields={"index": "give an integer"},
+            )
         told = (
             why.explain_task(found, selectors.task_at(found, int(index)), self.principal())
             if index
@@ -289,7 +304,10 @@ class WhyView(CellView):
 
 
 def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpecification:
-    """The body as the spec of the job that the path names. Who may not write learns nothing of it."""
+    """Return the spec of the job in the path, read from the body.
+
+    The permission is checked first, so that a caller without it learns nothing about the job.
+    """
     require_tenant(view.principal(), Action.JOB_WRITE, tenant, cell.name)
     file = parser.decode(view.request.data)
     if isinstance(file, dict):
@@ -298,11 +316,11 @@ def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpeci
 
 
 def _key(request: Request) -> str:
-    """The client's own key of a submission; "" without one. Raises `Rejected`."""
+    """Return the idempotency key of the request, or "" if it has none. Raises `Rejected`."""
     given: str = request.headers.get(_KEY, "")
     if len(given) > 64 or not (given.isascii() and given.isprintable()):
         told = "at most 64 printable ASCII characters"
-        raise Rejected("invalid", f"{_KEY}: {given[:70]!r}; give {told}", fields={_KEY: told})
+        raise Rejected("invalid", f"{_KEY}: {given[:70]!r} is not accepted; give {told}", fields={_KEY: told})
     return given
 
 
@@ -337,7 +355,7 @@ def _changed(
     view: CellView, cell: Cell, job_spec: spec.JobSpecification, plan: plans.JobPlan, outcome: str, rehearsed: bool,
     *, job: Job | None = None,
 ) -> Response:  # fmt: skip
-    """`job`: the one that was changed; the last of its name unless told."""
+    """Return the answer to a change. `job` is the changed job; the default is the last job of its name."""
     if rehearsed:
         job = None
     else:

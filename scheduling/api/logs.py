@@ -1,4 +1,4 @@
-"""REST of what tasks print."""
+"""REST view of task logs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class LogsView(CellView):
     @extend_schema(
         operation_id="tasks_logs",
         parameters=[
-            OpenApiParameter("stream", OpenApiTypes.STR, enum=list(STREAMS), description="stdout unless told."),
-            OpenApiParameter("offset", OpenApiTypes.INT, description="-65536 unless told; below 0: from the end."),
-            OpenApiParameter("incarnation", OpenApiTypes.INT, description="An earlier one; the newest unless told."),
-            OpenApiParameter("search", OpenApiTypes.STR, description="Text: `lines` has those that hold it."),
-            OpenApiParameter("ignore_case", OpenApiTypes.BOOL, description="Whether A and a are the same to `search`."),
-            OpenApiParameter("since", OpenApiTypes.DATETIME, description="Only what was printed then or later."),
-            OpenApiParameter("lines", OpenApiTypes.INT, description=f"Lines found; up to {MAX_LINES}."),
-            OpenApiParameter("limit", OpenApiTypes.INT, description=f"Bytes; 65536, or up to {MAX_LOG_BYTES}."),
+            OpenApiParameter("stream", OpenApiTypes.STR, enum=list(STREAMS), description="Default: stdout."),
+            OpenApiParameter("offset", OpenApiTypes.INT, description="Below 0: from the end. Default: -65536."),
+            OpenApiParameter("incarnation", OpenApiTypes.INT, description="Default: the newest."),
+            OpenApiParameter("search", OpenApiTypes.STR, description="Return only `lines` that contain this text."),
+            OpenApiParameter("ignore_case", OpenApiTypes.BOOL, description="Whether `search` ignores case."),
+            OpenApiParameter("since", OpenApiTypes.DATETIME, description="Return only output from this time on."),
+            OpenApiParameter("lines", OpenApiTypes.INT, description=f"Most lines to return, up to {MAX_LINES}."),
+            OpenApiParameter("limit", OpenApiTypes.INT, description=f"Bytes, up to {MAX_LOG_BYTES}. Default: 65536."),
         ],
         responses=LogSerializer,
     )  # fmt: skip
     def get(self, request: Request, cell: str, tenant: str, job: str, index: int) -> Response:
-        """Part of what a task printed on its machine, or with `search` lines of it; go on at `end` until `complete`."""
+        """Return part of a task's log, or the lines that `search` finds. Continue at `end` until `complete` is true."""
         found = self.job(cell, tenant, job)
         task = selectors.task_at(found, index)
         stream = request.query_params.get("stream", "stdout")
@@ -70,7 +70,9 @@ def _since(request: Request) -> float:
         read = None
     if read is None:
         problem = "give a time such as 2026-11-21T20:15:00Z"
-        raise Rejected("invalid", f"since: {given[:50]!r}; {problem}", fields={"since": problem})
+        raise Rejected(
+            "invalid", f"since: {given[:50]!r} is not a time; {problem}", fields={"since": problem}
+        )
     return (read if read.tzinfo is not None else read.replace(tzinfo=dt.UTC)).timestamp()
 
 

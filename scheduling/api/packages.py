@@ -1,4 +1,4 @@
-"""REST of packages: uploaded under a tag, listed, shown, deleted. Each view validates, calls, serialises."""
+"""REST views of packages. Each view validates the request, calls a service and serializes the result."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _DIGEST = OpenApiParameter(
     "X-Package-Digest",
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
-    description="sha256:…; compared with what comes.",
+    description="sha256:…; the server rejects an archive with another digest.",
 )
 _FORMAT = OpenApiParameter(
-    "archive_format", OpenApiTypes.STR, enum=list(FORMATS), description="Found out unless told."
+    "archive_format", OpenApiTypes.STR, enum=list(FORMATS), description="Default: detected."
 )
 
 
 class PackageSerializer(serializers.Serializer):
-    """One archive under one name. It never changes; its tags may move."""
+    """One archive under one name. The archive never changes. Its tags can move to another archive."""
 
     cell = serializers.CharField(source="package.cell.name")
     tenant = serializers.CharField(source="package.tenant.name")
@@ -42,7 +42,7 @@ class PackageSerializer(serializers.Serializer):
     format = serializers.ChoiceField(list(FORMATS), source="package.format")
     tags = serializers.ListField(child=serializers.CharField())
     jobs = serializers.ListField(
-        child=serializers.CharField(), help_text="Live jobs of the tenant that may run it."
+        child=serializers.CharField(), help_text="Live jobs of the tenant that use this package."
     )
     uploaded_by = serializers.CharField(source="package.uploaded_by")
     uploaded_at = serializers.DateTimeField(source="package.uploaded_at")
@@ -54,17 +54,19 @@ class StoredSerializer(serializers.Serializer):
 
 
 class TagSerializer(serializers.Serializer):
-    """Let the tag mean an archive that is in the store already."""
+    """Points the tag to an archive that is in the store already."""
 
     digest = serializers.CharField(max_length=71)
 
 
 class DeletedSerializer(serializers.Serializer):
-    deleted = serializers.BooleanField(help_text="False: only a tag went, the archive has others.")
+    deleted = serializers.BooleanField(
+        help_text="False if only a tag was removed, because the archive has other tags."
+    )
 
 
 class ArchiveParser(BaseParser):
-    """The body as a stream: it may be larger than memory."""
+    """Return the body as a stream, because it may be larger than memory."""
 
     media_type = ARCHIVE
 
@@ -78,13 +80,13 @@ class PackagesView(CellView):
     @extend_schema(
         operation_id="packages_list",
         parameters=[
-            OpenApiParameter("tenant", OpenApiTypes.STR, description="Only this tenant's."),
-            OpenApiParameter("name", OpenApiTypes.STR, description="Only those of this name."),
+            OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only packages of this tenant."),
+            OpenApiParameter("name", OpenApiTypes.STR, description="Return only packages of this name."),
         ],
         responses=PackageSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
-        """The packages in a cell's store that one may see."""
+        """List the packages in the cell's store that you may see."""
         query = request.query_params
         rows = packages_of(
             self.principal(), self.cell(cell), tenant=query.get("tenant", ""), name=query.get("name", "")
@@ -100,7 +102,7 @@ class PackageView(CellView):
 
     @extend_schema(operation_id="packages_get", responses=PackageSerializer)
     def get(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
-        """One package, and who may run it."""
+        """Return one package and the jobs that use it."""
         found = package_named(self.principal(), self.cell(cell), tenant, name, reference)
         return Response(PackageSerializer(shown([found])[0]).data)
 
@@ -111,7 +113,7 @@ class PackageView(CellView):
         responses={200: StoredSerializer, 201: StoredSerializer},
     )
     def put(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
-        """Upload an archive under a tag; or, with JSON, let the tag mean one that is there. Idempotent."""
+        """Upload an archive under a tag. With a JSON body, point the tag to an archive in the store. Idempotent."""
         found = self.cell(cell)
         where = {
             "principal": self.principal(), "cell": found, "tenant": tenant, "name": name, "tag": reference,
@@ -121,7 +123,7 @@ class PackageView(CellView):
         else:
             done = package_upload(
                 **where,
-                stream=request.data or io.BytesIO(),  # REST framework asks no parser about an empty body
+                stream=request.data or io.BytesIO(),  # REST framework calls no parser for an empty body
                 digest=request.headers.get("X-Package-Digest", ""),
                 dry_run=dry_run(request),
                 format=request.query_params.get("archive_format", ""),
@@ -130,7 +132,7 @@ class PackageView(CellView):
 
     @extend_schema(operation_id="packages_delete", parameters=[DRY_RUN], responses=DeletedSerializer)
     def delete(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
-        """Remove a tag, and the archive with its last one; by digest, the archive with all its tags."""
+        """Remove a tag. Removing the last tag, or naming a digest, removes the archive too, with all its tags."""
         gone = package_delete(
             principal=self.principal(), cell=self.cell(cell), tenant=tenant, name=name, reference=reference
         )

@@ -1,4 +1,4 @@
-"""REST of quarantine: what machines run that this cell's history doesn't know (DESIGN §2.4)."""
+"""REST views of quarantine: tasks on machines that are not in this cell's history (DESIGN §2.4)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from scheduling.machines.machines import quarantine_release
 
 class QuarantinedSerializer(serializers.Serializer):
     key = serializers.CharField(help_text="uid/index/incarnation")
-    name = serializers.CharField(help_text="As its machine has it.")
+    name = serializers.CharField(help_text="Name of the task, as its machine reports it.")
     since = serializers.CharField()
-    release = serializers.CharField(help_text="stop, keep, or empty: undecided.")
+    release = serializers.CharField(help_text="The decision: stop or keep. Empty if there is none yet.")
 
 
 class QuarantineSerializer(serializers.Serializer):
@@ -27,10 +27,12 @@ class QuarantineSerializer(serializers.Serializer):
 
 
 class DecisionSerializer(serializers.Serializer):
-    action = serializers.CharField(help_text="stop ends them; keep lets them run on, unmanaged.")
+    action = serializers.CharField(
+        help_text="stop ends the tasks; keep lets them run, and the cell does not manage them."
+    )
     keys = serializers.ListField(
         child=serializers.CharField(max_length=100), required=False, allow_empty=False,
-        help_text="Only these; else all that are undecided.",
+        help_text="Decide only about these tasks. Default: all without a decision.",
     )  # fmt: skip
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")
 
@@ -43,7 +45,7 @@ class QuarantineView(CellView):
         responses=QuarantineSerializer(many=True),
     )
     def get(self, request: Request, cell: str) -> Response:
-        """Machines that run something which this cell's history doesn't know."""
+        """List the machines with tasks in quarantine: tasks that are not in this cell's history."""
         rows = selectors.machines_in_quarantine(self.principal(), self.cell(cell))
         return self.page(rows, QuarantineSerializer)
 
@@ -51,7 +53,7 @@ class QuarantineView(CellView):
 class MachineQuarantineView(CellView):
     @extend_schema(operation_id="quarantine_release", request=DecisionSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Decide about them: stop or keep."""
+        """Stop or keep tasks in quarantine."""
         machine = selectors.machine_named(self.cell(cell), hostname)
         given = valid(DecisionSerializer, request.data)
         keys = given.get("keys")

@@ -1,4 +1,4 @@
-"""How REST tells which shapes of requests fit the machines (§2.6)."""
+"""Serializers for the request shapes that fit the machines (§2.6)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ from scheduling.jobs.guidance import Guidance, shapes_document
 
 
 class ShapeSerializer(serializers.Serializer):
-    """A limit of which one machine of the commonest fitting kind holds `per_machine`."""
+    """A limit, and how many tasks with this limit fit on a machine of the most common kind that can hold one."""
 
     limit = serializers.DictField(child=serializers.IntegerField())
     per_machine = serializers.IntegerField()
-    machines = serializers.IntegerField(help_text="Of that kind.")
-    in_all = serializers.IntegerField(help_text="Tasks the cell could hold at once, were it empty.")
+    machines = serializers.IntegerField(help_text="Machines of that kind.")
+    in_all = serializers.IntegerField(help_text="Tasks that the cell could hold if it were empty.")
 
 
 class ConformingSerializer(serializers.Serializer):
-    """Shapes that are likely to schedule (§2.6): as asked, one more per machine, and as large as fits as often."""
+    """Shapes that are likely to schedule (§2.6).
+
+    `asked`: as requested. `one_more`: smaller, so that one more fits per machine. `fuller`: larger, with as many per
+    machine.
+    """
 
     wanted = serializers.DictField(child=serializers.IntegerField())
-    machines = serializers.IntegerField(help_text="That could hold one if they were empty.")
-    now = serializers.IntegerField(help_text="That can hold one at present.")
-    room = serializers.IntegerField(help_text="How many fit at present.")
+    machines = serializers.IntegerField(help_text="Machines that could hold a task if they were empty.")
+    now = serializers.IntegerField(help_text="Machines that can hold a task now.")
+    room = serializers.IntegerField(help_text="Number of tasks that fit now.")
     asked = ShapeSerializer(allow_null=True)
     one_more = ShapeSerializer(allow_null=True)
     fuller = ShapeSerializer(allow_null=True)
 
 
 class FitSerializer(serializers.Serializer):
-    """Whether `tasks` of a plan would fit, and which shapes would fit better; `told` in words."""
+    """Whether `tasks` of a plan would fit, and which shapes would fit better. `told` has the same as sentences."""
 
     tasks = serializers.IntegerField()
     shapes = ConformingSerializer()

@@ -1,4 +1,4 @@
-"""The shapes of answers about tasks: what they are, what happened to them, what they printed."""
+"""Serializers for tasks, their events and their logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduling.models import Event, Task
 
 
 class ExitSerializer(serializers.Serializer):
-    """How processes ended. `at`: seconds since the epoch, by the machine's clock."""
+    """How processes ended. `at`: seconds since the epoch, from the machine's clock."""
 
     cause = serializers.CharField()
     at = serializers.FloatField(required=False)
@@ -22,19 +22,21 @@ class ExitSerializer(serializers.Serializer):
 
 
 class StoppingSerializer(serializers.Serializer):
-    """An incarnation that has lost its place, until its machine says that its processes are gone."""
+    """An incarnation that was evicted, until its machine reports that its processes have ended."""
 
     incarnation = serializers.IntegerField()
     machine = serializers.CharField(source="machine.hostname")
-    cause = serializers.CharField(help_text="Why it stops: kill, update, preemption, machine-shutdown …")
+    cause = serializers.CharField(
+        help_text="Why the task stops: kill, update, preemption, machine-shutdown …"
+    )
     since = serializers.DateTimeField()
 
 
 class TaskSerializer(serializers.ModelSerializer):
-    """`up`: what people call running. `since`: in this state, or up or not up.
+    """`up`: the task runs and is healthy. `since`: when the state or `up` last changed.
 
-    `alloc`: the alloc it lives in, as `set/index`. `devices`: which of its machine's accelerators it has. `stopping`:
-    its incarnations that have not ended yet, also of a task that is dead or waits to be placed anew.
+    `alloc`: the alloc in which it runs, as `set/index`. `devices`: the accelerators of its machine that it has.
+    `stopping`: its earlier incarnations that have not ended yet. A dead or pending task can have them too.
     """
 
     state = LifeField()
@@ -59,7 +61,7 @@ class TaskSerializer(serializers.ModelSerializer):
 
     @extend_schema_field({"type": ["string", "null"], "format": "ip"})
     def get_address(self, task: Task) -> str | None:
-        """Where clients reach it: at its own address, or its machine's."""
+        """Return the address of the task: its own, or the one of its machine."""
         return task.address or (task.machine.address if task.machine else None)
 
     @extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})
@@ -77,7 +79,7 @@ class TaskSerializer(serializers.ModelSerializer):
 
 
 class EventSerializer(serializers.ModelSerializer):
-    """One piece of news. `caused_by`: the place of the event that made it happen."""
+    """An event. `caused_by`: revision and seq of the event that caused it."""
 
     time = serializers.DateTimeField()
     job = serializers.SerializerMethodField()
@@ -109,7 +111,7 @@ class EventSerializer(serializers.ModelSerializer):
 
 
 class LogLineSerializer(serializers.Serializer):
-    """A line that was searched for. `at`: about when it was printed, null where nobody knows."""
+    """A line that the search found. `at`: about when it was printed; null if that is unknown."""
 
     offset = serializers.IntegerField()
     text = serializers.CharField(allow_blank=True)
@@ -117,8 +119,10 @@ class LogLineSerializer(serializers.Serializer):
 
 
 class LogSerializer(serializers.Serializer):
-    """`offset` of the first byte of `text` since the incarnation's first start, `end` of the next one to ask for.
-    `complete`: a search came to the end of the log; else ask again from `end`."""
+    """Part of a log. `offset`: the first byte of `text`, counted from the incarnation's first start.
+
+    `end`: the byte after `text`. `complete`: the search reached the end of the log; if false, ask again from `end`.
+    """
 
     stream = serializers.CharField()
     offset = serializers.IntegerField()

@@ -1,4 +1,4 @@
-"""REST of tasks."""
+"""REST views of tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TasksView(CellView):
         responses=TaskSerializer(many=True),
     )
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """The tasks of a job, by index."""
+        """List the tasks of a job, by index."""
         found = self.job(cell, tenant, job)
         rows = selectors.tasks_of(found, state=request.query_params.get("state", ""))
         return paged(
@@ -35,7 +35,7 @@ class TasksView(CellView):
 class TaskView(CellView):
     @extend_schema(operation_id="tasks_get", responses=TaskSerializer)
     def get(self, request: Request, cell: str, tenant: str, job: str, index: int) -> Response:
-        """One task."""
+        """Return one task."""
         found = self.job(cell, tenant, job)
         task = selectors.task_at(found, index)
         prefetch_related_objects([task], selectors.STILL_STOPPING)

@@ -1,4 +1,4 @@
-"""REST of what tasks used."""
+"""REST view of the resource usage of tasks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MAX_HOURS = 168
 
 
 class UsageSerializer(serializers.ModelSerializer):
-    """What a task used in a window: CPU in cores, memory in bytes; `cpu_usage_distribution` has the percentiles 0, 10,
-    …, 100 of its samples, `tail_cpu_usage_distribution` 91 to 99."""
+    """Usage of a task in a window: CPU in cores, memory in bytes. `cpu_usage_distribution` has the percentiles 0, 10,
+    …, 100 of its samples, and `tail_cpu_usage_distribution` has 91 to 99."""
 
     class Meta:
         model = InstanceUsage
@@ -38,11 +38,13 @@ class UsageSerializer(serializers.ModelSerializer):
 class TaskUsageView(CellView):
     @extend_schema(
         operation_id="tasks_usage",
-        parameters=[OpenApiParameter("hours", OpenApiTypes.INT, description="How far back; 3 unless told.")],
+        parameters=[
+            OpenApiParameter("hours", OpenApiTypes.INT, description="Hours to look back. Default: 3.")
+        ],
         responses=UsageSerializer(many=True),
     )
     def get(self, request: Request, cell: str, tenant: str, job: str, index: int) -> Response:
-        """What a task used, five minutes at a time, oldest first."""
+        """List the usage of a task in windows of five minutes, oldest first."""
         task = selectors.task_at(self.job(cell, tenant, job), index)
         hours = whole(request, "hours", 3, low=1, high=MAX_HOURS)
         rows = usage_windows.of_task(task, since=timezone.now() - dt.timedelta(hours=hours))

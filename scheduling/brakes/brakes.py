@@ -107,11 +107,11 @@ def _lost_bucket(brake: Brake, now: dt.datetime, rate: float) -> Bucket:
 def _lost_turn(cell_id: int, settings: CellSettings, look: _Look, state: BrakeState) -> Brake:
     gone = f"{look.extent.vanished} of {look.extent.machines} machines vanished together"
     detail = {
-        BrakeState.OPEN: "few machines are gone, or none",
+        BrakeState.OPEN: "few or no machines have vanished",
         BrakeState.BOUNDED: f"{gone}: their {look.waiting} tasks are placed elsewhere at a bounded rate, at most"
         f" {format_number(60 * brakes.lost_rate(look.extent, settings), 3)} per minute",
-        BrakeState.HELD: f"{gone}: none of their {look.waiting} tasks is placed elsewhere until an SRE says so; if the"
-        " network is at fault, they run on where they are",
+        BrakeState.HELD: f"{gone}: their {look.waiting} tasks are not placed elsewhere until an SRE releases the brake."
+        " If the network has failed, the tasks still run on these machines",
     }[state]
     with journal.write(cell_id, _MASTER) as entry:
         brake = _row(entry, LOST)
@@ -174,8 +174,9 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
         return True
     brake.level, brake.pulled_at = None, entry.time
     detail = (
-        f"{what} would stop {number} tasks at once, {bucket.level:.0f} may be: of {running} running tasks the cell"
-        f" stops at most {allowed:.0f} by itself within {brakes.WINDOW_S / 60:g} minutes; until an SRE says so, none"
+        f"{what} would stop {number} tasks at once, but only {bucket.level:.0f} may stop: of {running} running tasks"
+        f" the cell itself stops at most {allowed:.0f} in {brakes.WINDOW_S / 60:g} minutes. It stops none until an SRE"
+        " releases the brake"
     )
     _turn(entry, brake, BrakeState.HELD, wanted=number, detail=detail)
     return False
@@ -203,7 +204,7 @@ def stops_settle(cell_id: int) -> None:
         forgotten = state in (BrakeState.HELD, BrakeState.KEPT) and _forgotten(brake, entry.time)
         if over or forgotten:
             brake.level, brake.at = None, entry.time
-            detail = "the release is over" if over else "nobody wants more any longer"
+            detail = "the release has ended" if over else "nothing waits for the brake any longer"
             _turn(entry, brake, BrakeState.OPEN, wanted=0, detail=detail)
 
 
@@ -221,7 +222,7 @@ def brake_release(
     for `seconds`. Raises `Conflict` when nothing is held. Locks the cell's row."""
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not 1 <= seconds <= _MOST_RELEASED_S:
-        detail = f"{seconds:g}: give 1 to {_MOST_RELEASED_S:g}"
+        detail = f"{seconds:g} is out of range; give 1 to {_MOST_RELEASED_S:g}"
         raise Rejected("invalid", f"seconds: {detail}", fields={"seconds": detail})
     return _decide(principal, cell, kind, BrakeState.RELEASED, reason, seconds)
 
@@ -238,7 +239,7 @@ def _decide(
     if kind not in {known.value for known in BrakeKind}:
         raise NotFound("brake", kind, known=[known.value for known in BrakeKind])
     if not reason.strip():
-        what = "say why: it is kept with what is done"
+        what = "it is missing; give a reason, which is stored with the decision"
         raise Rejected("invalid", f"reason: {what}", fields={"reason": what})
     with journal.write(cell.id, principal) as entry:
         brake = _row(entry, BrakeKind(kind))

@@ -23,7 +23,7 @@ def require(cell: Cell, number: int, confirmed: int | None, *, what: str) -> Non
         return
     detail = (
         f"this would {what}: {number} of the {running} running tasks of cell {cell.name} would stop. More than"
-        f" {most:.0f} at once have to be confirmed: repeat it with confirm={number}"
+        f" {most:.0f} at once must be confirmed. To confirm, repeat the request with confirm={number}"
     )
     raise Conflict(
         "confirm",

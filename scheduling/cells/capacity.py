@@ -70,7 +70,7 @@ def capacity_sample(cell: Cell, *, now: dt.datetime) -> bool:
     try:
         used = _used(cell.id)
     except redis.RedisError as error:
-        log.warning("capacity not sampled: usage unknown", cell=cell.name, error=str(error))
+        log.warning("capacity not sampled, because usage is unknown", cell=cell.name, error=str(error))
         return False
     return _store(cell.id, look(cell, used, now=now), now=now)
 

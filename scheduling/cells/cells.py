@@ -47,11 +47,13 @@ def cell_create(
         detail = "; ".join(f"{field}: {what}" for field, what in fields.items())
         raise Rejected("invalid", detail, fields=fields) from error
     if name in RESERVED_NAMES:
-        told = f"{name!r} is a name that the zone uses itself; choose another"
+        told = f"{name!r} is reserved for the DNS zone itself; choose another name"
         raise Rejected("reserved-name", f"name: {told}", fields={"name": told})
     with transaction.atomic():
         if Cell.objects.filter(name=name).exists():
-            raise Conflict("cell-exists", f"cell {name} exists already", fields={"name": "taken"})
+            raise Conflict(
+                "cell-exists", f"cell {name} already exists; choose another name", fields={"name": "taken"}
+            )
         cell.save()
         with journal.write(cell.id, principal) as entry:
             entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
@@ -80,17 +82,15 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not _RESOURCE.fullmatch(name):
-        told = (
-            f"{name[:80]!r} is no name of a resource; use lower-case letters, digits and '_', a letter first"
-        )
+        told = f"{name[:80]!r} is not a resource name; use lower-case letters, digits and '_', a letter first"
         raise Rejected("invalid", f"name: {told}, at most 63", fields={"name": told})
     with journal.write(cell.id, principal) as entry:
         row = Cell.objects.only("extra_resources", "settings").get(pk=cell.id)
         if name in (*NAMES, *row.extra_resources):
-            told = f"cell {cell.name} has a resource {name} already"
+            told = f"cell {cell.name} already has a resource {name}; choose another name"
             raise Conflict("resource-exists", told, fields={"name": "taken"})
         if len(row.extra_resources) >= MAX_EXTRA_RESOURCES:
-            told = f"cell {cell.name} has {MAX_EXTRA_RESOURCES} resources of its own, and can't have more"
+            told = f"cell {cell.name} has {MAX_EXTRA_RESOURCES} resources of its own, which is the maximum"
             raise Rejected("too-many-resources", told, fields={"name": told})
         extra = [*row.extra_resources, name]
         Cell.objects.filter(pk=cell.id).update(extra_resources=extra)

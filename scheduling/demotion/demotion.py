@@ -83,7 +83,7 @@ def _lower(cell: Cell, tenant: Tenant, cause: DemotionCause, kept: set[int]) -> 
                     reason=cause.reason, later=True,
                 )  # fmt: skip
             except Rejected as problem:
-                log.warning("a job can't be lowered", job=job.name, cell=cell.name, problem=problem.detail)
+                log.warning("a job cannot be demoted", job=job.name, cell=cell.name, problem=problem.detail)
                 failed.add(job.id)
             else:
                 done.append(job)
@@ -129,6 +129,6 @@ def told_of(jobs: Sequence[Job]) -> str:
     sets_first = sorted(jobs, key=lambda job: job.kind != KIND)
     undo = "\n".join(f"borgctl undo {job.cell.name}/{job.tenant.name}/{job.name}" for job in sets_first)
     return (
-        f"{names} ({held}). Their tasks go on, and may be preempted from now on. Nothing is raised again by itself;"
-        f" when there is quota and money:\n{undo}"
+        f"{names} ({held}). Their tasks continue, but can now be preempted. The cell does not undo this by itself."
+        f" When there is quota and money, run:\n{undo}"
     )

@@ -40,7 +40,7 @@ class _Lapsed:
 
     @property
     def reason(self) -> str:
-        return f"{self.lapse.band.name} quota of {self.lapse.tenant.name} is over since {self.lapse.over_at:%F %R} UTC"
+        return f"{self.lapse.band.name} quota of {self.lapse.tenant.name} expired at {self.lapse.over_at:%F %R} UTC"
 
     def chosen(self, live: QuerySet[Job]) -> Iterable[Job]:
         lapse = self.lapse
@@ -60,8 +60,8 @@ class _Lapsed:
         data = {"cell": cell, "band": self.lapse.band.name, "jobs": [job.name for job in jobs]}
         entry.append("quota.dropped", tenant=tenant.name, **data)
         notify(
-            entry, tenant, "quota.dropped", f"{len(jobs)} jobs in cell {cell} go on at the free priority",
-            f"The {self.reason}, and these jobs were lowered to priority {FREE_PRIORITY}, so that the others fit:"
+            entry, tenant, "quota.dropped", f"{len(jobs)} jobs in cell {cell} were demoted to the free priority",
+            f"The {self.reason}. These jobs were demoted to priority {FREE_PRIORITY}, so that the others fit:"
             f" {told_of(jobs)}",
             url=f"/jobs/?tenant={tenant.name}", level="urgent", **data,
         )  # fmt: skip

@@ -35,7 +35,7 @@ class _Spent:
 
     @property
     def reason(self) -> str:
-        return f"the budget of {self.spent.tenant.name} is spent since {self.spent.since:%F %R} UTC"
+        return f"the budget of {self.spent.tenant.name} has been spent since {self.spent.since:%F %R} UTC"
 
     def chosen(self, live: QuerySet[Job]) -> Iterable[Job]:
         if not is_due(self.spent.tenant.pk, self.cell.name):
@@ -50,8 +50,8 @@ class _Spent:
         data = {"cell": cell, "jobs": [job.name for job in jobs]}
         entry.append("budget.dropped", tenant=tenant.name, **data)
         notify(
-            entry, tenant, "budget.dropped", f"{len(jobs)} jobs in cell {cell} go on at the free priority",
-            f"{self.reason[0].upper()}{self.reason[1:]}, and jobs whose usage is charged were lowered to priority"
+            entry, tenant, "budget.dropped", f"{len(jobs)} jobs in cell {cell} were demoted to the free priority",
+            f"{self.reason[0].upper()}{self.reason[1:]}, and these charged jobs were demoted to priority"
             f" {FREE_PRIORITY}, which is free: {told_of(jobs)}",
             url=f"/jobs/?tenant={tenant.name}", level="urgent", **data,
         )  # fmt: skip

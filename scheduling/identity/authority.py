@@ -52,14 +52,14 @@ def ensure_authority() -> Path:
         given = bool(settings.BORG_LINK_CERTIFICATE)
         if given and not certificate.exists():
             raise AuthorityBroken(
-                f"BORG_LINK_CERTIFICATE is set, {certificate} is not there: put the certificate of the authority"
-                " there that issued it, so that machines know whom to trust"
+                f"BORG_LINK_CERTIFICATE is set, but {certificate} is missing. Put the certificate of the authority"
+                " that issued it there, so that machines can verify the link"
             )
         if certificate.exists() != key.exists() and not given:
             there, missing = (certificate, key) if certificate.exists() else (key, certificate)
             raise AuthorityBroken(
-                f"{there} is there, {missing} is not: put it back from a backup. Machines trust this authority"
-                " alone, a new one would shut them all out"
+                f"{there} exists, but {missing} is missing. Restore it from a backup. Machines trust only this"
+                " authority, so a new one would lock all of them out"
             )
         if not certificate.exists():
             made, private = make_authority()
@@ -155,9 +155,11 @@ def load_pair(home: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurve
     except (OSError, ValueError, TypeError) as error:
         raise AuthorityBroken(f"{path}: {error}; it must be a key in PEM form, without a password") from error
     if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise AuthorityBroken(f"{path}: an elliptic-curve key is needed, such as P-256")
+        raise AuthorityBroken(f"{path}: the key is not an elliptic-curve key; use one, such as P-256")
     if private.public_key() != certificate.public_key():
-        raise AuthorityBroken(f"{home}: {name}.key is not the key of {name}.pem")
+        raise AuthorityBroken(
+            f"{home}: {name}.key is not the key of {name}.pem; restore the pair that belongs together"
+        )
     return certificate, private
 
 

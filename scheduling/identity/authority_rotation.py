@@ -66,7 +66,7 @@ def stage(*, principal: Principal, certificate: Path | None = None, key: Path | 
     home = ensure_authority().parent
     with locked(home):
         if (home / "next.pem").exists():
-            told = "one is staged already; switch to it, or remove next.pem and next.key first"
+            told = "an authority is staged already; switch to it, or remove next.pem and next.key first"
             raise Conflict("authority-staged", told)
         if certificate is None:
             made, private = make_authority()
@@ -102,7 +102,7 @@ def switch(*, principal: Principal, leave_behind: bool = False) -> str:
     if behind and not leave_behind:
         names = ", ".join(behind[:5]) + (f" and {len(behind) - 5} more" if len(behind) > 5 else "")
         told = f"{len(behind)} machines don't trust the staged authority yet: {names}"
-        cure = "wait until they have dialled in, have their secrets replaced, or leave them behind"
+        cure = "wait until they have connected, replace their secrets, or switch without them"
         raise Conflict("machines-behind", f"{told}; {cure}", figures={"machines": len(behind)})
     with locked(home):
         found = load_certificate(following).fingerprint(hashes.SHA256()).hex()

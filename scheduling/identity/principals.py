@@ -27,7 +27,7 @@ def principal_of_identity(token: str, *, request_id: str = "") -> Principal:
     scopes, role = LEVELS[level]
     if role is None:
         cure = (
-            f"the owner of tenant {claims.tenant} lets no task call the API (task_api: none)"
+            f"tenant {claims.tenant} does not allow its tasks to call the API (task_api: none); ask its owner"
             if allowed == "none"
             else "put `api: read` or `api: submit` into its job file"
         )
@@ -55,6 +55,6 @@ def _levels(claims: TaskClaims) -> tuple[str, str]:
         row = cursor.fetchone()
     if row is None or (row[0], row[1]) != (claims.incarnation, TaskState.RUNNING.value):
         raise BadIdentity(
-            f"task {claims.name} of this identity (incarnation {claims.incarnation}) runs no more"
+            f"task {claims.name} of this identity (incarnation {claims.incarnation}) no longer runs"
         )
     return row[2], row[3]

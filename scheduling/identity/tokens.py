@@ -107,7 +107,7 @@ def read(
         key = public_key(kid) if isinstance(kid, str) else None
         if key is None:
             raise BadIdentity(
-                "this task identity is signed with no key of this portal, or with one long replaced"
+                "no current key of this portal signed this task identity; read $BORG_IDENTITY_FILE again for each call"
             )
         payload = jwt.decode(
             token, key, algorithms=[ALGORITHM], audience=issuer, issuer=issuer,
@@ -116,10 +116,10 @@ def read(
         claims = msgspec.convert(payload.get("borg"), TaskClaims)
     except jwt.ExpiredSignatureError as error:
         raise BadIdentity(
-            "this task identity has expired; read $BORG_IDENTITY_FILE again for each call, it is renewed in time"
+            "this task identity has expired; read $BORG_IDENTITY_FILE again for each call"
         ) from error
     except (jwt.InvalidTokenError, msgspec.ValidationError) as error:
-        raise BadIdentity(f"this is no task identity: {error}") from error
+        raise BadIdentity(f"this is not a task identity: {error}") from error
     return claims, dt.datetime.fromtimestamp(payload["exp"], dt.UTC)
 
 

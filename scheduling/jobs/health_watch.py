@@ -93,7 +93,7 @@ def _tell(entry: records.RecordEntry, rows: Iterable[FailingJob], kind: str, how
             )
         text = (
             f"No task of these jobs has been up for {PATIENCE_S / 60:.0f} minutes, and tasks crash or are unhealthy:"
-            f" {told}. `borgctl why JOB` says what happens."
+            f" {told}. Run `borgctl why JOB` for the reasons."
             if kind == "job.failing"
             else f"All live tasks of these jobs are up: {told}."
         )

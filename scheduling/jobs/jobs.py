@@ -81,7 +81,7 @@ def _read(
         if found and wanted and found != wanted:
             raise Rejected(
                 "invalid-spec",
-                f"{path}: the file says {found!r}, the request {wanted!r}; let them agree",
+                f"{path}: the file has {found!r} and the request has {wanted!r}; use the same value in both",
                 fields={path: f"{found!r} is not {wanted!r}"},
             )
     owner = read.tenant or tenant or own_tenant(principal)
@@ -136,7 +136,7 @@ def jobs_submit_bulk(
     if len(files) > settings.BORG_MAX_BULK_JOBS:
         raise Rejected(
             "too-many-jobs",
-            f"{len(files)} jobs in one request; send at most {settings.BORG_MAX_BULK_JOBS} at a time",
+            f"the request has {len(files)} jobs; send at most {settings.BORG_MAX_BULK_JOBS} per request",
             figures={"jobs": len(files), "most": settings.BORG_MAX_BULK_JOBS},
             status=413,
         )

@@ -19,7 +19,7 @@ def reserved(name: str) -> Rejected | None:
         return None
     return Rejected(
         "reserved-name",
-        f"{name!r} is a name the zone uses itself; choose another",
+        f"name: {name!r} is reserved for the DNS zone itself; choose another name",
         fields={"name": "reserved; choose another name"},
     )
 
@@ -41,7 +41,7 @@ def _check(path: str, longest: str) -> None:
     if len(longest) <= MAX_DNS_NAME:
         return
     told = (
-        f"{longest[:32]!r}… would have {len(longest)} characters, a name in DNS has at most {MAX_DNS_NAME}; "
+        f"{longest[:32]!r}… would have {len(longest)} characters, and a DNS name has at most {MAX_DNS_NAME}; "
         f"shorten it by {len(longest) - MAX_DNS_NAME}"
     )
     raise Rejected("invalid-spec", f"{path}: {told}", fields={path: told})

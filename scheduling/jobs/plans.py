@@ -48,7 +48,7 @@ class JobPlan:
         if self.problem is not None:
             return self.problem.detail
         if self.action == "none":
-            return f"Nothing changes: job {self.name} has this spec already."
+            return f"Nothing changes: job {self.name} already has this spec."
         words = {
             "added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place",
         }  # fmt: skip

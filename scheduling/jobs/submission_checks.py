@@ -44,7 +44,7 @@ def check_keys(cell: Cell, items: Sequence[Item]) -> None:
             item.refuse(
                 Conflict(
                     "key-used",
-                    f"Idempotency-Key: tenant {item.spec.tenant} has submitted another job with this key, "
+                    f"Idempotency-Key: tenant {item.spec.tenant} has already used this key for another job, "
                     f"{row.job.name}; use a new key for each job",
                     fields={"Idempotency-Key": "used for another job"},
                 )
@@ -72,7 +72,7 @@ def check_names(cell: Cell, items: Sequence[Item]) -> None:
             item.refuse(
                 Conflict(
                     "job-exists",
-                    f"tenant {item.spec.tenant} has a live job {item.spec.name} in cell {cell.name} already; "
+                    f"tenant {item.spec.tenant} already has a live job {item.spec.name} in cell {cell.name}; "
                     f"update it, kill it first, or choose another name",
                     fields={"name": "taken by a live job"},
                 )
@@ -95,7 +95,7 @@ def check_numbers(items: Sequence[Item]) -> None:
             item.refuse(
                 Rejected(
                     "too-many-jobs",
-                    f"tenant {item.tenant.name} has {numbers[item.tenant.id]} live jobs, at most "
+                    f"tenant {item.tenant.name} has {numbers[item.tenant.id]} live jobs and may have at most "
                     f"{item.tenant.max_jobs}; kill some, or ask an SRE for more",
                     figures={"live": numbers[item.tenant.id], "most": item.tenant.max_jobs},
                     status=403,

@@ -90,7 +90,7 @@ def job_undo(*, principal: Principal, job: Job, dry_run: bool = False) -> JobCha
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
     if job.spec_version < 2:
-        raise Conflict("nothing-to-undo", f"job {job.name} has never been updated; there is nothing to undo")
+        raise Conflict("nothing-to-undo", f"job {job.name} cannot be undone: it has never been updated")
     before = spec_of(job, job.spec_version - 1)
     return job_update(principal=principal, job=job, job_spec=before, dry_run=dry_run, undo=True)
 
@@ -168,7 +168,7 @@ def _change(
         job_spec, digest = pins.spec, pins.spec.digest()
         job = Job.objects.select_related("cell", "tenant", "alloc_set").get(pk=job.pk)
         if job.state == JobState.DEAD:
-            raise Conflict("job-ended", f"job {job.name} has ended; submit it again")
+            raise Conflict("job-ended", f"job {job.name} has ended and cannot be updated; submit it again")
         current = JobSpec.objects.get(job=job, version=job.spec_version)
         if current.digest == digest:
             return JobChange(job, "unchanged", job.spec_version)
@@ -234,8 +234,8 @@ def _check_fixed(job: Job, job_spec: spec.JobSpecification) -> None:
         if old != new:
             raise Rejected(
                 "invalid-spec",
-                f"{path}: a job can't change from {old!r} to {new!r}; submit another job",
-                fields={path: f"is {old!r} for as long as the job lives"},
+                f"{path}: cannot change from {old!r} to {new!r} while the job is live; submit a new job",
+                fields={path: f"is {old!r} and cannot change while the job is live"},
             )
 
 

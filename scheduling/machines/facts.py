@@ -102,21 +102,23 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
     problems: dict[str, str] = {}
     if not _HOSTNAME.fullmatch(request.hostname):
         problems["hostname"] = (
-            f"{request.hostname[:80]!r} is no DNS label; use lower-case letters, digits and hyphens, a letter"
+            f"{request.hostname[:80]!r} is not a DNS label; use lower-case letters, digits and hyphens, a letter"
             " first, at most 63 characters"
         )
     address = _address(request.address, problems)
     if not 1 <= request.port_low <= 65535:
-        problems["port_low"] = f"{request.port_low} is no port; give 1 to 65535"
+        problems["port_low"] = f"{request.port_low} is not a port; give 1 to 65535"
     elif not request.port_low <= request.port_high <= 65535:
-        problems["port_high"] = f"{request.port_high}: give {request.port_low} (port_low) to 65535"
+        problems["port_high"] = (
+            f"{request.port_high} is out of range; give {request.port_low} (port_low) to 65535"
+        )
     ports = max(0, request.port_high - request.port_low + 1)
     capacity = _capacity(request.capacity, ports, extra, problems)
     _attributes(request.attributes, problems)
     for name in ("platform", "rack", "power_domain"):
         value = getattr(request, name)
         if len(value) > 63 or "\x00" in value:
-            problems[name] = "is too long or holds a NUL character; at most 63 characters are kept"
+            problems[name] = "is too long or contains a NUL character; give at most 63 characters without NUL"
     if problems:
         return None, problems
     return (
@@ -149,7 +151,7 @@ def _address(given: str, problems: dict[str, str]) -> str:
         return str(ipaddress.ip_address(given))
     except ValueError:
         problems["address"] = (
-            f"{given[:80]!r} is no IP address; give the one by which clients reach its tasks"
+            f"{given[:80]!r} is not an IP address; give the one at which clients reach the machine's tasks"
         )
         return ""
 
@@ -163,34 +165,39 @@ def _capacity(
     for name, quantity in given.items():
         path = f"capacity.{name[:63]}"
         if name not in names:
-            problems[path] = f"no such resource in this cell; it has {', '.join(names)}"
+            problems[path] = f"this cell has no such resource; give one of {', '.join(names)}"
         elif not 0 <= quantity <= MAX_QUANTITY:
             problems[path] = f"{quantity} is out of range; give 0 to {MAX_QUANTITY}"
         elif name == NAMES[PORTS] and quantity > ports:
-            problems[path] = f"{quantity} ports don't fit into port_low to port_high, which holds {ports}"
+            problems[path] = (
+                f"{quantity} ports are more than the range port_low to port_high has; give at most {ports}"
+            )
         else:
             vector[names.index(name)] = quantity
     if vector[ACCELERATORS] % DEVICE:
         problems[f"capacity.{NAMES[ACCELERATORS]}"] = (
-            f"{vector[ACCELERATORS]} thousandths are no whole number of devices; give {DEVICE} for each"
+            f"{vector[ACCELERATORS]} thousandths are not a whole number of devices; give {DEVICE} per device"
         )
     elif vector[ACCELERATORS] > MAX_DEVICES * DEVICE:
         problems[f"capacity.{NAMES[ACCELERATORS]}"] = (
-            f"{vector[ACCELERATORS] // DEVICE} devices; a machine has at most {MAX_DEVICES}"
+            f"{vector[ACCELERATORS] // DEVICE} devices are too many; give at most {MAX_DEVICES} per machine"
         )
     for position in (CPU, RAM):
         path = f"capacity.{names[position]}"
         if vector[position] == 0 and path not in problems:
-            problems[path] = "is missing or 0; a machine without it runs nothing"
+            problems[path] = (
+                "is missing or 0; give at least 1, because the machine cannot run tasks without it"
+            )
     return tuple(vector)
 
 
 def _attributes(given: Mapping[str, str], problems: dict[str, str]) -> None:
     if len(given) > MAX_ATTRIBUTES:
-        problems["attributes"] = f"{len(given)} attributes; at most {MAX_ATTRIBUTES}"
+        problems["attributes"] = f"{len(given)} attributes are too many; give at most {MAX_ATTRIBUTES}"
         return
     for name, value in given.items():
         if not 1 <= len(name) <= MAX_TEXT or len(value) > MAX_TEXT or "\x00" in name + value:
             problems[f"attributes.{name[:63]}"] = (
-                f"name and value take at most {MAX_TEXT} characters, no NUL; the name at least one"
+                f"is empty, too long or contains NUL; give a name of 1 to {MAX_TEXT} characters, and a value of"
+                f" at most {MAX_TEXT}"
             )

@@ -78,7 +78,7 @@ def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
     Locks: the token's row, then the cell's, then the machines'.
     """
     if not 1 <= len(requests) <= MAX_BULK:
-        what = f"{len(requests)} machines; 1 to {MAX_BULK} may join at once"
+        what = f"the request has {len(requests)} machines; send 1 to {MAX_BULK}"
         raise Rejected("invalid", what, fields={"machines": what})
     token = _token_of(requests)
     cell = token.cell
@@ -102,16 +102,20 @@ def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
 
 def _token_of(requests: Sequence[JoinRequest]) -> JoinToken:
     if len({request.token for request in requests}) > 1:
-        raise Rejected("invalid", "one token for all machines of a request", fields={"[1].token": "differs"})
+        raise Rejected(
+            "invalid",
+            "token: the machines of a request have different tokens; use one token for all",
+            fields={"[1].token": "differs; use one token for all machines"},
+        )
     parts = requests[0].token.split(".")
     if len(parts) != 4 or parts[0] != TOKEN_PREFIX:
         raise _token_refused(
-            "malformed", "the token is not of the form borg1.<key>.<secret>.<fingerprint>; copy it whole"
+            "malformed", "the token is not of the form borg1.<key>.<secret>.<fingerprint>; copy all of it"
         )
     token = JoinToken.objects.select_related("cell").filter(key=parts[1][:16]).first()
     digest = token.digest if token else "0" * 64
     if not hmac.compare_digest(secret_digest(parts[2]), digest) or token is None:
-        raise _token_refused("unknown", "this cell issued no such token; issue one and use that")
+        raise _token_refused("unknown", "this cell has not issued this token; issue a new token and use it")
     return token
 
 
@@ -126,10 +130,10 @@ def _use(token: JoinToken, uses: int) -> None:
             return
     token.refresh_from_db()
     if token.expires_at <= timezone.now():
-        raise _token_refused("expired", f"the token ran out at {token.expires_at:%F %T} UTC; issue another")
+        raise _token_refused("expired", f"the token expired at {token.expires_at:%F %T} UTC; issue a new one")
     raise _token_refused(
         "spent",
-        f"the token is used up: of its uses {token.uses_left} are left and {uses} asked for; issue another",
+        f"the token has {token.uses_left} uses left, and this request needs {uses}; issue a new one",
         figures={"uses_left": token.uses_left, "asked": uses},
     )
 
@@ -177,7 +181,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
             new.append(machine)
         elif machine.id in live:
             detail = (
-                f"hostname {facts.hostname} belongs to a machine that was heard of just now; choose another"
+                f"hostname {facts.hostname} belongs to a machine that reported just now; choose another"
                 " name, or stop its Borglet and join again in a minute"
             )
             raise Conflict("machine-live", detail, fields={"hostname": detail})

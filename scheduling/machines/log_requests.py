@@ -58,9 +58,9 @@ def fetch(
     """
     problems = {}
     if stream not in ("stdout", "stderr"):
-        problems["stream"] = f"{stream[:40]!r}: one of stdout, stderr"
+        problems["stream"] = f"{stream[:40]!r} is unknown; give stdout or stderr"
     if not 1 <= limit_bytes <= MAX_BYTES:
-        problems["limit_bytes"] = f"{limit_bytes}: give 1 to {MAX_BYTES}"
+        problems["limit_bytes"] = f"{limit_bytes} is out of range; give 1 to {MAX_BYTES}"
     if problems:
         detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
         raise Rejected("invalid", detail, fields=problems)
@@ -74,14 +74,14 @@ def fetch(
             if holder is None or not wakeups.client().publish(channel(holder), asked):
                 raise LogUnavailable(
                     "machine-not-connected",
-                    f"machine {machine.hostname} is connected to no link shard now; its logs can be read once it is"
+                    f"machine {machine.hostname} is not connected to any link shard now; try again when it is"
                     " back",
                     fields={"machine": machine.hostname},
                 )
             answer = listener.wait()
     except redis.RedisError as error:
         raise LogUnavailable(
-            "redis-away", f"logs travel through Redis, which does not answer: {error}"
+            "redis-away", f"cannot read the log, because Redis does not answer; try again later: {error}"
         ) from error
     if answer is None:
         raise LogUnavailable(

@@ -54,7 +54,7 @@ def machine_set(*, principal: Principal, machine: Machine, **facts: Any) -> Mach
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     unknown = [name for name in facts if name not in JoinRequest.__struct_fields__ or name == "token"]
     if unknown:
-        problems = dict.fromkeys(unknown, "no fact of a machine")
+        problems = dict.fromkeys(unknown, "is not a field of a machine; leave it out")
         raise Rejected("invalid", format_problems(problems), fields=problems)
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
@@ -80,7 +80,7 @@ def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[st
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     if not capacity:
-        detail = 'name what should count, for example {"cpu": 8}'
+        detail = 'it is empty; name the resources to change, for example {"cpu": 8}'
         raise Rejected("invalid", f"capacity: {detail}", fields={"capacity": detail})
     extra = machine.cell.extra_resources
     try:
@@ -105,7 +105,11 @@ def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[s
     if after is None:
         raise Rejected("invalid", format_problems(problems), fields=problems)
     if after.hostname != before.hostname:
-        raise Rejected("invalid", "a machine keeps its name", fields={"hostname": "can't be changed"})
+        raise Rejected(
+            "invalid",
+            "hostname: a machine's name cannot change; leave it out",
+            fields={"hostname": "cannot change; leave it out"},
+        )
     if after == before:
         return False
     for name, value in after.columns().items():
@@ -207,10 +211,10 @@ def _tell_wish(entry: JournalEntry, row: Machine, state: events.MachineState) ->
 
 def _check_deadline(deadline_s: float | None, *, break_budgets: bool) -> None:
     if deadline_s is not None and not 0 <= deadline_s <= MAX_DEADLINE_S:
-        what = f"{deadline_s:g} s; give 0 to {MAX_DEADLINE_S:g}, or none"
+        what = f"{deadline_s:g} s is out of range; give 0 to {MAX_DEADLINE_S:g}, or leave it out"
         raise Rejected("invalid", f"deadline_s: {what}", fields={"deadline_s": what})
     if break_budgets and deadline_s is None:
-        what = "only at a deadline: give deadline_s too, 0 for at once"
+        what = "it needs a deadline; give deadline_s too, or 0 for at once"
         raise Rejected("invalid", f"break_budgets: {what}", fields={"break_budgets": what})
 
 
@@ -283,7 +287,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
             Task.objects.filter(machine=row, state=counters.RUNNING).values_list("id", "incarnation")
         )
         if tasks and row.state != DOWN:
-            detail = f"{len(tasks)} tasks run on {row.hostname}; drain it and wait until they have left"
+            detail = f"{len(tasks)} tasks run on {row.hostname}; drain it and wait until it is empty"
             raise Conflict("machine-busy", detail, fields={"machine": detail}, figures={"tasks": len(tasks)})
         cause = entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=reason))
         transitions.tasks_evict(
@@ -339,7 +343,7 @@ def quarantine_release(
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     if action not in ("stop", "keep"):
-        detail = f"{action!r}: one of stop, keep"
+        detail = f"{action!r} is unknown; give stop or keep"
         raise Rejected("invalid", f"action: {detail}", fields={"action": detail})
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
@@ -347,7 +351,7 @@ def quarantine_release(
         undecided = {item["key"] for item in row.quarantined if not item.get("release")}
         wanted = undecided if keys is None else set(keys)
         if unknown := sorted(wanted - known):
-            detail = f"not in quarantine on {row.hostname}: {', '.join(unknown[:5])}"
+            detail = f"tasks not in quarantine on {row.hostname}: {', '.join(unknown[:5])}; list it again"
             raise Rejected("not-in-quarantine", detail, fields={"keys": detail})
         quarantine_set(
             entry,

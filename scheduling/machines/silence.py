@@ -88,13 +88,15 @@ class Silence:
             silent = self.judge(contacts, ids, settings, holders=lambda: contact.holders(cell_id))
         except redis.RedisError as error:
             if self._swept:
-                log.warning("contact unknown, nobody is judged", cell_id=cell_id, error=str(error))
+                log.warning(
+                    "last contacts unknown, no machine is marked down", cell_id=cell_id, error=str(error)
+                )
             self._start_anew()
             self._away_until = time.monotonic() + AWAY_S
             return []
         if not silent:
             return []
-        reason = f"not heard of for more than {settings.down_after_s:g} s"
+        reason = f"no report for more than {settings.down_after_s:g} s"
         down = machines_down(
             principal=system("master"), cell_id=cell_id, machine_ids=silent, reason=reason
         )  # fmt: skip
@@ -174,7 +176,7 @@ class Silence:
         }
         for shard in sorted(suspects - self._suspected.keys()):
             log.error(
-                "too many machines fell silent together: the link is suspected, none of them is marked down yet",
+                "too many machines stopped reporting together: the link may have failed, none is marked down yet",
                 shard=shard or "all",
                 silent=lost[shard],
                 machines=held[shard],

@@ -38,15 +38,17 @@ def task_log(
     require_tenant(principal, Action.JOB_VIEW, job.tenant.name, job.cell.name)
     if stream not in STREAMS:
         raise Rejected(
-            "invalid", f"stream: {stream[:50]!r}; one of {', '.join(STREAMS)}", fields={"stream": "unknown"}
+            "invalid",
+            f"stream: {stream[:50]!r} is unknown; give one of {', '.join(STREAMS)}",
+            fields={"stream": "unknown"},
         )
     if len(search) > MAX_SEARCH:
-        problem = f"longer than {MAX_SEARCH} characters"
+        problem = f"the text is too long; give at most {MAX_SEARCH} characters"
         raise Rejected("invalid", f"search: {problem}", fields={"search": problem})
     if search and offset < 0:
         offset = 0
     if not 0 <= incarnation <= task.incarnation:
-        problem = f"there were {task.incarnation} so far, counted from 1"
+        problem = f"the task has had {task.incarnation} so far, counted from 1"
         raise Rejected("invalid", f"incarnation: {incarnation}; {problem}", fields={"incarnation": problem})
     number = incarnation or task.incarnation
     machine = task.machine if task.machine is not None and number == task.incarnation else None
@@ -54,10 +56,10 @@ def task_log(
     if machine is None:
         raise Conflict(
             "no-log",
-            f"task {task.index} of job {job.name} has not run yet; see why with /why/?index={task.index}",
+            f"task {task.index} of job {job.name} has not run yet; /why/?index={task.index} says why",
         )
     if machine.attributes.get("runtime") == "simulated":
-        raise Conflict("log-simulated", "Simulated tasks write no log.")
+        raise Conflict("log-simulated", "This task is simulated, and simulated tasks write no log.")
     chunk = log_requests.fetch(
         machine,
         TaskKey(job.uid.hex, task.index, number),

@@ -24,7 +24,7 @@ def check(path: Path, format: str) -> str:
         try:
             inspect(file, found)
         except OSError as error:
-            raise ArchiveRefused(f"the archive: can't be read as {found}: {error}") from error
+            raise ArchiveRefused(f"the archive: cannot be read as {found}: {error}") from error
     return found
 
 
@@ -32,7 +32,7 @@ def _look(file: BinaryIO) -> str:
     """Which format it seems to be; a closer look follows."""
     head = file.read(4)
     if head == _ZSTD:
-        raise ArchiveRefused("the archive: zstd can't be unpacked by this release; pack it as tar+gzip")
+        raise ArchiveRefused("the archive: this release cannot unpack zstd; pack it as tar+gzip")
     if head[:2] == _GZIP:
         return TAR_GZIP
     return OCI if is_layout(file) else TAR

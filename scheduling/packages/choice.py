@@ -27,7 +27,9 @@ def open_store(url: str) -> ArchiveStore:
     if parts.scheme == "file":
         path = unquote(parts.path)
         if parts.netloc not in ("", "localhost") or not path.startswith("/"):
-            raise ValueError(f"BORG_PACKAGE_STORE={url!r}: write file:/// and an absolute path")
+            raise ValueError(
+                f"BORG_PACKAGE_STORE={url!r}: the path is not absolute; write file:/// and an absolute path"
+            )
         return DirectoryStore(Path(path))
     if parts.scheme == "s3":
         from scheduling.packages.s3 import S3Store  # boto3: half a second that others need not wait
@@ -35,7 +37,7 @@ def open_store(url: str) -> ArchiveStore:
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         if not parts.netloc or query.keys() - {"endpoint", "region"}:
             raise ValueError(
-                f"BORG_PACKAGE_STORE={url!r}: write s3://bucket/prefix, and behind it only ?endpoint=… and &region=…"
+                f"BORG_PACKAGE_STORE={url!r}: write s3://bucket/prefix; only ?endpoint=… and &region=… may follow"
             )
         return S3Store(
             parts.netloc,

@@ -99,7 +99,7 @@ def package_upload(
                 raise _over_quota(tenant, draft.size_bytes, left)
             if not dry_run and store.size(cell.name, draft.digest) != draft.size_bytes:
                 # The sweep was between the two: rare, and over in the moment of asking again.
-                raise Conflict("store-busy", "the store is being cleared up; send the package again")
+                raise Conflict("store-busy", "the cell is sweeping its package store; send the package again")
             package, made = Package.objects.get_or_create(
                 cell=cell, tenant=owner, name=name, digest=draft.digest,
                 defaults={"size_bytes": draft.size_bytes, "format": draft.format, "uploaded_by": principal.name},
@@ -147,7 +147,7 @@ def package_delete(
             raise NotFound("package", f"{name}@{reference}")
         others = [] if by_digest else list(package.tags.exclude(tag=reference).values_list("tag", flat=True))
         if not others and (jobs := in_use(cell.pk, [package.digest]).get((owner.pk, package.digest))):
-            told = f"{name}@{reference} is what {', '.join(jobs[:5])} may run; kill or update them first"
+            told = f"live jobs use {name}@{reference}: {', '.join(jobs[:5])}; kill or update them first"
             raise Conflict("package-in-use", told, figures={"jobs": jobs[:100]})
         if others:
             package.tags.filter(tag=reference).delete()
@@ -180,13 +180,13 @@ def _owner(principal: Principal, cell: Cell, tenant: str) -> Tenant:
 def _check_names(name: str, tag: str, digest: str, format: str) -> None:
     problems: dict[str, str] = {}
     if not package_names.is_name(name):
-        problems["name"] = f"{name[:80]!r} is no name of a package; {package_names.NAME_CURE}"
+        problems["name"] = f"{name[:80]!r} is not a package name; {package_names.NAME_CURE}"
     if not package_names.is_tag(tag):
-        problems["tag"] = f"{tag[:80]!r} is no tag; {package_names.TAG_CURE}"
+        problems["tag"] = f"{tag[:80]!r} is not a tag; {package_names.TAG_CURE}"
     if digest and not package_names.is_digest(digest):
-        problems["digest"] = f"{digest[:80]!r} is no digest; {package_names.DIGEST_CURE}"
+        problems["digest"] = f"{digest[:80]!r} is not a digest; {package_names.DIGEST_CURE}"
     if format and format not in package_names.FORMATS:
-        problems["format"] = f"{format[:80]!r}: one of {', '.join(package_names.FORMATS)}"
+        problems["format"] = f"{format[:80]!r} is unknown; give one of {', '.join(package_names.FORMATS)}"
     if problems:
         told = "; ".join(f"{field}: {what}" for field, what in problems.items())
         raise Rejected("invalid", told, fields=problems)
@@ -210,7 +210,7 @@ def _set_tag(entry: records.RecordEntry, principal: Principal, package: Package,
 
 def _over_quota(tenant: str, size: int, left: int) -> Rejected:
     told = (
-        f"tenant {tenant} may bring {max(left, 0)} bytes more into this cell's store, the package has {size}; "
+        f"tenant {tenant} may store {max(left, 0)} more bytes in this cell, and the package has {size}; "
         "delete packages with `borgctl package delete`, or ask an SRE for more"
     )
     return Rejected(
@@ -231,7 +231,9 @@ def _store_told() -> Iterator[ArchiveStore]:
     try:
         yield the_store()
     except StoreAway as error:
-        log.error("package store away", error=str(error))
+        log.error("package store unreachable", error=str(error))
         raise Rejected(
-            "store-away", "the cell's package store can't be reached; come back, or tell an SRE", status=503
+            "store-away",
+            "the cell's package store cannot be reached; try again later, or ask an SRE",
+            status=503,
         ) from error

@@ -116,7 +116,7 @@ def _pinned(
             wanted = reference.digest or f"tag {reference.wanted_tag!r}"
             problems[package_pins.path_of(job_spec, text)] = (
                 f"tenant {job_spec.tenant} has no package {reference.name!r} with {wanted} in this cell; upload it "
-                f"with `borgctl package upload FILE --name {reference.name}{tagged}`, or name one of `borgctl package"
+                f"with `borgctl package upload FILE --name {reference.name}{tagged}`, or use one from `borgctl package"
                 " list`"
             )
             continue

@@ -73,7 +73,8 @@ class Draft:
         """
         if digest and digest != self.digest:
             told = (
-                f"announced was {digest}, what came is {self.digest} ({self.size_bytes} bytes); send it again"
+                f"the request names {digest}, and the archive has {self.digest} ({self.size_bytes} bytes);"
+                " send it again"
             )
             raise Rejected("digest-mismatch", f"digest: {told}", fields={"digest": told})
         try:
@@ -87,9 +88,7 @@ class Draft:
 
 
 def too_large(size: int, most: int) -> Rejected:
-    told = (
-        f"{size} bytes or more; this cell takes packages of at most {most}. Split it, or ask an SRE for more"
-    )
+    told = f"the archive has {size} bytes or more; this cell accepts at most {most}. Split it, or ask an SRE for more"
     return Rejected("too-large", told, fields={"archive": told}, figures={"most_bytes": most}, status=413)
 
 

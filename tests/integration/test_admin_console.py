@@ -169,7 +169,7 @@ def test_a_drain_has_a_deadline_and_its_page_tells_how_far_it_is(sre, world) -> 
     given = {"reason": "new disk", "minutes": "30", "break_budgets": "on"}
     assert 'name="minutes"' in act(sre, "scheduling_machine", "drain", world.machine).text
     wrong = act(sre, "scheduling_machine", "drain", world.machine, **{**given, "minutes": ""})
-    assert "only at a deadline" in wrong.text
+    assert "it needs a deadline" in wrong.text
     assert Machine.objects.get().state == "up"
     act(sre, "scheduling_machine", "drain", world.machine, **given)
     drain = Drain.objects.get()
@@ -226,7 +226,7 @@ def test_a_join_token_is_shown_once(sre, world) -> None:
 def test_a_resource_is_added_to_a_live_cell(sre, world) -> None:
     path = f"/admin/scheduling/cell/{world.cell.pk}/add-resource/"
     assert 'name="name"' in sre.get(path).text
-    assert "no name of a resource" in sre.post(path, {"name": "TPU"}).text
+    assert "not a resource name" in sre.post(path, {"name": "TPU"}).text
     assert sre.post(path, {"name": "tpu"}).status_code == 302
     world.cell.refresh_from_db()
     assert world.cell.extra_resources == ["tpu"]

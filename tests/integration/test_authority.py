@@ -153,7 +153,7 @@ def test_only_one_is_staged_and_only_by_those_who_may(home: Path, tmp_path: Path
         )
     assert not (home / "next.pem").exists()
     authority_rotation.stage(principal=rows.ME)
-    with pytest.raises(Conflict, match="one is staged already"):
+    with pytest.raises(Conflict, match="an authority is staged already"):
         authority_rotation.stage(principal=rows.ME)
 
 
@@ -262,7 +262,7 @@ def test_a_certificate_that_machines_would_refuse_is_refused_at_the_start(
     settings.BORG_LINK_KEY = str(tmp_path / "none.pem")
     assert "BORG_LINK_KEY" in refusal()
     (home / "ca.pem").unlink()
-    assert "put the certificate of the authority there that issued it" in refusal()
+    assert "Put the certificate of the authority that issued it there" in refusal()
 
 
 def test_an_authority_kept_elsewhere_is_replaced_too(elsewhere: Elsewhere, settings, tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_only_sres_decide_and_only_about_what_is_held(cell, fleet) -> None:
     assert not stop(cell, 201)
     with pytest.raises(Forbidden):
         service.brake_release(principal=EVE, cell=cell, kind="stops", reason="x")
-    with pytest.raises(Rejected, match="say why"):
+    with pytest.raises(Rejected, match="give a reason"):
         service.brake_keep(principal=rows.ME, cell=cell, kind="stops", reason=" ")
     with pytest.raises(Rejected, match="give 1 to 86400"):
         service.brake_release(principal=rows.ME, cell=cell, kind="stops", reason="x", seconds=0)

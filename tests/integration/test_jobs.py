@@ -219,5 +219,5 @@ def test_the_tenant_is_the_only_one_the_caller_has(cell, tenant, ann) -> None:
     both = world.principal("ann", tenant=other)
     with pytest.raises(Rejected, match="one of other, ubar"):
         jobs.spec_for(principal=both, cell=cell, file=world.a_file())
-    with pytest.raises(Rejected, match="let them agree"):
+    with pytest.raises(Rejected, match="use the same value in both"):
         jobs.spec_for(principal=both, cell=cell, file=world.a_file(tenant="other"), tenant="ubar")

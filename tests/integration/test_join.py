@@ -75,7 +75,9 @@ def test_a_token_is_used_once(cell) -> None:
     token = a_token(cell)
     machine_join(a_join(token))
     before = journal.newest(cell.id)
-    with pytest.raises(Rejected, match="used up: of its uses 0 are left and 1 asked for") as caught:
+    with pytest.raises(
+        Rejected, match="the token has 0 uses left, and this request needs 1; issue a new one"
+    ) as caught:
         machine_join(a_join(token, "m2"))
     assert caught.value.code == "join-token-spent"
     assert (Machine.objects.count(), journal.newest(cell.id)) == (1, before)
@@ -221,7 +223,7 @@ class TestAuthority:
     def test_a_lost_key_is_told_not_replaced(self, home) -> None:
         authority.ensure_authority()
         (home / "ca.key").unlink()
-        with pytest.raises(authority.AuthorityBroken, match=r"ca\.pem is there, .*ca\.key is not"):
+        with pytest.raises(authority.AuthorityBroken, match=r"ca\.pem exists, but .*ca\.key is missing"):
             authority.ensure_authority()
 
     def test_a_foreign_key_is_told(self, home) -> None:

@@ -142,7 +142,7 @@ def test_the_journal_and_a_notice_say_why_and_how_to_raise_them(cell, tenant, an
         (job,) = lapses_drop(cell)
     (changed,) = [r for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.JobChanged)]
     assert (changed.actor, changed.event.priority) == ("system:lapses", 0)
-    assert "production quota of ubar is over since" in changed.event.reason
+    assert "production quota of ubar expired at" in changed.event.reason
     notice = Notice.objects.get(kind="quota.dropped")
     assert "borgctl undo cc/ubar/web" in notice.text
     assert (notice.level, notice.data["jobs"]) == ("urgent", ["web"])
@@ -301,7 +301,7 @@ def test_a_spent_budget_that_drops_lowers_all_jobs_whose_usage_is_charged(metere
         r for r in journal.tail(metered.id, after=0)
         if isinstance(r.event, events.JobChanged) and r.actor == "system:lapses"
     ]  # fmt: skip
-    assert "the budget of rich is spent since" in changed.event.reason
+    assert "the budget of rich has been spent since" in changed.event.reason
 
 
 def test_what_costs_nothing_is_not_dropped_and_another_action_gives_new_hours(cell, tenant, ann) -> None:

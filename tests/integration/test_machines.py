@@ -172,7 +172,7 @@ def test_only_what_is_in_quarantine_can_be_released(cell, machine) -> None:
     Machine.objects.update(quarantined=[{"key": key, "name": "x", "since": "", "release": ""}])
     with pytest.raises(Rejected, match="not in quarantine on m1: other"):
         machines.quarantine_release(principal=rows.ME, machine=machine, keys=["other"], action="stop")
-    with pytest.raises(Rejected, match="one of stop, keep"):
+    with pytest.raises(Rejected, match="give stop or keep"):
         machines.quarantine_release(principal=rows.ME, machine=machine, keys=[key], action="burn")
     machines.quarantine_release(principal=rows.ME, machine=machine, keys=[key], action="keep")
     assert machine.quarantined[0]["release"] == "keep"
@@ -367,6 +367,6 @@ def test_a_sweep_marks_the_silent_down(cell, machine) -> None:
     assert silence.sweep(cell.id, SETTINGS) == []
     assert silence.sweep(cell.id, CellSettings(down_after_s=0.0)) == [machine.id]
     machine.refresh_from_db()
-    assert (machine.state, machine.reason) == ("down", "not heard of for more than 0 s")
+    assert (machine.state, machine.reason) == ("down", "no report for more than 0 s")
     assert silence.sweep(cell.id, SETTINGS) == []
     redis.delete(key, shards)

@@ -52,13 +52,13 @@ def test_a_bad_name_is_refused(cell, name) -> None:
 def test_names_are_taken_once_and_few(cell, ann) -> None:
     added(cell)
     for taken in ("tpu", "cpu", "ports"):
-        with pytest.raises(Conflict, match=f"has a resource {taken} already"):
+        with pytest.raises(Conflict, match=f"already has a resource {taken}; choose another name"):
             added(cell, taken)
     with pytest.raises(Forbidden):
         cells.cell_resource_add(principal=ann, cell=cell, name="fpga")
     for number in range(cells.MAX_EXTRA_RESOURCES - 1):
         added(cell, f"r{number}")
-    with pytest.raises(Rejected, match="can't have more"):
+    with pytest.raises(Rejected, match="which is the maximum"):
         added(cell, "last")
 
 

@@ -217,7 +217,7 @@ def test_an_update_stops_when_its_tasks_do_not_come_up(cell, machine, ann, job) 
     updates.updates_advance(cell.id)
     done.update.refresh_from_db()
     assert done.update.state == Update.STOPPED
-    assert "don't come up" in done.update.detail
+    assert "do not come up" in done.update.detail
     assert world.versions(job) == [2, 1, 1]
     assert not updates.updates_advance(cell.id)
 
