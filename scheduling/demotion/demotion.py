@@ -47,8 +47,8 @@ class DemotionCause(Protocol):
     def chosen(self, live: QuerySet[Job]) -> Iterable[Job]:
         """The next jobs to lower, as many as needed, among those that can be; empty once nothing is too much."""
 
-    def tell(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
-        """Say it to the tenant, and in the stream of records."""
+    def report(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
+        """Notify the tenant, and append a record."""
 
 
 def jobs_demote(cell: Cell, tenant: Tenant, cause: DemotionCause) -> list[Job]:
@@ -88,7 +88,7 @@ def _lower(cell: Cell, tenant: Tenant, cause: DemotionCause, kept: set[int]) -> 
             else:
                 done.append(job)
         if done:
-            cause.tell(entry, done)
+            cause.report(entry, done)
     return done, failed
 
 
@@ -122,7 +122,7 @@ def _with_inner(live: QuerySet[Job], chosen: Iterable[Job]) -> list[Job]:
     return list(ordered.values())[:AT_ONCE]
 
 
-def told_of(jobs: Sequence[Job]) -> str:
+def jobs_with_undo(jobs: Sequence[Job]) -> str:
     """The end of a notice: which jobs, what they hold, and how to raise them, alloc sets first."""
     names = ", ".join(job.name for job in jobs)
     held = format_quantities({i: sum(job.requested[i] for job in jobs) for i in admission.COUNTED})

@@ -17,7 +17,7 @@ from quota.market.quota_expiry import lapses_due
 from quota.models import Lapse
 from quota.notifications.notices import notify
 from quota.vocabulary.bands import FREE_PRIORITY
-from scheduling.demotion.demotion import AT_ONCE, jobs_demote, told_of
+from scheduling.demotion.demotion import AT_ONCE, jobs_demote, jobs_with_undo
 from scheduling.models import Cell, Job
 
 
@@ -55,13 +55,13 @@ class _Lapsed:
                 break
         return chosen
 
-    def tell(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
+    def report(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
         tenant, cell = self.lapse.tenant, self.cell.name
         data = {"cell": cell, "band": self.lapse.band.name, "jobs": [job.name for job in jobs]}
         entry.append("quota.dropped", tenant=tenant.name, **data)
         notify(
             entry, tenant, "quota.dropped", f"{len(jobs)} jobs in cell {cell} were demoted to the free priority",
             f"The {self.reason}. These jobs were demoted to priority {FREE_PRIORITY}, so that the others fit:"
-            f" {told_of(jobs)}",
+            f" {jobs_with_undo(jobs)}",
             url=f"/jobs/?tenant={tenant.name}", level="urgent", **data,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from quota import records
 from quota.billing.spent_budgets import SpentBudget, drops_due, is_due
 from quota.notifications.notices import notify
 from quota.vocabulary.bands import FREE_PRIORITY
-from scheduling.demotion.demotion import AT_ONCE, jobs_demote, told_of
+from scheduling.demotion.demotion import AT_ONCE, jobs_demote, jobs_with_undo
 from scheduling.models import Cell, Job
 
 
@@ -45,13 +45,13 @@ class _Spent:
             charged |= Q(priority__gte=band.low, priority__lte=band.high)
         return live.filter(charged)[:AT_ONCE]
 
-    def tell(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
+    def report(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
         tenant, cell = self.spent.tenant, self.cell.name
         data = {"cell": cell, "jobs": [job.name for job in jobs]}
         entry.append("budget.dropped", tenant=tenant.name, **data)
         notify(
             entry, tenant, "budget.dropped", f"{len(jobs)} jobs in cell {cell} were demoted to the free priority",
             f"{self.reason[0].upper()}{self.reason[1:]}, and these charged jobs were demoted to priority"
-            f" {FREE_PRIORITY}, which is free: {told_of(jobs)}",
+            f" {FREE_PRIORITY}, which is free: {jobs_with_undo(jobs)}",
             url=f"/jobs/?tenant={tenant.name}", level="urgent", **data,
         )  # fmt: skip

@@ -65,12 +65,12 @@ def _settle(states: dict[int, JobHealth], failing: set[int], now: dt.datetime) -
         FailingJob.objects.filter(pk__in=[row.pk for row in due]).update(told_at=now)
         FailingJob.objects.filter(pk__in=[row.pk for row in (*recovered, *over)]).delete()
         with records.write(system("job-health")) as entry:
-            _tell(entry, due, "job.failing", "failing", "warning")
-            _tell(entry, recovered, "job.recovered", "healthy again", "info")
+            _notify(entry, due, "job.failing", "failing", "warning")
+            _notify(entry, recovered, "job.recovered", "healthy again", "info")
     return len(due) + len(recovered)
 
 
-def _tell(entry: records.RecordEntry, rows: Iterable[FailingJob], kind: str, how: str, level: str) -> None:
+def _notify(entry: records.RecordEntry, rows: Iterable[FailingJob], kind: str, how: str, level: str) -> None:
     """One notice per tenant and cell."""
     by_place: dict[tuple[int, int], list[Job]] = defaultdict(list)
     for row in rows:

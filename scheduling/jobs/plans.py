@@ -81,7 +81,7 @@ def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
     """What following `job_spec` means for a live job, or for none yet; admission is not asked."""
     if job is None:
         added = Share(job_spec.tasks, ((0, job_spec.tasks - 1),))
-        return JobPlan("submit", job_spec.name, 1, {"added": added}, names=_told(None, job_spec))
+        return JobPlan("submit", job_spec.name, 1, {"added": added}, names=_published_changes(None, job_spec))
     current = updates.spec_of(job)
     if current.digest() == job_spec.digest():
         return JobPlan("none", job.name, job.spec_version, _tasks(current, job_spec))
@@ -91,11 +91,11 @@ def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
         job.spec_version + 1,
         _tasks(current, job_spec),
         job_spec.max_down(),
-        names=_told(current, job_spec),
+        names=_published_changes(current, job_spec),
     )
 
 
-def _told(old: spec.JobSpecification | None, new: spec.JobSpecification) -> tuple[str, ...]:
+def _published_changes(old: spec.JobSpecification | None, new: spec.JobSpecification) -> tuple[str, ...]:
     return (
         name_changes.format_name_changes(old, new, ttl_s=settings.BORG_DNS_TTL) if new.kind == "job" else ()
     )

@@ -55,25 +55,25 @@ class Explanation:
 
     @property
     def score(self) -> dict[str, float] | None:
-        """By part, of the placement the task has now."""
+        """Return the score of the task's current placement, per part."""
         return self.placement.score if self.placement is not None else None
 
 
 def job_sentences(job: Job) -> list[str]:
     """In short, troubles first. The queries of `with_health`, where the job does not carry its health yet."""
     if job.state == JobState.DEAD:
-        return [f"Job {job.name} is over: {job.outcome}."]
+        return [f"Job {job.name} has ended: {job.outcome}."]
     told = _troubles_told(job) + _counts_told(job)
     if job.tasks_pending:
         whys = _whys(job)
-        told += [_tell(why, job).head for why in whys]
+        told += [_format_verdict(why, job).head for why in whys]
         if not whys:
             told.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
     return told + _starting_told(job)
 
 
 def explain_job(job: Job, principal: Principal) -> Explanation:
-    """Eight queries at most. Tasks that crash are told first."""
+    """Explain why a job is in its state, with crashing tasks first. At most eight queries."""
     crashes: list[Task] = []
     if job.state == JobState.DEAD:
         told = job_sentences(job)
@@ -153,7 +153,7 @@ def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, s
         result["nearest"]["machine"] = hostnames.get(result["nearest"].pop("machine_id"))
     if seen.shapes is not None:
         result["shapes"] = shapes_document(seen.shapes, extra=extra)
-    told = _tell(seen, job, hostnames)
+    told = _format_verdict(seen, job, hostnames)
     result["told"] = {
         "summary": told.summary,
         "reasons": list(told.reasons),
@@ -164,7 +164,7 @@ def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, s
 
 
 def redacted(why: Why, sees: Callable[[str], bool]) -> Why:
-    """Without the names of tenants that the reader may not see: how many tasks they have ahead stays."""
+    """Return the verdict without the names of tenants that the reader may not see. The counts of their tasks stay."""
     ahead_of = tuple(
         one if sees(one.tenant) else msgspec.structs.replace(one, tenant="") for one in why.ahead_of
     )
@@ -228,13 +228,13 @@ def _troubles_told(job: Job) -> list[str]:
 def _whys_told(whys: list[Why], job: Job, principal: Principal, names: Mapping[int, str]) -> list[str]:
     told = []
     for why in whys:
-        words = _tell(redacted(why, _sees(principal, job)), job, names)
+        words = _format_verdict(redacted(why, _sees(principal, job)), job, names)
         told += [words.head, *words.notes]
     return told
 
 
-def _tell(why: Why, job: Job, hostnames: Mapping[int, str] | None = None) -> wording.VerdictText:
-    """One verdict for people, about this job's tasks of the class."""
+def _format_verdict(why: Why, job: Job, hostnames: Mapping[int, str] | None = None) -> wording.VerdictText:
+    """Return the text of one verdict, for this job's tasks of the class."""
     own = any(job_id == job.id for job_id, _ in why.tasks)
     extra = tuple(job.cell.extra_resources)
     return wording.format_why(why, job_id=job.id if own else None, extra=extra, hostnames=hostnames)
@@ -282,8 +282,8 @@ def _running(name: str, task: Task) -> str:
     if task.machine is not None and task.machine.state == MachineStatus.DOWN:
         why = f": {task.machine.reason}" if task.machine.reason else ""
         return (
-            f"{there}, which is down{why}. Whether it runs there is not known; it is placed elsewhere as soon as"
-            " the cell's brake `lost` lets it."
+            f"{there}, which is down{why}. Whether it runs there is not known. It is placed elsewhere as soon as"
+            " the cell's brake `lost` allows it."
         )
     if task.up:
         return f"{there} and is up."

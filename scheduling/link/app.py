@@ -139,7 +139,7 @@ class LinkApp:
         await receive()  # websocket.connect
         try:
             if scope["path"] != "/shell":
-                detail = f"there is no WebSocket at {scope['path']}; it is at /link"
+                detail = f"there is no WebSocket at {scope['path']}; connect to /link"
                 raise Rejected("not-found", detail, status=404)
             header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
             known = await self._admit(header.decode("latin-1"))
@@ -169,7 +169,7 @@ class LinkApp:
                 self._courier.shells, session, known.machine_id, lambda: _frame(receive), pass_on
             )
         except Rejected as error:
-            log.warning("shell refused", machine=known.hostname, detail=error.detail)
+            log.warning("shell rejected", machine=known.hostname, detail=error.detail)
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
             return
         if reason:
@@ -195,21 +195,21 @@ class LinkApp:
         except MalformedMessage as error:
             _hang_up(socket, malformed(error), INVALID_DATA)
         except Hangup:
-            log.debug("gone before it was served", machine=known.hostname)
+            log.debug("disconnected before it was served", machine=known.hostname)
 
     async def _admit(self, authorization: str) -> Known:
         """The machine that dials. Raises `Rejected`."""
         scheme, _, credential = authorization.partition(" ")
         hostname, colon, secret = credential.strip().partition(":")
         if scheme.lower() != "bearer" or not colon or not hostname or not secret:
-            detail = (
-                "give the header Authorization: Bearer <hostname>:<secret>, as joining the cell gave them"
-            )
+            detail = "no credentials; send the header Authorization: Bearer <hostname>:<secret>, as in the join answer"
             raise Rejected("unauthorized", detail, fields={"Authorization": detail}, status=401)
         try:
             known = await self.shard.authenticate(hostname, secret)
         except DatabaseAway as error:
-            raise Rejected("database-away", "the cell's database is away; come back", status=503) from error
+            raise Rejected(
+                "database-away", "the cell's database is unreachable; try again later", status=503
+            ) from error
         if known is None:
             detail = f"no machine {hostname[:63]!r} with this secret; join the cell with a new token"
             raise Rejected("unauthorized", detail, fields={"Authorization": detail}, status=401)
@@ -269,7 +269,7 @@ class LinkApp:
         try:
             return await self.shard.greet(known, message), message
         except DatabaseAway as error:
-            detail = "the cell's database is away; come back"
+            detail = "the cell's database is unreachable; try again later"
             raise Greeting(Refusal("database-away", "", detail)) from error
 
 
@@ -322,14 +322,14 @@ async def _body(receive: Receive) -> bytes:
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > MAX_FRAME_BYTES:
-            detail = f"more than {MAX_FRAME_BYTES} bytes; join fewer machines at once"
+            detail = f"the body has more than {MAX_FRAME_BYTES} bytes; join fewer machines per request"
             raise Rejected("too-large", detail, fields={"body": detail}, status=413)
         if not message.get("more_body", False):
             return b"".join(parts)
 
 
 def _hang_up(socket: LinkSocket, refusal: Refusal, code: int) -> None:
-    log.warning("refused", code=refusal.code, field=refusal.field, detail=refusal.detail)
+    log.warning("rejected", code=refusal.code, field=refusal.field, detail=refusal.detail)
     socket.send(encode(refusal))
     socket.close(code, refusal.code)
 
@@ -366,6 +366,8 @@ def _guarded(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         close_old_connections()
         return function(*args)
     except (OperationalError, InterfaceError) as error:
-        raise Rejected("database-away", "the cell's database is away; come back", status=503) from error
+        raise Rejected(
+            "database-away", "the cell's database is unreachable; try again later", status=503
+        ) from error
     finally:
         connection.close()

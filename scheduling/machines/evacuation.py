@@ -118,7 +118,7 @@ def _evict(cell_id: int, leaving: Sequence[Task], cause: EvictionCause) -> int:
                     task.id,
                     task.incarnation,
                     cause.value,
-                    detail=_told_of_leaving(task.machine, cause),
+                    detail=_format_eviction(task.machine, cause),
                     caused_by=because.get(task.machine_id),
                 )
                 for task in leaving
@@ -127,7 +127,7 @@ def _evict(cell_id: int, leaving: Sequence[Task], cause: EvictionCause) -> int:
     return len(evicted)
 
 
-def _told_of_leaving(machine: Machine, cause: EvictionCause) -> str:
+def _format_eviction(machine: Machine, cause: EvictionCause) -> str:
     what = "is down" if cause is EvictionCause.MACHINE_FAILURE else "is being drained"
     return f"machine {machine.hostname} {what}" + (f": {machine.reason}" if machine.reason else "")
 

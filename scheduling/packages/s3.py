@@ -47,12 +47,12 @@ class S3Store:
         return Path(tempfile.gettempdir())
 
     def put(self, cell: str, digest: str, draft: Path) -> None:
-        with self._told():
+        with self._translated_errors():
             self._client.upload_file(str(draft), self._bucket, self._key(cell, digest))
 
     def size(self, cell: str, digest: str) -> int | None:
         try:
-            with self._told():
+            with self._translated_errors():
                 found = self._client.head_object(Bucket=self._bucket, Key=self._key(cell, digest))
         except NotThere:
             return None
@@ -61,18 +61,18 @@ class S3Store:
     @contextmanager
     def read(self, cell: str, digest: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
         wanted = {"Range": f"bytes={offset}-"} if offset else {}
-        with self._told():
+        with self._translated_errors():
             found = self._client.get_object(Bucket=self._bucket, Key=self._key(cell, digest), **wanted)
         with closing(found["Body"]) as body:
             yield self._chunks(body)
 
     def _chunks(self, body: Any) -> Iterator[bytes]:
-        with self._told():
+        with self._translated_errors():
             yield from body.iter_chunks(CHUNK_BYTES)
 
     def listing(self, cell: str) -> Iterator[Blob]:
         now = dt.datetime.now(dt.UTC)
-        with self._told():
+        with self._translated_errors():
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._key(cell, "")
             )
@@ -82,14 +82,14 @@ class S3Store:
                     yield Blob(digest, found["Size"], (now - found["LastModified"]).total_seconds())
 
     def delete(self, cell: str, digest: str) -> None:
-        with self._told():
+        with self._translated_errors():
             self._client.delete_object(Bucket=self._bucket, Key=self._key(cell, digest))
 
     def _key(self, cell: str, digest: str) -> str:
         return f"{self._prefix}{cell}/{digest.removeprefix(_PREFIX)}"
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """boto3's errors as the port's. Raises `NotThere`, `StoreAway`."""
         try:
             yield

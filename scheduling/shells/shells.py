@@ -54,11 +54,13 @@ def shell_ask(
     require_shell(principal, job)
     problems = {}
     if not (1 <= rows <= MAX_SIDE and 1 <= cols <= MAX_SIDE):
-        problems["rows" if not 1 <= rows <= MAX_SIDE else "cols"] = f"1 to {MAX_SIDE}"
+        problems["rows" if not 1 <= rows <= MAX_SIDE else "cols"] = (
+            f"it is out of range; give 1 to {MAX_SIDE}"
+        )
     if sum(len(word.encode("utf-8", "surrogateescape")) + 1 for word in command) > MAX_COMMAND_BYTES:
-        problems["command"] = f"longer than {MAX_COMMAND_BYTES} bytes"
+        problems["command"] = f"it is too long; give at most {MAX_COMMAND_BYTES} bytes"
     if any("\x00" in word for word in command) or (command and not command[0]):
-        problems["command"] = "a program and its arguments, without NUL characters"
+        problems["command"] = "give a program and its arguments, without NUL characters"
     if problems:
         detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
         raise Rejected("invalid", detail, fields=problems)
@@ -125,11 +127,11 @@ def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
             .first()
         )
         if row is None or row.state != ShellSession.ASKED:
-            raise Conflict("no-such-shell", "no shell of this number waits for a grant")
+            raise Conflict("no-such-shell", "no shell of this number waits for a grant; ask for a new shell")
         if now - row.asked_at > dt.timedelta(seconds=GRANT_S):
             raise Conflict("no-such-shell", "this shell was asked for too long ago; ask again")
         if not _still_there(row):
-            raise Conflict("not-running", "the task has just left its machine")
+            raise Conflict("not-running", "the task has just been evicted from its machine")
         row.state = ShellSession.GRANTED
         row.save(update_fields=["state"])
     claims = ShellClaims(

@@ -73,12 +73,12 @@ def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> Non
         if holder is None or not wakeups.client().publish(channel(holder), asked):
             raise ShellUnavailable(
                 "machine-not-connected",
-                f"machine {hostname} is connected to no link shard now; try again once it is back",
+                f"machine {hostname} is not connected to any link shard now; try again when it is",
                 fields={"machine": hostname},
             )
     except redis.RedisError as error:
         raise ShellUnavailable(
-            "redis-away", f"shells travel through Redis, which does not answer: {error}"
+            "redis-away", f"cannot open a shell, because Redis does not answer; try again later: {error}"
         ) from error
 
 
@@ -200,7 +200,7 @@ class _Relay:
             try:
                 await self._back.put(shell_frame(ShellFrame.FAILED, told.encode()))
             except (Overrun, redis.RedisError) as error:
-                log.warning("a shell's end was not told", error=str(error))
+                log.warning("the end of a shell was not sent", error=str(error))
         return reason
 
     async def _to_machine(self) -> None:
@@ -233,6 +233,8 @@ def _guarded(function: Callable[..., Any], args: Sequence[Any], named: dict[str,
         close_old_connections()
         return function(*args, **named)
     except (OperationalError, InterfaceError) as error:
-        raise Rejected("database-away", "the cell's database is away; come back", status=503) from error
+        raise Rejected(
+            "database-away", "the cell's database is unreachable; try again later", status=503
+        ) from error
     finally:
         connection.close()

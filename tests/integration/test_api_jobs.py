@@ -203,7 +203,7 @@ def test_killing_some_and_all_is_idempotent(ann, job) -> None:
     assert ann.delete(WEB).json()["killed"] == 2
     assert ann.delete(WEB).json()["killed"] == 0
     read = ann.get(WEB).json()
-    assert (read["state"], read["outcome"], read["why"]) == ("dead", "killed", ["Job web is over: killed."])
+    assert (read["state"], read["outcome"], read["why"]) == ("dead", "killed", ["Job web has ended: killed."])
     assert problem(post(ann, f"{WEB}update/", world.a_file(tasks=1)), 409, "job-ended")
 
 

@@ -20,7 +20,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
 from scheduling.link.views.diff import ExpectedTask, View
-from scheduling.link.views.last_report import said
+from scheduling.link.views.last_report import merge_report
 from scheduling.master import utilisation
 from scheduling.master.loop import Master
 from scheduling.master.reclamation import EVERY_S, Reclaimer, jobs_without_reclamation
@@ -69,7 +69,7 @@ class Cycle:
                 TaskReport(key, "", Phase.UP, usage=self.used[identity])
                 for identity, key in keys.items() if identity in self.used
             ]  # fmt: skip
-            heard = said(None, decode_to_shard(encode(Report(1, 1, "", "", 0, reported))))
+            heard = merge_report(None, decode_to_shard(encode(Report(1, 1, "", "", 0, reported))))
             heard.assign(view, machine.id)
             machines |= live.pack([(heard.measured(machine.id), seconds + micros / 1e6)])
 

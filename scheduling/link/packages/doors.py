@@ -112,7 +112,7 @@ class PackageDoors:
     def start(self) -> None:
         self._news.start()
         self._looking = asyncio.get_running_loop().create_task(self._look_forever())
-        self._looking.add_done_callback(_tell_its_end)
+        self._looking.add_done_callback(_log_failure)
 
     async def stop(self) -> None:
         self._looking.cancel()
@@ -167,7 +167,7 @@ class PackageDoors:
 
     async def _archive(self, asked: _Request) -> None:
         if self._busy >= self._streams:
-            told = "the store serves as many as it may; ask for sources again"
+            told = "the store has reached its limit of transfers; ask for sources again"
             raise Rejected("store-busy", told, status=503)
         self._busy += 1
         try:
@@ -178,7 +178,7 @@ class PackageDoors:
     async def _have(self, asked: _Request) -> None:
         port = asked.decoded(await asked.body(), PackageHave).port
         if not 0 <= port < 2**16:
-            told = f"{port} is no port; give 1 to 65535, or 0 to serve nobody"
+            told = f"{port} is not a port; give 1 to 65535, or 0 to serve no peers"
             raise Rejected("invalid", f"port: {told}", fields={"port": told})
         machine, entitled = asked.machine, asked.entitled
         # It says so once after each welcome, of whichever package it has: what else it has, its reports say.
@@ -271,7 +271,9 @@ class PackageDoors:
             extra = rows[0][-1] if rows else ()
             specs = self._specs.get({(row[0], row[2]) for row in rows}, extra=tuple(extra))
         except (OperationalError, InterfaceError) as error:
-            raise Rejected("database-away", "the cell's database is away; come back", status=503) from error
+            raise Rejected(
+                "database-away", "the cell's database is unreachable; try again later", status=503
+            ) from error
         found: dict[str, Entitled] = {}
         for job_id, index, version, packages, address, rack, cell, _ in rows:
             read = specs.get((job_id, version))
@@ -303,15 +305,15 @@ class PackageDoors:
                         self._counted[machine_id] = looked_at
                         await self._count(held.cell_id, machine_id, port, installed)
             for cell_id, told in self._holdings.due(self._connections, time.monotonic()).items():
-                await self._tell(cell_id, told)
+                await self._store_packages(cell_id, told)
 
-    async def _tell(self, cell_id: int, told: Mapping[int, InstalledReport]) -> None:
+    async def _store_packages(self, cell_id: int, told: Mapping[int, InstalledReport]) -> None:
         """The scheduler, of what machines have."""
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._database, _hold, cell_id, readable(told))
         except (OperationalError, InterfaceError) as error:
-            log.warning("database away: who has packages is told later", error=str(error).strip())
+            log.warning("database unreachable: machines' packages are stored later", error=str(error).strip())
             return
         self._holdings.taken(told)
 
@@ -423,7 +425,7 @@ class _Reading:
 
     def next(self) -> bytes:
         """The next chunk, empty at the end. Raises `Rejected`."""
-        with _told():
+        with _translated_errors():
             if self._chunks is None:
                 self._chunks = self._stack.enter_context(self._open())
             return next(self._chunks, b"")
@@ -432,7 +434,7 @@ class _Reading:
         self._stack.close()
 
 
-def _tell_its_end(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     """What should go on for ever ended: by a mistake of ours."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("what machines have is not looked at any more", exc_info=error)
@@ -451,7 +453,7 @@ def _close_connection() -> None:
 
 def _sized(asked: _Request) -> tuple[int, ArchiveStore]:
     """Raises `Rejected`."""
-    with _told():
+    with _translated_errors():
         store = the_store()
         size = store.size(asked.entitled.cell, asked.digest)
         if size is None:
@@ -460,17 +462,17 @@ def _sized(asked: _Request) -> tuple[int, ArchiveStore]:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """The store's troubles as refusals."""
     try:
         yield
     except NotThere as error:
         log.error("package is not in the store", digest=str(error))
-        raise Rejected("not-found", f"{error} is not in the cell's store; tell an SRE", status=404) from error
+        raise Rejected("not-found", f"{error} is not in the cell's store; ask an SRE", status=404) from error
     except StoreAway as error:
-        log.error("package store away", error=str(error))
+        log.error("package store unreachable", error=str(error))
         raise Rejected(
-            "store-away", "the cell's package store can't be reached; come back", status=503
+            "store-away", "the cell's package store cannot be reached; try again later", status=503
         ) from error
 
 

@@ -141,10 +141,10 @@ class RedisBridge:
     def _session_taken(self, machine_id: int, session: int) -> None:
         """Tell other shards, all that come in one turn of the loop together: machines may return by thousands."""
         if not self._taken:
-            self._errands.begin(self._tell_sessions())
+            self._errands.begin(self._publish_sessions())
         self._taken.append(f"{machine_id} {session}")
 
-    async def _tell_sessions(self) -> None:
+    async def _publish_sessions(self) -> None:
         await asyncio.sleep(0.01)
         taken, self._taken = self._taken, []
         await self._quietly(self._redis.publish(_SESSIONS, "\n".join(taken)))

@@ -14,7 +14,7 @@ from scheduling.link.shard.inbox import merge
 from scheduling.link.shard.roster import Roster
 from scheduling.link.shard.writer import MachineReportChanges
 from scheduling.link.views.diff import compare
-from scheduling.link.views.last_report import said
+from scheduling.link.views.last_report import merge_report
 from scheduling.machines.pace import GAP_S
 from scheduling.usage import usage_windows
 from scheduling.usage.usage_windows import TaskWindow
@@ -38,7 +38,7 @@ class ReportIntake:
         if report.session != held.session or not held.answered < report.sequence <= held.asked:
             log.info("late report ignored", machine=held.hostname, sequence=report.sequence)
             return
-        now_said = said(held.said, report)
+        now_said = merge_report(held.said, report)
         self._roster.figures.polls += 1
         held.heard_at = now
         held.answered = report.sequence

@@ -61,7 +61,7 @@ class LastReport:
         return MeasuredUsage(machine_id, self.columns, self.figures, self.task_ids, self.incarnations)
 
 
-def said(before: LastReport | None, wire: WireReport) -> LastReport:
+def merge_report(before: LastReport | None, wire: WireReport) -> LastReport:
     """What the machine has said, with this report: `before` itself when only its usage is new. Raises
     `MalformedMessage`, naming the field."""
     if before is None or not _same(before.wire, wire):
