@@ -1,4 +1,4 @@
-"""Whose job is it: permission asked by every service that changes jobs, without leaking names of tenants."""
+"""The permission check of every service that changes jobs. It does not leak names of tenants."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from scheduling.policy import cell_settings
 _HISTORY_GAP = 1_000_000
 # Labels that the zone of all cells uses for itself: `ns.<zone>`, `health.<zone>`.
 RESERVED_NAMES = frozenset({"ns", "health"})
-# Each widens every vector of the cell, whoever asks for it or not.
+# Each one makes every resource vector of the cell longer.
 MAX_EXTRA_RESOURCES = 16
 _RESOURCE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 

@@ -1,4 +1,4 @@
-"""Who a task is to the REST API: its identity, checked against its cell, and what its job and tenant allow (§2.3)."""
+"""The principal of a task that calls the REST API: its checked identity, and what its job and tenant allow (§2.3)."""
 
 from __future__ import annotations
 

@@ -98,9 +98,10 @@ def read(
     *,
     issuer: str,
 ) -> tuple[TaskClaims, dt.datetime]:
-    """Whose token it is, and when it ends. `public_key`: of a kid, None for one that is not accepted.
+    """Return the task that a token names, and when the token expires.
 
-    Raises `BadIdentity`. Whether the incarnation still lives, its cell knows.
+    `public_key` returns the key of a kid, or None if the kid is not accepted. The caller must check that the
+    incarnation still runs. Raises `BadIdentity`.
     """
     try:
         kid = jwt.get_unverified_header(token).get("kid")

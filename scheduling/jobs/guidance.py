@@ -1,6 +1,7 @@
 """Will it fit? How many machines could hold a job's tasks, now and empty, and which shapes fit better (§2.6).
 
-For whoever plans a submission: read from the rows, since the scheduler's warm state is in another process.
+The figures are for planning a submission. They are read from the database, because the scheduler's state is in
+another process.
 """
 
 from __future__ import annotations

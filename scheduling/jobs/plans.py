@@ -28,10 +28,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """`action`: submit, update, or none when nothing would change. `problem`: why it would be refused.
+    """`action`: submit, update, or none when nothing would change. `problem`: why it would be rejected.
 
     `tasks`: those added, removed, restarted, in_place (changed where they run) and kept. `max_down`: at once.
-    `guidance`: whether its tasks would fit, where that was asked. `names`: what changes for who asks by name.
+    `guidance`: whether its tasks would fit, where that was asked. `names`: what changes for clients that look up
+    the job's name.
     """
 
     action: str

@@ -5,8 +5,9 @@
     borg:shards:<cell>    sorted set: shard by time of its last heartbeat
     borg:overloaded:<cell>  sorted set: shard by time of the last heartbeat that said it was overloaded
 
-A shard writes once a second, heartbeat and contacts in one transaction: whoever sees a fresh heartbeat sees
-that shard's contacts too. Losing all of it loses no truth: counting starts anew (`scheduling.machines.silence`).
+A shard writes once a second, heartbeat and contacts in one transaction: a reader that sees a new
+heartbeat also sees that shard's contacts. If Redis loses all of it, counting starts from scratch
+(`scheduling.machines.silence`).
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def jobs_concerned(here: QuerySet[Task]) -> set[int]:
 
 
 def _on_machines(cell_id: int, state: str) -> QuerySet[Task]:
-    """Who runs on the bare machines: what lives in an alloc leaves with it."""
+    """Return the tasks outside allocs. Tasks in an alloc are evicted with the alloc."""
     return (
         Task.objects.filter(
             machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING, alloc__isnull=True

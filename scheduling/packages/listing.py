@@ -47,7 +47,7 @@ def package_named(principal: Principal, cell: Cell, tenant: str, name: str, refe
 
 @dataclass(frozen=True, slots=True)
 class ListedPackage:
-    """A package and what is told of it. `jobs`: the live ones that may run it, by name."""
+    """A package with its tags and jobs. `jobs`: the names of the live jobs that may run it."""
 
     package: Package
     tags: list[str]

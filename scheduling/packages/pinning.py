@@ -61,7 +61,7 @@ def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins
 
 
 def pinned_for(principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> spec.JobSpecification:
-    """The spec with digests behind its packages, for who may submit it. Raises `NotFound`, `Forbidden`, `Rejected`."""
+    """Return the spec with the digests of its packages. Raises `NotFound`, `Forbidden` and `Rejected`."""
     if not _names_any(job_spec):
         return job_spec
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)

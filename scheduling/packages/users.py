@@ -1,4 +1,4 @@
-"""Who may run a package: reads, each of one query, over the packages that stored specs were pinned to."""
+"""Find the jobs that may run a package, with one query per read, over the packages that stored specs were pinned to."""
 
 from __future__ import annotations
 

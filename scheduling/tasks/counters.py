@@ -1,4 +1,4 @@
-"""The jobs' counters of tasks by state, kept by whoever changes tasks, and what follows when they say a job is over.
+"""The jobs' counters of tasks per state, updated by every change of tasks, and the end of jobs without live tasks.
 
 All functions here are for callers that hold the cell's row lock through `journal.write`.
 """

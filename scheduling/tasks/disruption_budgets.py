@@ -23,7 +23,7 @@ class DisruptionBudget:
 
 
 class Budgets:
-    """How many more tasks of each job may be down. Tasks never placed yet are no disruption.
+    """How many more tasks of each job may be down. Tasks that were never placed do not count.
 
     One that has been down for longer than `patience_s` counts as down no more: it may never come up again. What is on a
     machine that is down counts as down, whatever was last heard of it.

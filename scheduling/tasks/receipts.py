@@ -1,6 +1,6 @@
 """What the journal keeps of a task's placements: score, runners-up, whom it preempted, and who preempted it (§3.2).
 
-Receipts are read from events, which are never changed. Of other tenants' jobs only the priority is told.
+Receipts are read from events, which are never changed. For jobs of other tenants, they show only the priority.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why tasks are pending, kept per job for whoever asks: the last pass' answer (§2.6). Derived, not journalled.
+"""Why tasks are pending: the last pass' verdicts, stored per job (§2.6). They are derived, not journalled.
 
 A pass comes many times a second and says nearly the same of nearly all jobs: only what changed is written.
 """
@@ -15,7 +15,7 @@ from scheduling.core.explaining.waiting import of_job
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.reasons import Why
 
-# What moves all the time – who is ahead, the expected start – is written anew after so long.
+# Seconds after which values that change all the time (tasks ahead, expected start) are written again.
 FRESH_S = 5.0
 # Rows written after one pass; the others follow after the next, those never written first.
 MOST_ROWS = 300

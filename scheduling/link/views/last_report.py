@@ -62,8 +62,10 @@ class LastReport:
 
 
 def merge_report(before: LastReport | None, wire: WireReport) -> LastReport:
-    """What the machine has said, with this report: `before` itself when only its usage is new. Raises
-    `MalformedMessage`, naming the field."""
+    """Return the last report with `wire` merged in, or `before` itself if only its usage is new.
+
+    Raises `MalformedMessage`, which names the field.
+    """
     if before is None or not _same(before.wire, wire):
         return _new(wire)
     if wire.usage_columns:
