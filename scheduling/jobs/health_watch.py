@@ -1,6 +1,6 @@
 """Notices about jobs that are failing, and about their recovery.
 
-A tenant is notified once a job has been failing for `PATIENCE_S`, and again only after it was healthy. `FailingJob` rows
+The tenant is notified once a job has failed for `PATIENCE_S`, and again only after it was healthy. `FailingJob` rows
 remember since when; they are derived, so the journal does not hold them.
 """
 
