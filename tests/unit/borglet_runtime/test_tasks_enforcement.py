@@ -68,6 +68,7 @@ async def test_forks_are_bounded(machine: Machine) -> None:
             assert await text_of(runtime) == "9\n"
             assert end.exit is not None
             assert (end.exit.cause, end.exit.status) == (EndCause.EXITED, 3)
+            assert "the kernel rejected" in end.exit.detail
             assert "forks at the limit of processes" in end.exit.detail
         else:
             assert await line_of(runtime) == "40"
