@@ -83,7 +83,7 @@ def capacity_samples() -> None:
         log.info("old capacity samples deleted", rows=dropped)
 
 
-@shared_task(name="scheduling.usage.metering", ignore_result=True)
+@shared_task(name="scheduling.metering", ignore_result=True)
 def metering_run() -> None:
     """A look at what is reserved in every cell, and the report of hours that are over."""
     now = timezone.now()

@@ -273,7 +273,7 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 600.0},
     },
     "lapses": {"task": "scheduling.lapses", "schedule": 60.0, "options": {"expires": 60.0}},
-    "metering": {"task": "scheduling.usage.metering", "schedule": 300.0, "options": {"expires": 300.0}},
+    "metering": {"task": "scheduling.metering", "schedule": 300.0, "options": {"expires": 300.0}},
     "usage-drop-old": {"task": "scheduling.usage_drop_old", "schedule": 1800.0},
     "failing-jobs": {"task": "scheduling.failing_jobs", "schedule": 30.0, "options": {"expires": 30.0}},
     "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 3600.0},
