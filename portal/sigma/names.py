@@ -34,7 +34,7 @@ def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
             if (found := _address(principal, sought)) is not None:
                 return redirect(found)
         except InvalidName as error:
-            detail = _("“%s” is no name that we could look up.") % chosen["q"][:100]
+            detail = _("“%s” is not a name that can be looked up.") % chosen["q"][:100]
             problem = Rejected("invalid-name", detail, fields={error.field: error.detail})
         except NotFound as error:
             problem = error

@@ -60,7 +60,7 @@ def save(home: Home, file: Path) -> dict[str, Any]:
     if file.exists():
         raise BackupError(f"{file} exists already; choose another FILE=…")
     if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise BackupError(f"{file.parent} is no folder that this user may write to; choose another FILE=…")
+        raise BackupError(f"{file.parent} is not a folder that this user may write to; choose another FILE=…")
     partial = file.with_name(f".{file.name}.partial")
     with tempfile.TemporaryDirectory(prefix="borg-backup-", dir=file.parent) as folder:
         dump = Path(folder) / _DUMP
@@ -187,7 +187,7 @@ def _unpack(file: Path, folder: Path) -> dict[str, Any]:
             first = next(members, None)
             opened = tar.extractfile(first) if first is not None and first.name == _MANIFEST else None
             if opened is None:
-                raise BackupError(f"{file} is no backup of Borg Portal: it does not open with a manifest")
+                raise BackupError(f"{file} is not a backup of Borg Portal: it does not open with a manifest")
             manifest: dict[str, Any] = json.loads(opened.read())
             if manifest["format"] > FORMAT or manifest["layout"] > LAYOUT:
                 raise BackupError(

@@ -283,7 +283,7 @@ def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | No
     if fresh.exists():
         shutil.rmtree(fresh)
     if data.exists() and any(data.iterdir()):
-        raise EngineError(f"{data} holds files but no PG_VERSION; it is no data directory. Move it away.")
+        raise EngineError(f"{data} holds files but no PG_VERSION; it is not a data directory. Move it away.")
     _own_folder(fresh, account)
     initdb = [
         *(str(binaries / "initdb"), "-D", str(fresh), "--username=postgres", "--encoding=UTF8"),

@@ -65,7 +65,7 @@ def _order(request: HttpRequest, principal: Principal, row: Quote) -> HttpRespon
         context = _quote_context(row, given=request.POST) | {"problem": problem}
         return render(request, "sigma/shop/quote.html", context, status=problem.status)
     told = {
-        "pending": _("Order %d is placed. It waits for approval; you are told as soon as somebody decides."),
+        "pending": _("Order %d is placed. It waits for approval. You get a notice when somebody decides."),
         "approved": _("Order %d is approved. Its quota is there from its first day on."),
         "active": _("Order %d is active: its quota is there now."),
     }

@@ -57,7 +57,7 @@ def day_read(text: str, zone: ZoneInfo, *, ends: bool = False) -> dt.date:
         else:
             day = dt.date.fromisoformat(given)
     except (ValueError, OverflowError):
-        raise DayError(_("%r is no day; give one such as 2026-12-31") % given[:40]) from None
+        raise DayError(_("%r is not a day; give one such as 2026-12-31") % given[:40]) from None
     if not dt.date(2000, 1, 1) <= day <= FARTHEST:
         raise DayError(_("%s is too far away to be sold") % given[:40])
     return day

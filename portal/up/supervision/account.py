@@ -63,7 +63,7 @@ def engine_account(*paths: Path) -> SystemUser | None:
             return SystemUser(entry.pw_uid, entry.pw_gid, _PATH_CAPABILITIES if closed else ())
     tried = f"BORG_ENGINE_USER={wanted}" if wanted else f"`{'` or `'.join(_NAMES)}`"
     raise AccountError(
-        f"PostgreSQL refuses to run as root, and {tried} is no unprivileged user of this host; "
+        f"PostgreSQL refuses to run as root, and {tried} is not an unprivileged user of this host; "
         "create one and name it in BORG_ENGINE_USER"
     )
 

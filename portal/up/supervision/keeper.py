@@ -104,7 +104,7 @@ class ProcessKeeper:
         """Stop the process: its stop signal, SIGKILL after `stop_s`, or at once after `hurry`."""
         self._stopping.set()
         if self._task is not None:
-            await asyncio.wait({self._task})  # a mistake in it was told to `on_error`
+            await asyncio.wait({self._task})  # an error in it was passed to `on_error`
 
     def hurry(self) -> None:
         """Stop patience is over."""

@@ -1,0 +1,127 @@
+"""Text is plain English, as far as a program can tell: some phrases make every reader stop, and are not used."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Everything below these has been rewritten. The rest follows, and then this list goes.
+PLAIN = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "borglet/messages/",
+    "borglet/runtimes/cgroups/",
+    "borglet/runtimes/home/",
+    "borglet/runtimes/measuring/",
+    "borglet/state/",
+    "deploy/",
+    "examples/",
+    "manage.py",
+    "naming/api/",
+    "naming/dns/",
+    "naming/following/",
+    "naming/table/",
+    "portal/api/",
+    "portal/cli/",
+    "portal/http/",
+    "portal/live/",
+    "portal/management/",
+    "portal/settings/",
+    "portal/sigma/frame/",
+    "portal/sigma/money/",
+    "portal/templates/",
+    "quota/admin/",
+    "quota/management/",
+    "quota/templates/",
+    "scheduling/access/",
+    "scheduling/admin/",
+    "scheduling/api/",
+    "scheduling/cells/",
+    "scheduling/demotion/",
+)
+PHRASES = {
+    "is no X": r"(?<![Tt]here )\b(?:is|are|was|were) no (?!longer\b|more than\b)\w+",
+    "anew": r"\banew\b",
+    "whoever": r"\bwh(?:o|om)ever\b",
+    "for who": r"\b(?:for|to|of|by|from|with) who\b(?!=)",
+    "a sentence without a subject": r"(?:^|(?<=[.!] )|(?<=[.!]\n))\s*(?:Who|Whose|Whom)\b(?![^.!]*\?)",
+    "is told": r"\b(?:is|are|was|were|be|been|being|gets?|not) told\b",
+}
+PATTERNS = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PHRASES.items()}
+FUNCTIONS = {"told", "tell", "said"}
+QUOTING = {"tests/contracts/test_language.py"}  # names the phrases itself
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and text: comments, strings and names of tests in code; all of a document or template."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        yield 1, text
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
+            yield token.start[0], token.string.strip("#\"'rbfu ")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if node.name.startswith("test_"):
+                yield node.lineno, node.name.removeprefix("test_").replace("_", " ").capitalize()
+            if node.name.strip("_") in FUNCTIONS:
+                yield node.lineno, f"a function is told: {node.name}"
+
+
+def found_in(lines: Iterator[tuple[int, str]]) -> list[tuple[int, str, str]]:
+    return [
+        (line + text[: match.start()].count("\n"), name, text[max(0, match.start() - 30) : match.end() + 30])
+        for line, text in lines
+        for name, pattern in PATTERNS.items()
+        for match in pattern.finditer(text)
+    ]
+
+
+def files() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [
+        name
+        for name in listed.stdout.split()
+        if name.startswith(PLAIN)
+        and name.endswith((".py", ".md", ".html", ".txt", ".js", ".env"))
+        and "/migrations/" not in name
+        and name not in QUOTING
+    ]
+
+
+def test_texts_are_plain() -> None:
+    checked = files()
+    assert len(checked) >= len(PLAIN)
+    found = {name: hits for name in checked if (hits := found_in(texts(ROOT / name)))}
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("3 is no port", "is no X"),
+        ("Started anew.", "anew"),
+        ("Ask whoever knows.", "whoever"),
+        ("Answers for who asks.", "for who"),
+        ("It waits. Who asks, waits too.", "a sentence without a subject"),
+        ("The user is told why.", "is told"),
+    ],
+)
+def test_each_phrase_is_found(text: str, name: str) -> None:
+    assert [found for _, found, _ in found_in(iter([(1, text)]))] == [name]
+
+
+@pytest.mark.parametrize("text", ["It is no longer there.", "Who may see this? Owners.", "There is no port."])
+def test_plain_sentences_are_left_alone(text: str) -> None:
+    assert found_in(iter([(1, text)])) == []
