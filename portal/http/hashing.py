@@ -44,7 +44,7 @@ class HashingSlots:
     def _begin(self, urgent: bool) -> None:
         with self._changed:
             if self._waiting >= self._most_waiting:
-                raise _overloaded(f"{self._waiting} other checks are waiting")
+                raise _overloaded(f"checks already waiting: {self._waiting}")
             self._waiting += 1
             self._urgent += urgent
             began = time.monotonic()

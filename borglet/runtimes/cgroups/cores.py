@@ -80,7 +80,8 @@ class CorePool:
         most = len(free) - 1 if others else len(free)
         if count > most:
             raise NoCores(
-                f"whole_cores: the task asks for {count} cores, and {max(0, most)} of {len(self.cores)} are free"
+                f"whole_cores: the task asks for {count} core{'s' * (count != 1)}, and"
+                f" {max(0, most)} of {len(self.cores)} are free"
                 f" ({len(self.cores) - len(free)} reserved by other tasks"
                 f"{', one kept for the other latency-sensitive tasks here' if others else ''});"
                 " ask for fewer cores, or for machines with more cores"

@@ -77,7 +77,7 @@ def test_a_damaged_identity_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_home_has_one_owner(tmp_path: Path) -> None:
-    refused = pytest.raises(HomeInUse, match=f"pid {os.getpid()}; stop it first")
+    refused = pytest.raises(HomeInUse, match=rf"process id {os.getpid()} uses .*; stop it first")
     with DiskStore(tmp_path).lock(), refused, DiskStore(tmp_path).lock():
         pass
     with DiskStore(tmp_path).lock():

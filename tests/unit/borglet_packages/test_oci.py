@@ -120,7 +120,7 @@ def test_a_blob_that_is_not_what_its_digest_says_is_refused() -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ((file("../x"),), r"layer 1 of 1: '\.\./x': '\.\./x' climbs out"),
+        ((file("../x"),), r"layer 1 of 1: '\.\./x': '\.\./x' contains '\.\.'"),
         ((header("dev/null", b"3"),), "layer 1 of 1: 'dev/null': a character device"),
         ((link("a", "../../x"),), r"'a': the link to '\.\./\.\./x' points outside"),
         ((link("a", "/../../x"),), "points outside"),
@@ -130,11 +130,11 @@ def test_a_blob_that_is_not_what_its_digest_says_is_refused() -> None:
             "'a/x': the link to 'b' forms a loop",
         ),
         ((file("a"), file("a")), "'a': the entry is in the archive twice"),
-        ((hard_link("h", "../x"),), r"'h': '\.\./x' climbs out"),
+        ((hard_link("h", "../x"),), r"'h': '\.\./x' contains '\.\.'"),
         ((link("l", "x"), hard_link("h", "l")), "'h': a hard link to 'l', which is a symbolic link"),
-        ((file("../.wh.x", b""),), "climbs out"),
+        ((file("../.wh.x", b""),), r"contains '\.\.'"),
         ((file(".wh..", b""),), "'.': a whiteout cannot remove the root"),
-        ((file(".wh...", b""),), r"'\.\.': '\.\.' climbs out"),
+        ((file(".wh...", b""),), r"'\.\.': '\.\.' contains '\.\.'"),
     ],
 )
 def test_hostile_layers_are_refused(tmp_path: Path, parts: tuple[bytes, ...], message: str) -> None:

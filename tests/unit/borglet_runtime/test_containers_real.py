@@ -48,11 +48,11 @@ async def test_whole_cores_are_kept_free_of_other_latency_sensitive_tasks(machin
         await runtime.start(server, run=1)
         assert await line_of(runtime, key(0)) == str(CORES)
         if not needs(runtime, "isolation.cores"):
-            with pytest.raises(StartFailed, match="whole_cores: this machine can't"):
+            with pytest.raises(StartFailed, match="whole_cores: this machine cannot reserve cores"):
                 await runtime.start(owner, run=1)
             return
         if len(CORES) == 1:
-            with pytest.raises(StartFailed, match="the task asks for 1 cores, and 0 of 1 are free"):
+            with pytest.raises(StartFailed, match="the task asks for 1 core, and 0 of 1 are free"):
                 await runtime.start(owner, run=1)
             return
         await runtime.start(owner, run=1)
@@ -62,7 +62,7 @@ async def test_whole_cores_are_kept_free_of_other_latency_sensitive_tasks(machin
         await runtime.start(batch, run=1)
         assert await line_of(runtime, key(2)) == str(CORES)
         too_many = python(SLEEP, key=key(3), limit={"cpu": 1000 * len(CORES)}, whole_cores=True)
-        with pytest.raises(StartFailed, match=f"{len(CORES)} asked for"):
+        with pytest.raises(StartFailed, match=f"the task asks for {len(CORES)} core"):
             await runtime.start(too_many, run=1)
 
     async with machine.runtime() as runtime:  # another Borglet: nothing moves
