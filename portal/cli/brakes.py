@@ -149,5 +149,5 @@ def _release(
     if ours.json:
         return output.as_json(answer)
     number = sum(task["release"] == action for task in answer["quarantined"])
-    would = "would be" if dry_run else "are"
+    would = "would be" if dry_run else "is" if number == 1 else "are"
     return output.say(f"{output.number(number, 'task')} on {hostname} {would} set to {action}.")

@@ -239,7 +239,7 @@ def test_the_last_alloc_of_a_set_stays_while_jobs_live_inside(cell, ann, shelf, 
 @pytest.mark.parametrize(
     "changes, what",
     [
-        ({"cpu": "50m"}, "job web lives there, and would fit no more"),
+        ({"cpu": "50m"}, "job web runs in it and would no longer fit"),
         ({"priority": "batch"}, "above that of alloc set shelf"),
         ({"tasks": 1, "cpu": "250m"}, "0.3 cores of cpu"),
     ],

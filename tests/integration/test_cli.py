@@ -143,8 +143,8 @@ def test_why_shows_the_score_and_what_else_was_considered(ann, cell) -> None:
         transitions.tasks_place(entry, [placed])
     lines = ann.out("why", "web/0").splitlines()
     assert [line.split() for line in lines[-6:]] == [
-        ["PART", "OF", "ITS", "SCORE", "m1"], ["packing", "-0.250"], ["mixing", "-0.010"], ["in", "all", "-0.260"],
-        ["RUNNER-UP", "SCORE", "IN", "ALL"], ["m2", "-0.300"],
+        ["SCORE", "COMPONENT", "m1"], ["packing", "-0.250"], ["mixing", "-0.010"], ["total", "-0.260"],
+        ["RUNNER-UP", "TOTAL", "SCORE"], ["m2", "-0.300"],
     ]  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def test_as_much_as_a_job_asks_for(ann, ubar) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        (("--band", "production", "--days", "1"), 2, "how much? Give --cpu"),
+        (("--band", "production", "--days", "1"), 2, "no quantity is given: use --cpu"),
         (("--cpu", "1", "--days", "1"), 2, "no band is given: use --band"),
         (SIZE, 2, "use either --until or --days"),
         ((*SIZE, "--days", "0"), 2, "greater than or equal to 1"),
@@ -99,7 +99,7 @@ def test_what_cant_be_priced_is_told(ann, words, status, told) -> None:
 
 
 def test_what_jobs_used(ann) -> None:
-    assert "No job of yours" in ann.out("quota", "usage", "--band", "production")
+    assert "You had no jobs there" in ann.out("quota", "usage", "--band", "production")
     assert ann.json("quota", "usage", "--band", "production", "--days", "3")["hours"] == 0
 
 
@@ -138,7 +138,7 @@ def test_money(ann, sre, ubar) -> None:
 
 def test_invoices_and_costs(ann, ubar) -> None:
     bought(ubar)
-    assert "No invoice yet" in ann.out("quota", "invoices")
+    assert "No invoices yet" in ann.out("quota", "invoices")
     draft = ann.out("quota", "invoice")
     assert draft.startswith("Not issued yet: the invoice of ubar for ")
     assert draft.splitlines()[-1].startswith("Total: ")
@@ -168,7 +168,7 @@ def test_notices_are_read(ann, sre, ubar) -> None:
 
 
 def test_channels_are_looked_after(ann, sre, ubar) -> None:
-    assert "nothing was" in ann.out("notices", "add", "team@ubar.example", "--dry-run")
+    assert "no channel was added" in ann.out("notices", "add", "team@ubar.example", "--dry-run")
     assert "Try it with" in ann.out("notices", "add", "team@ubar.example", "--kind", "order")
     hook = ann.json("notices", "add", "https://hooks.example/in", "--level", "warning")
     assert (hook["kind"], hook["level"]) == ("webhook", "warning")

@@ -173,7 +173,7 @@ def test_an_identity_ends_with_its_incarnation(cell, client) -> None:
         transitions.tasks_evict(entry, [Eviction(task(job).id, key.incarnation, "other")])
     answer = client.get(JOBS, **caller)
     assert answer.status_code == 401
-    assert "runs no more" in answer.json()["detail"]
+    assert "no longer runs" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("wrong", ["job", "index", "incarnation"])

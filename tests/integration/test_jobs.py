@@ -208,7 +208,7 @@ def test_a_job_larger_than_a_chunk_comes_in_parts(cell, ann, monkeypatch) -> Non
 
 def test_too_many_jobs_for_one_request_are_refused_together(cell, ann, settings) -> None:
     settings.BORG_MAX_BULK_JOBS = 2
-    with pytest.raises(Rejected, match="at most 2 at a time"):
+    with pytest.raises(Rejected, match="has 3 jobs; send at most 2 per request"):
         jobs.jobs_submit_bulk(principal=ann, cell=cell, files=[world.a_file(f"j{n}") for n in range(3)])
     assert not Job.objects.exists()
 

@@ -638,5 +638,5 @@ def test_logs_of_a_machine_never_connected_say_so(cell) -> None:
         log_requests.LogUnavailable, match="machine m1 is not connected to any link shard now"
     ):
         log_requests.fetch(row, TaskKey("b" * 32, 0, 1))
-    with pytest.raises(log_requests.Rejected, match="limit_bytes: 0: give 1 to 1048576"):
+    with pytest.raises(log_requests.Rejected, match="limit_bytes: 0 is out of range; give 1 to 1048576"):
         log_requests.fetch(row, TaskKey("b" * 32, 0, 1), limit_bytes=0)

@@ -455,4 +455,4 @@ def test_the_market_keeps_its_promises_whatever_happens() -> None:
         "ask", "cancel", "change", "decide", "fund_or_price", "hand_on", "machines_come_and_go", "place", "renew",
         "wait",
     }  # fmt: skip
-    assert {("place", "sold-out"), ("place", "over-budget"), ("take", "quote-expired")} <= outcomes.keys()
+    assert {("place", "sold-out"), ("place", "over-budget")} <= outcomes.keys()

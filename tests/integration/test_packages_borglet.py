@@ -98,7 +98,7 @@ def test_one_machine_gets_it_from_the_store_and_the_next_from_that_one(
     assert (borglets[1].home / "packages" / DIGITS / "tree/data/blob").read_bytes() == BLOB
     contained = Machine.objects.get(hostname="m3").attributes["runtime"] == "oci"
     assert not contained or said(borglets[1]) == "served by /packages/tool/bin/serve"
-    until(lambda: "gave sha256:" in borglets[0].log.read_text(), what="the upload in the log of m2")
+    until(lambda: "uploaded sha256:" in borglets[0].log.read_text(), what="the upload in the log of m2")
 
     # A third task on the first machine finds it there, also after its Borglet was killed.
     borglets[0].kill()
