@@ -169,7 +169,7 @@ def test_notices_are_read(ann, sre, ubar) -> None:
 
 def test_channels_are_looked_after(ann, sre, ubar) -> None:
     assert "no channel was added" in ann.out("notices", "add", "team@ubar.example", "--dry-run")
-    assert "Try it with" in ann.out("notices", "add", "team@ubar.example", "--kind", "order")
+    assert "Test it with" in ann.out("notices", "add", "team@ubar.example", "--kind", "order")
     hook = ann.json("notices", "add", "https://hooks.example/in", "--level", "warning")
     assert (hook["kind"], hook["level"]) == ("webhook", "warning")
     number = str(hook["id"])
