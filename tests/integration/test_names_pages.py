@@ -80,7 +80,7 @@ def test_a_job_without_a_placed_task_and_one_that_has_ended_say_so(world) -> Non
     assert "No task is placed, so the names exist and answer with no address." in shown(JOB)
     Job.objects.update(state="dead")
     page = shown(JOB)
-    assert "its names are gone" in page
+    assert "its names no longer exist" in page
     assert "name-dns" not in page
 
 

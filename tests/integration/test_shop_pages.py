@@ -110,7 +110,7 @@ def test_strangers_see_nothing_of_it(market) -> None:
         ("cpu", "٣", "can&#x27;t be read"),
         ("from", "2020-01-01", "is over"),
         ("from", "9999-12-31", "too far away"),
-        ("from", "2026-02-30", "is no day"),
+        ("from", "2026-02-30", "is not a day"),
         ("until", "2020-01-01", "before the first day"),
         ("until", "2999-01-01", "366 at most"),
         ("cell", "elsewhere", "no such cell"),

@@ -93,7 +93,7 @@ def test_data_of_another_major_version_is_refused(home: Path) -> None:
 def test_files_that_are_no_data_directory_are_left_alone(home: Path) -> None:
     (home / "postgres").mkdir(parents=True)
     (home / "postgres" / "thesis.tex").touch()
-    with pytest.raises(EngineError, match="no data directory"):
+    with pytest.raises(EngineError, match="not a data directory"):
         engines.prepare_postgres(home)
     assert (home / "postgres" / "thesis.tex").exists()
 
