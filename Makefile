@@ -36,8 +36,9 @@ test: install system-packages
 	$(BIN)/python -m pytest -p no:django -n $(PYTEST_WORKERS) -q tests/unit tests/properties || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q \
 		tests/integration tests/contracts --durations=25 || status=$$?; \
-	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -q \
-		tests/browser tests/acceptance --durations=15 || status=$$?; \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q tests/browser \
+		|| status=$$?; \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -q tests/acceptance --durations=15 || status=$$?; \
 	exit $$status
 
 ## make soak                    for the night: properties and made-up requests, with other examples at each run
