@@ -20,7 +20,7 @@ TEST_COMMANDS := chromium:chromium dig:bind9-dnsutils crun:crun catatonit:catato
 	knotd:knot named:bind9 ldns-read-zone:ldnsutils kdig:knot-dnsutils \
 	musl-gcc:musl-tools nsd:nsd pdns_server:pdns-backend-bind prometheus:prometheus haproxy:haproxy
 
-.PHONY: help up test soak lint bench lock install backup restore clean system-packages
+.PHONY: help up test soak lint bench screenshots lock install backup restore clean system-packages
 .DEFAULT_GOAL := help
 
 help:
@@ -59,6 +59,10 @@ lint: install
 bench: install
 	@$(BIN)/python -m tests.bench $(BENCH)
 
+## make screenshots             make the pictures of the documentation from a running system
+screenshots: install system-packages
+	@$(BIN)/python -m tests.acceptance.screenshots
+
 ## make backup [FILE=x.tar]     save BORG_HOME into one file, also while it runs
 backup: install
 	@$(BIN)/python -m portal.up.backup save $(if $(FILE),"$(FILE)")
@@ -68,8 +72,8 @@ restore: install
 	@test -n "$(FILE)" || { echo "make restore needs FILE=…, the backup to restore" >&2; exit 2; }
 	@$(BIN)/python -m portal.up.backup restore "$(FILE)"
 
-## make install                 virtual environment, packages, compiled kernels, static files
-install: $(VENV)/.kernels $(VENV)/.static
+## make install                 virtual environment, packages, compiled kernels, static files, documentation
+install: $(VENV)/.kernels $(VENV)/.static $(VENV)/.docs
 	@:
 
 ## make lock                    resolve requirements.lock anew from pyproject.toml
@@ -104,6 +108,12 @@ $(VENV)/.kernels: $(VENV)/.packages scheduling/core/vocabulary/layout.py $(wildc
 # Compressed here, so that no answer waits for it. Files of the version before stay for pages that are still open.
 $(VENV)/.static: $(VENV)/.packages $(shell find portal/static -type f)
 	@DJANGO_SETTINGS_MODULE=portal.settings.base $(BIN)/python manage.py collectstatic --noinput --verbosity 0
+	@touch $@
+
+# The reference is generated from the code, so each change of the code builds the site again (five seconds).
+$(VENV)/.docs: $(VENV)/.packages mkdocs.yml \
+		$(shell find docs deploy examples portal naming scheduling quota borglet -name '*.py' -o -name '*.md')
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir $(VENV)/borg-site/docs
 	@touch $@
 
 system-packages:

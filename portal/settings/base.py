@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from portal.settings import environment as env
 from portal.settings.logs import LOGGING as LOGGING
-from portal.settings.policies import SIGMA
+from portal.settings.policies import SIGMA, documentation_headers
 
 env.check()
 
@@ -198,6 +198,10 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
 }
+# The documentation: `make install` builds it into `docs` below this folder, and WhiteNoise serves it at /docs/.
+WHITENOISE_ROOT = Path(sys.prefix) / "borg-site"
+WHITENOISE_INDEX_FILE = True
+WHITENOISE_ADD_HEADERS_FUNCTION = documentation_headers
 
 # The cache holds only the rate limits of signing in, per process, because signing in must not depend on Redis.
 CACHES = {

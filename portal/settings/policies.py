@@ -33,6 +33,22 @@ CONSOLE: dict[str, Any] = {
     "require-trusted-types-for": None,
     "trusted-types": None,
 }
+# Directives that the documentation at /docs/ overrides: its theme searches in a worker and writes results as HTML.
+DOCUMENTATION: dict[str, Any] = {
+    "worker-src": [SELF],
+    "require-trusted-types-for": None,
+    "trusted-types": None,
+}
+
+
+def documentation_headers(headers: dict[str, str], path: str, url: str) -> None:
+    """Give files of the documentation their policy. WhiteNoise calls this for each file that it serves."""
+    if url.startswith("/docs/"):
+        from csp.utils import build_policy  # reads the settings
+
+        headers["Content-Security-Policy"] = build_policy(replace=DOCUMENTATION)
+
+
 # Browser features that no page uses, and the one that is used: writing to the clipboard.
 PERMISSIONS = (
     "accelerometer=(), camera=(), display-capture=(), geolocation=(), gyroscope=(), magnetometer=(), microphone=(), "

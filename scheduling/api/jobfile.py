@@ -9,13 +9,14 @@ import msgspec
 from drf_spectacular.extensions import OpenApiSerializerExtension
 from rest_framework import serializers
 
+from scheduling.spec.field_texts import FIELD_TEXTS
 from scheduling.spec.job_spec import KINDS
 from scheduling.spec.schema import JobFile, TaskFile
 
 _REF = "#/$defs/"
 
 
-class JobFileSerializer(serializers.Serializer):
+class JobFileSerializer(serializers.Serializer[Any]):
     """A normalized job file. Its schema has the fields of `scheduling.spec.schema.JobFile`."""
 
     def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
@@ -38,11 +39,9 @@ def schema() -> dict[str, Any]:
     whole = _inline(job, known)
     of_task = _inline(task, known)
     whole["description"] = "A job file, version borg/v1. The minimum is a name and a task with a command."
-    of_task["description"] = "The command that each task runs, and the resources that it needs."
     whole["properties"]["task"] = of_task
     whole["properties"]["overrides"] = {
         "type": "object",
-        "description": "Changes to `task` for an index or a range ('3', '0-9'), applied as a merge patch (RFC 7396).",
         "additionalProperties": {"type": "object"},
     }
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -53,7 +52,16 @@ def schema() -> dict[str, Any]:
     }  # fmt: skip
     of_task["properties"]["env"] = texts
     of_task["properties"]["limit"] = {"type": "object", "additionalProperties": quantity}
+    _describe(whole, "")
     return whole
+
+
+def _describe(node: dict[str, Any], prefix: str) -> None:
+    """Give each field of `node` its text."""
+    for name, field in list(node.get("properties", {}).items()):
+        for part in (field, *field.get("anyOf", ())):
+            _describe(part, f"{prefix}{name}.")
+        node["properties"][name] = {**field, "description": FIELD_TEXTS[prefix + name]}
 
 
 def _inline(node: Any, known: dict[str, Any]) -> Any:

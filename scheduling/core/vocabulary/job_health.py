@@ -15,7 +15,7 @@ class JobHealth(StrEnum):
     HEALTHY = "healthy"  # every live task is up
     DEGRADED = "degraded"  # some tasks are up, others are not
     FAILING = "failing"  # no task is up, and tasks crash, are unhealthy or have failed
-    ENDED = "ended"
+    ENDED = "ended"  # all tasks are dead; pages show how the job ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,19 @@ from scheduling.core.vocabulary.requirement import Constraint
 class ReasonCode(StrEnum):
     """What ruled machines out. Each is documented in `scheduling/README.md`; a test compares."""
 
-    NO_MACHINES = "no-machines"
-    NO_SUCH_RESOURCE = "no-such-resource"
-    CONSTRAINT = "constraint"
-    MACHINE_STATE = "machine-state"
-    RESOURCE = "resource"
-    PORTS = "ports"
-    MAX_PER_MACHINE = "max-per-machine"
-    MAX_PER_RACK = "max-per-rack"
-    MAX_PER_POWER_DOMAIN = "max-per-power-domain"
-    CRASHED_PAIR = "crashed-pair"
-    CORES = "cores"
-    ALLOC = "alloc"
-    GANG = "gang"
+    NO_MACHINES = "no-machines"  # the cell has no machines
+    NO_SUCH_RESOURCE = "no-such-resource"  # no machine has a resource that the task asks for
+    CONSTRAINT = "constraint"  # a machine attribute does not satisfy a hard constraint; `subject` names it
+    MACHINE_STATE = "machine-state"  # the machine is draining or down
+    RESOURCE = "resource"  # less is free than the limit, even after preemption; `subject` names the resource
+    PORTS = "ports"  # too few ports are free
+    MAX_PER_MACHINE = "max-per-machine"  # the machine has as many tasks of the job as `spread` allows
+    MAX_PER_RACK = "max-per-rack"  # the rack has as many tasks of the job as `spread` allows
+    MAX_PER_POWER_DOMAIN = "max-per-power-domain"  # the power domain has as many tasks of the job as allowed
+    CRASHED_PAIR = "crashed-pair"  # the task crashed on this machine a short while ago (§4)
+    CORES = "cores"  # too few whole cores are free of other latency-sensitive tasks (§6.2)
+    ALLOC = "alloc"  # no alloc of the alloc set that the job belongs to can hold the task (§2.4)
+    GANG = "gang"  # the machine can hold one task, but the tasks that start together do not all fit
 
 
 class ChangeKind(StrEnum):

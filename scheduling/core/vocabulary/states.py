@@ -6,15 +6,15 @@ from enum import StrEnum
 
 
 class TaskState(StrEnum):
-    PENDING = "pending"
-    RUNNING = "running"
-    DEAD = "dead"
+    PENDING = "pending"  # it waits for a machine
+    RUNNING = "running"  # it has a machine
+    DEAD = "dead"  # it finished, failed, or was killed
 
 
 class JobState(StrEnum):
     PENDING = "pending"  # no task has been placed yet
-    RUNNING = "running"
-    DEAD = "dead"
+    RUNNING = "running"  # at least one task has been placed
+    DEAD = "dead"  # all tasks are dead
 
 
 class MachineStatus(StrEnum):
@@ -39,16 +39,16 @@ class Transition(StrEnum):
 
 
 class EvictionCause(StrEnum):
-    """Figure 3, and the reasons of our own that send a running task back to the queue."""
+    """The causes of Figure 3, and further ones that return a running task to the queue."""
 
-    PREEMPTION = "preemption"
-    MACHINE_FAILURE = "machine-failure"
-    MACHINE_SHUTDOWN = "machine-shutdown"
-    OUT_OF_RESOURCES = "out-of-resources"
-    OTHER = "other"
-    UPDATE = "update"
-    FAILURE = "failure"
-    LOST = "lost"
+    PREEMPTION = "preemption"  # a task of higher priority needed its resources
+    MACHINE_FAILURE = "machine-failure"  # its machine failed or was unreachable for too long
+    MACHINE_SHUTDOWN = "machine-shutdown"  # its machine was drained
+    OUT_OF_RESOURCES = "out-of-resources"  # its machine was short of memory or disk
+    OTHER = "other"  # the detail gives the cause, such as an alloc that left the machine
+    UPDATE = "update"  # an update needs a restart on a machine that fits the new spec
+    FAILURE = "failure"  # it used up its restarts on this machine
+    LOST = "lost"  # its machine no longer has it
 
 
 TASK_TRANSITIONS: dict[tuple[TaskState | None, Transition], TaskState] = {

@@ -1,0 +1,36 @@
+"""Markdown for generated pages. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_FIRST_SENTENCE = re.compile(r"^(.+?[.!?])(?:\s|$)", re.DOTALL)
+
+
+def cell(text: str) -> str:
+    """Return `text` as the content of a table's cell: on one line, with bars escaped."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Return `text` as code, or an empty string."""
+    return f"`{text}`" if text else ""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table. Each row has one text per column of `head`."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cell(text) for text in line)} |\n" for line in lines)
+
+
+def page(title: str, about: str, *parts: str) -> str:
+    """Return a page with a title, a first paragraph and further parts."""
+    return "\n\n".join([f"# {title}", about, *(part.strip("\n") for part in parts)]) + "\n"
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of `text` on one line."""
+    flat = " ".join(text.split())
+    found = _FIRST_SENTENCE.match(flat)
+    return found[1] if found else flat

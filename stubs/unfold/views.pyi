@@ -1,0 +1,3 @@
+from django.contrib.admin.views import main
+
+class ChangeList(main.ChangeList): ...
