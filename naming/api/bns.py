@@ -36,7 +36,7 @@ _HISTORY = "Rises when the cell is restored from a backup. Give it to a watch to
 _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 
 
-class TaskEndpointSerializer(serializers.Serializer):
+class TaskEndpointSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(help_text="/bns/<cell>/<tenant>/<job>/<index>")
     dns = serializers.CharField()
     index = serializers.IntegerField()
@@ -60,7 +60,7 @@ class TaskEndpointSerializer(serializers.Serializer):
     history = serializers.IntegerField(help_text=_HISTORY)
 
 
-class _SummarySerializer(serializers.Serializer):
+class _SummarySerializer(serializers.Serializer[Any]):
     dns = serializers.CharField()
     tasks = serializers.IntegerField()
     placed = serializers.IntegerField()
@@ -85,7 +85,7 @@ class ServiceEndpointsSerializer(_SummarySerializer):
     endpoints = TaskEndpointSerializer(many=True)
 
 
-class MachineEndpointSerializer(serializers.Serializer):
+class MachineEndpointSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(help_text="/bns/<cell>/machine/<host>")
     dns = serializers.CharField()
     machine = serializers.CharField()
@@ -162,7 +162,7 @@ def _within(request: Request) -> float:
     return float(text)
 
 
-class FollowerSerializer(serializers.Serializer):
+class FollowerSerializer(serializers.Serializer[Any]):
     address = serializers.CharField(help_text="The address with its port.")
     kind = serializers.ChoiceField(choices=[role.value for role in survey.ServerRole])
     serial = serializers.IntegerField(allow_null=True, help_text="The serial of its zone.")
@@ -178,7 +178,7 @@ class FollowerSerializer(serializers.Serializer):
     )
 
 
-class CellNamesSerializer(serializers.Serializer):
+class CellNamesSerializer(serializers.Serializer[Any]):
     zone = serializers.CharField()
     revision = serializers.IntegerField(
         help_text="The revision of the cell that all resolvers have reached; 0 if one does not report it."

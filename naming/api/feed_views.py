@@ -214,7 +214,7 @@ class TraefikView(APIView):
         return _fed(request, lambda: selectors.services(request.auth, **asked), configuration)
 
 
-class EnvoyRequestSerializer(serializers.Serializer):
+class EnvoyRequestSerializer(serializers.Serializer[Any]):
     resource_names = serializers.ListField(
         child=serializers.CharField(max_length=300),
         max_length=MOST_CLUSTERS,

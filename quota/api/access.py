@@ -22,7 +22,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, Scope
 
 
-class TokenSerializer(serializers.ModelSerializer):
+class TokenSerializer(serializers.ModelSerializer[Any]):
     tenant = serializers.SlugRelatedField(slug_field="name", read_only=True)
     user = serializers.CharField(source="user.username", read_only=True)
     parent = serializers.SlugRelatedField(
@@ -40,7 +40,7 @@ class TokenSerializer(serializers.ModelSerializer):
         read_only_fields = fields
 
 
-class NewTokenSerializer(serializers.Serializer):
+class NewTokenSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=100)
     scopes = serializers.ListField(
         child=serializers.ChoiceField([scope.value for scope in Scope]),

@@ -19,7 +19,7 @@ from quota.vocabulary.bands import Band
 from quota.vocabulary.permissions import Action, require
 
 
-class BandSerializer(serializers.ModelSerializer):
+class BandSerializer(serializers.ModelSerializer[Any]):
     """Factors in thousandths: of the base price, and of what a cell has."""
 
     class Meta:
@@ -27,7 +27,7 @@ class BandSerializer(serializers.ModelSerializer):
         fields = ["name", "low", "high", "prod", "preempts_within", "price_milli", "oversell_milli"]
 
 
-class BandChangeSerializer(serializers.Serializer):
+class BandChangeSerializer(serializers.Serializer[Any]):
     low = serializers.IntegerField()
     high = serializers.IntegerField()
     prod = serializers.BooleanField(help_text="Placed by limits, never in reclaimed resources.")
@@ -36,7 +36,7 @@ class BandChangeSerializer(serializers.Serializer):
     oversell_milli = serializers.IntegerField(required=False, help_text="As it was, when left out.")
 
 
-class OverSerializer(serializers.Serializer):
+class OverSerializer(serializers.Serializer[Any]):
     """A time when more would be sold than may be."""
 
     begins_at = serializers.DateTimeField()
@@ -47,7 +47,7 @@ class OverSerializer(serializers.Serializer):
     tenants = serializers.ListField(child=serializers.CharField())
 
 
-class CellEffectSerializer(serializers.Serializer):
+class CellEffectSerializer(serializers.Serializer[Any]):
     cell = serializers.CharField()
     sold = serializers.DictField(child=serializers.IntegerField())
     sold_with_others = serializers.DictField(child=serializers.IntegerField())
@@ -56,20 +56,20 @@ class CellEffectSerializer(serializers.Serializer):
     over = OverSerializer(many=True)
 
 
-class LeavingSerializer(serializers.Serializer):
+class LeavingSerializer(serializers.Serializer[Any]):
     cell = serializers.CharField()
     tenant = serializers.CharField()
     in_use = serializers.DictField(child=serializers.IntegerField())
 
 
-class BandEffectSerializer(serializers.Serializer):
+class BandEffectSerializer(serializers.Serializer[Any]):
     band = serializers.CharField()
     changes = serializers.DictField(child=serializers.ListField(), help_text="Field: before and after.")
     cells = CellEffectSerializer(many=True)
     leaving = LeavingSerializer(many=True)
 
 
-class BandChangedSerializer(serializers.Serializer):
+class BandChangedSerializer(serializers.Serializer[Any]):
     band = BandSerializer()
     effect = BandEffectSerializer()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -25,7 +27,7 @@ from quota.vocabulary.permissions import Action, CapabilityKind, require
 KINDS = [kind.value for kind in CapabilityKind]
 
 
-class CapabilitySerializer(serializers.ModelSerializer):
+class CapabilitySerializer(serializers.ModelSerializer[Any]):
     user = serializers.CharField(source="user.username")
 
     class Meta:
@@ -33,7 +35,7 @@ class CapabilitySerializer(serializers.ModelSerializer):
         fields = ["id", "user", "kind", "cell", "reason", "granted_by", "created_at", "expires_at"]
 
 
-class NewCapabilitySerializer(serializers.Serializer):
+class NewCapabilitySerializer(serializers.Serializer[Any]):
     user = serializers.CharField(max_length=150)
     kind = serializers.ChoiceField(KINDS)
     cell = serializers.CharField(
@@ -74,7 +76,7 @@ class CapabilityView(QuotaView):
         return Response(status=204)
 
 
-class CapabilityRequestSerializer(serializers.ModelSerializer):
+class CapabilityRequestSerializer(serializers.ModelSerializer[Any]):
     user = serializers.CharField(source="user.username")
     tenant = serializers.CharField(source="tenant.name")
 
@@ -86,7 +88,7 @@ class CapabilityRequestSerializer(serializers.ModelSerializer):
         ]  # fmt: skip
 
 
-class AskSerializer(serializers.Serializer):
+class AskSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(max_length=63)
     user = serializers.CharField(max_length=150, required=False, help_text="Oneself, if not given.")
     kind = serializers.ChoiceField(KINDS)
@@ -95,7 +97,7 @@ class AskSerializer(serializers.Serializer):
     until = serializers.DateTimeField(required=False, help_text="In 90 days, if not given; 366 at most.")
 
 
-class AnswerSerializer(serializers.Serializer):
+class AnswerSerializer(serializers.Serializer[Any]):
     granted = serializers.BooleanField()
     answer = serializers.CharField(max_length=500, required=False, allow_blank=True)
     until = serializers.DateTimeField(required=False, help_text="Another end than was asked for.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -17,7 +19,7 @@ from quota.vocabulary.permissions import Action, require
 from quota.vocabulary.resources import as_mapping
 
 
-class GrantSerializer(serializers.ModelSerializer):
+class GrantSerializer(serializers.ModelSerializer[Any]):
     tenant = serializers.CharField(source="tenant.name")
     band = serializers.CharField(source="band.name")
     amounts = serializers.SerializerMethodField()
@@ -33,7 +35,7 @@ class GrantSerializer(serializers.ModelSerializer):
         return as_mapping(quota.amounts)
 
 
-class NewGrantSerializer(serializers.Serializer):
+class NewGrantSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(max_length=63)
     cell = serializers.CharField(max_length=63)
     band = serializers.CharField(max_length=63)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -17,7 +19,7 @@ from quota.tenancy.invitations import invitation_mail, invitation_send, invitati
 from quota.vocabulary.permissions import Action, Role, require
 
 
-class InvitationSerializer(serializers.ModelSerializer):
+class InvitationSerializer(serializers.ModelSerializer[Any]):
     tenant = serializers.CharField(source="tenant.name")
     state = serializers.SerializerMethodField()
 
@@ -48,7 +50,7 @@ def state_of(row: Invitation) -> str:
     return "expired" if row.expires_at <= clock.now() else "open"
 
 
-class NewInvitationSerializer(serializers.Serializer):
+class NewInvitationSerializer(serializers.Serializer[Any]):
     email = serializers.CharField(max_length=254)
     role = serializers.ChoiceField([role.value for role in Role])
     expires_at = serializers.DateTimeField(required=False, help_text="In 7 days, if not given; 30 at most.")

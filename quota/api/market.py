@@ -26,7 +26,7 @@ from quota.vocabulary.resources import as_mapping
 MOST_DAYS = 400
 
 
-class MarketSerializer(serializers.ModelSerializer):
+class MarketSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Market
         fields = [
@@ -35,7 +35,7 @@ class MarketSerializer(serializers.ModelSerializer):
         ]  # fmt: skip
 
 
-class MarketChangeSerializer(serializers.Serializer):
+class MarketChangeSerializer(serializers.Serializer[Any]):
     """Whatever is left out stays as it is."""
 
     selling = serializers.BooleanField(required=False)
@@ -67,7 +67,7 @@ class MarketView(QuotaView):
         )
 
 
-class CalendarDaySerializer(serializers.Serializer):
+class CalendarDaySerializer(serializers.Serializer[Any]):
     """A day of the time zone: what may be sold, the most that is sold and the least that is left at any instant."""
 
     date = serializers.DateField()
@@ -101,7 +101,7 @@ class CalendarView(QuotaView):
         return Response([row.as_json() for row in rows])
 
 
-class ApprovalRuleSerializer(serializers.ModelSerializer):
+class ApprovalRuleSerializer(serializers.ModelSerializer[Any]):
     band = serializers.CharField(source="band.name", default="")
     tenant = serializers.CharField(source="tenant.name", default="")
 
@@ -110,7 +110,7 @@ class ApprovalRuleSerializer(serializers.ModelSerializer):
         fields = ["rank", "cell", "band", "tenant", "most_price", "approver"]
 
 
-class ApprovalRuleChangeSerializer(serializers.Serializer):
+class ApprovalRuleChangeSerializer(serializers.Serializer[Any]):
     approver = serializers.ChoiceField(list(APPROVERS))
     cell = serializers.CharField(max_length=63, required=False, allow_blank=True)
     band = serializers.CharField(max_length=63, required=False, allow_blank=True)
@@ -153,7 +153,7 @@ class RuleView(QuotaView):
         return Response(status=204)
 
 
-class ShortfallSerializer(serializers.ModelSerializer):
+class ShortfallSerializer(serializers.ModelSerializer[Any]):
     short = serializers.SerializerMethodField()
     orders = serializers.ListField(child=serializers.IntegerField(), help_text="Newest first.")
     tenants = serializers.ListField(child=serializers.CharField())

@@ -33,13 +33,13 @@ from quota.vocabulary.permissions import Action, require
 OF_TENANT = OpenApiParameter("tenant", OpenApiTypes.STR, description="Of this tenant alone.")
 
 
-class EntrySerializer(serializers.Serializer):
+class EntrySerializer(serializers.Serializer[Any]):
     account = serializers.CharField(source="account.kind")
     tenant = serializers.CharField(source="account.tenant.name", default=None, allow_null=True)
     amount = serializers.IntegerField()
 
 
-class PostingSerializer(serializers.ModelSerializer):
+class PostingSerializer(serializers.ModelSerializer[Any]):
     """`entries` add up to zero."""
 
     tenant = serializers.CharField(source="tenant.name", default=None, allow_null=True)
@@ -72,7 +72,7 @@ class LedgerView(QuotaView):
         return page(self, request, rows, PostingSerializer)
 
 
-class RunningSerializer(serializers.Serializer):
+class RunningSerializer(serializers.Serializer[Any]):
     """The running month. `waiting`: orders that hold money and begin by its end; `percent` of `limit`."""
 
     month = serializers.CharField()
@@ -84,7 +84,7 @@ class RunningSerializer(serializers.Serializer):
     exhausted = serializers.BooleanField()
 
 
-class StatementSerializer(serializers.Serializer):
+class StatementSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField()
     time_zone = serializers.CharField()
     available = serializers.IntegerField()
@@ -109,7 +109,7 @@ class BalancesView(QuotaView):
         return paged(self, tenants, lambda rows: [found.as_json() for found in statements.statements(rows)])
 
 
-class BudgetSerializer(serializers.Serializer):
+class BudgetSerializer(serializers.Serializer[Any]):
     monthly = serializers.IntegerField(
         required=False, allow_null=True, help_text="Null: whatever is available."
     )
@@ -137,7 +137,7 @@ class BudgetView(QuotaView):
         return Response(_statement(row))
 
 
-class FundsSerializer(serializers.Serializer):
+class FundsSerializer(serializers.Serializer[Any]):
     amount = serializers.IntegerField(help_text="Micro-credits; below 0 takes back what is available.")
     text = serializers.CharField(max_length=300, required=False, allow_blank=True)
 
@@ -153,7 +153,7 @@ class BudgetGrantsView(QuotaView):
         return Response(_statement(row), status=201)
 
 
-class HandDownSerializer(serializers.Serializer):
+class HandDownSerializer(serializers.Serializer[Any]):
     to = serializers.CharField(
         max_length=63, help_text="A team of the organisation, or the organisation of the team."
     )
@@ -182,7 +182,7 @@ class MonthField(serializers.DateField):
         super().__init__(format="%Y-%m", **options)
 
 
-class InvoiceSerializer(serializers.ModelSerializer):
+class InvoiceSerializer(serializers.ModelSerializer[Any]):
     tenant = serializers.CharField(source="tenant.name")
     month = MonthField()
 
@@ -194,7 +194,7 @@ class InvoiceSerializer(serializers.ModelSerializer):
         ]  # fmt: skip
 
 
-class LineSerializer(serializers.Serializer):
+class LineSerializer(serializers.Serializer[Any]):
     kind = serializers.CharField()
     order = serializers.IntegerField(allow_null=True)
     cell = serializers.CharField()
@@ -213,7 +213,7 @@ class WholeInvoiceSerializer(InvoiceSerializer):
         fields = [*InvoiceSerializer.Meta.fields, "lines"]
 
 
-class NewInvoiceSerializer(serializers.Serializer):
+class NewInvoiceSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(max_length=63)
     month = serializers.CharField(max_length=7, help_text="2026-03")
 
@@ -292,7 +292,7 @@ class InvoiceCsvView(QuotaView):
         return csv_answer(f"{invoice.number}.csv", table_of(invoice, invoice.tenant.name))
 
 
-class CostsQuerySerializer(serializers.Serializer):
+class CostsQuerySerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(
         max_length=63, required=False, help_text="Default: all whose money one may see."
     )
@@ -305,7 +305,7 @@ class CostsQuerySerializer(serializers.Serializer):
     label = serializers.CharField(max_length=63, required=False, help_text="With by=label: its key.")
 
 
-class CostSerializer(serializers.Serializer):
+class CostSerializer(serializers.Serializer[Any]):
     """`quota`: bought and asked for; `unused`: bought and not asked for; its key is empty where no job can be named."""
 
     key = serializers.CharField()

@@ -23,7 +23,7 @@ from quota.vocabulary.errors import Forbidden, Rejected
 from quota.vocabulary.permissions import Action, Principal
 
 
-class NoticeSerializer(serializers.ModelSerializer):
+class NoticeSerializer(serializers.ModelSerializer[Any]):
     tenant = serializers.CharField(source="tenant.name", default=None, allow_null=True)
     url = serializers.SerializerMethodField()
     unread = serializers.BooleanField()
@@ -36,12 +36,12 @@ class NoticeSerializer(serializers.ModelSerializer):
         return absolute(notice.url)
 
 
-class ReadSerializer(serializers.Serializer):
+class ReadSerializer(serializers.Serializer[Any]):
     up_to = serializers.IntegerField(min_value=0, max_value=2**63 - 1)
     tenant = serializers.CharField(max_length=63, required=False, allow_null=True)
 
 
-class ChannelSerializer(serializers.ModelSerializer):
+class ChannelSerializer(serializers.ModelSerializer[Any]):
     """`target`: of a webhook only its host, for those who may not manage the channel: the rest may be a secret."""
 
     tenant = serializers.CharField(source="tenant.name", default=None, allow_null=True)
@@ -60,7 +60,7 @@ class ChannelSerializer(serializers.ModelSerializer):
         return inbox.target_shown(self.context["principal"], channel)
 
 
-class NewChannelSerializer(serializers.Serializer):
+class NewChannelSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(max_length=63, allow_null=True)
     kind = serializers.CharField(max_length=8, help_text="email or webhook")
     target = serializers.CharField(max_length=500)
@@ -68,20 +68,20 @@ class NewChannelSerializer(serializers.Serializer):
     level = serializers.ChoiceField(list(LEVELS), required=False)
 
 
-class ChannelChangeSerializer(serializers.Serializer):
+class ChannelChangeSerializer(serializers.Serializer[Any]):
     target = serializers.CharField(max_length=500, required=False)
     kinds = serializers.ListField(child=serializers.CharField(max_length=64), max_length=50, required=False)
     level = serializers.ChoiceField(list(LEVELS), required=False)
     enabled = serializers.BooleanField(required=False)
 
 
-class RotationSerializer(serializers.Serializer):
+class RotationSerializer(serializers.Serializer[Any]):
     overlap_hours = serializers.IntegerField(
         min_value=0, max_value=channels.LONGEST_OVERLAP.days * 24, required=False
     )
 
 
-class DeliverySerializer(serializers.ModelSerializer):
+class DeliverySerializer(serializers.ModelSerializer[Any]):
     notice = serializers.IntegerField(source="notice_id")
     kind = serializers.CharField(source="notice.kind")
     subject = serializers.CharField(source="notice.subject")

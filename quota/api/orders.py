@@ -32,7 +32,7 @@ from quota.vocabulary.resources import as_mapping
 _MOST = 2**63 - 1
 
 
-class OrderSerializer(serializers.ModelSerializer):
+class OrderSerializer(serializers.ModelSerializer[Any]):
     """Prices in micro-credits; amounts in the units of the axis."""
 
     tenant = serializers.CharField(source="tenant.name")
@@ -66,15 +66,15 @@ class NewOrderSerializer(NewQuoteSerializer):
     )
 
 
-class OrderReasonSerializer(serializers.Serializer):
+class OrderReasonSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(max_length=500, required=False, allow_blank=True)
 
 
-class OrderRejectionSerializer(serializers.Serializer):
+class OrderRejectionSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(max_length=500)
 
 
-class OrderChangeSerializer(serializers.Serializer):
+class OrderChangeSerializer(serializers.Serializer[Any]):
     amounts = serializers.DictField(child=serializers.JSONField(), required=False)
     starts_at = serializers.DateTimeField(required=False, help_text="Only of an order that has not begun.")
     ends_at = serializers.DateTimeField(required=False)
@@ -82,13 +82,13 @@ class OrderChangeSerializer(serializers.Serializer):
     key = serializers.CharField(max_length=64, required=False)
 
 
-class OrderTransferSerializer(serializers.Serializer):
+class OrderTransferSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(max_length=63)
     note = serializers.CharField(max_length=500, required=False, allow_blank=True)
     key = serializers.CharField(max_length=64, required=False)
 
 
-class OrderRenewalSerializer(serializers.Serializer):
+class OrderRenewalSerializer(serializers.Serializer[Any]):
     renew = serializers.BooleanField()
 
 

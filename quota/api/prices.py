@@ -23,7 +23,7 @@ from quota.vocabulary.permissions import Action, may, require
 from quota.vocabulary.resources import as_mapping
 
 
-class PriceListSerializer(serializers.ModelSerializer):
+class PriceListSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = PriceList
         fields = [
@@ -39,7 +39,7 @@ class PriceListSerializer(serializers.ModelSerializer):
         ]
 
 
-class PricesSerializer(serializers.Serializer):
+class PricesSerializer(serializers.Serializer[Any]):
     """Prices by resource in micro-credits for one unit (core, GiB, GiB/s, accelerator) and hour."""
 
     cell = serializers.CharField(max_length=63)
@@ -90,14 +90,14 @@ class PricesView(QuotaView):
         )
 
 
-class SumSerializer(serializers.Serializer):
+class SumSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     count = serializers.IntegerField()
     before = serializers.IntegerField()
     after = serializers.IntegerField()
 
 
-class ExampleSerializer(serializers.Serializer):
+class ExampleSerializer(serializers.Serializer[Any]):
     band = serializers.CharField()
     resource = serializers.CharField()
     quantity = serializers.IntegerField()
@@ -106,7 +106,7 @@ class ExampleSerializer(serializers.Serializer):
     after = serializers.IntegerField()
 
 
-class WhatIfSerializer(serializers.Serializer):
+class WhatIfSerializer(serializers.Serializer[Any]):
     cell = serializers.CharField()
     since = serializers.DateTimeField()
     compared_with = serializers.IntegerField()
@@ -129,7 +129,7 @@ class WhatIfView(QuotaView):
         return Response(what_if(principal=principal_of(request), **given))
 
 
-class PartSerializer(serializers.Serializer):
+class PartSerializer(serializers.Serializer[Any]):
     """What one resource adds to a price; what is not whole is a fraction, `1441/2`."""
 
     resource = serializers.CharField()
@@ -143,7 +143,7 @@ class PartSerializer(serializers.Serializer):
     amount = serializers.IntegerField()
 
 
-class QuoteSerializer(serializers.ModelSerializer):
+class QuoteSerializer(serializers.ModelSerializer[Any]):
     tenant = serializers.CharField(source="tenant.name")
     band = serializers.CharField(source="band.name")
     amounts = serializers.SerializerMethodField()
@@ -161,7 +161,7 @@ class QuoteSerializer(serializers.ModelSerializer):
         return as_mapping(quote.amounts)
 
 
-class NewQuoteSerializer(serializers.Serializer):
+class NewQuoteSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(max_length=63)
     cell = serializers.CharField(max_length=63)
     band = serializers.CharField(max_length=63)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rest_framework import serializers
 
 
-class ProblemSerializer(serializers.Serializer):
+class ProblemSerializer(serializers.Serializer[Any]):
     """Why a request was rejected. Programs read `code`; `detail` may be reworded."""
 
     type = serializers.CharField(help_text="`urn:borg:` and the code.")

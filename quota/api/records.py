@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -22,13 +24,13 @@ _FILTERS = (
 )
 
 
-class RecordSerializer(serializers.ModelSerializer):
+class RecordSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Record
         fields = ["revision", "time", "kind", "tenant", "actor", "request_id", "data"]
 
 
-class FilterSerializer(serializers.Serializer):
+class FilterSerializer(serializers.Serializer[Any]):
     """The query as fields, so that what is malformed is named like those of a body."""
 
     tenant = serializers.CharField(max_length=63, required=False, allow_blank=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -26,7 +28,7 @@ from quota.tenancy.service_accounts import (
 from quota.vocabulary.permissions import Action, Principal, require
 
 
-class ServiceAccountSerializer(serializers.ModelSerializer):
+class ServiceAccountSerializer(serializers.ModelSerializer[Any]):
     name = serializers.SerializerMethodField(help_text="What it is called inside its tenant.")
     user = serializers.CharField(source="user.username", help_text="Its name in records, and as an actor.")
     tenant = serializers.CharField(source="tenant.name")
@@ -41,19 +43,19 @@ class ServiceAccountSerializer(serializers.ModelSerializer):
         return account.short_name
 
 
-class NewServiceAccountSerializer(serializers.Serializer):
+class NewServiceAccountSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=63)
     role = serializers.ChoiceField(ROLES)
     description = serializers.CharField(max_length=200, required=False, allow_blank=True)
 
 
-class ServiceAccountChangeSerializer(serializers.Serializer):
+class ServiceAccountChangeSerializer(serializers.Serializer[Any]):
     role = serializers.ChoiceField(ROLES, required=False)
     description = serializers.CharField(max_length=200, required=False, allow_blank=True)
     enabled = serializers.BooleanField(required=False)
 
 
-class AccountTokenSerializer(serializers.Serializer):
+class AccountTokenSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=100)
     scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), default=list(SCOPES))
     expires_at = serializers.DateTimeField(required=False, help_text="In 90 days, if not given; 366 at most.")

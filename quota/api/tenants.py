@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -20,7 +22,7 @@ from quota.vocabulary.permissions import Action, Role, require
 PARENT = OpenApiParameter("parent", OpenApiTypes.STR, description="Only the teams of this organisation.")
 
 
-class TenantSerializer(serializers.ModelSerializer):
+class TenantSerializer(serializers.ModelSerializer[Any]):
     parent = serializers.SlugRelatedField(
         slug_field="name", read_only=True, help_text="The organisation that it is a team of."
     )
@@ -33,7 +35,7 @@ class TenantSerializer(serializers.ModelSerializer):
         read_only_fields = fields
 
 
-class NewTenantSerializer(serializers.Serializer):
+class NewTenantSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=63)
     title = serializers.CharField(max_length=200, required=False, allow_blank=True)
     contact = serializers.EmailField(required=False, allow_blank=True)
@@ -66,7 +68,7 @@ class TenantsView(QuotaView):
         )
 
 
-class TenantChangeSerializer(serializers.Serializer):
+class TenantChangeSerializer(serializers.Serializer[Any]):
     title = serializers.CharField(max_length=200, allow_blank=True)
     contact = serializers.EmailField(allow_blank=True, default="")
     max_jobs = serializers.IntegerField(min_value=0, required=False, help_text="For SREs.")
@@ -92,7 +94,7 @@ class TenantView(QuotaView):
         return Response(TenantSerializer(tenant_set(principal=principal, tenant=row, **given)).data)
 
 
-class MoveSerializer(serializers.Serializer):
+class MoveSerializer(serializers.Serializer[Any]):
     parent = serializers.CharField(max_length=63, allow_null=True, help_text="null: on its own.")
 
 
@@ -106,7 +108,7 @@ class TenantMoveView(QuotaView):
         return Response(TenantSerializer(tenant_move(principal=principal, tenant=row, parent=parent)).data)
 
 
-class MemberSerializer(serializers.ModelSerializer):
+class MemberSerializer(serializers.ModelSerializer[Any]):
     user = serializers.CharField(source="user.username")
     service_account = serializers.SerializerMethodField()
 
@@ -118,7 +120,7 @@ class MemberSerializer(serializers.ModelSerializer):
         return hasattr(member.user, "service_account")
 
 
-class RoleSerializer(serializers.Serializer):
+class RoleSerializer(serializers.Serializer[Any]):
     role = serializers.ChoiceField([role.value for role in Role])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -14,14 +16,14 @@ from quota.models.fields import dns_label
 from quota.selectors import tenant_named
 
 
-class UsageQuerySerializer(serializers.Serializer):
+class UsageQuerySerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField()
     cell = serializers.CharField(validators=[dns_label])
     band = serializers.CharField(validators=[dns_label])
     days = serializers.IntegerField(default=14, min_value=1, max_value=MOST_DAYS)
 
 
-class ResourceUseSerializer(serializers.Serializer):
+class ResourceUseSerializer(serializers.Serializer[Any]):
     """In units of the axis. `asked`, `reserved`: in the hour with the most; `used_*`: over the hours.
 
     `suggested`: to own, when jobs go on asking as they did; `leaner`: when their limits were what they use, and a
@@ -39,7 +41,7 @@ class ResourceUseSerializer(serializers.Serializer):
     leaner = serializers.IntegerField()
 
 
-class UsageOfSerializer(serializers.Serializer):
+class UsageOfSerializer(serializers.Serializer[Any]):
     """`hours`: in which jobs lived there; 0: nothing is known."""
 
     tenant = serializers.CharField()

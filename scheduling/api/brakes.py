@@ -15,7 +15,7 @@ from scheduling.brakes.brakes import RELEASED_S, brake_keep, brake_release
 from scheduling.models import Brake
 
 
-class BrakeSerializer(serializers.Serializer):
+class BrakeSerializer(serializers.Serializer[Any]):
     brake = serializers.CharField(
         source="kind",
         help_text="lost: rescheduling of tasks from vanished machines; stops: tasks that the cell itself stops.",
@@ -30,7 +30,7 @@ class BrakeSerializer(serializers.Serializer):
     until = serializers.DateTimeField(allow_null=True, help_text="When the SRE's release ends.")
 
 
-class KeepSerializer(serializers.Serializer):
+class KeepSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(max_length=500)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
@@ -9,7 +11,7 @@ from scheduling.api.fields import MachineStateField, Quantities, Texts
 from scheduling.models import Cell, Machine
 
 
-class CellSerializer(serializers.ModelSerializer):
+class CellSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Cell
         fields = ["name", "cluster", "site", "revision", "history_id", "extra_resources", "created_at"]
@@ -28,7 +30,7 @@ class CellDetailSerializer(CellSerializer):
         read_only_fields = fields
 
 
-class MachineSerializer(serializers.ModelSerializer):
+class MachineSerializer(serializers.ModelSerializer[Any]):
     state = MachineStateField()
     capacity = Quantities()
     attributes = Texts()
@@ -44,11 +46,11 @@ class MachineSerializer(serializers.ModelSerializer):
         read_only_fields = fields
 
 
-class ReasonSerializer(serializers.Serializer):
+class ReasonSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
 
 
-class GrowSerializer(serializers.Serializer):
+class GrowSerializer(serializers.Serializer[Any]):
     capacity = serializers.DictField(
         child=serializers.JSONField(),
         help_text="Capacity per resource, written as in job files: 64, 256Gi. Resources that you omit do not change.",
@@ -69,7 +71,7 @@ class DrainSerializer(ReasonSerializer):
     )  # fmt: skip
 
 
-class NewJoinTokenSerializer(serializers.Serializer):
+class NewJoinTokenSerializer(serializers.Serializer[Any]):
     uses = serializers.IntegerField(default=1, min_value=1, max_value=1_000_000)
     ttl_s = serializers.FloatField(default=3600.0, min_value=1, help_text="Seconds until the token expires.")
 

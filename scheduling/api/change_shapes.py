@@ -18,7 +18,7 @@ from scheduling.models import Job
 _SHARES = ("added", "removed", "restarted", "in_place", "kept")
 
 
-class SharesSerializer(serializers.Serializer):
+class SharesSerializer(serializers.Serializer[Any]):
     added = serializers.IntegerField()
     removed = serializers.IntegerField()
     restarted = serializers.IntegerField()
@@ -26,7 +26,7 @@ class SharesSerializer(serializers.Serializer):
     kept = serializers.IntegerField()
 
 
-class ChangeSerializer(serializers.Serializer):
+class ChangeSerializer(serializers.Serializer[Any]):
     """The effect of a submission or change. With `dry_run`, and in plans, the effect that it would have.
 
     `tasks` counts the tasks that are added, removed, restarted, changed in place and kept. `ranges` lists their
@@ -51,7 +51,7 @@ class ChangeSerializer(serializers.Serializer):
     )
 
 
-class VerdictSerializer(serializers.Serializer):
+class VerdictSerializer(serializers.Serializer[Any]):
     """The result for one job of a bulk request. `uid` is the id of the live job."""
 
     name = serializers.CharField()

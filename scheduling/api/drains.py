@@ -21,14 +21,14 @@ from scheduling.models.machines import REMOVED
 MOST = 5_000
 
 
-class WaitingSerializer(serializers.Serializer):
+class WaitingSerializer(serializers.Serializer[Any]):
     job = serializers.CharField(help_text="`tenant/job` whose disruption budget is used up.")
     tasks = serializers.IntegerField(help_text="Tasks of this job on the machine that wait for the budget.")
     may = serializers.IntegerField(help_text="Number of the job's tasks that may be down at once.")
     down = serializers.IntegerField(help_text="Number of the job's tasks that are down now.")
 
 
-class DrainProgressSerializer(serializers.Serializer):
+class DrainProgressSerializer(serializers.Serializer[Any]):
     machine = serializers.CharField(source="hostname")
     state = serializers.CharField(source="drain.machine.state")
     reason = serializers.CharField(source="drain.reason")

@@ -18,7 +18,7 @@ _CODES = [code.value for code in ReasonCode]
 KINDS = [kind.value for kind in ChangeKind]
 
 
-class RuledOutSerializer(serializers.Serializer):
+class RuledOutSerializer(serializers.Serializer[Any]):
     """Machines that `code` was the first check to rule out. `wanted` and `largest` are in the unit of the resource."""
 
     code = serializers.ChoiceField(_CODES)
@@ -28,21 +28,21 @@ class RuledOutSerializer(serializers.Serializer):
     largest = serializers.IntegerField(help_text="The largest free amount on one of these machines.")
 
 
-class HardConstraintSerializer(serializers.Serializer):
+class HardConstraintSerializer(serializers.Serializer[Any]):
     attribute = serializers.CharField()
     relation = serializers.ChoiceField([relation.value for relation in Relation])
     value = serializers.CharField(allow_blank=True)
 
 
 @extend_schema_field({"type": ["string", "integer"]})
-class _ToField(serializers.Field):
+class _ToField(serializers.Field[Any]):
     """A quantity or a text, unchanged."""
 
     def to_representation(self, value: Any) -> Any:
         return value
 
 
-class ChangePartSerializer(serializers.Serializer):
+class ChangePartSerializer(serializers.Serializer[Any]):
     """A change to a request. `subject`: a resource, an attribute or a bound. `to`: the value that would fit.
 
     `constraint`: the constraint to replace or drop.
@@ -64,13 +64,13 @@ class RequestChangeSerializer(ChangePartSerializer):
     )
 
 
-class LackSerializer(serializers.Serializer):
+class LackSerializer(serializers.Serializer[Any]):
     resource = serializers.CharField()
     left = serializers.IntegerField()
     short = serializers.IntegerField()
 
 
-class NearestSerializer(serializers.Serializer):
+class NearestSerializer(serializers.Serializer[Any]):
     """The machine that comes closest: the resources it lacks, the constraints it fails, the bounds it has reached."""
 
     machine = serializers.CharField(allow_null=True, help_text="Host name; null if the machine was removed.")
@@ -79,7 +79,7 @@ class NearestSerializer(serializers.Serializer):
     bounds = serializers.ListField(child=serializers.CharField(), help_text="Codes of the bounds.")
 
 
-class AheadSerializer(serializers.Serializer):
+class AheadSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(
         allow_blank=True, help_text="Empty for tenants whose jobs you may not see."
     )
@@ -87,20 +87,20 @@ class AheadSerializer(serializers.Serializer):
     tasks = serializers.IntegerField()
 
 
-class PreemptionSerializer(serializers.Serializer):
+class PreemptionSerializer(serializers.Serializer[Any]):
     """Numbers of machines: where evicting lower priorities is not enough, and where no task may be evicted."""
 
     not_enough = serializers.IntegerField()
     held = serializers.IntegerField()
 
 
-class ReclamationSerializer(serializers.Serializer):
+class ReclamationSerializer(serializers.Serializer[Any]):
     machines = serializers.IntegerField(
         help_text="Machines that only limits rule out: a non-prod task would fit."
     )
 
 
-class ExpectedSerializer(serializers.Serializer):
+class ExpectedSerializer(serializers.Serializer[Any]):
     """When the next task of the class is likely to start, in seconds after the verdict. Null: no forecast."""
 
     basis = serializers.ChoiceField([basis.value for basis in Basis])
@@ -115,7 +115,7 @@ class ExpectedSerializer(serializers.Serializer):
     ahead = serializers.FloatField(help_text="Upper bound: the tasks that compete for the same machines.")
 
 
-class ToldSerializer(serializers.Serializer):
+class ToldSerializer(serializers.Serializer[Any]):
     """The verdict in words."""
 
     summary = serializers.CharField()
@@ -124,7 +124,7 @@ class ToldSerializer(serializers.Serializer):
     notes = serializers.ListField(child=serializers.CharField())
 
 
-class PendingClassSerializer(serializers.Serializer):
+class PendingClassSerializer(serializers.Serializer[Any]):
     """Why a class of tasks is pending. `code`: the main reason. `revision`: the cell's revision at that time."""
 
     code = serializers.ChoiceField(_CODES, allow_blank=True)
@@ -145,7 +145,7 @@ class PendingClassSerializer(serializers.Serializer):
     told = ToldSerializer()
 
 
-class PartySerializer(serializers.Serializer):
+class PartySerializer(serializers.Serializer[Any]):
     """A task that preempted another or was preempted. For jobs that you may not see, only the priority is shown."""
 
     job = serializers.CharField(allow_null=True, help_text="tenant/job")
@@ -154,7 +154,7 @@ class PartySerializer(serializers.Serializer):
     band = serializers.CharField(allow_blank=True)
 
 
-class RunnerUpSerializer(serializers.Serializer):
+class RunnerUpSerializer(serializers.Serializer[Any]):
     machine = serializers.CharField()
     score = serializers.FloatField()
 
@@ -162,7 +162,7 @@ class RunnerUpSerializer(serializers.Serializer):
         return {"machine": instance[0], "score": instance[1]}
 
 
-class PlacementSerializer(serializers.Serializer):
+class PlacementSerializer(serializers.Serializer[Any]):
     """The receipt of a placement: why the machine was chosen, the next best machines, and the preempted tasks."""
 
     machine = serializers.CharField()
@@ -181,7 +181,7 @@ class PlacementSerializer(serializers.Serializer):
     )
 
 
-class PreemptedSerializer(serializers.Serializer):
+class PreemptedSerializer(serializers.Serializer[Any]):
     """A preemption: the task lost its machine to a task of higher priority."""
 
     machine = serializers.CharField()
@@ -190,7 +190,7 @@ class PreemptedSerializer(serializers.Serializer):
     by = PartySerializer(allow_null=True)
 
 
-class CrashSerializer(serializers.Serializer):
+class CrashSerializer(serializers.Serializer[Any]):
     """A task that keeps crashing. `machine` is null while the task is pending."""
 
     index = serializers.IntegerField()
@@ -200,7 +200,7 @@ class CrashSerializer(serializers.Serializer):
     since = serializers.DateTimeField(help_text="When the task last came up or went down.")
 
 
-class WhySerializer(serializers.Serializer):
+class WhySerializer(serializers.Serializer[Any]):
     """Why a job or a task is in its state. `chain`: the event that led to the state and its causes, newest first."""
 
     state = serializers.CharField()

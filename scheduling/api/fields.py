@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -13,7 +15,7 @@ from scheduling.models.machines import REMOVED
 from scheduling.spec.job_spec import KINDS
 
 
-class Quantities(serializers.Field):
+class Quantities(serializers.Field[Any]):
     """A resource vector as an object: CPU in millicores, RAM and disk in bytes."""
 
     def to_representation(self, value: list[int]) -> dict[str, int]:

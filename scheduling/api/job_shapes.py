@@ -13,7 +13,7 @@ from scheduling.jobs.health import health_of, with_health
 from scheduling.models import Job, JobSpec, Update
 
 
-class UpdateSerializer(serializers.ModelSerializer):
+class UpdateSerializer(serializers.ModelSerializer[Any]):
     state = UpdateStateField()
 
     class Meta:
@@ -33,14 +33,14 @@ class UpdateDetailSerializer(UpdateSerializer):
         read_only_fields = fields
 
 
-class _JobsSerializer(serializers.ListSerializer):
+class _JobsSerializer(serializers.ListSerializer[Any]):
     """Serializes a page of jobs, and reads the health of all of them at once."""
 
     def to_representation(self, data: Any) -> list[Any]:
         return super().to_representation(with_health(data))
 
 
-class JobSerializer(serializers.ModelSerializer):
+class JobSerializer(serializers.ModelSerializer[Any]):
     """`tasks_up`: tasks that run and pass their health check, if any. `tasks_wanted`: the number in the current spec.
 
     `health`: `failing` when no task is up and tasks crash, are unhealthy or have failed; `degraded` when some tasks are
@@ -108,7 +108,7 @@ class JobDetailSerializer(JobSerializer):
         read_only_fields = fields
 
 
-class VersionSerializer(serializers.ModelSerializer):
+class VersionSerializer(serializers.ModelSerializer[Any]):
     """A version of a spec. `context["shown"]` returns the job file as the caller may see it (`selectors.spec_shown`).
 
     A hidden value leaves the digest empty, because it would confirm a guess of the value.
@@ -130,7 +130,7 @@ class VersionSerializer(serializers.ModelSerializer):
         return self.context["shown"](version.spec)
 
 
-class KillSerializer(serializers.Serializer):
+class KillSerializer(serializers.Serializer[Any]):
     indexes = serializers.ListField(
         child=serializers.IntegerField(min_value=0, max_value=2**31 - 1), required=False, allow_null=True,
         allow_empty=False, help_text="Kill only these tasks. Without it, the whole job is killed.",

@@ -31,7 +31,7 @@ _FORMAT = OpenApiParameter(
 )
 
 
-class PackageSerializer(serializers.Serializer):
+class PackageSerializer(serializers.Serializer[Any]):
     """One archive under one name. The archive never changes. Its tags can move to another archive."""
 
     cell = serializers.CharField(source="package.cell.name")
@@ -48,18 +48,18 @@ class PackageSerializer(serializers.Serializer):
     uploaded_at = serializers.DateTimeField(source="package.uploaded_at")
 
 
-class StoredSerializer(serializers.Serializer):
+class StoredSerializer(serializers.Serializer[Any]):
     outcome = serializers.ChoiceField(["uploaded", "moved", "unchanged"])
     package = PackageSerializer()
 
 
-class TagSerializer(serializers.Serializer):
+class TagSerializer(serializers.Serializer[Any]):
     """Points the tag to an archive that is in the store already."""
 
     digest = serializers.CharField(max_length=71)
 
 
-class DeletedSerializer(serializers.Serializer):
+class DeletedSerializer(serializers.Serializer[Any]):
     deleted = serializers.BooleanField(
         help_text="False if only a tag was removed, because the archive has other tags."
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -14,19 +16,19 @@ from scheduling.api.cell_shapes import MachineSerializer
 from scheduling.machines.machines import quarantine_release
 
 
-class QuarantinedSerializer(serializers.Serializer):
+class QuarantinedSerializer(serializers.Serializer[Any]):
     key = serializers.CharField(help_text="uid/index/incarnation")
     name = serializers.CharField(help_text="Name of the task, as its machine reports it.")
     since = serializers.CharField()
     release = serializers.CharField(help_text="The decision: stop or keep. Empty if there is none yet.")
 
 
-class QuarantineSerializer(serializers.Serializer):
+class QuarantineSerializer(serializers.Serializer[Any]):
     machine = serializers.CharField(source="hostname")
     tasks = QuarantinedSerializer(many=True, source="quarantined")
 
 
-class DecisionSerializer(serializers.Serializer):
+class DecisionSerializer(serializers.Serializer[Any]):
     action = serializers.CharField(
         help_text="stop ends the tasks; keep lets them run, and the cell does not manage them."
     )

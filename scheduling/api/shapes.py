@@ -11,7 +11,7 @@ from scheduling.core.explaining.wording import format_fit
 from scheduling.jobs.guidance import Guidance, shapes_document
 
 
-class ShapeSerializer(serializers.Serializer):
+class ShapeSerializer(serializers.Serializer[Any]):
     """A limit, and how many tasks with this limit fit on a machine of the most common kind that can hold one."""
 
     limit = serializers.DictField(child=serializers.IntegerField())
@@ -20,7 +20,7 @@ class ShapeSerializer(serializers.Serializer):
     in_all = serializers.IntegerField(help_text="Tasks that the cell could hold if it were empty.")
 
 
-class ConformingSerializer(serializers.Serializer):
+class ConformingSerializer(serializers.Serializer[Any]):
     """Shapes that are likely to schedule (§2.6).
 
     `asked`: as requested. `one_more`: smaller, so that one more fits per machine. `fuller`: larger, with as many per
@@ -36,7 +36,7 @@ class ConformingSerializer(serializers.Serializer):
     fuller = ShapeSerializer(allow_null=True)
 
 
-class FitSerializer(serializers.Serializer):
+class FitSerializer(serializers.Serializer[Any]):
     """Whether `tasks` of a plan would fit, and which shapes would fit better. `told` has the same as sentences."""
 
     tasks = serializers.IntegerField()

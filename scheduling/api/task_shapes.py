@@ -11,7 +11,7 @@ from scheduling.api.fields import LifeField, Quantities
 from scheduling.models import Event, Task
 
 
-class ExitSerializer(serializers.Serializer):
+class ExitSerializer(serializers.Serializer[Any]):
     """How processes ended. `at`: seconds since the epoch, from the machine's clock."""
 
     cause = serializers.CharField()
@@ -21,7 +21,7 @@ class ExitSerializer(serializers.Serializer):
     detail = serializers.CharField(required=False)
 
 
-class StoppingSerializer(serializers.Serializer):
+class StoppingSerializer(serializers.Serializer[Any]):
     """An incarnation that was evicted, until its machine reports that its processes have ended."""
 
     incarnation = serializers.IntegerField()
@@ -32,7 +32,7 @@ class StoppingSerializer(serializers.Serializer):
     since = serializers.DateTimeField()
 
 
-class TaskSerializer(serializers.ModelSerializer):
+class TaskSerializer(serializers.ModelSerializer[Any]):
     """`up`: the task runs and is healthy. `since`: when the state or `up` last changed.
 
     `alloc`: the alloc in which it runs, as `set/index`. `devices`: the accelerators of its machine that it has.
@@ -78,7 +78,7 @@ class TaskSerializer(serializers.ModelSerializer):
         return task.exit
 
 
-class EventSerializer(serializers.ModelSerializer):
+class EventSerializer(serializers.ModelSerializer[Any]):
     """An event. `caused_by`: revision and seq of the event that caused it."""
 
     time = serializers.DateTimeField()
@@ -110,7 +110,7 @@ class EventSerializer(serializers.ModelSerializer):
         return f"{event.caused_by_revision}.{event.caused_by_seq}"
 
 
-class LogLineSerializer(serializers.Serializer):
+class LogLineSerializer(serializers.Serializer[Any]):
     """A line that the search found. `at`: about when it was printed; null if that is unknown."""
 
     offset = serializers.IntegerField()
@@ -118,7 +118,7 @@ class LogLineSerializer(serializers.Serializer):
     at = serializers.DateTimeField(allow_null=True)
 
 
-class LogSerializer(serializers.Serializer):
+class LogSerializer(serializers.Serializer[Any]):
     """Part of a log. `offset`: the first byte of `text`, counted from the incarnation's first start.
 
     `end`: the byte after `text`. `complete`: the search reached the end of the log; if false, ask again from `end`.

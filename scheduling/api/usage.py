@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
@@ -19,7 +20,7 @@ from scheduling.usage import usage_windows
 MAX_HOURS = 168
 
 
-class UsageSerializer(serializers.ModelSerializer):
+class UsageSerializer(serializers.ModelSerializer[Any]):
     """Usage of a task in a window: CPU in cores, memory in bytes. `cpu_usage_distribution` has the percentiles 0, 10,
     …, 100 of its samples, and `tail_cpu_usage_distribution` has 91 to 99."""
 
