@@ -86,7 +86,7 @@ class Parent:
                 now = time.monotonic()
                 for place in self._places:
                     if not place.pid and place.due <= now:
-                        self._start(place, before)
+                        self._start(place, before)  # type: ignore[arg-type]
                 waits = [place.due - now for place in self._places if not place.pid]
                 received = signal.sigtimedwait(_WATCHED, max(0.0, min(waits, default=60.0)))
                 if received is not None and received.si_signo != signal.SIGCHLD:

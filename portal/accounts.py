@@ -4,7 +4,7 @@ for an identity provider (OIDC, SAML) yet. Service accounts have tokens and neve
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.auth_backends import AuthenticationBackend
@@ -38,17 +38,17 @@ def invited(request: HttpRequest) -> Invitation | None:
         return None
 
 
-class PasswordBackend(AuthenticationBackend):
+class PasswordBackend(AuthenticationBackend):  # type: ignore[misc]
     """Checks a password once: the backends after this one would only hash the same wrong password again."""
 
     def authenticate(self, request: HttpRequest | None, **credentials: Any) -> AbstractBaseUser:
         user = super().authenticate(request, **credentials)
         if user is None:
             raise PermissionDenied
-        return user
+        return cast("AbstractBaseUser", user)
 
 
-class ClosedSignupAdapter(DefaultAccountAdapter):
+class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return invited(request) is not None
 
@@ -56,7 +56,7 @@ class ClosedSignupAdapter(DefaultAccountAdapter):
         """`name@tenant` are service accounts."""
         if "@" in username:
             raise forms.ValidationError(_("A user name has no @; programs' names have."))
-        return super().clean_username(username, shallow)
+        return str(super().clean_username(username, shallow))
 
     def save_user(
         self, request: HttpRequest, user: AbstractBaseUser, form: forms.BaseForm, commit: bool = True
@@ -64,9 +64,9 @@ class ClosedSignupAdapter(DefaultAccountAdapter):
         """Whoever holds the link reads that address. Raises `Rejected`, and the caller's transaction ends."""
         secret = str(request.session.get(INVITATION, ""))
         user = super().save_user(request, user, form, commit=False)
-        user.email = invitation_of(secret).email
+        user.email = invitation_of(secret).email  # type: ignore[attr-defined]
         user.save()
-        principal = principal_of_user(user, request_id=request.borg_request_id)
+        principal = principal_of_user(user, request_id=getattr(request, "borg_request_id", ""))
         invitation_accept(principal=principal, user=user, secret=secret)
         request.session.pop(INVITATION, None)
         return user
@@ -94,10 +94,10 @@ class ClosedSignupAdapter(DefaultAccountAdapter):
             told = _("%s is a service account: it has tokens, and never signs in.") % user.get_username()
             problem = Rejected("service-account", told, status=403)
             return render(request, "sigma/refused.html", {"problem": problem}, status=403)
-        return super().pre_login(request, user, **how)
+        return cast("HttpResponse | None", super().pre_login(request, user, **how))
 
 
-class SignInView(LoginView):
+class SignInView(LoginView):  # type: ignore[misc]
     template_name = "sigma/login.html"
 
     def form_invalid(self, form: forms.BaseForm) -> HttpResponse:
@@ -106,17 +106,17 @@ class SignInView(LoginView):
         for error in form.non_field_errors().as_data():
             if error.code == TOO_MANY:
                 answer.status_code = TooManyAttempts.status
-                answer["Retry-After"] = str(error.params["seconds"])
-        return answer
+                answer["Retry-After"] = str(error.params["seconds"])  # type: ignore[index]
+        return cast("HttpResponse", answer)
 
 
-class PasswordForm(ChangePasswordForm):
+class PasswordForm(ChangePasswordForm):  # type: ignore[misc]
     """A new password; on request it also revokes the tokens, which do not depend on the password."""
 
     revoke_tokens = forms.BooleanField(required=False, label=gettext_lazy("Also revoke all my tokens"))
 
 
-class PasswordView(PasswordChangeView):
+class PasswordView(PasswordChangeView):  # type: ignore[misc]
     """Changing one's own password, which ends all other sessions of the user, open pages and shells included."""
 
     template_name = "sigma/password.html"
@@ -144,4 +144,4 @@ class PasswordView(PasswordChangeView):
                     count,
                 )
                 messages.warning(self.request, told % count)
-        return answer
+        return cast("HttpResponse", answer)

@@ -145,7 +145,7 @@ class SreSite(UnfoldAdminSite):
                     "title": str(title),
                     "separator": True,
                     "collapsible": False,
-                    "items": self._get_navigation_items(request, links),
+                    "items": self._get_navigation_items(request, links),  # type: ignore[attr-defined]
                 }
             )
         return groups
@@ -175,7 +175,7 @@ class SreSite(UnfoldAdminSite):
         return admin.has_view_permission
 
 
-class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):
+class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]
     """Accounts. By Django's own permissions: only superusers make SREs."""
 
     form = UserChangeForm
@@ -194,14 +194,14 @@ class TeamAdmin(LeanMedia, GroupAdmin, ModelAdmin):
     pass
 
 
-class _BeatTaskForm(beat_admin.PeriodicTaskForm):
+class _BeatTaskForm(beat_admin.PeriodicTaskForm):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["task"].widget = UnfoldAdminTextInputWidget()
         self.fields["regtask"].widget = UnfoldAdminSelectWidget(choices=self.fields["regtask"].choices)
 
 
-class BeatTaskAdmin(LeanMedia, beat_admin.PeriodicTaskAdmin, ModelAdmin):
+class BeatTaskAdmin(LeanMedia, beat_admin.PeriodicTaskAdmin, ModelAdmin):  # type: ignore[misc]
     form = _BeatTaskForm
 
 
@@ -210,7 +210,7 @@ class ScheduleAdmin(LeanMedia, ModelAdmin):
 
 
 site = SreSite(name="admin")
-site.login = secure_admin_login(site.login)
+site.login = secure_admin_login(site.login)  # type: ignore[method-assign]
 for _model, _page in {**quota_admin.PAGES, **scheduling_admin.PAGES}.items():
     site.register(_model, JournalAdmin if _model is Event else _page)
 site.register(User, PersonAdmin)

@@ -65,8 +65,8 @@ async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
 application = Front(
     http=NamePolls(
         PackageUploads(
-            http,
-            BoundedBodies(http, most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
+            http,  # type: ignore[arg-type]
+            BoundedBodies(http, most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE),  # type: ignore[arg-type]
             most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
         )
     ),

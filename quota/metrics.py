@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from django.db.models import Count, Sum
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -65,6 +66,6 @@ def _sold(capacity: dict[str, list[int]]) -> GaugeMetricFamily:
     return share
 
 
-def _counted(rows, by: str) -> Iterator[tuple[str, int]]:
+def _counted(rows: Any, by: str) -> Iterator[tuple[str, int]]:
     for row in rows.order_by().values(by).annotate(n=Count("id")):
         yield row[by], row["n"]

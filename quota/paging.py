@@ -6,7 +6,7 @@ A view says by `pagination_class` how its list is paged. `paged` reads that, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from django.db.models import QuerySet
 from rest_framework import exceptions
@@ -72,7 +72,7 @@ class IdPaging(DescribedPaging, CursorPagination):
             cursor = super().decode_cursor(request)
         except exceptions.NotFound as error:
             raise _no_cursor(request) from error
-        if cursor is not None and cursor.position is not None and not _is_whole(cursor.position, digits=18):
+        if cursor is not None and cursor.position is not None and not _is_whole(cursor.position, digits=18):  # type: ignore[arg-type]
             raise _no_cursor(request)
         return cursor
 
@@ -85,8 +85,11 @@ class NewestPaging(IdPaging):
 
 def paged(view: APIView, rows: QuerySet[Any], shown: Callable[[list[Any]], Iterable[Any]]) -> Response:
     """One page of `rows`, in the paging that the view declares. `shown`: what is answered for the rows of a page."""
-    pages = view.pagination_class()
-    return pages.get_paginated_response(shown(pages.paginate_queryset(rows, view.request, view=view)))
+    pages = view.pagination_class()  # type: ignore[attr-defined]
+    return cast(
+        "Response",
+        pages.get_paginated_response(shown(pages.paginate_queryset(rows, view.request, view=view))),
+    )
 
 
 def _is_whole(text: str, *, digits: int) -> bool:

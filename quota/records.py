@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from django.db import connection, transaction
 
@@ -71,4 +71,4 @@ def _take(count: int) -> tuple[int, dt.datetime]:
             " RETURNING revision, clock_timestamp()",
             [_STREAM, count],
         )
-        return cursor.fetchone()
+        return cast("tuple[int, dt.datetime]", cursor.fetchone())

@@ -40,10 +40,10 @@ class RehearsedView(APIView):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if self.rehearses_itself or request.method in SAFE_METHODS or not _asked(request):
-            answer: HttpResponse = super().dispatch(request, *args, **kwargs)
+            answer: HttpResponse = super().dispatch(request, *args, **kwargs)  # type: ignore[assignment]
             return answer
         with transaction.atomic():
-            answer = super().dispatch(request, *args, **kwargs)
+            answer = super().dispatch(request, *args, **kwargs)  # type: ignore[assignment]
             transaction.set_rollback(True)
         return answer
 

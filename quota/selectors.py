@@ -34,7 +34,7 @@ def tenant_named(principal: Principal, name: str) -> Tenant:
 def tokens_of(principal: Principal) -> QuerySet[Token]:
     """One's own; through a token bound to a tenant, only those bound to it too."""
     rows = (
-        Token.objects.filter(user_id=principal.user_id)
+        Token.objects.filter(user_id=principal.user_id)  # type: ignore[misc]
         .select_related("tenant", "user", "parent")
         .order_by("id")
     )
@@ -79,12 +79,12 @@ def standings(principal: Principal, *, tenant: str | None = None) -> list[QuotaS
         tenant__in=visible,
     ).values_list("tenant__name", "cell", "band__name", "amounts")
     for *key, amounts in rows:
-        granted[tuple(key)] = add(granted.get(tuple(key), ZERO), amounts[:SIZE])
+        granted[tuple(key)] = add(granted.get(tuple(key), ZERO), amounts[:SIZE])  # type: ignore[arg-type, index]
     uses = QuotaUse.objects.filter(tenant__in=visible).values_list(
         "tenant__name", "cell", "band__name", "used"
     )
     used = {tuple(key): tuple(vector) for *key, vector in uses}
     return [
-        QuotaStanding(*key, granted=granted.get(key, ZERO), used=used.get(key, ZERO))
+        QuotaStanding(*key, granted=granted.get(key, ZERO), used=used.get(key, ZERO))  # type: ignore[arg-type, misc]
         for key in sorted(granted.keys() | used.keys())
     ]

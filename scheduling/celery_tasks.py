@@ -150,7 +150,7 @@ def _ask_for(cell: str, scheduler: Scheduler, *, expires: float, passed_on: int 
     try:
         if waiting == [0]:
             args = [cell, scheduler.name, passed_on]
-            master_run.apply_async(args=args, queue=queue, retry=False, expires=expires)
+            master_run.apply_async(args=args, queue=queue, retry=False, expires=expires)  # type: ignore[arg-type]
     except (RedisError, BrokerAway, OSError):
         return False
     return True

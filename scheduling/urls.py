@@ -50,5 +50,5 @@ _cell = [
 ]
 urlpatterns = [
     path("cells/", cells.CellsView.as_view(), name="cells"),
-    path("cells/<str:cell>/", include(_cell)),
+    path("cells/<str:cell>/", include(_cell)),  # type: ignore[arg-type]
 ]

@@ -199,7 +199,7 @@ class CellNamesView(APIView):
         except InvalidName as error:
             raise _rejected(error) from error
         timeout_s = _within(request)
-        wanted = cell_named(request.auth, cell).revision
+        wanted = cell_named(request.auth, cell).revision  # type: ignore[arg-type]
         try:
             found = survey.followers(cell, wanted=wanted, asked=survey.servers(), timeout_s=timeout_s)
         except InvalidPeers as error:
@@ -239,7 +239,7 @@ class JobEndpointsView(APIView):
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{job}")
         assert isinstance(name, JobName)
-        return Response(asdict(selectors.job_endpoints(request.auth, name, zone=settings.BORG_ZONE)))
+        return Response(asdict(selectors.job_endpoints(request.auth, name, zone=settings.BORG_ZONE)))  # type: ignore[arg-type]
 
 
 class TaskEndpointView(APIView):
@@ -253,7 +253,7 @@ class TaskEndpointView(APIView):
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{job}/{index}")
         assert isinstance(name, TaskName)
-        return Response(asdict(selectors.task_endpoint(request.auth, name, zone=settings.BORG_ZONE)))
+        return Response(asdict(selectors.task_endpoint(request.auth, name, zone=settings.BORG_ZONE)))  # type: ignore[arg-type]
 
 
 class ServiceEndpointsView(APIView):
@@ -267,7 +267,7 @@ class ServiceEndpointsView(APIView):
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{SERVICE}/{service}")
         assert isinstance(name, ServiceName)
-        return Response(asdict(selectors.service_endpoints(request.auth, name, zone=settings.BORG_ZONE)))
+        return Response(asdict(selectors.service_endpoints(request.auth, name, zone=settings.BORG_ZONE)))  # type: ignore[arg-type]
 
 
 class MachineEndpointView(APIView):
@@ -276,4 +276,4 @@ class MachineEndpointView(APIView):
         """Address and state of a machine."""
         name = _named(f"{PREFIX}{cell}/{MACHINE}/{host}")
         assert isinstance(name, MachineName)
-        return Response(asdict(selectors.machine_endpoint(request.auth, name, zone=settings.BORG_ZONE)))
+        return Response(asdict(selectors.machine_endpoint(request.auth, name, zone=settings.BORG_ZONE)))  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ def _fed(
     """Return the answer, or 304 if the caller sent its ETag. `compared` returns the part of it that the ETag covers."""
     shown = {part.strip() for part in request.headers.get("If-None-Match", "").split(",")}
     stamp = selectors.names_stamp()  # first, so that the rows read are never older than it
-    asked = (request.get_full_path(), _rights(request.auth))
+    asked = (request.get_full_path(), _rights(request.auth))  # type: ignore[arg-type]
     if (tag := _tags.get(asked, stamp)) and tag in shown:
         return _unchanged(tag)
     answer = form(read())
@@ -182,7 +182,7 @@ class PrometheusView(APIView):
         def targets(found: Iterable[FeedService]) -> list[dict[str, Any]]:
             return feeds.prometheus(found, port=port)
 
-        return _fed(request, lambda: selectors.services(request.auth, **asked), targets, feeds.without_loads)
+        return _fed(request, lambda: selectors.services(request.auth, **asked), targets, feeds.without_loads)  # type: ignore[arg-type]
 
 
 class TraefikView(APIView):
@@ -211,7 +211,7 @@ class TraefikView(APIView):
         def configuration(found: Iterable[FeedService]) -> dict[str, Any]:
             return feeds.traefik(found, port=port, scheme=scheme)
 
-        return _fed(request, lambda: selectors.services(request.auth, **asked), configuration)
+        return _fed(request, lambda: selectors.services(request.auth, **asked), configuration)  # type: ignore[arg-type]
 
 
 class EnvoyRequestSerializer(serializers.Serializer[Any]):
@@ -251,7 +251,7 @@ class EnvoyView(APIView):
         given.is_valid(raise_exception=True)
         wanted = {cluster: _cluster(cluster) for cluster in given.validated_data["resource_names"]}
         names = {name for name, _ in wanted.values()}
-        found = {one.name: one for one in selectors.services(request.auth, names=names)} if names else {}
+        found = {one.name: one for one in selectors.services(request.auth, names=names)} if names else {}  # type: ignore[arg-type]
         clusters = {cluster: (found.get(name), port) for cluster, (name, port) in wanted.items()}
         answer = feeds.envoy(clusters, version="")
         version = _digest(answer)

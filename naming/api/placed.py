@@ -25,7 +25,7 @@ class PlacedRow(NamedTuple):
 
     task_id: int
     job_id: int
-    index: int
+    index: int  # type: ignore[assignment]
     state: str
     phase: str
     health: str

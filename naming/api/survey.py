@@ -212,6 +212,6 @@ async def _ask(name: str, rdtype: str, server: SurveyedServer, timeout_s: float)
         return _Answer(error=f"{type(error).__name__}")
     records = [record for rrset in answer.answer for record in rrset]
     texts = [text.decode("utf-8", "replace") for record in records for text in getattr(record, "strings", ())]
-    facts = dict(match.groups() for text in texts if (match := _FACT.fullmatch(text)))
+    facts = dict(match.groups() for text in texts if (match := _FACT.fullmatch(text)))  # type: ignore[arg-type, var-annotated]
     serial = next((record.serial for record in records if hasattr(record, "serial")), None)
     return _Answer(dns.rcode.to_text(answer.rcode()), serial, facts)

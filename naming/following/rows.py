@@ -28,7 +28,8 @@ def cell_facts() -> list[ZoneFacts]:
         "id", "name", "revision", "history_ordinal", "history_id", "created_at"
     )
     return [
-        ZoneFacts(*facts, history_id.hex, serial_start(made.timestamp())) for *facts, history_id, made in rows
+        ZoneFacts(*facts, history_id.hex, serial_start(made.timestamp()))  # type: ignore[arg-type, call-arg]
+        for *facts, history_id, made in rows
     ]
 
 

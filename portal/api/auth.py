@@ -35,7 +35,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
         secret = secret.strip()
         if scheme.lower() != "bearer" or not secret:
             raise exceptions.AuthenticationFailed("Authorization: give 'Bearer' and a token")
-        request_id = request._request.borg_request_id
+        request_id = getattr(request._request, "borg_request_id", "")
         try:
             if looks_like_one(secret):
                 return TaskCaller(), principal_of_identity(secret, request_id=request_id)
@@ -55,10 +55,10 @@ class SessionAuthentication(authentication.SessionAuthentication):
         if answer is None:
             return None
         user = answer[0]
-        return user, principal_of_user(user, request_id=request._request.borg_request_id)
+        return user, principal_of_user(user, request_id=getattr(request._request, "borg_request_id", ""))
 
 
-class _TokenScheme(OpenApiAuthenticationExtension):
+class _TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     target_class = TokenAuthentication
     name = "token"
 
@@ -70,7 +70,7 @@ class _TokenScheme(OpenApiAuthenticationExtension):
         }
 
 
-class _SessionScheme(OpenApiAuthenticationExtension):
+class _SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     target_class = SessionAuthentication
     name = "session"
 

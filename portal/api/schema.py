@@ -48,9 +48,9 @@ class Schema(AutoSchema):
         bodies: dict[str, Any]
         answered = self.get_response_serializers()
         if self.method == "DELETE" and is_serializer(answered):  # the generator takes it for an empty 204
-            bodies = {"200": self._get_response_for_code(answered, "200", direction=direction)}
+            bodies = {"200": self._get_response_for_code(answered, "200", direction=direction)}  # type: ignore[no-untyped-call]
         else:
-            bodies = super()._get_response_bodies(direction)
+            bodies = super()._get_response_bodies(direction)  # type: ignore[arg-type]
         for status in self._problem_statuses():
             bodies.setdefault(str(status), self._problem(status))
         return dict(sorted(bodies.items()))
@@ -66,7 +66,7 @@ class Schema(AutoSchema):
     def _problem(self, status: int) -> dict[str, Any]:
         """A reference to the response that all operations share."""
         schema = self.resolve_serializer(ProblemSerializer(), "response").ref
-        shared = ResolvedComponent(
+        shared = ResolvedComponent(  # type: ignore[no-untyped-call]
             name=f"Problem{status}",
             type=ResolvedComponent.RESPONSE,
             schema={
@@ -86,13 +86,13 @@ class Schema(AutoSchema):
             field.allow_null = field.allow_null or column.null
             if isinstance(field, serializers.CharField | serializers.ChoiceField):
                 field.allow_blank = field.allow_blank or column.blank
-        found = super()._map_serializer_field(field, direction, bypass_extensions)
+        found = super()._map_serializer_field(field, direction, bypass_extensions)  # type: ignore[no-untyped-call]
         if getattr(field, "allow_blank", False) and "format" in found:
             found = {name: value for name, value in found.items() if name != "format"}  # "" is not an address
         return found
 
 
-def _column_of(field: serializers.Field) -> Any:
+def _column_of(field: serializers.Field[Any]) -> Any:  # type: ignore[type-arg]
     """The model's field that a serializer's field begins at; None for what is not read of a column."""
     model = getattr(getattr(field.parent, "Meta", None), "model", None)
     if model is None or not isinstance(field.source, str):

@@ -145,7 +145,7 @@ def ledger(
 def invoices(ctx: typer.Context, tenant: TenantOption = None) -> None:
     """List the invoices of past months, newest first."""
     ours = context.of(ctx)
-    rows = list(ours.client.pages(f"{_QUOTA}invoices/", **({"tenant": tenant} if tenant else {})))
+    rows = list(ours.client.pages(f"{_QUOTA}invoices/", **({"tenant": tenant} if tenant else {})))  # type: ignore[arg-type]
     if ours.json:
         return output.as_json(rows)
     return output.table(

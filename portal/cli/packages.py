@@ -222,7 +222,7 @@ def _pack(folder: Path, out: BinaryIO, format: str) -> dict[str, Any]:
 
 def _measured(file: BinaryIO) -> tuple[str, int]:
     file.seek(0)
-    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
     return f"sha256:{digest}", file.tell()
 
 

@@ -62,16 +62,16 @@ class _Loader(yaml.SafeLoader):
 
     def fetch_flow_collection_start(self, token: Any) -> None:
         self._check_depth()
-        super().fetch_flow_collection_start(token)  # type: ignore[misc]
+        super().fetch_flow_collection_start(token)
 
     def add_indent(self, column: int) -> bool:
         if self.indent < column:
             self._check_depth()
-        return bool(super().add_indent(column))  # type: ignore[misc]
+        return bool(super().add_indent(column))
 
     def _check_depth(self) -> None:
         if self.flow_level + len(self.indents) >= MAX_DEPTH:
-            raise NotPlain(TOO_DEEP, self.get_mark())  # type: ignore[no-untyped-call]
+            raise NotPlain(TOO_DEEP, self.get_mark())
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

@@ -33,9 +33,9 @@ def dialled(
     """Open a WebSocket. `what` names its purpose in error messages. Raises `CommandFailed`."""
     portal = ours.profile.url.rstrip("/")
     try:
-        socket = connect(
+        socket = connect(  # type: ignore[call-overload]
             f"ws{portal.removeprefix('http')}{path}",
-            origin=portal,  # type: ignore[arg-type]
+            origin=portal,
             additional_headers={"Authorization": f"Bearer {ours.client.profile.token}"},
             ssl=ssl.create_default_context() if portal.startswith("https:") else None,
             open_timeout=10.0,

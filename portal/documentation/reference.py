@@ -232,7 +232,7 @@ def _text_of(node: ast.expr) -> str:
 def borgctl() -> str:
     """All commands of `borgctl`."""
     command = typer.main.get_command(app)
-    parts = [part for path, each in _commands("borgctl", command) for part in _command(path, each)]
+    parts = [part for path, each in _commands("borgctl", command) for part in _command(path, each)]  # type: ignore[arg-type]
     return page("borgctl", inspect.cleandoc(command.help or ""), *parts)
 
 
@@ -245,10 +245,10 @@ def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Co
 
 
 def _command(path: str, command: click.Command) -> Iterator[str]:
-    options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+    options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]  # type: ignore[attr-defined]
     yield f"## {path}"
     yield inspect.cleandoc(command.help or "").replace("\b", "")
-    usage = " ".join([path, *command.collect_usage_pieces(typer.Context(command))])
+    usage = " ".join([path, *command.collect_usage_pieces(typer.Context(command))])  # type: ignore[arg-type]
     yield f"```console\n$ {usage}\n```"
     rows = [[code(", ".join([*each.opts, *each.secondary_opts])), each.help or ""] for each in options]
     if rows:
@@ -258,7 +258,7 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
 def rest() -> str:
     """All addresses of REST."""
     known: dict[str, list[list[str]]] = {}
-    for path, item in SchemaGenerator().get_schema(public=True)["paths"].items():
+    for path, item in SchemaGenerator().get_schema(public=True)["paths"].items():  # type: ignore[no-untyped-call]
         for method in _METHODS:
             if method in item:
                 about = item[method].get("summary") or first_sentence(item[method].get("description", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
@@ -42,7 +42,7 @@ def document(
         body["figures"] = figures
     if request_id:
         body["request_id"] = request_id
-    return _writable(body)
+    return cast("dict[str, Any]", _writable(body))
 
 
 def _writable(value: Any) -> Any:

@@ -75,7 +75,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     registry.register(CellCollector())
     registry.register(MarketCollector())
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        MultiProcessCollector(registry)
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable
+from typing import Any, cast
 
 import structlog
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -29,7 +30,7 @@ class RequestMiddleware:
         if iscoroutinefunction(get_response):
             markcoroutinefunction(self)
 
-    def __call__(self, request: HttpRequest):
+    def __call__(self, request: HttpRequest) -> Any:
         if iscoroutinefunction(self):
             return self._handle(request)
         self._begin(request)
@@ -38,19 +39,19 @@ class RequestMiddleware:
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         self._begin(request)
-        response = _unreadable(request) or await self.get_response(request)
+        response = _unreadable(request) or await self.get_response(request)  # type: ignore[misc]
         if isinstance(response, LaterPage):
             response = await sync_to_async(response.page)()
         return self._end(request, response)
 
     def _begin(self, request: HttpRequest) -> None:
         given = request.headers.get("X-Request-ID", "")
-        request.borg_request_id = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
+        cast(Any, request).borg_request_id = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
         structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=request.borg_request_id)
+        structlog.contextvars.bind_contextvars(request_id=getattr(request, "borg_request_id", ""))
 
     def _end(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
-        response["X-Request-ID"] = request.borg_request_id
+        response["X-Request-ID"] = getattr(request, "borg_request_id", "")
         response.headers.setdefault("Permissions-Policy", PERMISSIONS)
         return response
 

@@ -11,7 +11,7 @@ import asyncio
 import re
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs
 
 import msgspec
@@ -118,7 +118,7 @@ class NamePolls:
                         if names.changed_at > asked.after or names.history != history:
                             return None
                     elif news.changed_at > asked.after or news.history != history:
-                        return news.body
+                        return cast("bytes | None", news.body)
         except TimeoutError:
             return None
         finally:

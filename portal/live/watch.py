@@ -40,7 +40,7 @@ _threads = ThreadPoolExecutor(4, thread_name_prefix="names")
 _answers = ThreadPoolExecutor(1, thread_name_prefix="names-answers")
 
 
-def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:
+def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:  # type: ignore[type-arg]
     """Run a function that queries the database in a thread."""
     return DatabaseSyncToAsync(function, thread_sensitive=False, executor=_threads)
 

@@ -14,7 +14,7 @@ BORG_DNS_SNAPSHOT = BORG_DNS_SNAPSHOT if env.text("BORG_DNS_SNAPSHOT") else None
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 # Serve static files from the source, so that nothing has to be collected before a test.
 STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
-STATIC_ROOT = None
+STATIC_ROOT = None  # type: ignore[assignment]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 CELERY_TASK_ALWAYS_EAGER = False

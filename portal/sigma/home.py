@@ -70,7 +70,7 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
             tenant.name,
             tenant.title,
             str(principal.roles.get(tenant.name, "")),
-            {**jobs.get(tenant.id, none), "failing": failing[tenant.id]},
+            {**jobs.get(tenant.id, none), "failing": failing[tenant.id]},  # type: ignore[dict-item]
             quota[tenant.name],
             money.get(tenant.id, 0) if may(principal, Action.BILLING_VIEW, tenant=tenant.name) else None,
         )

@@ -48,7 +48,7 @@ def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
         try:
             context["issued"], context["secret"] = token_issue(
                 principal=principal,
-                user=request.user,
+                user=request.user,  # type: ignore[arg-type]
                 name=post.get("name", "")[:100],
                 scopes=post.getlist("scopes"),
                 tenant=tenant_named(principal, post["tenant"]) if post.get("tenant") else None,

@@ -17,12 +17,12 @@ __all__ = ["PAGES", "FactsAdmin", "ServiceAdmin", "ServiceForm", "principal_of",
 PAGES: dict[type[Model], type[ModelAdmin]] = {
     **tenants.PAGES,
     **access.PAGES,
-    **bands.PAGES,
+    **bands.PAGES,  # type: ignore[dict-item]
     **prices.PAGES,
     **grants.PAGES,
     **market.PAGES,
-    **orders.PAGES,
+    **orders.PAGES,  # type: ignore[dict-item]
     **money.PAGES,
     **notices.PAGES,
-    **records.PAGES,
+    **records.PAGES,  # type: ignore[dict-item]
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
@@ -120,13 +120,12 @@ class TokenAdmin(FactsAdmin):
     def scopes_shown(self, token: Token) -> str:
         return ", ".join(token.scopes)
 
+    @admin.action(description=_("Revoke these tokens"))
     def revoke(self, request: HttpRequest, rows: QuerySet[Token]) -> None:
         keys = list(rows.values_list("key", flat=True))
         for key in keys:
             token_revoke(principal=principal_of(request), key=key)
         messages.success(request, _("%d tokens revoked.") % len(keys))
-
-    revoke.short_description = _("Revoke these tokens")
 
 
 PAGES = {

@@ -120,7 +120,7 @@ def _wanted(given: dict[str, Any], row: Any) -> dict[str, Any]:
 
 
 def _field(name: str) -> str:
-    return str(PriorityBand._meta.get_field(name).verbose_name)
+    return str(PriorityBand._meta.get_field(name).verbose_name)  # type: ignore[union-attr]
 
 
 def _pair(pair: list[Any]) -> tuple[str, str]:

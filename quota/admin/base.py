@@ -40,7 +40,7 @@ class LeanMedia:
     @property
     def media(self) -> forms.Media:
         unused = ("urlify.js", "prepopulate.js", "xregexp.min.js", "xregexp.js")
-        given = super().media
+        given = super().media  # type: ignore[misc]
         return forms.Media(css=given._css, js=[path for path in given._js if not str(path).endswith(unused)])
 
 
@@ -69,13 +69,13 @@ class FactsAdmin(LeanMedia, ModelAdmin):
         return bool(request.user.is_active and request.user.is_staff)
 
 
-class ServiceForm(forms.ModelForm):
+class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
     """Its last step of validation is the service itself: what that refuses stands beside the field it names."""
 
-    perform: ClassVar[Callable[[forms.ModelForm], Model] | None] = None
+    perform: ClassVar[Callable[[forms.ModelForm], Model] | None] = None  # type: ignore[type-arg]
 
     def _post_clean(self) -> None:
-        super()._post_clean()
+        super()._post_clean()  # type: ignore[misc]
         if self.errors or self.perform is None:
             return
         try:
@@ -113,7 +113,7 @@ class ServiceAdmin(FactsAdmin):
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change=change, **kwargs)
 
-        def perform(bound: forms.ModelForm) -> Model:
+        def perform(bound: forms.ModelForm) -> Model:  # type: ignore[type-arg]
             return self.perform(request, bound.cleaned_data, obj)
 
         return type("Performing" + form.__name__, (form,), {"perform": perform})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
@@ -21,7 +21,7 @@ from quota.models import CellCapacity, Quota, QuotaUse
 from quota.vocabulary.resources import NAMES
 
 
-def _amount(label: Any, example: str) -> forms.CharField:
+def _amount(label: Any, example: Any) -> forms.CharField:
     return forms.CharField(
         label=label, required=False, help_text=example, widget=UnfoldAdminTextInputWidget()
     )
@@ -101,12 +101,11 @@ class QuotaAdmin(ServiceAdmin):
     def amounts_shown(self, quota: Quota) -> SafeString:
         return vector_text(quota.amounts)
 
+    @admin.action(description=_("End these grants now"))
     def end_now(self, request: HttpRequest, rows: QuerySet[Quota]) -> None:
         for quota in rows:
             quota_end(principal=principal_of(request), quota=quota)
         messages.success(request, _("Ended. Jobs that run go on; new ones find less."))
-
-    end_now.short_description = _("End these grants now")
 
 
 class UseAdmin(FactsAdmin):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.contrib import messages
@@ -36,7 +36,7 @@ class PercentsField(forms.CharField):
 
     widget = UnfoldAdminTextInputWidget
 
-    def to_python(self, value: Any) -> list[int]:
+    def to_python(self, value: Any) -> list[int]:  # type: ignore[override]
         parts = [part.strip().removesuffix("%").strip() for part in str(value or "").split(",")]
         if not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts if part):
             raise forms.ValidationError(_("Give percentages such as 50, 80, 100."))
@@ -46,7 +46,7 @@ class PercentsField(forms.CharField):
         return ", ".join(map(str, value)) if isinstance(value, list) else value
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        return self.prepare_value(initial or []) != (data or "")
+        return bool(self.prepare_value(initial or []) != (data or ""))
 
 
 class BudgetForm(ServiceForm):
@@ -118,7 +118,10 @@ class BudgetAdmin(ServiceAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
         balance = Account.objects.filter(tenant=OuterRef("tenant"), kind=AccountKind.AVAILABLE.value)
-        return super().get_queryset(request).annotate(available=Subquery(balance.values("balance")))
+        return cast(
+            "QuerySet[Budget]",
+            super().get_queryset(request).annotate(available=Subquery(balance.values("balance"))),
+        )
 
     @display(description=_("available credits"), ordering="available")
     def available_shown(self, budget: Any) -> SafeString | str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
@@ -53,6 +53,7 @@ class ChannelAdmin(FactsAdmin):
     def kinds_shown(self, channel: NoticeChannel) -> str:
         return ", ".join(channel.kinds) or str(_("anything"))
 
+    @admin.action(description=_("Send a test, which ends a pause"))
     def try_out(self, request: HttpRequest, rows: QuerySet[NoticeChannel]) -> None:
         tried = 0
         for channel in rows.select_related("tenant"):
@@ -64,15 +65,12 @@ class ChannelAdmin(FactsAdmin):
                 tried += 1
         messages.success(request, _("%d tests are on their way; deliveries tell how they went.") % tried)
 
-    try_out.short_description = _("Send a test, which ends a pause")
-
+    @admin.action(description=_("Switch these channels off"))
     def switch_off(self, request: HttpRequest, rows: QuerySet[NoticeChannel]) -> None:
         channels = list(rows.select_related("tenant"))
         for channel in channels:
             channel_set(principal=principal_of(request), channel=channel, enabled=False)
         messages.success(request, _("%d channels are off; their inboxes keep everything.") % len(channels))
-
-    switch_off.short_description = _("Switch these channels off")
 
 
 class DeliveryAdmin(FactsAdmin):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
@@ -47,7 +48,7 @@ class OrderAdmin(FactsAdmin):
 
     @display(description=_("band"), ordering="band")
     def band_name(self, order: Order) -> str:
-        return order.band.name
+        return str(order.band.name)
 
     @display(description=_("period, UTC"), ordering="starts_at")
     def period_shown(self, order: Order) -> SafeString:
@@ -86,33 +87,32 @@ class OrderAdmin(FactsAdmin):
         rows = ((part.get("resource", "?"), amount_text(part.get("amount", 0))) for part in order.parts)
         return format_html_join("", "<div>{}: {}</div>", rows) or "–"
 
+    @admin.action(description=_("Approve"))
     def approve(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
             self, request, rows, action="approve", title=now_("Approve orders"),
             warning=now_("The quota is the tenants' as soon as its period begins, and they are charged."),
-            act=lambda row, reason: order_approve(principal=principal, order=row, reason=reason),
+            act=lambda row, reason: order_approve(principal=principal, order=row, reason=reason),  # type: ignore[arg-type]
         )  # fmt: skip
 
+    @admin.action(description=_("Reject"))
     def reject(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
             self, request, rows, action="reject", title=now_("Reject orders"),
             warning=now_("The tenants read the reason. What the orders hold is free again."),
-            act=lambda row, reason: order_reject(principal=principal, order=row, reason=reason),
+            act=lambda row, reason: order_reject(principal=principal, order=row, reason=reason),  # type: ignore[arg-type]
         )  # fmt: skip
 
+    @admin.action(description=_("Cancel"))
     def cancel(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
             self, request, rows, action="cancel", title=now_("Cancel orders"),
             warning=now_("Quota in force ends at once; whole days that are left are refunded."),
-            act=lambda row, reason: order_cancel(principal=principal, order=row, reason=reason),
+            act=lambda row, reason: order_cancel(principal=principal, order=row, reason=reason),  # type: ignore[arg-type]
         )  # fmt: skip
-
-    approve.short_description = _("Approve")
-    reject.short_description = _("Reject")
-    cancel.short_description = _("Cancel")
 
 
 PAGES = {Order: OrderAdmin}

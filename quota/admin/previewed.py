@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
@@ -57,14 +57,14 @@ class PreviewedAdmin(ServiceAdmin):
         if _CONFIRMED in request.POST:
             return self.make(request, given, row)
         again = hasattr(request, "borg_preview")  # refused a moment ago, and shown as a form to put right
-        request.borg_preview = None
+        cast(Any, request).borg_preview = None
         with transaction.atomic():
             preview = self.preview(request, given, row)
             made = self.make(request, given, row)
             transaction.set_rollback(True)
         if again:
             raise Conflict("changed-meanwhile", _("Something has changed meanwhile; look at it again."))
-        request.borg_preview = preview
+        cast(Any, request).borg_preview = preview
         return made
 
     def changeform_view(
@@ -94,9 +94,9 @@ class PreviewedAdmin(ServiceAdmin):
             return None
         context = {
             **self.admin_site.each_context(request),
-            "title": request.borg_preview.title,
+            "title": getattr(request, "borg_preview", None).title,  # type: ignore[union-attr]
             "opts": self.model._meta,
-            "preview": request.borg_preview,
+            "preview": getattr(request, "borg_preview", None),
             "confirmed": _CONFIRMED,
             "given": [
                 (name, value)

@@ -65,7 +65,7 @@ class PriceListForm(ServiceForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         cells = CellCapacity.objects.order_by("cell").values_list("cell", flat=True)
-        self.fields["cell"].choices = [(name, name) for name in cells]
+        self.fields["cell"].choices = [(name, name) for name in cells]  # type: ignore[attr-defined]
 
     def clean_curve_lines(self) -> list[list[int]]:
         points = []
@@ -91,7 +91,7 @@ class CreditsField(forms.CharField):
     """Micro-credits from an amount in credits; none for nothing."""
 
     def to_python(self, value: Any) -> Any:
-        text = super().to_python(value).strip()
+        text = super().to_python(value).strip()  # type: ignore[union-attr]
         if not text:
             return None
         try:
@@ -156,7 +156,7 @@ class PriceListAdmin(PreviewedAdmin):
             }
             return self.perform(request, given, None)
 
-        made.perform = perform
+        made.perform = perform  # type: ignore[attr-defined]
         return made
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.shortcuts import redirect
@@ -114,6 +114,7 @@ class InvitationAdmin(FactsAdmin):
     ]  # fmt: skip
     actions = ["withdraw"]
 
+    @admin.action(description=_("Withdraw these invitations"))
     def withdraw(self, request: HttpRequest, rows: QuerySet[Invitation]) -> None:
         for row in rows.select_related("tenant").order_by("id"):
             try:
@@ -122,8 +123,6 @@ class InvitationAdmin(FactsAdmin):
                 messages.error(request, problem.detail)
             else:
                 messages.success(request, _("The invitation of %s is withdrawn.") % row.email)
-
-    withdraw.short_description = _("Withdraw these invitations")
 
 
 class ServiceAccountAdmin(FactsAdmin):
@@ -137,10 +136,12 @@ class ServiceAccountAdmin(FactsAdmin):
     def enabled(self, account: ServiceAccount) -> bool:
         return bool(account.user.is_active)
 
+    @admin.action(description=_("Disable these service accounts"))
     def disable(self, request: HttpRequest, rows: QuerySet[ServiceAccount]) -> None:
         self._set(request, rows, enabled=False)
         messages.success(request, _("Disabled: their tokens prove nothing now."))
 
+    @admin.action(description=_("Enable these service accounts"))
     def enable(self, request: HttpRequest, rows: QuerySet[ServiceAccount]) -> None:
         self._set(request, rows, enabled=True)
         messages.success(request, _("Enabled."))
@@ -148,9 +149,6 @@ class ServiceAccountAdmin(FactsAdmin):
     def _set(self, request: HttpRequest, rows: QuerySet[ServiceAccount], *, enabled: bool) -> None:
         for account in rows.select_related("tenant").order_by("id"):
             service_account_set(principal=principal_of(request), account=account, enabled=enabled)
-
-    disable.short_description = _("Disable these service accounts")
-    enable.short_description = _("Enable these service accounts")
 
 
 PAGES = {

@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from django.db import connection
 
@@ -215,7 +216,7 @@ def _select_use(cell: str, pairs: list[tuple[int, int]]) -> list[_UseRow]:
             " ORDER BY u.id FOR UPDATE OF u",
             [list(tenants), list(band_ids), cell, list(STOPPING)],
         )
-        return cursor.fetchall()
+        return cast("list[tuple[int, int, list[int], str | None]]", cursor.fetchall())
 
 
 def _insert_use(cell: str, pairs: list[tuple[int, int]]) -> list[_UseRow]:
@@ -228,7 +229,7 @@ def _insert_use(cell: str, pairs: list[tuple[int, int]]) -> list[_UseRow]:
             f" SELECT u.tenant_id, u.band_id, u.used, b.action FROM u{_BUDGET}",
             [cell, list(ZERO), list(tenants), list(band_ids), list(STOPPING)],
         )
-        return cursor.fetchall()
+        return cast("list[tuple[int, int, list[int], str | None]]", cursor.fetchall())
 
 
 def _store_use(cell: str, used: dict[tuple[int, int], Vector]) -> None:

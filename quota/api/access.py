@@ -23,9 +23,9 @@ from quota.vocabulary.permissions import Principal, Scope
 
 
 class TokenSerializer(serializers.ModelSerializer[Any]):
-    tenant = serializers.SlugRelatedField(slug_field="name", read_only=True)
+    tenant = serializers.SlugRelatedField(slug_field="name", read_only=True)  # type: ignore[var-annotated]
     user = serializers.CharField(source="user.username", read_only=True)
-    parent = serializers.SlugRelatedField(
+    parent = serializers.SlugRelatedField(  # type: ignore[assignment, var-annotated]
         slug_field="key",
         read_only=True,
         help_text="The key of the token that issued this one, with which it ends.",
@@ -67,8 +67,8 @@ IssuedToken = inline_serializer(
 class LoginView(QuotaView):
     """A token for a user name and a password."""
 
-    authentication_classes: list = []
-    permission_classes: list = []
+    authentication_classes: list[Any] = []
+    permission_classes: list[Any] = []
 
     @extend_schema(request=LoginSerializer, responses={201: IssuedToken}, auth=[])
     def post(self, request: Request) -> Response:
@@ -94,7 +94,7 @@ class LoginView(QuotaView):
                 " make a token on its Tokens page",
                 status=403,
             )
-        principal = principal_of_user(user, request_id=request._request.borg_request_id)
+        principal = principal_of_user(user, request_id=getattr(request._request, "borg_request_id", ""))
         return _issue(request, principal, user, given)
 
 

@@ -33,7 +33,7 @@ class QuotaView(RehearsedView):
                 raise Rejected("invalid", f"{name}: holds a NUL character", fields={name: "NUL character"})
 
 
-def valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any]:
+def valid(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
     """The validated data. Unknown fields are refused: a misspelt one must not pass in silence."""
     given = serializer(data=data)
     given.is_valid(raise_exception=True)
@@ -47,8 +47,8 @@ def valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any]
 def page(
     view: APIView,
     request: Request,
-    rows: QuerySet,
-    serializer: type[serializers.Serializer],
+    rows: QuerySet[Any],
+    serializer: type[serializers.Serializer[Any]],
     *,
     context: Mapping[str, Any] | None = None,
 ) -> Response:

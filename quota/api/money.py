@@ -263,11 +263,14 @@ class DraftView(QuotaView):
 class AsItIs(BaseContentNegotiation):
     """The path says what the answer is, whatever the client accepts; errors are JSON."""
 
-    def select_parser(self, request: Request, parsers: list[Any]) -> Any:
+    def select_parser(self, request: Request, parsers: list[Any]) -> Any:  # type: ignore[override]
         return parsers[0]
 
     def select_renderer(
-        self, request: Request, renderers: list[BaseRenderer], format_suffix: str | None = None
+        self,
+        request: Request,
+        renderers: list[BaseRenderer],  # type: ignore[override]
+        format_suffix: str | None = None,
     ) -> tuple[BaseRenderer, str]:
         return renderers[0], renderers[0].media_type
 
@@ -302,7 +305,7 @@ class CostsQuerySerializer(serializers.Serializer[Any]):
         max_length=7, required=False, help_text="Instead of both: 2026-03, in the tenant's time."
     )
     by = serializers.ChoiceField(costs.SPLITS, required=False)
-    label = serializers.CharField(max_length=63, required=False, help_text="With by=label: its key.")
+    label = serializers.CharField(max_length=63, required=False, help_text="With by=label: its key.")  # type: ignore[assignment]
 
 
 class CostSerializer(serializers.Serializer[Any]):

@@ -46,7 +46,9 @@ class PricesSerializer(serializers.Serializer[Any]):
     base = serializers.JSONField(help_text='{"cpu": 20000, "ram": 2500}')
     usage = serializers.JSONField(required=False, default=dict, help_text="The same, for what is used.")
     curve = serializers.JSONField(
-        required=False, default=list, help_text="[[sold share, factor], …], both in thousandths."
+        required=False,
+        default=list,  # type: ignore[arg-type]
+        help_text="[[sold share, factor], …], both in thousandths.",
     )
 
 

@@ -20,6 +20,6 @@ class ProblemSerializer(serializers.Serializer[Any]):
     figures = serializers.DictField(required=False, help_text="The numbers behind the answer.")
     request_id = serializers.CharField(required=False)
 
-    def get_fields(self) -> dict[str, serializers.Field]:
+    def get_fields(self) -> dict[str, serializers.Field[Any]]:  # type: ignore[type-arg]
         """`fields` is a name of Django REST framework's own."""
         return {name.rstrip("_"): field for name, field in super().get_fields().items()}

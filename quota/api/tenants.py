@@ -23,7 +23,7 @@ PARENT = OpenApiParameter("parent", OpenApiTypes.STR, description="Only the team
 
 
 class TenantSerializer(serializers.ModelSerializer[Any]):
-    parent = serializers.SlugRelatedField(
+    parent = serializers.SlugRelatedField(  # type: ignore[assignment, var-annotated]
         slug_field="name", read_only=True, help_text="The organisation that it is a team of."
     )
 
@@ -39,7 +39,7 @@ class NewTenantSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=63)
     title = serializers.CharField(max_length=200, required=False, allow_blank=True)
     contact = serializers.EmailField(required=False, allow_blank=True)
-    parent = serializers.CharField(
+    parent = serializers.CharField(  # type: ignore[assignment]
         max_length=63,
         required=False,
         allow_null=True,
@@ -95,7 +95,7 @@ class TenantView(QuotaView):
 
 
 class MoveSerializer(serializers.Serializer[Any]):
-    parent = serializers.CharField(max_length=63, allow_null=True, help_text="null: on its own.")
+    parent = serializers.CharField(max_length=63, allow_null=True, help_text="null: on its own.")  # type: ignore[assignment]
 
 
 class TenantMoveView(QuotaView):
@@ -152,7 +152,7 @@ class MemberView(QuotaView):
         principal = principal_of(request)
         row = selectors.tenant_named(principal, tenant)
         if principal.user_id is not None and username == request.user.get_username():
-            member_leave(principal=principal, tenant=row, user=request.user)
+            member_leave(principal=principal, tenant=row, user=request.user)  # type: ignore[arg-type]
             return Response(status=204)
         require(principal, Action.TENANT_ADMIN, tenant=row.name)
         user = member_named(principal, row, username)

@@ -169,7 +169,7 @@ def _fonts() -> tuple[_Font, ...]:
             continue
         pdfmetrics.registerFont(font)
         glyphs = font.face.charToGlyph
-        found.append((path.stem, lambda letter, glyphs=glyphs: ord(letter) in glyphs))
+        found.append((path.stem, lambda letter, glyphs=glyphs: ord(letter) in glyphs))  # type: ignore[misc]
     return tuple(found) or ((_PLAIN, lambda letter: ord(letter) < 256),)
 
 
@@ -189,7 +189,7 @@ def _marked(given: str, fonts: Sequence[_Font]) -> str:
 def _pages(title: str) -> type[Canvas]:
     """A canvas that knows at the end how many pages there are, and writes it below each."""
 
-    class Pages(Canvas):
+    class Pages(Canvas):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._kept: list[dict[str, Any]] = []

@@ -185,9 +185,9 @@ def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
     """JSON-ready: per posting of an order, and per cell and band of usage. Two queries."""
     given = [tenant.pk, period.begins_at, period.ends_at]
     with connection.cursor() as cursor:
-        cursor.execute(_ORDERS, given)
+        cursor.execute(_ORDERS, given)  # type: ignore[arg-type]
         orders = cursor.fetchall()
-        cursor.execute(_USAGE, given)
+        cursor.execute(_USAGE, given)  # type: ignore[arg-type]
         usage = cursor.fetchall()
     return [
         _line(

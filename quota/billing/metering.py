@@ -193,7 +193,7 @@ def _upsert(hour: dt.datetime, columns: list[list[Any]]) -> int:
             " labels = excluded.labels WHERE quota_meteredhour.posting_id IS NULL",
             [hour, *columns],
         )
-        return cursor.rowcount
+        return int(cursor.rowcount)
 
 
 def _array(vector: Vector) -> str:

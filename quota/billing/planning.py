@@ -61,7 +61,7 @@ def planned(
         "since": since, "until": until, "step": step, "step_s": int(step.total_seconds()),
     }  # fmt: skip
     with connection.cursor() as cursor:
-        cursor.execute(_PLANNED, given)
+        cursor.execute(_PLANNED, given)  # type: ignore[arg-type]
         return [
             Planned(at, seconds, *(tuple(map(int, sums[SIZE * i : SIZE * (i + 1)])) for i in range(4)))
             for at, seconds, *sums in cursor.fetchall()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import RegexValidator
 from django.db import models
@@ -15,23 +17,23 @@ dns_label = RegexValidator(
 )
 
 
-class DnsLabelField(models.CharField):
+class DnsLabelField(models.CharField):  # type: ignore[type-arg]
     """A name that becomes one label of a DNS name (§2.6)."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("max_length", 63)
         kwargs.setdefault("validators", [dns_label])
         super().__init__(*args, **kwargs)
 
 
-class VectorField(ArrayField):
+class VectorField(ArrayField):  # type: ignore[type-arg]
     """Quantities over `quota.vocabulary.resources.AXIS`, then the cell's own named resources; bigint[R]."""
 
-    def __init__(self, verbose_name: object = None, **kwargs: object) -> None:
+    def __init__(self, verbose_name: Any = None, **kwargs: Any) -> None:
         kwargs.pop("base_field", None)  # given when the field is copied
         super().__init__(models.BigIntegerField(), verbose_name=verbose_name, **kwargs)
 
-    def deconstruct(self):
+    def deconstruct(self) -> Any:
         name, path, args, kwargs = super().deconstruct()
         kwargs.pop("base_field", None)
         return name, path, args, kwargs
@@ -42,7 +44,7 @@ class WideVectorField(VectorField):
 
     DIGITS = 30
 
-    def __init__(self, verbose_name: object = None, **kwargs: object) -> None:
+    def __init__(self, verbose_name: Any = None, **kwargs: Any) -> None:
         super().__init__(verbose_name, **kwargs)
         self.base_field = models.DecimalField(max_digits=self.DIGITS, decimal_places=0)
 

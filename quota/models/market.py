@@ -43,7 +43,7 @@ class Market(models.Model):
         verbose_name_plural = _("markets")
 
     def __str__(self) -> str:
-        return self.cell
+        return str(self.cell)
 
 
 class ApprovalRule(models.Model):

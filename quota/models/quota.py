@@ -99,4 +99,4 @@ class CellCapacity(models.Model):
         verbose_name_plural = _("capacity of cells")
 
     def __str__(self) -> str:
-        return self.cell
+        return str(self.cell)

@@ -48,7 +48,7 @@ class Tenant(models.Model):
         verbose_name_plural = _("tenants")
 
     def __str__(self) -> str:
-        return self.name
+        return str(self.name)
 
 
 class Membership(models.Model):

@@ -53,7 +53,7 @@ def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
     of = Q(tenant__in=[tenant for tenant in whose if tenant is not None])
     if None in whose:
         of |= Q(tenant__isnull=True)
-    marks = NoticeRead.objects.annotate(whose=Coalesce("tenant_id", 0)).filter(
+    marks = NoticeRead.objects.annotate(whose=Coalesce("tenant_id", 0)).filter(  # type: ignore[misc]
         user_id=principal.user_id, whose=Coalesce(OuterRef("tenant_id"), 0), notice_id__gte=OuterRef("id")
     )
     rows = Notice.objects.filter(of).annotate(unread=~Exists(marks)).select_related("tenant").order_by("-id")

@@ -56,9 +56,10 @@ def send(mail: EmailMultiAlternatives) -> None:
             f"the mail server refuses the address: {_plain(told)}", final=500 <= code < 600
         ) from error
     except smtplib.SMTPResponseException as error:
-        told = f"the mail server answers {error.smtp_code}: {_plain(error.smtp_error)}"
+        told = f"the mail server answers {error.smtp_code}: {_plain(error.smtp_error)}"  # type: ignore[assignment]
         raise DeliveryFailed(
-            told, final=isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
+            told,  # type: ignore[arg-type]
+            final=isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500,
         ) from error
     except (smtplib.SMTPException, OSError) as error:
         raise DeliveryFailed(f"no mail server takes it: {error or type(error).__name__}") from error

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import structlog
 from django.db import connection, transaction
@@ -75,7 +76,7 @@ def notices_send(*, run_s: float = RUN_S) -> Sent:
 
 def retry_after(attempts: int) -> dt.timedelta:
     """How long to wait after so many attempts: 30 s, doubling to an hour."""
-    return min(FIRST_RETRY * 2 ** min(attempts - 1, 10), LONGEST_RETRY)
+    return cast("dt.timedelta", min(FIRST_RETRY * 2 ** min(attempts - 1, 10), LONGEST_RETRY))
 
 
 def spread() -> int:

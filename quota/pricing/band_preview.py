@@ -103,8 +103,8 @@ def _holdings(cell: str, changed: PriorityBand, now: dt.datetime) -> list[_Holdi
         "id", "tenant__name", "starts_at", until, "band_id"
     )
     return [
-        *(_Holding(*grant, band == changed.id) for *grant, band in grants),
-        *(_Holding(None, *order, band == changed.id) for *order, band in orders),
+        *(_Holding(*grant, band == changed.id) for *grant, band in grants),  # type: ignore[call-arg]
+        *(_Holding(None, *order, band == changed.id) for *order, band in orders),  # type: ignore[call-arg]
     ]
 
 

@@ -12,7 +12,7 @@ import secrets
 from dataclasses import replace
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import AbstractBaseUser
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import connection
 from django.db.models import Q, QuerySet
 
@@ -92,7 +92,7 @@ def token_issue(
             )
         key = secrets.token_hex(6)
         secret = f"borg_{key}_{secrets.token_urlsafe(32)}"
-        token = Token.objects.create(
+        token = Token.objects.create(  # type: ignore[misc]
             user=user, tenant=tenant, name=name.strip(), key=key, digest=_digest(secret),
             scopes=sorted(set(scopes)), expires_at=expires_at, parent=parent,
         )  # fmt: skip
@@ -183,7 +183,7 @@ def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBa
 
 
 def principal_of_user(
-    user: AbstractBaseUser,
+    user: AbstractBaseUser | AnonymousUser,
     *,
     request_id: str = "",
     tenant: str | None = None,
@@ -193,7 +193,7 @@ def principal_of_user(
     own: dict[str, Role] = {}
     inherited: dict[str, Role] = {}
     zones: dict[str, str] = {}
-    found = Membership.objects.filter(user_id=user.pk).values_list(
+    found = Membership.objects.filter(user_id=user.pk).values_list(  # type: ignore[misc]
         "tenant__name", "role", "tenant__teams__name", "tenant__time_zone"
     )
     for name, role, team, zone in found:
@@ -201,14 +201,14 @@ def principal_of_user(
         own[name] = Role(role)
         if team is not None:
             inherited[team] = Role(role)
-    granted = Capability.objects.filter(
+    granted = Capability.objects.filter(  # type: ignore[misc]
         Q(expires_at__isnull=True) | Q(expires_at__gt=clock.now()), user_id=user.pk
     )
     return Principal(
         name=user.get_username(),
         request_id=request_id,
         user_id=user.pk,
-        sre=bool(user.is_staff),
+        sre=bool(user.is_staff),  # type: ignore[union-attr]
         roles=inherited | own,
         inherited=inherited,
         capabilities=frozenset(

@@ -192,7 +192,7 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
         raise Rejected(
             "invalid", f"kind: {kind[:50]!r} is none of {known}", fields={"kind": f"one of {known}"}
         )
-    if cell and not dns_label.regex.match(cell):
+    if cell and not dns_label.regex.match(cell):  # type: ignore[union-attr]
         raise Rejected(
             "invalid",
             f"cell: {cell[:63]!r} is no name of a cell",

@@ -112,7 +112,7 @@ def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser
         row = tenants_locked(tenant.name)[tenant.name]
         member = Membership.objects.filter(tenant=row, user_id=user.pk).first()
         if member is None:
-            above = Tenant.objects.filter(pk=row.parent_id).first()
+            above = Tenant.objects.filter(pk=row.parent_id).first()  # type: ignore[misc]
             where = f"; your role here comes from {above.name}, leave that" if above is not None else ""
             raise Conflict(
                 "no-member", f"you are no member of {row.name}{where}", fields={"user": "no member"}

@@ -88,7 +88,7 @@ def service_account_set(
         )
         if wanted == before:
             return account
-        member.role, account.description, account.user.is_active = wanted
+        member.role, account.description, account.user.is_active = wanted  # type: ignore[assignment]
         member.save(update_fields=["role"])
         account.save(update_fields=["description"])
         account.user.save(update_fields=["is_active"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from django.db.models import Count, IntegerField, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.db.models.fields.json import KeyTextTransform
@@ -164,7 +164,10 @@ def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
 
 def job_current_spec(job: Job) -> Mapping[str, Any]:
     """The spec in force, as its job file."""
-    return JobSpec.objects.values_list("spec", flat=True).get(job=job, version=job.spec_version)
+    return cast(
+        "Mapping[str, Any]",
+        JobSpec.objects.values_list("spec", flat=True).get(job=job, version=job.spec_version),
+    )
 
 
 def spec_shown(principal: Principal, job: Job, file: Mapping[str, object]) -> Mapping[str, object]:

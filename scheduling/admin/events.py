@@ -50,7 +50,7 @@ class KindFilter(SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         tags = (str(kind.__struct_config__.tag) for kind in AnyEvent.__args__)
-        return [(_ALL, _("all, with bulk changes")), *((tag, tag) for tag in sorted(tags))]
+        return [(_ALL, _("all, with bulk changes")), *((tag, tag) for tag in sorted(tags))]  # type: ignore[list-item]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
         if self.value() == _ALL:

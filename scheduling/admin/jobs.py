@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
@@ -68,6 +69,7 @@ class JobAdmin(FactsAdmin):
     def requested_shown(self, job: Job) -> SafeString:
         return vector_text(job.requested, extra=job.cell.extra_resources)
 
+    @admin.action(description=gettext_lazy("Kill"))
     def kill(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
@@ -77,10 +79,8 @@ class JobAdmin(FactsAdmin):
             action="kill",
             title=_("Kill jobs"),
             warning=_("All their tasks are stopped permanently."),
-            act=lambda row, reason: job_kill(principal=principal, job=row, reason=reason),
+            act=lambda row, reason: job_kill(principal=principal, job=row, reason=reason),  # type: ignore[arg-type]
         )
-
-    kill.short_description = gettext_lazy("Kill")
 
 
 class SpecAdmin(FactsAdmin):
@@ -92,7 +92,7 @@ class SpecAdmin(FactsAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request)
-        lists = request.resolver_match is not None and request.resolver_match.url_name.endswith("_changelist")
+        lists = request.resolver_match is not None and request.resolver_match.url_name.endswith("_changelist")  # type: ignore[union-attr]
         return rows.defer("spec") if lists else rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
@@ -34,6 +35,7 @@ class KeptAllocAdmin(FactsAdmin):
             for saver in kept.savers
         )
 
+    @admin.action(description=gettext_lazy("Delete, even if not saved"))
     def drop(self, request: HttpRequest, rows: QuerySet[KeptAlloc]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
@@ -43,7 +45,5 @@ class KeptAllocAdmin(FactsAdmin):
             action="drop",
             title=_("Delete the kept files of allocs"),
             warning=_("Files that are not saved yet are lost permanently."),
-            act=lambda row, reason: kept_release(principal=principal, kept=row, reason=reason),
+            act=lambda row, reason: kept_release(principal=principal, kept=row, reason=reason),  # type: ignore[arg-type]
         )
-
-    drop.short_description = gettext_lazy("Delete, even if not saved")

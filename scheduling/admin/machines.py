@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 from django import forms
+from django.contrib import admin
 from django.contrib.admin import AllValuesFieldListFilter
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -62,7 +63,7 @@ class PlatformFilter(AllValuesFieldListFilter):
     def has_output(self) -> bool:
         return any(self.lookup_choices)
 
-    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
+    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:  # type: ignore[override]
         for choice in super().choices(changelist):
             yield {**choice, "display": choice["display"] or gettext_lazy("none")}
 
@@ -83,7 +84,7 @@ class MachineAdmin(FactsAdmin):
     actions = ["drain", "undrain", "quarantine_stop", "quarantine_keep", "rotate", "revoke", "remove"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Machine]:
-        return super().get_queryset(request).annotate(tasks_there=Count("tasks"))
+        return cast("QuerySet[Machine]", super().get_queryset(request).annotate(tasks_there=Count("tasks")))
 
     @display(
         description=gettext_lazy("state"),
@@ -112,6 +113,7 @@ class MachineAdmin(FactsAdmin):
     def in_quarantine(self, machine: Machine) -> int:
         return len(machine.quarantined)
 
+    @admin.action(description=gettext_lazy("Drain"))
     def drain(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
         principal = principal_of(request)
 
@@ -138,6 +140,7 @@ class MachineAdmin(FactsAdmin):
             more=DrainForm,
         )
 
+    @admin.action(description=gettext_lazy("Undrain"))
     def undrain(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
@@ -147,15 +150,17 @@ class MachineAdmin(FactsAdmin):
             action="undrain",
             title=_("Undrain machines"),
             warning=_("They can get tasks again."),
-            act=lambda row, reason: machine_undrain(principal=principal, machine=row, reason=reason),
+            act=lambda row, reason: machine_undrain(principal=principal, machine=row, reason=reason),  # type: ignore[arg-type]
         )
 
+    @admin.action(description=gettext_lazy("Quarantine: stop"))
     def quarantine_stop(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
         warning = _(
             "Tasks that these machines run but this cell's history does not contain are stopped, after their notice."
         )
         return self._release(request, rows, "stop", _("Stop the tasks in quarantine"), warning)
 
+    @admin.action(description=gettext_lazy("Quarantine: keep"))
     def quarantine_keep(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
         warning = _(
             "Tasks that these machines run but this cell's history does not contain keep running, unmanaged."
@@ -171,9 +176,16 @@ class MachineAdmin(FactsAdmin):
             quarantine_release(principal=principal, machine=row, keys=None, action=action, reason=reason)
 
         return act_with_reason(
-            self, request, rows, action=f"quarantine_{action}", title=title, warning=warning, act=act
+            self,
+            request,
+            rows,
+            action=f"quarantine_{action}",
+            title=title,
+            warning=warning,
+            act=act,  # type: ignore[arg-type]
         )
 
+    @admin.action(description=gettext_lazy("New secret"))
     def rotate(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
@@ -185,9 +197,10 @@ class MachineAdmin(FactsAdmin):
             warning=_(
                 "Each machine gets a new secret at its next poll. The old one ends once the new one was used."
             ),
-            act=lambda row, reason: machine_rotate(principal=principal, machine=row, reason=reason),
+            act=lambda row, reason: machine_rotate(principal=principal, machine=row, reason=reason),  # type: ignore[arg-type]
         )
 
+    @admin.action(description=gettext_lazy("Revoke secret"))
     def revoke(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
@@ -199,9 +212,10 @@ class MachineAdmin(FactsAdmin):
             warning=_(
                 "Their secrets end at once and their tasks are placed elsewhere. The machines can join again."
             ),
-            act=lambda row, reason: machine_revoke(principal=principal, machine=row, reason=reason),
+            act=lambda row, reason: machine_revoke(principal=principal, machine=row, reason=reason),  # type: ignore[arg-type]
         )
 
+    @admin.action(description=gettext_lazy("Remove permanently"))
     def remove(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
@@ -211,13 +225,5 @@ class MachineAdmin(FactsAdmin):
             action="remove",
             title=_("Remove machines"),
             warning=_("They are removed permanently and their secrets end. Drain them first."),
-            act=lambda row, reason: machine_remove(principal=principal, machine=row, reason=reason),
+            act=lambda row, reason: machine_remove(principal=principal, machine=row, reason=reason),  # type: ignore[arg-type]
         )
-
-    drain.short_description = gettext_lazy("Drain")
-    undrain.short_description = gettext_lazy("Undrain")
-    quarantine_stop.short_description = gettext_lazy("Quarantine: stop")
-    quarantine_keep.short_description = gettext_lazy("Quarantine: keep")
-    rotate.short_description = gettext_lazy("New secret")
-    revoke.short_description = gettext_lazy("Revoke secret")
-    remove.short_description = gettext_lazy("Remove permanently")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -60,7 +60,7 @@ class DrainAdmin(FactsAdmin):
 
     @display(description=gettext_lazy("cell"), ordering="machine__cell")
     def cell_shown(self, drain: Drain) -> str:
-        return drain.machine.cell.name
+        return str(drain.machine.cell.name)
 
     @display(
         description=gettext_lazy("state"),
@@ -118,6 +118,7 @@ class DrainAdmin(FactsAdmin):
             f"{drain.deadline:%F %H:%M}", then,
         )  # fmt: skip
 
+    @admin.action(description=gettext_lazy("Undrain"))
     def undrain(self, request: HttpRequest, rows: QuerySet[Drain]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
@@ -127,10 +128,8 @@ class DrainAdmin(FactsAdmin):
             action="undrain",
             title=_("Undrain machines"),
             warning=_("They can get tasks again."),
-            act=lambda row, reason: machine_undrain(principal=principal, machine=row.machine, reason=reason),
+            act=lambda row, reason: machine_undrain(principal=principal, machine=row.machine, reason=reason),  # type: ignore[attr-defined]
         )
-
-    undrain.short_description = gettext_lazy("Undrain")
 
 
 class ReleaseForm(forms.Form):
@@ -168,6 +167,7 @@ class BrakeAdmin(FactsAdmin):
     def state_shown(self, brake: Brake) -> str:
         return brake.state
 
+    @admin.action(description=gettext_lazy("Release: let the cell continue"))
     def release(self, request: HttpRequest, rows: QuerySet[Brake]) -> HttpResponse | None:
         principal = principal_of(request)
 
@@ -193,6 +193,7 @@ class BrakeAdmin(FactsAdmin):
             more=ReleaseForm,
         )
 
+    @admin.action(description=gettext_lazy("Keep the brake on"))
     def keep(self, request: HttpRequest, rows: QuerySet[Brake]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
@@ -203,12 +204,12 @@ class BrakeAdmin(FactsAdmin):
             title=_("Keep brakes"),
             warning=_("They stay on until their cause has ended, and raise no more alerts."),
             act=lambda row, reason: brake_keep(
-                principal=principal, cell=row.cell, kind=row.kind, reason=reason
+                principal=principal,
+                cell=row.cell,  # type: ignore[attr-defined]
+                kind=row.kind,  # type: ignore[attr-defined]
+                reason=reason,
             ),
         )
-
-    release.short_description = gettext_lazy("Release: let the cell continue")
-    keep.short_description = gettext_lazy("Keep the brake on")
 
 
 def tell_held(request: HttpRequest, site: str) -> None:

@@ -34,7 +34,7 @@ class TaskAdmin(FactsAdmin):
 
     @display(description=_("in alloc"))
     def alloc_shown(self, task: Task) -> str:
-        return alloc_names([task]).get(task.alloc_id, "–")
+        return alloc_names([task]).get(task.alloc_id, "–")  # type: ignore[arg-type]
 
     @display(description=_("limit"))
     def limit_shown(self, task: Task) -> SafeString:

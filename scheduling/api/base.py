@@ -28,7 +28,7 @@ class BodyParser(BaseParser):
 
     media_type = "application/json"
 
-    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> bytes:
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> bytes:  # type: ignore[override]
         body: bytes = parser_context["request"]._request.body
         if len(body) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:  # a chunked request has no Content-Length
             raise RequestDataTooBig
@@ -59,7 +59,9 @@ class CellView(RehearsedView):
     def job(self, cell: str, tenant: str, job: str) -> Job:
         return selectors.job_named(self.principal(), self.cell(cell), tenant, job)
 
-    def page(self, rows: QuerySet, serializer: type[serializers.Serializer], **context: Any) -> Response:
+    def page(
+        self, rows: QuerySet[Any], serializer: type[serializers.Serializer[Any]], **context: Any
+    ) -> Response:
         """Return one page of rows, ordered by id."""
         return paged(self, rows, lambda found: serializer(found, many=True, context=context).data)
 
@@ -67,8 +69,11 @@ class CellView(RehearsedView):
 class EventPaging(DescribedPaging, BasePagination):
     """Pages of the journal, newest first. A cursor holds revision and seq, because many events can share a revision."""
 
-    def paginate_queryset(
-        self, queryset: QuerySet[Event], request: Request, view: APIView | None = None
+    def paginate_queryset(  # type: ignore[override]
+        self,
+        queryset: QuerySet[Event],
+        request: Request,
+        view: APIView | None = None,
     ) -> list[Event]:
         limit = whole(request, "limit", PAGE, low=1, high=MAX_PAGE)
         if cursor := request.query_params.get("cursor"):
@@ -87,7 +92,7 @@ class EventPaging(DescribedPaging, BasePagination):
         return Response({"next": self._next, "previous": None, "results": data})
 
 
-def valid(serializer: type[serializers.Serializer], data: Any) -> dict[str, Any]:
+def valid(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
     """Return the validated body. Unknown fields are rejected, so that the caller notices a misspelt name."""
     given = serializer(data=data)
     given.is_valid(raise_exception=True)

@@ -45,7 +45,7 @@ class CellDetailView(CellView):
     def get(self, request: Request, cell: str) -> Response:
         """Return a cell with counts of its machines and of the jobs and tasks that you may see."""
         found = self.cell(cell)
-        found.counts = selectors.cell_counts(self.principal(), found)
+        found.counts = selectors.cell_counts(self.principal(), found)  # type: ignore[attr-defined]
         return Response(CellDetailSerializer(found).data)
 
 
@@ -153,7 +153,7 @@ def machine_answer(machine: Machine) -> Response:
 
 def events_page(view: CellView, rows: QuerySet[Event]) -> Response:
     """Return a page of events with the names of their jobs and machines. This takes two more queries."""
-    return paged(view, rows, lambda found: EventSerializer(found, many=True, context=event_names(found)).data)
+    return paged(view, rows, lambda found: EventSerializer(found, many=True, context=event_names(found)).data)  # type: ignore[arg-type, return-value]
 
 
 def event_names(events: list[Event]) -> dict[str, dict[int, str]]:

@@ -35,7 +35,7 @@ class HardConstraintSerializer(serializers.Serializer[Any]):
 
 
 @extend_schema_field({"type": ["string", "integer"]})
-class _ToField(serializers.Field[Any]):
+class _ToField(serializers.Field[Any]):  # type: ignore[type-arg]
     """A quantity or a text, unchanged."""
 
     def to_representation(self, value: Any) -> Any:

@@ -15,14 +15,14 @@ from scheduling.models.machines import REMOVED
 from scheduling.spec.job_spec import KINDS
 
 
-class Quantities(serializers.Field[Any]):
+class Quantities(serializers.Field[Any]):  # type: ignore[type-arg]
     """A resource vector as an object: CPU in millicores, RAM and disk in bytes."""
 
     def to_representation(self, value: list[int]) -> dict[str, int]:
         return as_mapping(value, extra=self.context.get("extra", ()))
 
 
-Quantities = extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})(Quantities)
+Quantities = extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})(Quantities)  # type: ignore[misc]
 
 
 def _one_of(*values: str | None) -> type[serializers.CharField]:

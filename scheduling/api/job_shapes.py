@@ -69,7 +69,7 @@ class JobSerializer(serializers.ModelSerializer[Any]):
     tasks_crashing = serializers.IntegerField(source="health.troubles.crashing")
     tasks_unhealthy = serializers.IntegerField(source="health.troubles.unhealthy")
     tasks_failed = serializers.IntegerField(source="health.troubles.failed")
-    update = serializers.SerializerMethodField()
+    update = serializers.SerializerMethodField()  # type: ignore[assignment]
     revision = serializers.IntegerField(
         source="cell.revision", help_text="The cell's revision when the job was read."
     )
@@ -94,7 +94,7 @@ class JobSerializer(serializers.ModelSerializer[Any]):
 
     @extend_schema_field(UpdateSerializer(allow_null=True))
     def get_update(self, job: Job) -> dict[str, Any] | None:
-        return UpdateSerializer(job.open_updates[0]).data if job.open_updates else None
+        return UpdateSerializer(job.open_updates[0]).data if job.open_updates else None  # type: ignore[attr-defined]
 
 
 class JobDetailSerializer(JobSerializer):

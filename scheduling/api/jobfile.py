@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from drf_spectacular.extensions import OpenApiSerializerExtension
@@ -23,7 +23,7 @@ class JobFileSerializer(serializers.Serializer[Any]):
         return instance
 
 
-class _JobFileSchema(OpenApiSerializerExtension):
+class _JobFileSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
     target_class = JobFileSerializer
 
     def get_name(self, auto_schema: object, direction: str) -> str:
@@ -53,7 +53,7 @@ def schema() -> dict[str, Any]:
     of_task["properties"]["env"] = texts
     of_task["properties"]["limit"] = {"type": "object", "additionalProperties": quantity}
     _describe(whole, "")
-    return whole
+    return cast("dict[str, Any]", whole)
 
 
 def _describe(node: dict[str, Any], prefix: str) -> None:

@@ -92,7 +92,7 @@ class JobsView(CellView):
     def post(self, request: Request, cell: str) -> Response:
         """Submit a job. If a live job of this name has the same spec, nothing changes; otherwise it is a conflict."""
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
-        job_spec = jobs.spec_for(principal=self.principal(), cell=found, file=request.data)
+        job_spec = jobs.spec_for(principal=self.principal(), cell=found, file=request.data)  # type: ignore[arg-type]
         done = jobs.job_submit(
             principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed
         )
@@ -115,7 +115,7 @@ class BulkView(CellView):
     def post(self, request: Request, cell: str) -> Response:
         """Submit many jobs. The answer has one result per job, in order. A rejected job does not affect the others."""
         found, rehearsed = self.cell(cell), dry_run(request)
-        files = parser.decode(request.data)
+        files = parser.decode(request.data)  # type: ignore[arg-type]
         if not isinstance(files, list):
             raise Rejected(
                 "invalid-spec",
@@ -152,8 +152,8 @@ class JobView(CellView):
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Return the live job of this name, or the last one, with its spec and the reasons why it waits."""
         found = self.job(cell, tenant, job)
-        found.told = why.job_sentences(found)
-        found.file = selectors.spec_shown(self.principal(), found, selectors.job_current_spec(found))
+        found.told = why.job_sentences(found)  # type: ignore[attr-defined]
+        found.file = selectors.spec_shown(self.principal(), found, selectors.job_current_spec(found))  # type: ignore[attr-defined]
         return Response(JobDetailSerializer(found, context={"extra": found.cell.extra_resources}).data)
 
     @extend_schema(
@@ -209,7 +209,7 @@ class UpdateView(CellView):
         update = selectors.job_update_shown(self.job(cell, tenant, job))
         if update is None:
             raise NotFound("update", f"{cell}/{tenant}/{job}")
-        update.tasks_followed = selectors.update_followers(update)
+        update.tasks_followed = selectors.update_followers(update)  # type: ignore[attr-defined]
         return Response(UpdateDetailSerializer(update).data)
 
     @extend_schema(
@@ -309,7 +309,7 @@ def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpeci
     The permission is checked first, so that a caller without it learns nothing about the job.
     """
     require_tenant(view.principal(), Action.JOB_WRITE, tenant, cell.name)
-    file = parser.decode(view.request.data)
+    file = parser.decode(view.request.data)  # type: ignore[arg-type]
     if isinstance(file, dict):
         file = {"name": job, **file}
     return jobs.spec_for(principal=view.principal(), cell=cell, file=file, tenant=tenant, name=job)

@@ -115,7 +115,7 @@ class PackageView(CellView):
     def put(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
         """Upload an archive under a tag. With a JSON body, point the tag to an archive in the store. Idempotent."""
         found = self.cell(cell)
-        where = {
+        where: dict[str, Any] = {
             "principal": self.principal(), "cell": found, "tenant": tenant, "name": name, "tag": reference,
         }  # fmt: skip
         if request.content_type.partition(";")[0].strip() == "application/json":
@@ -123,7 +123,7 @@ class PackageView(CellView):
         else:
             done = package_upload(
                 **where,
-                stream=request.data or io.BytesIO(),  # REST framework calls no parser for an empty body
+                stream=request.data or io.BytesIO(),  # type: ignore[arg-type]  # REST framework calls no parser for an empty body
                 digest=request.headers.get("X-Package-Digest", ""),
                 dry_run=dry_run(request),
                 format=request.query_params.get("archive_format", ""),

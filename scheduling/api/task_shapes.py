@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -71,7 +71,7 @@ class TaskSerializer(serializers.ModelSerializer[Any]):
 
     @extend_schema_field({"type": ["string", "null"]})
     def get_alloc(self, task: Task) -> str | None:
-        return self.context["allocs"].get(task.alloc_id)
+        return cast("str | None", self.context["allocs"].get(task.alloc_id))
 
     @extend_schema_field(ExitSerializer(allow_null=True))
     def get_exit(self, task: Task) -> dict[str, Any] | None:
@@ -85,7 +85,7 @@ class EventSerializer(serializers.ModelSerializer[Any]):
     job = serializers.SerializerMethodField()
     machine = serializers.SerializerMethodField()
     caused_by = serializers.SerializerMethodField()
-    data = serializers.DictField()
+    data = serializers.DictField()  # type: ignore[assignment]
 
     class Meta:
         model = Event
@@ -97,11 +97,11 @@ class EventSerializer(serializers.ModelSerializer[Any]):
 
     @extend_schema_field({"type": ["string", "null"], "description": "tenant/job"})
     def get_job(self, event: Event) -> str | None:
-        return self.context["jobs"].get(event.job_id)
+        return cast("str | None", self.context["jobs"].get(event.job_id))
 
     @extend_schema_field({"type": ["string", "null"], "description": "hostname"})
     def get_machine(self, event: Event) -> str | None:
-        return self.context["machines"].get(event.machine_id)
+        return cast("str | None", self.context["machines"].get(event.machine_id))
 
     @extend_schema_field({"type": ["string", "null"], "description": "revision.seq"})
     def get_caused_by(self, event: Event) -> str | None:

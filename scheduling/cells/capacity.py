@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 import redis
@@ -135,13 +136,13 @@ _FREE = (
 )
 
 
-def _rows(statement: str, values: Sequence[object] | Mapping[str, object]) -> list[tuple]:
+def _rows(statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
-        return cursor.fetchall()
+        return cast("list[tuple[Any, ...]]", cursor.fetchall())
 
 
-def _vectors(statement: str, values: list[object], number: int) -> Iterable[tuple]:
+def _vectors(statement: str, values: list[Any], number: int) -> Iterable[tuple[Any, ...]]:
     """Rows of a band and `number` vectors."""
     for band, *sums in _rows(statement, values):
         yield band, *(_vector(sums[SIZE * i : SIZE * (i + 1)]) for i in range(number))
@@ -210,7 +211,7 @@ _STORE = (
 
 def _store(cell_id: int, looks: Sequence[Look], *, now: dt.datetime) -> bool:
     hour = now.replace(minute=0, second=0, microsecond=0)
-    values: list[object] = []
+    values: list[Any] = []
     for one in looks:
         values += [
             cell_id,
@@ -222,5 +223,5 @@ def _store(cell_id: int, looks: Sequence[Look], *, now: dt.datetime) -> bool:
         ]
     row = f"({', '.join(['%s'] * 5 + ['%s::bigint[]'] * len(VECTORS))})"
     with connection.cursor() as cursor:
-        cursor.execute(_STORE.format(rows=", ".join([row] * len(looks))), [*values, APART])
-        return cursor.rowcount > 0
+        cursor.execute(_STORE.format(rows=", ".join([row] * len(looks))), [*values, APART])  # type: ignore[list-item]
+        return bool(cursor.rowcount > 0)

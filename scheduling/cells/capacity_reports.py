@@ -51,7 +51,7 @@ class Point:
             return max(0, self.limit[resource] - self.reserved[resource])
         if what == "idle":
             return max(0, self.reserved[resource] - self.used[resource])
-        return getattr(self, what)[resource]
+        return int(getattr(self, what)[resource])
 
 
 SERIES = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "unused", "idle", "stranded")

@@ -66,7 +66,7 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
     attributes.grow(len(machines))
     for slot, (_, _, own, *implied) in enumerate(machines):
         facts = zip(("hostname", "platform", "rack", "power_domain"), implied[:4], strict=True)
-        attributes.set(slot, {**{name: value for name, value in facts if value}, **own})
+        attributes.set(slot, {**{name: value for name, value in facts if value}, **own})  # type: ignore[misc]
     settings = cell_settings.load(cell.settings)
     policy = Policy(
         bands=tuple(admission.bands()), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation

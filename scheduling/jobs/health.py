@@ -71,7 +71,7 @@ def with_health(jobs: Iterable[Job]) -> list[Job]:
             up=job.tasks_up,
             troubles=found,
         )
-        job.health = HealthOfJob(state, found, update)
+        job.health = HealthOfJob(state, found, update)  # type: ignore[attr-defined]
     return rows
 
 
@@ -79,7 +79,7 @@ def health_of(job: Job) -> HealthOfJob:
     """The health that the job carries, read now if it carries none."""
     if not hasattr(job, "health"):
         with_health([job])
-    found: HealthOfJob = job.health
+    found: HealthOfJob = job.health  # type: ignore[attr-defined]
     return found
 
 
@@ -125,7 +125,7 @@ def _figures(jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def _updates(jobs: Sequence[Job]) -> dict[int, Update]:
-    known = {job.id: job.open_updates[0] for job in jobs if getattr(job, "open_updates", None)}
+    known = {job.id: job.open_updates[0] for job in jobs if getattr(job, "open_updates", None)}  # type: ignore[attr-defined]
     asked = [job.id for job in jobs if not hasattr(job, "open_updates")]
     if asked:
         known |= {one.job_id: one for one in Update.objects.filter(job__in=asked, state=Update.OPEN)}

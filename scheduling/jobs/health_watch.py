@@ -41,7 +41,7 @@ def failing_jobs_watch(*, now: dt.datetime) -> int:
     ids = list(suspects.values_list("id", flat=True))
     for first in range(0, len(ids), _AT_ONCE):
         part = with_health(live.filter(pk__in=ids[first : first + _AT_ONCE]))
-        states |= {job.id: job.health.state for job in part}
+        states |= {job.id: job.health.state for job in part}  # type: ignore[attr-defined]
     failing = {job_id for job_id, state in states.items() if state is JobHealth.FAILING}
     FailingJob.objects.bulk_create(
         [FailingJob(job_id=job_id, since=now) for job_id in sorted(failing - known)], ignore_conflicts=True

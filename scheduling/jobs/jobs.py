@@ -261,7 +261,7 @@ def _submit(
                 item.job = None
     _explain(principal, cell, [item for item in items if isinstance(item, Item)])
     done = [_verdict(item) if isinstance(item, Item) else item for item in items]
-    for item in items:
+    for item in items:  # type: ignore[assignment]
         if isinstance(item, Item) and item.job is not None and item.size < item.spec.tasks:
             updates.update_advance_job(item.job)
     return done

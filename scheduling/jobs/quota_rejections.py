@@ -81,4 +81,4 @@ def _holders(cell: Cell, problems: dict[_Pair, Rejected]) -> dict[_Pair, tuple[i
 def _shortest(problem: Rejected) -> str:
     """The resource of which most is missing, beside what is granted."""
     short = problem.figures["short"]
-    return max(short, key=lambda name: short[name]["short"] / max(1, short[name]["granted"]))
+    return str(max(short, key=lambda name: short[name]["short"] / max(1, short[name]["granted"])))

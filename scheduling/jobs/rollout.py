@@ -157,7 +157,7 @@ def _choose(update: Update, target: job_spec.JobSpecification) -> _Part:
 
 def _rows(tasks: QuerySet[Task]) -> list[dict[str, Any]]:
     return list(
-        tasks.order_by("id").values(
+        tasks.order_by("id").values(  # type: ignore[arg-type]
             "id",
             "index",
             "state",

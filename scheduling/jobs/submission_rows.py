@@ -82,7 +82,7 @@ def _row(
     entry: journal.JournalEntry, principal: Principal, cell: Cell, item: Item, bands: Sequence[Band]
 ) -> Job:
     inside = item.inside.job if isinstance(item.inside, Item) else None
-    return Job(
+    return Job(  # type: ignore[misc]
         cell=cell,
         tenant=item.tenant,
         name=item.spec.name,

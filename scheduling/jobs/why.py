@@ -81,7 +81,7 @@ def explain_job(job: Job, principal: Principal) -> Explanation:
     else:
         whys = _whys(job) if job.tasks_pending else []
         told = _troubles_told(job)
-        crashes = crashing_tasks(job) if job.health.troubles.crashing else []
+        crashes = crashing_tasks(job) if job.health.troubles.crashing else []  # type: ignore[attr-defined]
         told += crashes_told(crashes)
         told += _counts_told(job)
     names = _nearest_hosts(whys)
@@ -251,8 +251,8 @@ def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
 def _counts_told(job: Job) -> list[str]:
     living = job.tasks_total - job.tasks_dead
     told = [f"{job.tasks_up} of {living} tasks are up."]
-    if job.open_updates:
-        update = job.open_updates[0]
+    if job.open_updates:  # type: ignore[attr-defined]
+        update = job.open_updates[0]  # type: ignore[attr-defined]
         told.append(
             f"An update from version {update.from_version} to {update.to_version} is under way, "
             f"with at most {update.max_down} tasks down."
@@ -315,7 +315,7 @@ def _step_told(event: Event) -> str:
 def _chain(event: Event) -> list[Event]:
     chain = [event]
     while chain[-1].caused_by_revision is not None and len(chain) < LONGEST_CHAIN:
-        cause = Event.objects.filter(
+        cause = Event.objects.filter(  # type: ignore[misc]
             cell_id=event.cell_id, revision=chain[-1].caused_by_revision, seq=chain[-1].caused_by_seq
         ).first()
         if cause is None:

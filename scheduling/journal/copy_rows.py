@@ -35,7 +35,7 @@ def values(model: type[models.Model], attributes: Sequence[str], many: Iterable[
     columns = {field.attname: field.column for field in meta.concrete_fields}
     lines(
         meta.db_table,
-        ", ".join(connection.ops.quote_name(columns[name]) for name in attributes),
+        ", ".join(connection.ops.quote_name(columns[name]) for name in attributes),  # type: ignore[arg-type]
         ["\t".join([_value(value) for value in row]) + "\n" for row in many],
     )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 from django.db import connection, transaction
@@ -188,7 +189,7 @@ def _place(record: JournalRecord) -> tuple[int, int]:
     return record.revision, record.seq
 
 
-def _record(row: tuple) -> JournalRecord:
+def _record(row: tuple[Any, ...]) -> JournalRecord:
     revision, seq, time, actor, request_id, data, cause_revision, cause_seq = row
     cause = Cause(cause_revision, cause_seq) if cause_revision is not None else None
     return JournalRecord(revision, seq, time, actor, request_id, events.decode(data), cause)
@@ -201,7 +202,7 @@ def newest(cell_id: int) -> int:
         row = cursor.fetchone()
     if row is None:
         raise LookupError(f"no cell with id {cell_id}")
-    return row[0]
+    return int(row[0])
 
 
 def ensure_partitions(*, ahead: int = 2) -> int:

@@ -126,7 +126,7 @@ class Waiter:
             return True
         if time.monotonic() < self._retry_at:
             return False
-        pubsub = self._redis.pubsub()
+        pubsub = self._redis.pubsub()  # type: ignore[no-untyped-call]
         try:
             pubsub.subscribe(*self._channels)
             # The answers to SUBSCRIBE must not look like news.

@@ -97,11 +97,11 @@ async def _rescued(
     Else those that were long without a shard would count as silent of the one they have found."""
     names = [str(machine) for machine in taken]
     former = await connection.hmget(holder_key(cell), names)
-    beats = dict(await connection.zrange(shards_key(cell), 0, -1, withscores=True))
+    beats = dict(await connection.zrange(shards_key(cell), 0, -1, withscores=True))  # type: ignore[arg-type]
     return [
         name
         for name, held in zip(names, former, strict=True)
-        if held is not None and held.decode() != shard and now - beats.get(held, 0.0) > SHARD_TTL_S
+        if held is not None and held.decode() != shard and now - beats.get(held, 0.0) > SHARD_TTL_S  # type: ignore[union-attr]
     ]
 
 
@@ -127,14 +127,15 @@ def read(cell_id: int) -> Contacts:
 def holders(cell_id: int) -> dict[int, str]:
     """Machine id -> the shard that took its connection last. Raises `redis.RedisError`."""
     return {
-        int(machine): name.decode() for machine, name in wakeups.client().hgetall(holder_key(cell_id)).items()
+        int(machine): name.decode()  # type: ignore[union-attr]
+        for machine, name in wakeups.client().hgetall(holder_key(cell_id)).items()
     }
 
 
 def holder_of(cell_id: int, machine_id: int) -> str | None:
     """The shard that took the machine's connection last. Raises `redis.RedisError`."""
     name = wakeups.client().hget(holder_key(cell_id), str(machine_id))
-    return name.decode() if name is not None else None
+    return name.decode() if name is not None else None  # type: ignore[union-attr]
 
 
 def forget(cell_id: int, machine_ids: Iterable[int]) -> None:

@@ -47,7 +47,7 @@ class DrainProgress:
 
     @property
     def hostname(self) -> str:
-        return self.drain.machine.hostname
+        return str(self.drain.machine.hostname)
 
     @property
     def done(self) -> bool:

@@ -110,7 +110,7 @@ def _evict(cell_id: int, leaving: Sequence[Task], cause: EvictionCause) -> int:
     if not leaving:
         return 0
     with journal.write(cell_id, system("machines")) as entry:
-        because = _latest_states({task.machine_id for task in leaving})
+        because = _latest_states({task.machine_id for task in leaving})  # type: ignore[misc]
         evicted = transitions.tasks_evict(
             entry,
             [
@@ -118,8 +118,8 @@ def _evict(cell_id: int, leaving: Sequence[Task], cause: EvictionCause) -> int:
                     task.id,
                     task.incarnation,
                     cause.value,
-                    detail=_format_eviction(task.machine, cause),
-                    caused_by=because.get(task.machine_id),
+                    detail=_format_eviction(task.machine, cause),  # type: ignore[arg-type]
+                    caused_by=because.get(task.machine_id),  # type: ignore[arg-type]
                 )
                 for task in leaving
             ],

@@ -122,7 +122,7 @@ class _Listener:
         self._pool = redis.ConnectionPool(connection_class=pool.connection_class, **options)
 
     def __enter__(self) -> Self:
-        self._pubsub = redis.Redis(connection_pool=self._pool).pubsub()
+        self._pubsub = redis.Redis(connection_pool=self._pool).pubsub()  # type: ignore[no-untyped-call]
         try:
             self._pubsub.subscribe(self._channel)
             if self._pubsub.get_message(timeout=self._timeout_s) is None:

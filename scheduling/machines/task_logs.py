@@ -86,4 +86,4 @@ def _machine_of(job: Job, task: Task, incarnation: int) -> Machine | None:
         data__incarnation=incarnation,
     )
     machine_id = placed.order_by("-revision", "-seq").values_list("machine_id", flat=True).first()
-    return Machine.objects.filter(pk=machine_id).first()
+    return Machine.objects.filter(pk=machine_id).first()  # type: ignore[misc]

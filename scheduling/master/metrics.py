@@ -77,7 +77,7 @@ class CellCollector(Collector):
         up = GaugeMetricFamily(
             "borg_tasks_up", "Tasks that run, and are healthy where a check is declared", labels=["cell"]
         )
-        for row in live.filter(up=True).values("cell_id").annotate(n=Count("id")):
+        for row in live.filter(up=True).values("cell_id").annotate(n=Count("id")):  # type: ignore[assignment]
             up.add_metric([cells[row["cell_id"]].name], row["n"])
         yield up
         machines = GaugeMetricFamily("borg_machines", "Machines, by state", labels=["cell", "state"])

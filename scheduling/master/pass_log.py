@@ -119,7 +119,7 @@ def summary(passes: Sequence[Pass]) -> Summary | None:
 
 
 def _push(redis: Redis, key: str, row: bytes) -> None:
-    redis.pipeline(transaction=False).lpush(key, row).ltrim(key, 0, KEPT - 1).expire(key, _KEPT_S).execute()
+    redis.pipeline(transaction=False).lpush(key, row).ltrim(key, 0, KEPT - 1).expire(key, _KEPT_S).execute()  # type: ignore[attr-defined]
 
 
 def _key(cell_id: int, scheduler: str) -> str:

@@ -103,7 +103,7 @@ def _jobs(cell: Cell) -> list[tuple[Event, float]]:
 
 class _TaskRow(NamedTuple):
     job_id: int
-    index: int
+    index: int  # type: ignore[assignment]
     state: str
     machine_id: int | None
     incarnation: int

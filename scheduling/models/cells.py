@@ -37,7 +37,7 @@ class Cell(models.Model):
         verbose_name_plural = _("cells")
 
     def __str__(self) -> str:
-        return self.name
+        return str(self.name)
 
 
 class Lease(models.Model):

@@ -90,7 +90,7 @@ class Job(models.Model):
         verbose_name_plural = _("jobs")
 
     def __str__(self) -> str:
-        return self.name
+        return str(self.name)
 
 
 class JobSpec(models.Model):

@@ -72,7 +72,7 @@ class Machine(models.Model):
         verbose_name_plural = _("machines")
 
     def __str__(self) -> str:
-        return self.hostname
+        return str(self.hostname)
 
 
 class Drain(models.Model):

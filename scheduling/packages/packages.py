@@ -199,7 +199,8 @@ def _set_tag(entry: records.RecordEntry, principal: Principal, package: Package,
         return "unchanged"
     before = row.package.digest if row is not None else ""
     PackageTag.objects.update_or_create(
-        **known, defaults={"package": package, "moved_by": principal.name, "moved_at": timezone.now()}
+        **known,  # type: ignore[arg-type]
+        defaults={"package": package, "moved_by": principal.name, "moved_at": timezone.now()},
     )
     entry.append(
         "package.tagged", tenant=package.tenant.name, cell=package.cell.name, name=package.name, tag=tag,

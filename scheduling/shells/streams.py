@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import redis
@@ -123,10 +123,10 @@ class ShellStream:
         found = await self._redis.xread({self._key: self._last}, count=_AT_ONCE, block=int(TAKE_S * 1000))
         if not found:
             return []
-        entries = found[0][1]
-        self._read = [entry for entry, _ in entries]
+        entries = found[0][1]  # type: ignore[index]
+        self._read = [entry for entry, _ in entries]  # type: ignore[misc, str-unpack]
         self._last = self._read[-1]
-        return [fields[b"f"] for _, fields in entries]
+        return [fields[b"f"] for _, fields in entries]  # type: ignore[call-overload, index, misc, str-unpack]
 
     async def drop(self) -> None:
         await self._redis.delete(self._key)
@@ -142,7 +142,9 @@ def outward(connection: redis.asyncio.Redis, session: str) -> ShellStream:
 
 async def grant(asked: ShellRequest) -> ShellGrant:
     """Raises `Rejected`."""
-    return await _in_database(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id)
+    return cast(
+        "ShellGrant", await _in_database(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id)
+    )
 
 
 async def refuse(connection: redis.asyncio.Redis, session: str, reason: str) -> None:

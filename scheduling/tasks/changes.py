@@ -83,9 +83,10 @@ class TaskBefore:
 WAS = "t.id, t.job_id, t.index, t.state, t.machine_id, t.incarnation, t.ports, t.up"
 
 
-def read_was(rows: Iterable[tuple]) -> list[TaskBefore]:
+def read_was(rows: Iterable[tuple[Any, ...]]) -> list[TaskBefore]:
     return sorted(
-        (TaskBefore(*row[:6], ports=tuple(row[6]), up=row[7]) for row in rows), key=lambda was: was.task_id
+        (TaskBefore(*row[:6], ports=tuple(row[6]), up=row[7]) for row in rows),  # type: ignore[misc]
+        key=lambda was: was.task_id,
     )
 
 

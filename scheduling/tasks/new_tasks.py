@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from django.db import connection
 
-from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.requirement import INDEX_BITS
+from scheduling.core.vocabulary.requirement import INDEX_BITS, Group
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
 from scheduling.tasks.counters import CounterChanges
@@ -19,7 +18,7 @@ class NewTasks:
     """Rows to be made for one job: `groups` as in the event that announces them."""
 
     job_id: int
-    groups: tuple[events.Group, ...]
+    groups: tuple[Group, ...]
     spec_version: int
 
 
@@ -60,4 +59,4 @@ def tasks_create(entry: JournalEntry, many: Sequence[NewTasks], *, counted: bool
         for new in many:
             counts.add(new.job_id, sum(group.size for group in new.groups))
         counts.store(entry)
-    return made
+    return int(made)

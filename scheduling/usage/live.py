@@ -33,7 +33,7 @@ SAMPLE = np.dtype(
     ]
 )  # fmt: skip
 _packed = struct.Struct("<qdqqiiii")
-_MOST = {
+_MOST = {  # type: ignore[misc]
     name: 2**53 if kind.itemsize == 8 else 2**31 - 1
     for name, (kind, _) in (SAMPLE.fields or {}).items()
     if name not in ("task_id", "at", "incarnation")
@@ -142,7 +142,7 @@ def read(cell_id: int, machine_ids: Iterable[int]) -> dict[int, MachineUsage]:
         return {}
     found = wakeups.client().hmget(_key(cell_id), [str(machine_id) for machine_id in ids])
     return {
-        machine_id: _unpacked(value)
+        machine_id: _unpacked(value)  # type: ignore[arg-type]
         for machine_id, value in zip(ids, found, strict=True)
         if value is not None
     }

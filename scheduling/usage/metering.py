@@ -67,7 +67,7 @@ def look(cell: Cell, *, now: dt.datetime) -> bool:
             "INSERT INTO scheduling_meteringhour AS h (cell_id, hour, looks, looked_at) VALUES (%s, %s, 1, %s)"
             " ON CONFLICT (cell_id, hour) DO UPDATE SET looks = h.looks + 1, looked_at = excluded.looked_at"
             " WHERE h.metered_at IS NULL AND (h.looked_at IS NULL OR h.looked_at <= excluded.looked_at - %s)",
-            [cell.id, hour, now, APART],
+            [cell.id, hour, now, APART],  # type: ignore[list-item]
         )
         if cursor.rowcount == 0:
             return False
@@ -223,7 +223,7 @@ def _jobs(cell: Cell, hour: dt.datetime, measured: list[int]) -> list[_Job]:
     with connection.cursor() as cursor:
         cursor.execute(_JOBS, {"cell": cell.id, "begin": hour, "end": hour + HOUR, "ids": measured})
         return [
-            _Job(*first, json.loads(labels), priority, _fixed(requested), version, begin, max(begin, end))
+            _Job(*first, json.loads(labels), priority, _fixed(requested), version, begin, max(begin, end))  # type: ignore[call-arg]
             for *first, labels, priority, requested, version, begin, end in cursor.fetchall()
         ]
 

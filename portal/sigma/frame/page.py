@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, cast
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Page, Paginator
@@ -31,8 +31,8 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
     @login_required
     @wraps(view)
     def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
-        principal = principal_of_user(request.user, request_id=request.borg_request_id)
-        request.borg_principal = principal  # whose unread notices the frame around the page counts
+        principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
+        cast(Any, request).borg_principal = principal  # whose unread notices the frame around the page counts
         try:
             _check_form(request)
             with timezone.override(principal.time_zone):
@@ -40,7 +40,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
         except Rejected as problem:
             return refused(request, problem)
 
-    return inner
+    return inner  # type: ignore[return-value]
 
 
 def _check_form(request: HttpRequest) -> None:
@@ -55,7 +55,7 @@ def refused(request: HttpRequest, problem: Rejected) -> HttpResponse:
     return render(request, "sigma/refused.html", {"problem": problem}, status=problem.status)
 
 
-def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page:
+def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page[Any]:
     """The page of `rows` that `?page=` asks for; the nearest one when there is none of that number.
 
     `count` spares the counting where a counter is kept anyway.

@@ -75,7 +75,7 @@ def status_context(row: Job) -> dict[str, Any]:
     """What the live parts of the page show: a fixed number of queries."""
     verdict = reads.verdict_of(row) if row.tasks_pending else None
     (row,) = with_health([row])
-    troubles: Troubles = row.health.troubles
+    troubles: Troubles = row.health.troubles  # type: ignore[attr-defined]
     crashes = crashing_tasks(row) if troubles.crashing else []
     return {
         "job": row,

@@ -45,7 +45,7 @@ def task(
         "verdict": verdict,
         "ports": ports,
         "names": names_of_task(job, row, ports),
-        "alloc": alloc_names([row]).get(row.alloc_id, ""),
+        "alloc": alloc_names([row]).get(row.alloc_id, ""),  # type: ignore[arg-type]
         "exit": sentences.exit_of(row.exit),
         "history": history,
         "events": events_of(job, index=index, limit=50),

@@ -77,11 +77,11 @@ def cost_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     if chosen is not None:
         found = _costs(chosen)
         context |= {
-            "rows": _rows(found, chosen),
-            "more": max(0, len(found) - SHOWN),
-            "total": _total(found),
-            "by_title": _SPLIT_NAMES[chosen.by],
-            "asked_label": chosen.by == "label" and not chosen.label,
+            "rows": _rows(found, chosen),  # type: ignore[dict-item]
+            "more": max(0, len(found) - SHOWN),  # type: ignore[dict-item]
+            "total": _total(found),  # type: ignore[dict-item]
+            "by_title": _SPLIT_NAMES[chosen.by],  # type: ignore[dict-item]
+            "asked_label": chosen.by == "label" and not chosen.label,  # type: ignore[dict-item]
         }
     return render(request, "sigma/costs.html", context)
 

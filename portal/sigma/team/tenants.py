@@ -59,7 +59,7 @@ def tenant(request: HttpRequest, principal: Principal, tenant: str) -> HttpRespo
 @require_POST
 def leave(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
     row = tenant_named(principal, tenant)
-    member_leave(principal=principal, tenant=row, user=request.user)
+    member_leave(principal=principal, tenant=row, user=request.user)  # type: ignore[arg-type]
     messages.success(request, _("You have left %s.") % row.name)
     return redirect("sigma:tenants")
 

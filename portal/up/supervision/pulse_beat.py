@@ -7,7 +7,7 @@ from django_celery_beat.schedulers import DatabaseScheduler
 from portal.up.supervision.pulse import pulse
 
 
-class PulsingScheduler(DatabaseScheduler):
+class PulsingScheduler(DatabaseScheduler):  # type: ignore[misc]
     def tick(self, *args: object, **kwargs: object) -> float:
         wait_s: float = super().tick(*args, **kwargs)
         pulse()

@@ -427,7 +427,7 @@ class _Reading:
         """The next chunk, empty at the end. Raises `Rejected`."""
         with _translated_errors():
             if self._chunks is None:
-                self._chunks = self._stack.enter_context(self._open())
+                self._chunks = self._stack.enter_context(self._open())  # type: ignore[no-untyped-call]
             return next(self._chunks, b"")
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ class SwarmExchange:
         except (RedisError, OSError) as error:
             self._note(error)
             return []
-        return [_peer.decode(value) for value in (found or [])[1::2]]
+        return [_peer.decode(value) for value in (found or [])[1::2]]  # type: ignore[arg-type]
 
     async def _tell_forever(self) -> None:
         while True:

@@ -176,7 +176,7 @@ class RedisBridge:
             except Exception:
                 log.exception("what came through Redis is not understood; listening anew")
             finally:
-                await self._quietly(pubsub.aclose())
+                await self._quietly(pubsub.aclose())  # type: ignore[no-untyped-call]
             await asyncio.sleep(_RETRY_S)
 
     async def _take(self, message: dict[str, Any]) -> None:

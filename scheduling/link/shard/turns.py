@@ -194,7 +194,7 @@ class Turns:
                 ms=round(1000 * (time.perf_counter() - started), 1),
             )
             for news in many:
-                held = self._roster.connections.get(news.machine_id)
+                held = self._roster.connections.get(news.machine_id)  # type: ignore[assignment]
                 if news.machine_id in stale and held is not None and held.session == news.session:
                     held.refuse(superseded(held.hostname))
                     self._roster.detach(held)
@@ -262,7 +262,7 @@ class Turns:
         if loaded.rotation_asked:
             held.rotation.hurry(now)
         self._roster.inbox.news.pop(held, None)  # told again by the comparison with the new view
-        if held.said is not None and held.said.wire.history_id != held.view.history_id:
+        if held.said is not None and held.said.wire.history_id != held.view.history_id:  # type: ignore[union-attr]
             held.said, held.acknowledged = None, ""
         if held.acknowledged == held.generation:
             held.desired = None

@@ -347,7 +347,7 @@ def _running(cursor: Any, ids: list[int]) -> list[_Row]:
         [ids],
     )
     return [
-        _Row(*row[:11], exit=msgspec.json.decode(row[11]) if row[11] else None, uid=row[12].hex,
+        _Row(*row[:11], exit=msgspec.json.decode(row[11]) if row[11] else None, uid=row[12].hex,  # type: ignore[misc]
              job=row[13], tenant=row[14], priority=row[15], band=row[16], latency_sensitive=row[17],
              devices=row[18], alloc=TaskKey(row[19].hex, *row[20:22]) if row[19] else None, address=row[22],
              newest_version=row[23])

@@ -134,7 +134,7 @@ class ReportChanges:
 
     def __bool__(self) -> bool:
         news = self.seen or self.over or self.lost or self.gone or self.saved or self.dropped
-        news = news or self.unwanted
+        news = news or self.unwanted  # type: ignore[assignment]
         return bool(news or self.strangers is not None)
 
 
