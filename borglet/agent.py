@@ -230,7 +230,7 @@ class Agent:
         if self._allocs_due is not None:
             await self._hold_allocs(self._allocs_due)
         elif self.state.allocs:
-            self._tell_allocs()
+            self._report_allocs()
 
     async def _guard_neighbours(self, guard: Guard) -> None:
         tenants = [
@@ -383,7 +383,7 @@ class Agent:
         except OSError:
             log.exception("cannot remove the files of task %s", instruction.key)
         if self.state.allocs:  # the last one of an alloc that is to go may have left it
-            self._tell_allocs()
+            self._report_allocs()
 
     async def _hold_allocs(self, instruction: HoldAllocs) -> None:
         self._allocs_due = None
@@ -392,9 +392,9 @@ class Agent:
         except (OSError, ValueError):
             log.exception("cannot create or remove the folders of allocs; the next sample tries again")
             self._allocs_due = instruction
-        self._tell_allocs()
+        self._report_allocs()
 
-    def _tell_allocs(self) -> None:
+    def _report_allocs(self) -> None:
         allocs = tuple(self.runtime.allocs())
         if allocs != self.state.allocs:
             self.handle(AllocsHeld(allocs))

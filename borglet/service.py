@@ -169,7 +169,7 @@ async def _serve(
         settings.link,
         introduction,
         rng=random.Random(),
-        welcomed=packages.manager.tell_port,
+        welcomed=packages.manager.publish_port,
         shells=shells,
     )
     gc.collect()

@@ -23,13 +23,13 @@ from unfold.sites import UnfoldAdminSite
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from portal.console import capacity, names
-from portal.console.attention import tell_market
+from portal.console.attention import notify_market
 from portal.console.journal import JournalAdmin
 from portal.settings.policies import CONSOLE
 from quota import admin as quota_admin
 from quota.admin.base import LeanMedia
 from scheduling import admin as scheduling_admin
-from scheduling.admin.safety import tell_held
+from scheduling.admin.safety import notify_held
 from scheduling.models import Event
 
 _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
@@ -120,8 +120,8 @@ _OWN_PAGES = frozenset({"capacity", "names"})
 class SreSite(UnfoldAdminSite):
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         if self.has_permission(request):
-            tell_held(request, self.name)
-            tell_market(request, self.name)
+            notify_held(request, self.name)
+            notify_market(request, self.name)
         return super().index(request, extra_context)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:

@@ -75,7 +75,7 @@ def lines(
     since: dt.datetime,
     until: dt.datetime,
     step: dt.timedelta,
-    tell: Callable[[int], str],
+    format_value: Callable[[int], str],
     limit: int | None = None,
 ) -> Plot:
     """Step lines of `series` from `since` to `until`; every time stands for `step` from then on, or until the next.
@@ -92,11 +92,11 @@ def lines(
                 one.name,
                 number % COLOURS + 1,
                 tuple(_pieces(known, since=since, until=until, step=step, top=top)),
-                tell(known[-1][1]) if known else "–",
+                format_value(known[-1][1]) if known else "–",
             )
         )
-    y, told = ("", "") if not limit else (f"{max(1.0, HEIGHT * (1 - limit / top)):.1f}", tell(limit))
-    return Plot(title, tuple(drawn), (), tell(top), _ticks(since, until), limit_y=y, limit=told)
+    y, told = ("", "") if not limit else (f"{max(1.0, HEIGHT * (1 - limit / top)):.1f}", format_value(limit))
+    return Plot(title, tuple(drawn), (), format_value(top), _ticks(since, until), limit_y=y, limit=told)
 
 
 def bars(
@@ -107,7 +107,7 @@ def bars(
     since: dt.datetime,
     until: dt.datetime,
     step: dt.timedelta,
-    tell: Callable[[int], str],
+    format_value: Callable[[int], str],
     label: Callable[[dt.datetime], str],
 ) -> Plot:
     """Stacked bars, one a time; what is below zero or unknown counts as nothing."""
@@ -126,15 +126,15 @@ def bars(
                     ChartBar(
                         number % COLOURS + 1,
                         f"{x:.1f}", f"{HEIGHT - HEIGHT * base / top - height:.1f}", f"{width:.1f}", f"{height:.1f}",
-                        f"{label(at)}: {one.name} {tell(value)}",
+                        f"{label(at)}: {one.name} {format_value(value)}",
                     )
                 )  # fmt: skip
                 base += value
     keys = tuple(
-        PlottedLine(one.name, number % COLOURS + 1, (), tell(sum(value or 0 for value in one.values)))
+        PlottedLine(one.name, number % COLOURS + 1, (), format_value(sum(value or 0 for value in one.values)))
         for number, one in enumerate(series)
     )
-    return Plot(title, keys, tuple(found), tell(top), _ticks(since, until))
+    return Plot(title, keys, tuple(found), format_value(top), _ticks(since, until))
 
 
 def running(
@@ -145,7 +145,7 @@ def running(
     since: dt.datetime,
     until: dt.datetime,
     step: dt.timedelta,
-    tell: Callable[[int], str],
+    format_value: Callable[[int], str],
     limit: int | None,
 ) -> Plot:
     """A sum that grows, against a limit that it should stay below."""
@@ -154,10 +154,10 @@ def running(
     known = [(at, value) for at, value in zip(times, one.values, strict=True) if value is not None]
     line = PlottedLine(
         one.name, 1, tuple(_pieces(known, since=since, until=until, step=step, top=top)),
-        tell(known[-1][1]) if known else tell(0),
+        format_value(known[-1][1]) if known else format_value(0),
     )  # fmt: skip
-    y, told = ("", "") if not limit else (f"{HEIGHT * (1 - limit / top):.1f}", tell(limit))
-    return Plot(title, (line,), (), tell(top), _ticks(since, until), limit_y=y, limit=told)
+    y, told = ("", "") if not limit else (f"{HEIGHT * (1 - limit / top):.1f}", format_value(limit))
+    return Plot(title, (line,), (), format_value(top), _ticks(since, until), limit_y=y, limit=told)
 
 
 def _pieces(

@@ -27,11 +27,11 @@ class RecordEntry:
         self._notices: list[Notice] = []
 
     def append(self, kind: str, *, tenant: str = "", **data: Any) -> None:
-        """Add one piece of news; `data` must be JSON-ready."""
+        """Add one record; `data` must be JSON-ready."""
         self._news.append((kind, tenant, data))
 
-    def tell(self, notice: Notice) -> None:
-        """Add what people are told of it; see `quota.notifications.notices.notify`."""
+    def add_notice(self, notice: Notice) -> None:
+        """Add a notification to people; see `quota.notifications.notices.notify`."""
         self._notices.append(notice)
 
     def _flush(self) -> None:

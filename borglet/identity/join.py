@@ -4,7 +4,7 @@
 
     GET /authority.pem  (any certificate)  ─► its fingerprint is the token's? ─► POST /join (that authority) ─► identity
 
-No public authority vouches for a cell. The token carries the fingerprint, so whoever answers in the cell's place
+No public authority vouches for a cell. The token carries the fingerprint, so a server that answers in the cell's place
 is noticed before the token is sent.
 """
 

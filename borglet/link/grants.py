@@ -1,6 +1,6 @@
 """Grants of shells: signed by the cell's authority, for one shell in one incarnation on one machine, for a minute.
 
-A Borglet opens no shell because its connection says so: whoever took over a shard's certificate, or got between the
+A message on the connection alone opens no shell: an attacker who stole a shard's certificate, or got between the
 two, could not make a grant. `cryptography` is loaded at the first grant; a machine without shells never pays for it.
 """
 

@@ -330,7 +330,7 @@ class PackageManager:
                 self._notices.submit(self._sources.gone, each.digest)
         return freed
 
-    def tell_port(self) -> None:
+    def publish_port(self) -> None:
         """After each greeting of the link: where this machine serves what its reports list."""
         if self._port_report is not None:
             self._port_report.cancel()

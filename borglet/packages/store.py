@@ -7,7 +7,7 @@
     home/packages/trash/      being removed
 
 The files of a tree are not forced to the disk one by one. Within one boot of the machine the kernel's view is whole
-whoever crashed, and a look at names, sizes and modes is enough; after another boot all of it is read once and
+whichever process crashed, and a look at names, sizes and modes is enough; after another boot all of it is read once and
 compared. Blocking: call it in threads. Methods on different digests may run at once.
 """
 

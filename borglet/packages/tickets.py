@@ -3,7 +3,7 @@
     link ── ticket, signed with the authority's key ──► asker ── ticket ──► peer: checks it with the authority's
                                                                                   certificate, which it has anyway
 
-Who holds a ticket can read one package for some minutes; that what it reads is that package, the digest says.
+The holder of a ticket can read one package for some minutes; that what it reads is that package, the digest says.
 """
 
 from __future__ import annotations

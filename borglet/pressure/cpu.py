@@ -60,7 +60,7 @@ class CpuControl:
         self, tenants: Sequence[PressureTenant], *, machine_milli: int, now: float, outside_milli: int = 0
     ) -> None:
         """Take one look in (`now`: seconds); moves `ceilings` and `wanted`. `outside_milli`: CPU that processes used
-        that are no tasks."""
+        outside tasks."""
         running = {tenant.key for tenant in tenants}
         self.ceilings = {key: milli for key, milli in self.ceilings.items() if key in running}
         missing = self._missing(tenants, machine_milli)

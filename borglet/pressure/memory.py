@@ -75,8 +75,8 @@ def grants(
 ) -> Mapping[TaskKey, int]:
     """How far each task with memory slack may go now, bytes: what it holds and its part of what nobody uses.
 
-    All together they can't take more than that before the next look. Never below what a task holds: who must give
-    back ends, and is told why.
+    All together they can't take more than that before the next look. Never below what a task holds: a task that must
+    give memory back ends, with that reason.
     """
     taking = [t for t in tenants if t.task.slack.ram and t.key not in leaving]
     if not taking:

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from quota.models import CapabilityRequest, Order, OrderState, Shortfall
 
 
-def tell_market(request: HttpRequest, site: str) -> None:
+def notify_market(request: HttpRequest, site: str) -> None:
     """Messages: cells that are short of what is sold, orders and requests for capabilities that wait. Three queries."""
     cells = sorted(
         set(Shortfall.objects.filter(closed_at__isnull=True).values_list("cell", flat=True)[:1000])
@@ -23,7 +23,7 @@ def tell_market(request: HttpRequest, site: str) -> None:
             "More prod quota is sold than the capacity of cells %(cells)s.",
             len(cells),
         ) % {"cells": ", ".join(cells)}
-        _tell(request, messages.ERROR, told, f"{site}:quota_shortfall_changelist", "?open=yes", _("Look"))
+        _show(request, messages.ERROR, told, f"{site}:quota_shortfall_changelist", "?open=yes", _("Look"))
     waiting = Order.objects.filter(state=OrderState.PENDING.value, approver="sre").count()
     if waiting:
         told = ngettext(
@@ -32,7 +32,7 @@ def tell_market(request: HttpRequest, site: str) -> None:
             waiting,
         ) % {"number": waiting}
         query = "?state__exact=pending&approver__exact=sre"
-        _tell(request, messages.WARNING, told, f"{site}:quota_order_changelist", query, _("Decide"))
+        _show(request, messages.WARNING, told, f"{site}:quota_order_changelist", query, _("Decide"))
     asked = CapabilityRequest.objects.filter(state="open").count()
     if asked:
         text = ngettext(
@@ -41,10 +41,10 @@ def tell_market(request: HttpRequest, site: str) -> None:
             asked,
         ) % {"number": asked}
         page = f"{site}:quota_capabilityrequest_changelist"
-        _tell(request, messages.WARNING, text, page, "?state__exact=open", _("Answer"))
+        _show(request, messages.WARNING, text, page, "?state__exact=open", _("Answer"))
 
 
-def _tell(request: HttpRequest, level: int, told: str, page: str, query: str, link: str) -> None:
+def _show(request: HttpRequest, level: int, told: str, page: str, query: str, link: str) -> None:
     messages.add_message(
         request,
         level,

@@ -163,7 +163,7 @@ def _plots(points: Sequence[Point], chosen: CapacityFilter) -> list[plots.Plot]:
                 for name, what in of
             ],
             since=chosen.period.since, until=chosen.period.until, step=chosen.period.step,
-            tell=lambda value: describe(chosen.resource, value),
+            format_value=lambda value: describe(chosen.resource, value),
         )  # fmt: skip
 
     whole = chosen.band == ""

@@ -1,6 +1,6 @@
 """Watched names (§2.6). The hub reads a name once, and later only changed rows, for all watchers together.
 
-    journal ─► NamesHub ─► Names.changes ─► rows of what changed ─► NamesTold ─► every watcher's outbox
+    journal ─► NamesHub ─► Names.changes ─► rows of what changed ─► NamesMessages ─► every watcher's outbox
     Redis ───► NamesHub ─► Names.take_loads ─────────────────────────┘   (the journal has no loads)
 
 A revision marks the progress of a watcher. `WatchedName.changed_since(N)` returns False only if nothing changed: every
@@ -45,7 +45,7 @@ State = JobEndpoints | ServiceEndpoints | TaskEndpoint
 
 
 @dataclass(frozen=True, slots=True)
-class NamesTold:
+class NamesMessages:
     """An update for watchers of a name.
 
     `version`: counts the updates of this name. `facts`: the state without endpoints; None: the name is gone. `visible`:
@@ -147,7 +147,7 @@ class WatchedName:
 
     # -- what happens to it
 
-    def changes(self, news: CellNews) -> NamesTold | None:
+    def changes(self, news: CellNews) -> NamesMessages | None:
         """Return the update for new events, or None if none concerns the name. At most three or four queries."""
         with self._lock:
             if not self.since:
@@ -166,7 +166,7 @@ class WatchedName:
         with self._lock:
             return busy_of(self._rows.values())
 
-    def take_loads(self, loads: Mapping[int, float]) -> NamesTold | None:
+    def take_loads(self, loads: Mapping[int, float]) -> NamesMessages | None:
         """Return the update for new loads, or None if they hardly changed. It does not end long polls."""
         with self._lock:
             moved = {
@@ -208,7 +208,7 @@ class WatchedName:
         joined = set(jobs.values_list("id", flat=True))
         return [event for event in unknown if event.job_id in joined]
 
-    def _read_again(self, tasks: Collection[int] | None) -> NamesTold:
+    def _read_again(self, tasks: Collection[int] | None) -> NamesMessages:
         """Read again and return the update. `tasks`: only these can have changed; None: anything can."""
         before, facts, history = self._endpoints, self._facts(), self.history
         self._read(tasks)
@@ -230,9 +230,9 @@ class WatchedName:
         changed: Sequence[TaskEndpoint],
         gone: Sequence[str] = (),
         visible: bool = True,
-    ) -> NamesTold:
+    ) -> NamesMessages:
         body = self._made(self.revision) if self.pollers else None
-        return NamesTold(
+        return NamesMessages(
             self.version, self.revision, self.changed_at, self.history, facts, changed, gone, visible, body
         )
 

@@ -24,7 +24,7 @@ from django.db import DatabaseError
 from naming.table.names import PREFIX, InvalidName, JobName, ServiceName, TaskName, parse_path
 from portal.live.callers import principal_of, reason_of
 from portal.live.hub import Viewer
-from portal.live.names import NamesTold, Watchable, WatchedName, names_hub, watched
+from portal.live.names import NamesMessages, Watchable, WatchedName, names_hub, watched
 from portal.live.watches import watch_begin
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Principal
@@ -143,7 +143,7 @@ class NamesWatch(AsyncWebsocketConsumer):
 
     async def _say(self, message: dict[str, Any]) -> bool:
         """Send an update and return whether more can follow."""
-        update: NamesTold = message["names"]
+        update: NamesMessages = message["names"]
         if update.version <= self.version:  # the state that was sent includes it
             return True
         self.version = update.version

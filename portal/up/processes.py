@@ -31,7 +31,7 @@ def engine(launch: EngineLaunch) -> Spec:
         env=launch.env,
         ready=launch.probe,
         alive=launch.probe,
-        # After a crash the engine first replays its log: patience, or the replay begins anew each time.
+        # After a crash the engine first replays its log. A restart would begin the replay again, so wait.
         start_s=300.0,
         unwell_limit=12,
         stop_signal=launch.stop_signal,

@@ -48,7 +48,7 @@ def band_set(
             )
             entry.append("band.set", **band._asdict(), **factors._asdict())
             if before is not None and (before.as_band(), factors_of(before, band.name)) != (band, factors):
-                _tell(entry, row)
+                _notify(entry, row)
     except IntegrityError as error:
         raise Conflict(
             "bands-overlap",
@@ -98,7 +98,7 @@ def _factors_checked(band: Band, factors: Factors) -> None:
         raise Rejected("prod-oversold", f"oversell_milli: {told}", fields={"oversell_milli": told})
 
 
-def _tell(entry: records.RecordEntry, row: PriorityBand) -> None:
+def _notify(entry: records.RecordEntry, row: PriorityBand) -> None:
     """Everybody who owns quota at it, or waits for some."""
     owns = (
         Quota.objects.filter(band=row)

@@ -18,7 +18,7 @@ from quota.vocabulary.permissions import Principal
 
 
 def principal_of(request: Request) -> Principal:
-    """Who asks. Only for views behind the default permission, which lets nobody anonymous in."""
+    """Return the caller. Only for views behind the default permission, which rejects anonymous callers."""
     assert isinstance(request.auth, Principal)
     return request.auth
 

@@ -55,7 +55,7 @@ class CapabilitiesView(QuotaView):
 
     @extend_schema(request=NewCapabilitySerializer, responses={201: CapabilitySerializer})
     def post(self, request: Request) -> Response:
-        """Grant one, or set its end anew: for SREs."""
+        """Grant a capability, or change its end. Only for SREs."""
         principal = principal_of(request)
         require(principal, Action.PLATFORM_ADMIN)
         given = valid(NewCapabilitySerializer, request.data)

@@ -125,7 +125,7 @@ class RulesView(QuotaView):
 
     @extend_schema(responses=ApprovalRuleSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Who decides about which orders: the first rule that fits, by rank; those of tenants one may see."""
+        """List the approval rules, by rank; the first that fits decides. Only rules of tenants that you may see."""
         visible = selectors.tenants_visible(principal_of(request))
         rows = ApprovalRule.objects.filter(Q(tenant=None) | Q(tenant__in=visible)).select_related(
             "band", "tenant"

@@ -114,7 +114,9 @@ class BudgetSerializer(serializers.Serializer[Any]):
         required=False, allow_null=True, help_text="Null: whatever is available."
     )
     alerts = serializers.ListField(
-        child=serializers.IntegerField(), required=False, help_text="Percentages at which people are told."
+        child=serializers.IntegerField(),
+        required=False,
+        help_text="Percentages of the budget at which a notification is sent.",
     )
     action = serializers.ChoiceField(ACTIONS, required=False, help_text="At 100 %.")
     overdraft = serializers.IntegerField(

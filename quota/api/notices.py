@@ -1,4 +1,4 @@
-"""REST of notices: the inbox of who asks, and the channels of tenants (of the SREs: tenant null)."""
+"""REST of notifications: the inbox of the caller, and the channels of tenants (of the SREs: tenant null)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from quota.tenancy.audit import records_visible
 _FILTERS = (
     ("tenant", OpenApiTypes.STR, "Of this tenant alone."),
     ("kind", OpenApiTypes.STR, "A kind such as member.set, or its beginning, member."),
-    ("actor", OpenApiTypes.STR, "Who did it, the whole name."),
+    ("actor", OpenApiTypes.STR, "The full name of the actor."),
     ("since", OpenApiTypes.DATETIME, "From this time on."),
     ("until", OpenApiTypes.DATETIME, "Before this time."),
 )

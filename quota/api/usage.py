@@ -56,7 +56,9 @@ class UsageOfSerializer(serializers.Serializer[Any]):
 class UsageView(QuotaView):
     @extend_schema(
         parameters=[
-            OpenApiParameter("tenant", OpenApiTypes.STR, required=True, description="Whose jobs."),
+            OpenApiParameter(
+                "tenant", OpenApiTypes.STR, required=True, description="The tenant of the jobs."
+            ),
             OpenApiParameter("cell", OpenApiTypes.STR, required=True, description="In which cell."),
             OpenApiParameter("band", OpenApiTypes.STR, required=True, description="At which band."),
             OpenApiParameter(

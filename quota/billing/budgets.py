@@ -70,22 +70,22 @@ def budget_set(
         if overdraft is not None and overdraft != row.overdraft:
             require(principal, Action.PLATFORM_ADMIN)
             row.overdraft = overdraft
-        anew = action == DROP != row.action  # where it is spent already: told again, and the hours begin now
+        again = action == DROP != row.action  # already spent: notify again, and the hours begin now
         row.monthly, row.alerts, row.action = monthly, sorted(set(alerts)), action
         row.save(update_fields=["monthly", "alerts", "action", "overdraft"])
         entry.append(
             "budget.set", tenant=tenant.name, monthly=monthly, alerts=row.alerts, action=action,
             overdraft=row.overdraft,
         )  # fmt: skip
-        examine(entry, tenant, anew=anew)
+        examine(entry, tenant, again=again)
     row.refresh_from_db()
     return row
 
 
-def examine(entry: records.RecordEntry, tenant: Tenant, *, anew: bool = False) -> None:
-    """Tell what is to be told, and stop or resume, after something of one tenant's money has changed.
+def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) -> None:
+    """Notify, and stop or resume growth, after the money of a tenant has changed.
 
-    `anew`: what has stopped already stops again, for another action.
+    `again`: apply another action to a budget whose end was handled already.
 
     Locks the budget's row, after those of accounts.
     """
@@ -93,7 +93,7 @@ def examine(entry: records.RecordEntry, tenant: Tenant, *, anew: bool = False) -
         Budget.objects.select_for_update(of=("self",)).select_related("tenant").filter(tenant=tenant).first()
     )
     if row is not None:
-        _apply(entry, row, spendings([row.tenant], budgets=[row])[row.tenant_id], anew=anew)
+        _apply(entry, row, spendings([row.tenant], budgets=[row])[row.tenant_id], again=again)
 
 
 def budgets_watch(now: dt.datetime | None = None) -> int:
@@ -188,7 +188,7 @@ def _spending(tenant: Tenant, month: dt.date, found: list[int], budget: Budget) 
     )  # fmt: skip
 
 
-def _apply(entry: records.RecordEntry, row: Budget, state: Spending, *, anew: bool) -> None:
+def _apply(entry: records.RecordEntry, row: Budget, state: Spending, *, again: bool) -> None:
     tenant, changed = row.tenant, []
     figures = state.as_json()
     if (alert := state.alert) is not None:
@@ -200,7 +200,7 @@ def _apply(entry: records.RecordEntry, row: Budget, state: Spending, *, anew: bo
             f" or set aside for orders, {state.percent} %. Available: {format_credits(state.has.available)}.",
             url=_URL + tenant.name, level="warning", alert=alert, **figures,
         )  # fmt: skip
-    if state.exhausted and (anew or row.exhausted_at is None):
+    if state.exhausted and (again or row.exhausted_at is None):
         row.exhausted_at = clock.now()
         changed.append("exhausted_at")
         entry.append("budget.exhausted", tenant=tenant.name, action=row.action, **figures)

@@ -83,13 +83,15 @@ def invoice_draft(tenant: Tenant, month: dt.date | None = None) -> Invoice:
 def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> Invoice:
     """Close a month that is over. Idempotent: what is closed is returned as it is.
 
-    Raises `Rejected` for a day that is no 1st, `Conflict` for a month that is not over or has nothing in it. Locks the
+    Raise `Rejected` for a day that is not the 1st, `Conflict` for a month that has not ended or is empty. Locks the
     tenant's accounts, then the revenue's, under which numbers are given.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if month.day != 1:
         raise Rejected(
-            "invalid", f"month: {month} is no first day", fields={"month": "a first day of a month"}
+            "invalid",
+            f"month: {month} is not the first day of a month",
+            fields={"month": "a first day of a month"},
         )
     with records.write(principal) as entry:
         ledger.accounts_locked(tenant)

@@ -56,7 +56,7 @@ class Spending:
 
     @property
     def alert(self) -> int | None:
-        """The highest alert that is reached and was not told this month."""
+        """Return the highest alert that is reached and was not sent this month."""
         told = self.told.get(self.key, 0)
         return max((alert for alert in self.alerts if told < alert <= self.percent), default=None)
 

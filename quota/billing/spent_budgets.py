@@ -1,6 +1,6 @@
 """Spent budgets whose action is `drop`: whose jobs are to go to the free priority, from when on, and at which bands.
 
-    spent ─► growth is refused, the tenant is told ─► `drop_after_hours` of the cell later: due
+    spent ─► growth is rejected, the tenant is notified ─► `drop_after_hours` of the cell later: due
                └── money, a higher monthly budget, the next month, another action: forgotten
 
 Only what goes on costing money drops: jobs at bands whose usage is charged in their cell. What was bought and paid for
@@ -31,7 +31,9 @@ class SpentBudget:
 
 
 def drops_due(cell: str) -> list[SpentBudget]:
-    """Whose jobs in a cell are to be lowered now, the oldest first. One query where no such budget is spent."""
+    """Return the spent budgets whose jobs in a cell are to be demoted now, the oldest first. One query if there is
+    none.
+    """
     rows = list(_spent().select_related("tenant").order_by("exhausted_at", "id"))
     if not rows:
         return []
@@ -47,7 +49,7 @@ def is_due(tenant_id: int, cell: str) -> bool:
 
 
 def format_demotions(tenant: Tenant) -> str:
-    """What a tenant is told when its budget is spent: where its jobs drop, and when."""
+    """Return the sentence about demotions for a tenant whose budget is spent: cells and times."""
     cells = QuotaUse.objects.filter(tenant=tenant).order_by("cell").values_list("cell", flat=True).distinct()
     at = [f"in cell {cell} after {_hours(cell)} hours" for cell in cells if _charged(cell)]
     return "; ".join(at) or "nothing that runs costs anything now"

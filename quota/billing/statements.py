@@ -26,7 +26,7 @@ def billed_tenants(principal: Principal) -> QuerySet[Tenant]:
 
 
 def billed_tenant(principal: Principal, name: str) -> Tenant:
-    """Raises `NotFound` for who may not know of it, `Forbidden` for members that may not see its money."""
+    """Raise `NotFound` for callers that may not see the tenant, `Forbidden` for members that may not see its money."""
     tenant = tenant_named(principal, name)
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     return tenant

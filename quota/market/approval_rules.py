@@ -1,4 +1,4 @@
-"""Who decides about orders: rules by rank, of which the first that fits decides (`order_steps.rule_of`)."""
+"""Approval rules, by rank. The first rule that fits an order decides who approves it (`order_steps.rule_of`)."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def changeable(order: Order, what: str) -> None:
     if over or order.state not in live:
         raise Conflict(
             "order-state",
-            f"order {order.pk} is {'over' if over else order.state} and can't be {what}; order anew",
+            f"order {order.pk} is {'over' if over else order.state} and can't be {what}; place a new order",
             figures={"order": order.pk, "state": order.state},
         )
 
@@ -204,7 +204,9 @@ def selling(principal: Principal) -> Iterator[RecordEntry]:
 
 @contextmanager
 def own(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Market, Order, list[Order]]]:
-    """A change by who may buy for the order's tenant: entry, market, order, and what waits to replace it."""
+    """Open a change by a person who may buy for the order's tenant. Yields entry, market, order, and the orders that
+    wait to replace it.
+    """
     require(principal, Action.QUOTA_BUY, tenant=order.tenant.name, cell=order.cell)
     with selling(principal) as entry:
         market = market_locked(order.cell)
@@ -214,7 +216,7 @@ def own(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Marke
 
 @contextmanager
 def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Order]]:
-    """A decision about an order, locked, by who may take it: never about one's own, but for SREs."""
+    """Open a decision about an order, locked, by a person who may decide: not about their own order, SREs excepted."""
     if not may(principal, Action.QUOTA_VIEW, tenant=order.tenant.name, cell=order.cell):
         raise NotFound("order", str(order.pk))
     with records.write(principal) as entry:

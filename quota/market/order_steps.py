@@ -140,7 +140,7 @@ def insert(
 
 
 def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tuple[str, str]:
-    """Who decides, and by which rule: the first that fits, by rank; an SRE where none does."""
+    """Return the approver and the rule: the first that fits, by rank, or an SRE if none does."""
     rule = (
         ApprovalRule.objects.filter(
             Q(cell="") | Q(cell=cell),

@@ -158,7 +158,7 @@ def _renewal(entry: RecordEntry, market: Market, order: Order) -> Order:
     begin_at = order.ends_at
     end = calendar.following(order.starts_at, order.ends_at, zone_of(order.tenant))
     if end <= clock.now():
-        raise Rejected("too-late", "the period of its renewal is over too; order anew")
+        raise Rejected("too-late", "the period of its renewal has ended too; place a new order")
     on_sale(market, order.band)
     with without(order):
         fits(order.cell, order.band, order.amounts, begin_at, grace_end(market, begin_at, end))

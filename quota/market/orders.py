@@ -123,7 +123,7 @@ def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
     """Say no to a pending order, and why; what it held is free again."""
     texts(reason=reason)
     if not reason.strip():
-        told = "say why, so that whoever ordered can do better"
+        told = "give a reason for the person who ordered"
         raise Rejected("invalid", f"reason: {told}", fields={"reason": told})
     with deciding(principal, order) as (entry, row):
         take_back(
@@ -292,7 +292,9 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
             OrderState.ACTIVE.value,
         ) and (renew or not tried_again):
             raise Conflict(
-                "order-state", f"order {row.pk} is {row.state}; order anew", figures={"state": row.state}
+                "order-state",
+                f"order {row.pk} is {row.state}; place a new order",
+                figures={"state": row.state},
             )
         if row.renew == renew:
             return row

@@ -1,6 +1,6 @@
 """Quota that expires under running jobs (§2.5): noticed, told, and where the cell says so, due to be dropped.
 
-    bought ─► grace: all goes on, the tenant is told ─► over: growth is refused ─► `drop_after_hours` later: due
+    bought ─► grace: all goes on, the tenant is notified ─► over: growth is rejected ─► `drop_after_hours` later: due
                                                            └── quota is bought, or jobs shrink: forgotten
 
 Only who has the jobs can drop them: `lapses_due` says whose are to be, `excess` how much.
@@ -63,7 +63,7 @@ class _Found:
 
 
 def lapses_watch() -> int:
-    """Open, advance and forget lapses; what changes is told. Returns how many changed.
+    """Open, advance and close expiries of quota, and notify of changes. Return how many changed.
 
     Two queries where nothing changes. Each change is a transaction of its own, which looks again at its row.
     """

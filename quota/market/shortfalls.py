@@ -62,11 +62,11 @@ def shortfalls_examine(cell: str) -> int:
                     cell=cell, begins_at=excess.begins_at, ends_at=excess.ends_at, short=list(excess.short),
                     orders=orders, tenants=tenants, found_at=now,
                 )  # fmt: skip
-                _tell(entry, "shortfall.found", row, level="urgent")
+                _notify(entry, "shortfall.found", row, level="urgent")
         for row in rows:
             row.closed_at = now
             row.save(update_fields=["closed_at"])
-            _tell(entry, "shortfall.over", row)
+            _notify(entry, "shortfall.over", row)
     return len(found)
 
 
@@ -153,10 +153,10 @@ def _change(
         return
     row.save(update_fields=["begins_at", "ends_at", "short", "orders", "tenants"])
     if row.short != short:
-        _tell(entry, "shortfall.changed", row, level="urgent")
+        _notify(entry, "shortfall.changed", row, level="urgent")
 
 
-def _tell(entry: RecordEntry, kind: str, row: Shortfall, *, level: str = "info") -> None:
+def _notify(entry: RecordEntry, kind: str, row: Shortfall, *, level: str = "info") -> None:
     short = format_quantities({index: value for index, value in enumerate(row.short) if value})
     period = f"from {row.begins_at:%Y-%m-%d %H:%M} " + (
         f"to {row.ends_at:%Y-%m-%d %H:%M} UTC" if row.ends_at is not None else "UTC on"

@@ -45,7 +45,7 @@ _SUFFIXES = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 class SuggestedOrder:
     """An order of what is missing. `first`, `last`: days in the tenant's time zone, both included.
 
-    `price`: micro-credits now, none with `problem`, which says why it can't be told. `left`: the least that the cell
+    `price`: micro-credits now, None with `problem`, the reason why there is none. `left`: the least that the cell
     has to sell in that time, its grace included, where that is less than what is missing; `instead`: other orders of as
     much that it can sell, the same band later first.
     """
@@ -174,7 +174,7 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> S
             raise Rejected(
                 "too-large", f"more is missing than can be ordered at once, {MAX_QUANTITY} of anything"
             )
-        # A price is no secret to whoever may submit; ordering asks for the right to buy.
+        # Any member that may submit may see a price. Only ordering requires the right to buy.
         price, _, _ = quote_preview(
             principal=system("admission"), tenant=tenant, cell=cell, band=band.name, amounts=missing,
             starts_at=starts_at, ends_at=ends_at,

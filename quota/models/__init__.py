@@ -1,4 +1,4 @@
-"""Facts of who may ask for what, what it costs, and who was told. Rules live in `quota.services`."""
+"""Tables of tenants, quota, money and notifications. The rules are in the domain folders."""
 
 from quota.models.access import Token
 from quota.models.bands import PriorityBand

@@ -120,7 +120,7 @@ class Budget(models.Model):
         ],
     )
     overdraft = models.BigIntegerField(_("overdraft"), default=0)
-    told = models.JSONField(default=dict)  # month -> the highest alert that was told
+    told = models.JSONField(default=dict)  # month -> the highest alert that was sent
     exhausted_at = models.DateTimeField(_("exhausted"), null=True, blank=True)
 
     class Meta:

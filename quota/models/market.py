@@ -47,7 +47,7 @@ class Market(models.Model):
 
 
 class ApprovalRule(models.Model):
-    """Who decides about an order: the first rule, by `rank`, that fits. Empty fields fit everything.
+    """A rule that decides who approves an order. The first by `rank` that fits applies. Empty fields fit everything.
 
     `most_price`: micro-credits; fits orders up to it. Without a fitting rule an SRE decides.
     """

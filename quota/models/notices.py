@@ -1,4 +1,4 @@
-"""Notices to tenants and SREs: what is told, where to, and how far it got."""
+"""Notifications to tenants and SREs, their channels, and their deliveries."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from quota.vocabulary.permissions import CapabilityKind, Role
 
 
 class Tenant(models.Model):
-    """Who owns jobs and quota. The name is part of every DNS name of its tasks and never changes.
+    """An owner of jobs and quota. The name is part of every DNS name of its tasks and never changes.
 
     `parent`: the organisation that a team belongs to; who has a role there has it in all its teams. Organisations have
     no parent, so it is one level. `max_teams`: so many its owners may make. `task_api`: the most that its tasks may do
@@ -94,7 +94,7 @@ class Invitation(models.Model):
 
 
 class ServiceAccount(models.Model):
-    """A member of a tenant that is no person: no password, only tokens, all bound to the tenant."""
+    """A member of a tenant for a program: it has tokens instead of a password, all bound to the tenant."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, related_name="service_account")
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="service_accounts")

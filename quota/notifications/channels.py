@@ -186,7 +186,7 @@ def _target(kind: str, target: str) -> str:
     try:
         validate_email(target)
     except ValidationError as error:
-        raise _invalid("target", _("%r is no e-mail address") % target[:100]) from error
+        raise _invalid("target", _("%r is not an e-mail address") % target[:100]) from error
     return target
 
 

@@ -17,7 +17,7 @@ from quota.selectors import tenant_named
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 
-# More unread ones than this are told as "99+"; nobody counts further.
+# More unread notifications than this are shown as "99+".
 UNREAD_SHOWN = 99
 # How a door names the SREs' own inbox and channels. No tenant can have the name: it ends with a hyphen.
 SRE = "sre-"
@@ -42,7 +42,9 @@ def owner_named(principal: Principal, name: str) -> Tenant | None:
 
 
 def owners(principal: Principal) -> list[Tenant | None]:
-    """Whose notices are in one's inbox: the tenants where one has a role, and the SREs' for an SRE. One query."""
+    """Return the owners of the notifications in a person's inbox: tenants where the person has a role, and None for
+    an SRE. One query.
+    """
     mine: list[Tenant | None] = list(Tenant.objects.filter(name__in=_member_of(principal)).order_by("name"))
     return [*mine, None] if may(principal, Action.PLATFORM_ADMIN) else mine
 

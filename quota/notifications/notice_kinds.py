@@ -1,6 +1,6 @@
 """What notices can be about: one table, which settings pages, REST and the documentation show.
 
-Adding one touches one line here, and one of quota/README.md; what isn't in it can't be told.
+Adding one touches one line here, and one of quota/README.md; other kinds cannot be sent.
 """
 
 from __future__ import annotations

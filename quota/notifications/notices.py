@@ -38,8 +38,8 @@ def notify(
     if level not in LEVELS:
         raise ValueError(f"level {level!r} is none of {', '.join(LEVELS)}")
     if url and not (url.startswith("/") and not url.startswith("//")):
-        raise ValueError(f"url {url!r} is no path of the portal")
-    entry.tell(
+        raise ValueError(f"url {url!r} is not a path of the portal")
+    entry.add_notice(
         Notice(
             tenant=tenant, kind=kind, level=level, subject=one_line(subject), text=text, url=url, data=data,
             created_at=clock.now(),
@@ -58,7 +58,9 @@ def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant |
         else:
             require(principal, Action.TENANT_VIEW, tenant=tenant.name)
     if principal.user_id is None:
-        raise Rejected("no-person", f"{principal.name} is no person; people read notices", status=403)
+        raise Rejected(
+            "no-person", f"{principal.name} is not a person; only people have an inbox", status=403
+        )
     newest = Notice.objects.order_by("-id").values_list("id", flat=True).first() or 0
     if not 0 <= up_to <= newest:
         raise Rejected("invalid", f"up_to: there is no notice {up_to}", fields={"up_to": f"0 to {newest}"})

@@ -62,7 +62,7 @@ def _webhook(channel: NoticeChannel, delivery: NoticeDelivery, now: dt.datetime)
 def _mail(channel: NoticeChannel, delivery: NoticeDelivery) -> None:
     notice = delivery.notice
     whose = notice.tenant.name if notice.tenant else _("the SREs")
-    foot = _("A notice to %(whose)s, %(kind)s. Who gets which: %(url)s") % {
+    foot = _("This notice went to %(whose)s. Its kind is %(kind)s. Change channels at %(url)s") % {
         "whose": whose, "kind": notice.kind, "url": absolute("/notices/channels/"),
     }  # fmt: skip
     mail_send(

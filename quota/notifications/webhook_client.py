@@ -55,7 +55,7 @@ def receiver(url: str) -> Receiver:
             (parts.hostname or "").encode("idna").decode("ascii") if not _literal(parts) else parts.hostname
         )
     except ValueError as error:
-        raise _refused(f"{url[:100]!r} is no address: {error}") from error
+        raise _refused(f"{url[:100]!r} is not an address: {error}") from error
     if parts.scheme not in ("http", "https") or not host:
         raise _refused(f"{url[:100]!r}: give an address that begins with https:// or http://")
     if parts.username is not None or parts.password is not None:

@@ -95,7 +95,7 @@ def price_list_set(
             "prices.set", cell=cell, version=version, base=prices, usage=used, curve=row.curve,
             valid_from=begin.isoformat(), note=note,
         )  # fmt: skip
-        _tell(entry, row)
+        _notify(entry, row)
     return row
 
 
@@ -132,7 +132,7 @@ def quote_preview(
 ) -> tuple[int, tuple[PricePart, ...], PriceList]:
     """What it would cost now: `(price, parts, price list)`. Writes nothing but a new cell's default list.
 
-    Prices are no secret: who may look at the tenant's quota may ask.
+    Any person who may see the tenant's quota may ask for a price.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     row = band_named(band)
@@ -262,7 +262,7 @@ def _aware(name: str, moment: dt.datetime) -> None:
         raise Rejected("invalid", f"{name}: give its time zone", fields={name: "without a time zone"})
 
 
-def _tell(entry: records.RecordEntry, row: PriceList) -> None:
+def _notify(entry: records.RecordEntry, row: PriceList) -> None:
     """Everybody who owns quota of the cell, or waits for some: renewals and changes are at the new prices."""
     open_orders = Order.objects.filter(cell=row.cell, state__in=[state.value for state in _OPEN])
     for tenant in Tenant.objects.filter(pk__in=open_orders.values("tenant")).order_by("id"):

@@ -49,7 +49,7 @@ def token_issue(
     if user.pk is None:
         raise Rejected(
             "no-person",
-            f"{principal.name} is no person; tokens are made by people and outlive a task",
+            f"{principal.name} is not a person; only people can create tokens, because tokens outlive a task",
             status=403,
         )
     if Scope.ADMIN not in principal.scopes:
@@ -159,7 +159,7 @@ def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBa
     """Raises `InvalidToken`: unknown, expired, revoked, or of somebody who has left."""
     parts = secret.split("_", 2)
     if len(parts) != 3 or parts[0] != "borg":
-        raise InvalidToken("this is no token of Borg Portal; get one with `borgctl login`")
+        raise InvalidToken("this is not a token of Borg Portal; get one with `borgctl login`")
     token = Token.objects.select_related("user", "tenant").filter(key=parts[1]).first()
     if token is None or not hmac.compare_digest(token.digest, _digest(secret)):
         raise InvalidToken("unknown token; get one with `borgctl login`")

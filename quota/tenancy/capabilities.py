@@ -60,7 +60,7 @@ def capability_revoke(*, principal: Principal, capability: Capability) -> None:
                 capability=capability.kind,
                 cell=capability.cell,
             )
-            _tell(entry, tenant, f"{user.get_username()} has capability {capability.kind} no longer")
+            _notify(entry, tenant, f"{user.get_username()} has capability {capability.kind} no longer")
 
 
 def capability_ask(
@@ -75,7 +75,7 @@ def capability_ask(
 ) -> CapabilityRequest:
     """Ask the SREs, for oneself, or as an owner for a member or a service account.
 
-    Raises `NotFound` for everybody who is no member of the tenant or its organisation, whether the name exists or not;
+    Raise `NotFound` for a user who is not a member of the tenant or its organisation, whether the name exists or not;
     `Rejected`, `Conflict`.
     """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
@@ -147,7 +147,9 @@ def capability_answer(
                 "capability.refused", tenant=row.tenant.name, user=row.user.get_username(), capability=row.kind,
                 cell=row.cell, request=row.pk, answer=row.answer,
             )  # fmt: skip
-            _tell(entry, row.tenant, f"{row.user.get_username()} gets no capability {row.kind}: {row.answer}")
+            _notify(
+                entry, row.tenant, f"{row.user.get_username()} gets no capability {row.kind}: {row.answer}"
+            )
         row.save()
     return row
 
@@ -177,7 +179,7 @@ def _grant(
             expires_at=ends.isoformat(),
         )
         where = f"cell {cell}" if cell else "every cell"
-        _tell(
+        _notify(
             entry,
             tenant,
             f"{user.get_username()} has capability {kind} in {where} for {(ends - now).days} days",
@@ -195,7 +197,7 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
     if cell and not dns_label.regex.match(cell):  # type: ignore[union-attr]
         raise Rejected(
             "invalid",
-            f"cell: {cell[:63]!r} is no name of a cell",
+            f"cell: {cell[:63]!r} is not the name of a cell",
             fields={"cell": "a cell, or empty for all"},
         )
     if not reason.strip():
@@ -212,10 +214,10 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
 
 
 def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:
-    """Whose audit it belongs to: all that the user is a member of."""
+    """Return the tenants whose audit log gets the record: all of which the user is a member."""
     return list(Tenant.objects.filter(memberships__user_id=user.pk).order_by("id"))
 
 
-def _tell(entry: RecordEntry, tenant: Tenant | None, subject: str) -> None:
+def _notify(entry: RecordEntry, tenant: Tenant | None, subject: str) -> None:
     url = f"/tenants/{tenant.name}/capabilities/" if tenant else "/admin/quota/capability/"
     notify(entry, tenant, "capability.changed", subject, subject + ".", url=url)

@@ -1,4 +1,4 @@
-"""Invitations: an address and a role; whoever holds the link that was sent there may join, once.
+"""Invitations: an address and a role. The holder of the link that was sent there may join, once.
 
     invitation_send ─► open ─┬─ invitation_accept ─► accepted ─► Membership
                              ├─ invitation_withdraw ─► withdrawn
@@ -126,8 +126,8 @@ def invitation_of(secret: str) -> Invitation:
 
 
 def invitation_accept(*, principal: Principal, user: AbstractBaseUser, secret: str) -> Membership:
-    """Join the tenant, once, as the person who is signed in. Raises `Rejected` for a link that works no more,
-    `Conflict` for who is a member already. Locks: the tenant's row, then the invitation's."""
+    """Join the tenant, once, as the person who is signed in. Raise `Rejected` for a link that no longer works,
+    `Conflict` for a person who is a member already. Locks: the tenant's row, then the invitation's."""
     if user.pk is None or principal.user_id != user.pk or principal.tenant is not None:
         raise Forbidden("invitation.accept", "only people who are signed in accept invitations")
     if ServiceAccount.objects.filter(user_id=user.pk).exists():

@@ -1,4 +1,4 @@
-"""Who belongs to a tenant, and as what. A tenant on its own never loses its last owner."""
+"""Members of tenants and their roles. A tenant on its own never loses its last owner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class InvitationNeeded(Rejected):
             f"Cannot make {username!r} a member of {tenant.name}: people join by accepting an invitation, unless an SRE"
             f" adds them. Send one to their e-mail address: on the page Invitations of the tenant, with `borgctl tenant"
             f" invite`, or by POST {path}.",
-            fields={"user": "no member"},
+            fields={"user": "not a member"},
             figures={"invitations": path},
         )
 
@@ -59,7 +59,7 @@ def membership_set(
             if before is not None:
                 before.delete()
                 entry.append("member.removed", tenant=tenant.name, user=user.get_username(), role=before.role)
-                _tell(entry, tenant, f"{user.get_username()} is no member of {tenant.name} any more")
+                _notify(entry, tenant, f"{user.get_username()} is no longer a member of {tenant.name}")
             return None
         if before is not None and before.role == role:
             return before
@@ -98,7 +98,7 @@ def member_set(entry: RecordEntry, tenant: Tenant, user: AbstractBaseUser, role:
     )
     entry.append("member.set", tenant=tenant.name, user=user.get_username(), role=role)
     verb = "joined" if made else "has another role in"
-    _tell(entry, tenant, f"{user.get_username()} {verb} {tenant.name}: {role}")
+    _notify(entry, tenant, f"{user.get_username()} {verb} {tenant.name}: {role}")
     return membership
 
 
@@ -115,7 +115,7 @@ def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser
             above = Tenant.objects.filter(pk=row.parent_id).first()  # type: ignore[misc]
             where = f"; your role here comes from {above.name}, leave that" if above is not None else ""
             raise Conflict(
-                "no-member", f"you are no member of {row.name}{where}", fields={"user": "no member"}
+                "no-member", f"you are not a member of {row.name}{where}", fields={"user": "not a member"}
             )
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             raise Conflict(
@@ -128,7 +128,7 @@ def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser
             _withdraw_invited_by(entry, row, user.get_username())
         member.delete()
         entry.append("member.left", tenant=row.name, user=user.get_username(), role=member.role)
-        _tell(entry, row, f"{user.get_username()} has left {row.name}")
+        _notify(entry, row, f"{user.get_username()} has left {row.name}")
 
 
 def check_role(role: str) -> None:
@@ -187,9 +187,9 @@ def _withdraw_invited_by(entry: RecordEntry, tenant: Tenant, username: str) -> N
     waiting.update(withdrawn_at=now)
     for name, theirs in keys.items():
         entry.append(
-            "invitation.withdrawn", tenant=name, keys=theirs, because=f"{username} is no owner any more"
+            "invitation.withdrawn", tenant=name, keys=theirs, because=f"{username} is no longer an owner"
         )
 
 
-def _tell(entry: RecordEntry, tenant: Tenant, subject: str) -> None:
+def _notify(entry: RecordEntry, tenant: Tenant, subject: str) -> None:
     notify(entry, tenant, "member.changed", subject, subject + ".", url=f"/tenants/{tenant.name}/")

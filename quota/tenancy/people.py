@@ -1,4 +1,4 @@
-"""Reads of who belongs to a tenant, who is invited, and who holds what; each narrowed to what the principal may see."""
+"""Reads of members, invitations and capabilities, each limited to what the principal may see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Service accounts: members of one tenant that are no people. No password, only tokens, bound to the tenant."""
+"""Service accounts: members of one tenant for programs. They have tokens instead of passwords, bound to the tenant."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def service_account_create(
             role=role,
             description=account.description,
         )
-        _tell(entry, tenant, f"{principal.name} made service account {username}: {role}")
+        _notify(entry, tenant, f"{principal.name} made service account {username}: {role}")
     return account
 
 
@@ -99,7 +99,7 @@ def service_account_set(
         )  # fmt: skip
         if account.user.is_active != before[2]:
             state = "enabled" if account.user.is_active else "disabled"
-            _tell(entry, account.tenant, f"{principal.name} {state} service account {username}")
+            _notify(entry, account.tenant, f"{principal.name} {state} service account {username}")
     return account
 
 
@@ -116,7 +116,7 @@ def service_account_remove(*, principal: Principal, account: ServiceAccount) -> 
             raise NotFound("service account", username)
         account.user.delete()
         entry.append("service-account.removed", tenant=account.tenant.name, user=username, tokens=keys)
-        _tell(entry, account.tenant, f"{principal.name} removed service account {username}")
+        _notify(entry, account.tenant, f"{principal.name} removed service account {username}")
 
 
 def service_account_token(
@@ -169,6 +169,6 @@ def _check(role: str, description: str) -> None:
         raise Rejected("invalid", f"description: {told}", fields={"description": told})
 
 
-def _tell(entry: RecordEntry, tenant: Tenant, subject: str) -> None:
+def _notify(entry: RecordEntry, tenant: Tenant, subject: str) -> None:
     url = f"/tenants/{tenant.name}/service-accounts/"
     notify(entry, tenant, "service-account.changed", subject, subject + ".", url=url)

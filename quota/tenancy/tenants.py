@@ -166,7 +166,7 @@ def time_zones() -> tuple[str, ...]:
 
 def _zone(name: str) -> str:
     if name not in time_zones():
-        told = f"{name[:64]!r} is no time zone of the IANA database; give one such as Europe/Zurich or UTC"
+        told = f"{name[:64]!r} is not a time zone of the IANA database; give one such as Europe/Zurich or UTC"
         raise Rejected("invalid", f"time_zone: {told}", fields={"time_zone": told})
     return name
 

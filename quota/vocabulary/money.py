@@ -36,7 +36,7 @@ def parse(text: str) -> int:
     match = _AMOUNT.match(text.strip().replace(",", "").replace("_", ""))
     if match is None:
         raise AmountError(
-            f"{text[:40]!r} is no amount of credits; give a number such as 12.5, six digits behind the point at most"
+            f"{text[:40]!r} is not an amount of credits; give a number such as 12.5, with at most six decimals"
         )
     sign, whole, behind = match.groups()
     micro = int(whole) * CREDIT + int((behind or "").ljust(6, "0"))

@@ -1,4 +1,4 @@
-"""Who may do what: one pure function over values, asked by every service and every page.
+"""Permissions: one pure function over values, used by every service and every page.
 
     person or token ──► Principal ──► may(principal, action, tenant=…, cell=…) ──► True | False
 
@@ -54,7 +54,7 @@ class Action(StrEnum):
     QUOTA_BUY = "quota.buy"
     QUOTA_APPROVE = "quota.approve"  # orders that a rule leaves to an owner
     BILLING_VIEW = (
-        "billing.view"  # balances, ledger, budgets, invoices, costs: of who buys, not of every viewer
+        "billing.view"  # balances, ledger, budgets, invoices, costs: for buyers, not for every viewer
     )
     BILLING_ADMIN = "billing.admin"  # how the budget is watched; hand money down to teams
     TENANT_VIEW = "tenant.view"
@@ -82,7 +82,7 @@ _SCOPE: Mapping[Action, Scope] = {
     Action.TENANT_SELF: Scope.WRITE,
     Action.PLATFORM_ADMIN: Scope.ADMIN,
 }
-# What a person is told that they may not do.
+# The names of actions in rejections.
 _WORDS: Mapping[Action, str] = {
     Action.CELL_VIEW: "look at cells",
     Action.CELL_ADMIN: "change how the cell is run",
@@ -124,7 +124,7 @@ _ROLE: Mapping[Role, frozenset[Action]] = {
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. `name` goes into every event as its actor; `request_id` ties the events of one request.
+    """The caller. `name` goes into every event as its actor; `request_id` ties the events of one request.
 
     `roles`: tenant name -> role; `inherited`: the role that the organisation of a team gives in it, beside one's own.
     Each tenant of `inherited` is in `roles` too. `capabilities`: (kind, cell) pairs in force, cell "" for all.

@@ -63,7 +63,7 @@ def parse_quantity(name: str, given: int | float | str) -> int:
     text = str(given).strip()
     match = _QUANTITY.match(text)
     if isinstance(given, bool) or match is None:
-        raise QuantityError(f"{given!r} is no quantity of {name}; give a number such as {_example(name)}")
+        raise QuantityError(f"{given!r} is not a quantity of {name}; give a number such as {_example(name)}")
     suffixes = _suffixes(name)
     number, suffix = match.groups()
     if suffix not in suffixes:
@@ -72,7 +72,7 @@ def parse_quantity(name: str, given: int | float | str) -> int:
     try:
         scaled = Decimal(number) * suffixes[suffix]
     except InvalidOperation as error:
-        raise QuantityError(f"{given!r} is no quantity of {name}") from error
+        raise QuantityError(f"{given!r} is not a quantity of {name}") from error
     value = int(scaled.to_integral_value(rounding="ROUND_CEILING"))
     if value > MAX_QUANTITY:
         raise QuantityError(f"{given!r} of {name} is absurd: nobody may ask for more than {MAX_QUANTITY}")

@@ -212,7 +212,7 @@ class BrakeAdmin(FactsAdmin):
         )
 
 
-def tell_held(request: HttpRequest, site: str) -> None:
+def notify_held(request: HttpRequest, site: str) -> None:
     """A message for each brake that waits for an SRE's word."""
     for brake in Brake.objects.filter(state=BrakeState.HELD.value).select_related("cell"):
         told = ngettext(

@@ -46,7 +46,7 @@ class AllocSet:
 
 
 def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[InnerTask]:
-    """Who lives in the running tasks given as (task id, incarnation; None: whichever). By id of the inner task."""
+    """Return the tasks inside the given running allocs, by id. An alloc is (task id, incarnation; None: any)."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT i.id, i.incarnation, a.id, j.name || '/' || a.index"

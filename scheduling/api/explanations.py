@@ -115,7 +115,7 @@ class ExpectedSerializer(serializers.Serializer[Any]):
     ahead = serializers.FloatField(help_text="Upper bound: the tasks that compete for the same machines.")
 
 
-class ToldSerializer(serializers.Serializer[Any]):
+class SentencesSerializer(serializers.Serializer[Any]):
     """The verdict in words."""
 
     summary = serializers.CharField()
@@ -142,7 +142,7 @@ class PendingClassSerializer(serializers.Serializer[Any]):
     reclamation = ReclamationSerializer()
     expected = ExpectedSerializer(allow_null=True)
     shapes = ConformingSerializer(allow_null=True)
-    told = ToldSerializer()
+    told = SentencesSerializer()
 
 
 class PartySerializer(serializers.Serializer[Any]):

@@ -1,4 +1,4 @@
-"""The brakes of a cell (`scheduling.policy.brakes`) as rows: asked by whoever would disturb much, settled by the
+"""The brakes of a cell (`scheduling.policy.brakes`) as rows: consulted before large disturbances, settled by the
 master, and released or kept by an SRE.
 
     master, each second ─► lost_allowance ─► so many tasks may leave vanished machines now ─► lost_spend
@@ -271,5 +271,7 @@ def _turn(entry: JournalEntry, brake: Brake, state: BrakeState, *, wanted: int, 
     brake.state, brake.wanted, brake.detail = state.value, wanted, detail
     brake.save()
     entry.append(events.BrakeSet(brake=brake.kind, state=state.value, wanted=wanted, detail=detail))
-    tell = log.error if state is BrakeState.HELD else log.warning
-    tell("brake", cell_id=entry.cell_id, brake=brake.kind, state=state.value, wanted=wanted, detail=detail)
+    log_line = log.error if state is BrakeState.HELD else log.warning
+    log_line(
+        "brake", cell_id=entry.cell_id, brake=brake.kind, state=state.value, wanted=wanted, detail=detail
+    )

@@ -1,9 +1,9 @@
 """One authority takes the place of another, and no machine is shut out.
 
-    stage ─► machines are told to trust both, at their next welcome ─► switch ─► the link shows the new one's
+    stage ─► machines trust both from their next welcome on ─► switch ─► the link shows the new one's
                                                                           └─► retire ─► the old one is trusted no more
 
-Machines dial anew at least as often as their secrets are replaced, so within a day and a bit all have heard. Join
+Machines connect again at least as often as their secrets are replaced, so within a day and a bit all have heard. Join
 tokens made before the switch name the old authority: they end with it.
 """
 
@@ -91,7 +91,8 @@ def stage(*, principal: Principal, certificate: Path | None = None, key: Path | 
 def switch(*, principal: Principal, leave_behind: bool = False) -> str:
     """Let the staged authority sign from now on; both are trusted until `retire`. Returns its fingerprint.
 
-    `leave_behind`: also while there are machines that were not told, which have to join again then. Raises `Conflict`.
+    `leave_behind`: switch although some machines do not trust the new authority yet; these have to join again. Raises
+    `Conflict`.
     """
     require(principal, Action.PLATFORM_ADMIN)
     home = ensure_authority().parent

@@ -43,7 +43,9 @@ def principal_of_identity(token: str, *, request_id: str = "") -> Principal:
 
 
 def _levels(claims: TaskClaims) -> tuple[str, str]:
-    """What the job asks for, and the most that its tenant allows. Raises `BadIdentity` for who runs no more."""
+    """Return the level that the job asks for, and the highest that its tenant allows. Raise `BadIdentity` for a task
+    that no longer runs.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT t.incarnation, t.state, coalesce(s.spec->>'api', 'none'), o.task_api"

@@ -28,7 +28,7 @@ from scheduling.models.machines import REMOVED
 from scheduling.policy import cell_settings
 from scheduling.spec.job_spec import JobSpecification
 
-# Of a job whose tasks differ, the first so many kinds are told of.
+# Of a job whose tasks differ, only the first kinds are described.
 KINDS = 3
 
 

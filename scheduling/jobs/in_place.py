@@ -92,7 +92,7 @@ class InPlaceCapacity:
         ):
             return False
         if row["spec_version"] in self._raised:
-            # Its limit counts since the job's priority changed; whoever moves away makes room for the next.
+            # Its limit counts since the job's priority changed; a task that moves away frees capacity for the next.
             left = self._by_limit[row["machine_id"]]
             if min(left) < 0:
                 self._by_limit[row["machine_id"]] = [

@@ -212,7 +212,7 @@ def job_kill(
     while True:
         with journal.write(job.cell_id, principal) as entry:
             alloc_sets.check_kill(job, indexes)
-            # Who lives is asked under the lock: an update may add tasks until it has ended.
+            # Live tasks are read under the lock, because an update may add tasks until it has ended.
             living = list(tasks.order_by("id").values_list("id", flat=True)[: journal.CHUNK])
             if indexes is None:
                 updates.update_close(entry, job.id, "the job is being killed")

@@ -24,7 +24,7 @@ def jobs_create(
     items: Sequence[Item],
     bands: Sequence[Band],
 ) -> None:
-    # Alloc sets first: whoever is inside points to their ids.
+    # Alloc sets first: jobs inside refer to their ids.
     for part in ([i for i in items if i.inside is None], [i for i in items if i.inside is not None]):
         rows = [_row(entry, principal, cell, item, bands) for item in part]
         copy_rows.rows(Job, rows)

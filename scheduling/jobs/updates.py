@@ -4,7 +4,7 @@
                                                                           ▲
                                               the master, after any news ─┘
 
-An `Update` row is a promise that survives everything: whoever comes along does the next part of it under the
+An `Update` row survives every failure: the next process that looks at it does the next part under the
 cell's lock. Tasks that are not up, and changes in place, follow at once; of those that are up, no more than
 `max_down` are restarted before the others are up again.
 """
@@ -242,7 +242,7 @@ def _check_fixed(job: Job, job_spec: spec.JobSpecification) -> None:
 def _check_privileges(
     principal: Principal, job: Job, job_spec: spec.JobSpecification, current: JobSpec
 ) -> None:
-    """The spec in force is read only for who lacks what the new one asks for."""
+    """Read the current spec only if the tenant lacks what the new one asks for."""
     if privilege_refusal(principal, job.cell.name, job_spec) is None:
         return
     before = parser.load(current.spec, extra=tuple(job.cell.extra_resources))

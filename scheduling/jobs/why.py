@@ -15,7 +15,7 @@ from django.db.models import Count
 from quota.vocabulary.permissions import Action, Principal, may
 from quota.vocabulary.resources import DISK, describe, format_number
 from scheduling.core.explaining import wording
-from scheduling.core.explaining.health_wording import exit_words, tell_crash, tell_troubles
+from scheduling.core.explaining.health_wording import exit_words, format_crash, format_troubles
 from scheduling.core.explaining.wording import ENGLISH, Words
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.reasons import Why
@@ -30,7 +30,7 @@ from scheduling.tasks.receipts import PlacementReceipt, Preempted
 LONGEST_CHAIN = 8
 # How far back the newest placement and the newest preemption are looked for.
 _LATELY = 20
-# So many tasks that crash are told one by one.
+# Crashing tasks up to this number are listed one by one.
 _MOST_CRASHES = 5
 _TELLING = ("task.placed", "task.evicted", "task.ended", "task.revived")
 
@@ -63,13 +63,13 @@ def job_sentences(job: Job) -> list[str]:
     """In short, troubles first. The queries of `with_health`, where the job does not carry its health yet."""
     if job.state == JobState.DEAD:
         return [f"Job {job.name} has ended: {job.outcome}."]
-    told = _troubles_told(job) + _counts_told(job)
+    told = _trouble_sentences(job) + _count_sentences(job)
     if job.tasks_pending:
         whys = _whys(job)
         told += [_format_verdict(why, job).head for why in whys]
         if not whys:
             told.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
-    return told + _starting_told(job)
+    return told + _starting_sentences(job)
 
 
 def explain_job(job: Job, principal: Principal) -> Explanation:
@@ -80,16 +80,16 @@ def explain_job(job: Job, principal: Principal) -> Explanation:
         whys: list[Why] = []
     else:
         whys = _whys(job) if job.tasks_pending else []
-        told = _troubles_told(job)
+        told = _trouble_sentences(job)
         crashes = crashing_tasks(job) if job.health.troubles.crashing else []  # type: ignore[attr-defined]
-        told += crashes_told(crashes)
-        told += _counts_told(job)
+        told += crash_sentences(crashes)
+        told += _count_sentences(job)
     names = _nearest_hosts(whys)
-    told += _whys_told(whys, job, principal, names)
+    told += _why_sentences(whys, job, principal, names)
     if job.tasks_pending and not whys:
         told.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
     if job.state != JobState.DEAD:
-        told += _starting_told(job)
+        told += _starting_sentences(job)
     ends = (
         Task.objects.filter(job=job, state=TaskState.DEAD.value)
         .order_by()
@@ -122,20 +122,20 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
     if task.state == TaskState.PENDING:
         whys = _whys(job)
         names = _nearest_hosts(whys)
-        told = _whys_told(whys, job, principal, names)
+        told = _why_sentences(whys, job, principal, names)
         told = told or [f"{name} waits for the next pass of the scheduler."]
     elif task.state == TaskState.RUNNING:
         placement = found.placement if lately and lately[0].kind == "task.placed" else None
-        told = [_running(name, task), *(placement_told(placement) if placement is not None else ())]
+        told = [_running(name, task), *(placement_sentences(placement) if placement is not None else ())]
     else:
         told = [f"{name} is dead: {task.outcome}{f', {task.detail}' if task.detail else ''}."]
     crashes = _crash_of(job, task)
-    told = crashes_told(crashes) + told
+    told = crash_sentences(crashes) + told
     if found.preempted is not None:
-        told.append(preempted_told(found.preempted))
-    if ended := _exit_told(task):
+        told.append(preempted_sentence(found.preempted))
+    if ended := _exit_sentence(task):
         told.append(ended)
-    told += [_step_told(event) for event in chain[1:]]
+    told += [_step_sentence(event) for event in chain[1:]]
     documents = [document(why, job, principal, names) for why in whys]
     return Explanation(
         task.state, told, documents, _revision(job, whys), placement, found.preempted, chain, crashes=crashes
@@ -171,7 +171,7 @@ def redacted(why: Why, sees: Callable[[str], bool]) -> Why:
     return msgspec.structs.replace(why, ahead_of=ahead_of)
 
 
-def placement_told(placement: PlacementReceipt) -> list[str]:
+def placement_sentences(placement: PlacementReceipt) -> list[str]:
     """Why this machine, whom it preempted, and what else was considered."""
     told = []
     if placement.score:
@@ -193,16 +193,16 @@ def placement_told(placement: PlacementReceipt) -> list[str]:
     return told
 
 
-def preempted_told(preempted: Preempted) -> str:
+def preempted_sentence(preempted: Preempted) -> str:
     when = f"{preempted.time:%Y-%m-%d %H:%M:%S} UTC, revision {preempted.revision}"
     by = f" by {preempted.by}" if preempted.by is not None else ""
     return f"It was preempted on {preempted.machine}{by} ({when})."
 
 
-def crashes_told(tasks: Sequence[Task], words: Words = ENGLISH) -> list[str]:
+def crash_sentences(tasks: Sequence[Task], words: Words = ENGLISH) -> list[str]:
     """One sentence per task that keeps crashing, for the first few of them."""
     told = [
-        tell_crash(
+        format_crash(
             task.index,
             machine=task.machine.hostname if task.machine is not None else "",
             restarts=task.restarts,
@@ -221,11 +221,11 @@ def _crash_of(job: Job, task: Task) -> list[Task]:
     return crashing_tasks(job, index=task.index)
 
 
-def _troubles_told(job: Job) -> list[str]:
-    return tell_troubles(health_of(job).troubles, living=job.tasks_total - job.tasks_dead)
+def _trouble_sentences(job: Job) -> list[str]:
+    return format_troubles(health_of(job).troubles, living=job.tasks_total - job.tasks_dead)
 
 
-def _whys_told(whys: list[Why], job: Job, principal: Principal, names: Mapping[int, str]) -> list[str]:
+def _why_sentences(whys: list[Why], job: Job, principal: Principal, names: Mapping[int, str]) -> list[str]:
     told = []
     for why in whys:
         words = _format_verdict(redacted(why, _sees(principal, job)), job, names)
@@ -248,7 +248,7 @@ def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
     return receipts.hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
 
 
-def _counts_told(job: Job) -> list[str]:
+def _count_sentences(job: Job) -> list[str]:
     living = job.tasks_total - job.tasks_dead
     told = [f"{job.tasks_up} of {living} tasks are up."]
     if job.open_updates:  # type: ignore[attr-defined]
@@ -260,7 +260,7 @@ def _counts_told(job: Job) -> list[str]:
     return told
 
 
-def _starting_told(job: Job) -> list[str]:
+def _starting_sentences(job: Job) -> list[str]:
     starting = job.tasks_running - job.tasks_up
     return [f"{starting} tasks have a machine and are not up yet."] if starting else []
 
@@ -290,7 +290,7 @@ def _running(name: str, task: Task) -> str:
     return f"{there} and is {task.phase}, health {task.health or 'unknown'}."
 
 
-def _exit_told(task: Task) -> str:
+def _exit_sentence(task: Task) -> str:
     if not task.exit:
         return ""
     ended = task.exit
@@ -303,7 +303,7 @@ def _exit_told(task: Task) -> str:
     return f"Its processes last ended with status {ended['status']} ({cause}{detail})."
 
 
-def _step_told(event: Event) -> str:
+def _step_sentence(event: Event) -> str:
     what = next(
         (str(event.data[key]) for key in ("detail", "reason", "cause", "state") if event.data.get(key)), ""
     )

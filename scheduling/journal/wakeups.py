@@ -26,7 +26,7 @@ _sender: Sender | None = None
 
 
 def client() -> redis.Redis:
-    """This process' connection pool to Redis, for whoever needs the answer."""
+    """Return a client of this process's connection pool to Redis."""
     global _client
     if _client is None:
         _client = redis.Redis.from_url(

@@ -167,7 +167,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
     }
     live = contact.heard_within(
         cell.id,
-        # Whose secret is void can't be connected: only a late heartbeat may still tell of it.
+        # A machine with a void secret cannot be connected: only a late heartbeat may still name it.
         [machine.id for machine in known.values() if machine.state != REMOVED and machine.secret_digest],
     )
     draining = set(
@@ -194,7 +194,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
         machine.secret_digest, machine.next_digest = secret_digest(key), ""
         machine.secret_at, machine.rotation_asked = entry.time, False
         machine.state_since = entry.time
-        machine.session += 1  # whoever is connected with the old secret is superseded
+        machine.session += 1  # a connection with the old secret is superseded
         machines.append(machine)
     # One statement for the new ones, whose ids it brings back; the known ones are few.
     Machine.objects.bulk_create(new)

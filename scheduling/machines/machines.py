@@ -39,7 +39,7 @@ from scheduling.tasks import counters, departures, transitions
 from scheduling.tasks.changes import Eviction
 
 UP, DRAINING, DOWN = MachineStatus.UP.value, MachineStatus.DRAINING.value, MachineStatus.DOWN.value
-# The longest that a drain may be told to take.
+# Longest deadline of a drain.
 MAX_DEADLINE_S = 30 * 86_400.0
 
 
@@ -148,7 +148,7 @@ def machines_drain(
     """Empty machines of a cell, at the cell's rate and within their jobs' budgets, which all of them share.
 
     `deadline_s`: seconds from now by which they should be empty; with `break_budgets`, what is left then leaves
-    whatever its job's budget says. Draining anew changes these. A machine that is down drains on when it comes back.
+    whatever its job's budget says. Another drain changes these. A machine that is down drains on when it comes back.
     Returns those that drain now and did not, or did otherwise. Raises `Rejected` naming the field; `confirm`, with
     their number, when more of the cell's tasks would leave than `confirm_share`. Locks: cell, then machines by id.
     """
@@ -180,7 +180,7 @@ def machines_drain(
                 machine_id=row.id, state=DRAINING, reason=reason, break_budgets=break_budgets,
                 deadline=deadline.timestamp() if deadline is not None else 0.0,
             )  # fmt: skip
-            _tell_wish(entry, row, state)
+            _announce_wish(entry, row, state)
             changed.append(row)
         if changed:
             _set_rows(entry, [row.id for row in changed if row.state != DOWN], DRAINING, reason)
@@ -195,14 +195,14 @@ def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "")
         must_be_there(row)
         ended, _ = Drain.objects.filter(machine=row).delete()
         if ended or row.state == DRAINING:
-            _tell_wish(entry, row, events.MachineState(machine_id=row.id, state=UP, reason=reason))
+            _announce_wish(entry, row, events.MachineState(machine_id=row.id, state=UP, reason=reason))
             if row.state != DOWN:
                 _set_rows(entry, [row.id], UP, reason)
     machine.refresh_from_db()
     return machine
 
 
-def _tell_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
+def _announce_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
     """What an SRE wants of a machine. One that is down stays down."""
     entry.append(state)
     if row.state == DOWN:

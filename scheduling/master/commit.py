@@ -42,7 +42,7 @@ _URGENT, _MANY = 100, 500
 class CommitOutcome:
     """`applied` and `refused` together are the plan's assignments.
 
-    `records`: what was written here, by revision, so that whoever follows the journal need not read it again.
+    `records`: what was written here, by revision, so that followers of the journal need not read it again.
     """
 
     applied: list[Assignment] = field(default_factory=list)
@@ -243,7 +243,7 @@ def _apply(entry: journal.JournalEntry, assignments: Sequence[Assignment]) -> li
                     task_id=victim,
                     incarnation=there[victim][1],
                     cause=EvictionCause.PREEMPTION.value,
-                    detail="preempted by a more urgent task",  # whose it is, `why` tells whoever may know
+                    detail="preempted by a more urgent task",  # `why` names it to callers that may see it
                     preemptor=task_id(assignment.job_id, assignment.index),
                 )
                 for victim, assignment in claims.items()

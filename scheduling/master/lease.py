@@ -1,4 +1,4 @@
-"""Who runs a scheduler of a cell now (§3.1): a row with holder, epoch and expiry on the database's clock.
+"""The lease of a scheduler of a cell (§3.1): a row with holder, epoch and expiry on the database's clock.
 
 A lease saves work; it is not what keeps two masters safe – `scheduling.master.commit` is. Its epoch goes out with every
 desired state, so that a Borglet refuses what an older master still says.
@@ -26,7 +26,7 @@ TTL_S = 6.0
 # A master that does not finish a load or a pass within this time loses its lease, so that another one can try.
 STUCK_AFTER_S = 300.0
 
-# One holder a process: a process started anew takes over as somebody else, with a new epoch.
+# One holder per process: a restarted process takes over as another holder, with a new epoch.
 HOLDER = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 

@@ -57,7 +57,7 @@ HOUSEKEEPING_EVERY_S = 1.0
 # While classes that were left over have not been examined, passes come at least this often, and examine so many.
 EXPLAIN_EVERY_S = 0.2
 IDLE_CLASSES = 32
-# Tasks placed by one pass: whoever comes meanwhile, however urgent, waits for that pass and its commit.
+# Tasks placed by one pass. Tasks that arrive meanwhile, however urgent, wait for that pass and its commit.
 PLACED_AT_ONCE = 2_500
 _AWAY_S = 1.0
 # A warm state that was not advanced for this long is loaded again: reading rows is then faster than the journal.
@@ -315,7 +315,7 @@ class Master:
         else:
             done = self._decide(state, policy)
         if done is None:
-            return  # nothing pending is this scheduler's, or the state has to be read anew
+            return  # nothing pending is this scheduler's, or the state has to be read again
         plan, outcome, one = done
         self._own = outcome.records
         verdicts.store(self.cell_id, plan, book=self._book, now=time.monotonic())

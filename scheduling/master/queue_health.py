@@ -1,4 +1,4 @@
-"""Who waits, and for how long: starvation made visible, by priority (§2.5)."""
+"""Pending tasks and their waiting times by priority, to show starvation (§2.5)."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Reclaimer:
         )
         self._plan(state, found)
         short = self._relieve(state, found, samples.demand, bands, settings.shortage_at)
-        self._tell(state, found, samples.demand, settings, now, short)
+        self._publish(state, found, samples.demand, settings, now, short)
 
     def _samples(self, settings: CellSettings) -> tuple[Samples, float]:
         """Fresh ones, and Redis' time. None at all while Redis is away: everything is held."""
@@ -174,7 +174,9 @@ class Reclaimer:
         bands: tuple[Band, ...],
         share: float,
     ) -> int:
-        """Evict whoever must leave (DESIGN §7). Those already told to leave don't count. Returns machines short."""
+        """Evict the tasks that must leave, tasks that are already leaving excepted. Return the machines that are
+        short.
+        """
         if share == 0:
             return 0
         tasks, machines = state.tasks, state.machines
@@ -206,7 +208,7 @@ class Reclaimer:
                 int(occupants.task_id[victim.position]),
                 int(tasks.incarnation[slots[victim.position]]),
                 EvictionCause.OUT_OF_RESOURCES.value,
-                detail=_told(state, shortage, victim, occupants),
+                detail=_format_shortage(state, shortage, victim, occupants),
                 avoid=True,
             )
             for shortage in short
@@ -243,7 +245,7 @@ class Reclaimer:
 
     # --- for people
 
-    def _tell(
+    def _publish(
         self,
         state: CellState,
         found: Reservations,
@@ -270,9 +272,9 @@ class Reclaimer:
             usage=_sums(demand, but=demand[unknown]),
         )
         try:
-            utilisation.tell(self.cell_id, figures)
+            utilisation.publish(self.cell_id, figures)
         except redis.RedisError as error:
-            log.warning("figures of reclamation not told", cell_id=self.cell_id, error=str(error))
+            log.warning("figures of reclamation were not published", cell_id=self.cell_id, error=str(error))
 
 
 def jobs_without_reclamation(cell_id: int) -> list[int]:
@@ -295,7 +297,9 @@ def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -
     return {NAMES[kind]: int(total[kind]) for kind in KINDS}
 
 
-def _told(state: CellState, shortage: MachineShortage, victim: ShortageVictim, occupants: Occupants) -> str:
+def _format_shortage(
+    state: CellState, shortage: MachineShortage, victim: ShortageVictim, occupants: Occupants
+) -> str:
     resource = shortage.resource
 
     def amount(value: Any) -> str:

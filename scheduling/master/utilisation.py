@@ -1,4 +1,4 @@
-"""What a cell has, has promised, expects to be used, and uses: in Redis, told by whoever looks (`reclamation`).
+"""Capacity, limits, reservations and usage of a cell, in Redis, published by reclamation.
 
 borg:reclaim:<cell>   JSON of `UtilisationFigures`, gone by itself a minute after the last look
 """
@@ -38,7 +38,7 @@ class UtilisationFigures(msgspec.Struct, frozen=True):
         return 1 - self.reservation[resource] / limit if limit else 0.0
 
 
-def tell(cell_id: int, figures: UtilisationFigures) -> None:
+def publish(cell_id: int, figures: UtilisationFigures) -> None:
     """Raises `redis.RedisError`."""
     wakeups.client().set(_key(cell_id), msgspec.json.encode(figures), ex=_KEEP_S)
 

@@ -161,7 +161,7 @@ def _allocs(cell_id: int) -> list[str]:
             [cell_id],
         )
         wrong += [
-            f"job {name} lives in {outer}, which is no live alloc set" for name, outer in cursor.fetchall()
+            f"job {name} lives in {outer}, which is not a live alloc set" for name, outer in cursor.fetchall()
         ]
     return wrong
 

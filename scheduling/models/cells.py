@@ -41,7 +41,7 @@ class Cell(models.Model):
 
 
 class Lease(models.Model):
-    """Who runs a scheduler of the cell now (§3.1). Time is the database's clock.
+    """The lease of a scheduler of the cell (§3.1). Times are from the database's clock.
 
     Losing it costs work, never safety: every commit is re-checked under the cell's lock.
     """

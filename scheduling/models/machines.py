@@ -16,7 +16,7 @@ REMOVED = "removed"
 
 
 class Machine(models.Model):
-    """One machine and its Borglet. When it was last heard of is no column: that lives in Redis.
+    """One machine and its Borglet. The time of its last report is in Redis, not in a column.
 
     `session`: of the Borglet's newest connection; what an older one says is ignored.
     `secret_digest`: of the secret it dials in with. `next_digest`: of the one it will use next; both open the link
@@ -76,7 +76,8 @@ class Machine(models.Model):
 
 
 class Drain(models.Model):
-    """A machine that is to be empty. It outlives the machine's going down and joining anew; ends when it is undrained.
+    """A machine that is to be empty. It outlives failures and joins of the machine, and ends when the machine is
+    undrained.
 
     `tasks`: how many ran there when it began. `break_budgets`: past the deadline, tasks leave whatever their jobs'
     budgets say.

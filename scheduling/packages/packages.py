@@ -83,7 +83,7 @@ def package_upload(
     owner = _owner(principal, cell, tenant)
     _check_names(name, tag, digest, format)
     allowed = may_upload(principal=principal, cell=cell, tenant=tenant)
-    with _store_told() as store, Draft(store, most_bytes=allowed.most) as draft:
+    with _reachable_store() as store, Draft(store, most_bytes=allowed.most) as draft:
         draft.take(stream)
         draft.check(format=format, digest=digest)
         if draft.size_bytes > allowed.left and not _known(cell, owner, name, draft.digest):
@@ -220,15 +220,17 @@ def _over_quota(tenant: str, size: int, left: int) -> Rejected:
 
 
 def lock_store(cell: Cell, *, exclusive: bool) -> None:
-    """Until the end of the transaction. Who uploads shares the cell's store; the sweep has it alone."""
+    """Lock the cell's store until the end of the transaction. Uploads share the lock; the sweep holds it
+    exclusively.
+    """
     function = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {function}(%s, %s)", [_LOCK, cell.pk])
 
 
 @contextmanager
-def _store_told() -> Iterator[ArchiveStore]:
-    """The store, its troubles as refusals."""
+def _reachable_store() -> Iterator[ArchiveStore]:
+    """Yield the package store. An unreachable store becomes a `Rejected`."""
     try:
         yield the_store()
     except StoreAway as error:

@@ -4,7 +4,7 @@
     stops   tasks that we stop ourselves (preemption, drains, …): at once ─► not before an SRE's word
 
 A partition looks like many dead machines (§4), and a bug in a scheduler like a wish. What a person asks for – a kill,
-an update of a job – is no business of these: it has confirmations of its own.
+an update of a job – is not limited here: it has its own confirmations.
 """
 
 from __future__ import annotations

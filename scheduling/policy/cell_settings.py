@@ -22,7 +22,7 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """How machines are scored (§3.2): hybrid, best-fit or e-pvm."""
 
     schedulers: str = "one"
-    """Who places (§3.4): one scheduler, or by-workload: one for services, one for batch, at the same time."""
+    """Schedulers of the cell (§3.4): `one`, or `by-workload`: one for services and one for batch, at the same time."""
 
     batch_in_prod_by_reservation: bool = False
     """Footnote 4 of §5.5: batch tasks in prod bands may be placed in reclaimed resources."""
@@ -62,7 +62,7 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     always 500, within five minutes; what goes beyond waits for an SRE."""
 
     confirm_share: float = 0.2
-    """Who kills, or drains, more than this share of the cell's running tasks at once (and more than 500), has to
+    """A person who kills or drains more than this share of the cell's running tasks at once (and more than 500) has to
     confirm the number."""
 
     drain_per_s: float = 50.0

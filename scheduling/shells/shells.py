@@ -181,7 +181,7 @@ def shell_close(
     typed: int | None = None,
     printed: int | None = None,
 ) -> bool:
-    """Journalled once, whoever comes first. Locks: the cell's row, then the session's."""
+    """Journal the end once, for the first caller. Locks: the cell's row, then the session's."""
     row = ShellSession.objects.filter(pk=session).first()
     if row is None or row.state == ShellSession.CLOSED:
         return False

@@ -3,7 +3,7 @@
     portal ── in ──► shard ── WebSocket /shell ──► Borglet ── terminal
            ◄─ out ──       ◄───────────────────────
 
-Who sends keeps to the window of what the far end consumed (`borglet.messages`); who doesn't is cut off here. What was
+The sender keeps to the window of what the far end consumed (`borglet.messages`); who doesn't is cut off here. What was
 passed on is deleted at once, and a stream that nobody touches is gone after `_TTL_S`.
 """
 
@@ -37,7 +37,7 @@ from scheduling.shells.shells import shell_connected, shell_grant
 
 log = structlog.get_logger(__name__)
 
-# A window of the smallest frames, one more for each in flight that is no data, and some room.
+# A window of the smallest frames, one more for each control frame in flight, and some reserve.
 MAX_WAITING = SHELL_WINDOW_BYTES // SHELL_LEAST_COST * 2 + 256
 TAKE_S = 5.0
 _AT_ONCE = 32

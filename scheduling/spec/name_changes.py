@@ -1,4 +1,4 @@
-"""What a change of a job means for who asks for it by name (§2.6), in sentences for plans. Pure."""
+"""The effect of a job's change on clients that find it by name (§2.6), as sentences for plans. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from scheduling.spec.job_spec import JobSpecification
 from scheduling.spec.schema import SERVICE_LABEL, Names
 
-MOST_RANGES = 5  # of weights that are told one by one
+MOST_RANGES = 5  # of weights that are listed one by one
 
 
 def format_name_changes(
@@ -55,7 +55,7 @@ def _weights(old: JobSpecification | None, new: JobSpecification) -> Iterator[st
 def _changed(
     old: JobSpecification | None, new: JobSpecification
 ) -> Iterator[tuple[int, int, int | None, int]]:
-    """`(first, last, before, after)` in order, neighbours joined. New tasks have no weight before, and are told of
+    """Yield `(first, last, before, after)` in order, neighbours joined. New tasks have no weight before, and are listed
     when theirs is not 1."""
     run: tuple[int, int, int | None, int] | None = None
     for first, last, before, after in _pieces(old, new):

@@ -56,10 +56,10 @@ def parse(text: str) -> Reference:
     """Raises `ValueError` that says what is wrong and the cure."""
     name, *rest = text.split("@")
     if not is_name(name):
-        raise ValueError(f"{text[:100]!r}: {name[:80]!r} is no name of a package; {NAME_CURE}")
+        raise ValueError(f"{text[:100]!r}: {name[:80]!r} is not the name of a package; {NAME_CURE}")
     digest = rest.pop() if rest and rest[-1].startswith("sha256:") else ""
     if digest and not is_digest(digest):
-        raise ValueError(f"{text[:100]!r}: {digest[:80]!r} is no digest; {DIGEST_CURE}")
+        raise ValueError(f"{text[:100]!r}: {digest[:80]!r} is not a digest; {DIGEST_CURE}")
     if len(rest) > 1 or (rest and not is_tag(rest[0])):
         raise ValueError(
             f"{text[:100]!r} names no package; write name, name@tag or name@sha256:…; in tags {TAG_CURE}"

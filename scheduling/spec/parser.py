@@ -72,7 +72,7 @@ def load(
     stored: Mapping[str, Any], *, extra: Sequence[str] = (), packages: Mapping[str, Any] | None = None
 ) -> JobSpecification:
     """A spec as `to_json` wrote it, whatever bands and limits hold now. `packages`: what is stored beside it of those
-    that it names, for who asks what its tasks require."""
+    that it names, so that the requirements of its tasks can be computed."""
     spec = parse(stored, limits=CellLimits(bands=None, extra=extra))
     return with_sizes(spec, packages) if packages else spec
 
@@ -84,7 +84,7 @@ def with_sizes(spec: JobSpecification, packages: Mapping[str, Any]) -> JobSpecif
 
 
 def decode(data: bytes | Mapping[str, Any]) -> Any:
-    """What a job file holds, unchecked. Raises `Rejected("invalid-spec")` for what is no JSON, and for
+    """What a job file holds, unchecked. Raise `Rejected("invalid-spec")` for text that is not JSON, and for
     JSON that is too long or nested too deeply."""
     if not isinstance(data, bytes | bytearray):
         return data
@@ -209,7 +209,7 @@ def _read_urgency(file: JobFile, problems: Problems, bands: Sequence[Band] | Non
         named = [band for band in known if band.name == priority]
         if not named:
             names = ", ".join(band.name for band in known)
-            problems.add("priority", f"{priority!r} is no band; give a number or one of {names}")
+            problems.add("priority", f"{priority!r} is not a band; give a number or one of {names}")
             return FREE_PRIORITY, False
         priority = named[0].low
     try:
@@ -231,10 +231,11 @@ def _check_labels(labels: dict[str, Any], problems: Problems, *, stored: bool) -
     for key, value in labels.items():
         if not _LABEL_KEY.fullmatch(key):
             problems.add(
-                f"labels.{key}", "is no name of a label; use letters, digits, '.', '_', '/', '-', at most 128"
+                f"labels.{key}",
+                "is not the name of a label; use letters, digits, '.', '_', '/', '-', at most 128",
             )
         if not isinstance(value, str):
-            problems.add(f"labels.{key}", f"{value!r} is no text; put it between quotes")
+            problems.add(f"labels.{key}", f"{value!r} is not text; put it between quotes")
         else:
             problems.text(f"labels.{key}", value, 255)
             if key == SERVICE_LABEL and not stored:  # a name in DNS since services have them
@@ -253,7 +254,7 @@ def _read_overrides(
         path = f"overrides.{key}"
         span = _RANGE.fullmatch(key)
         if span is None:
-            problems.add(path, "is no index; write '3', or '0-9' for ten tasks")
+            problems.add(path, "is not an index; write '3', or '0-9' for ten tasks")
             continue
         first, last = int(span[1]), int(span[2] or span[1])
         if not first <= last < file.tasks:

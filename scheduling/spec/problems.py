@@ -39,7 +39,7 @@ class Problems:
 
     def label(self, path: str, value: str) -> None:
         if not DNS_LABEL.fullmatch(value):
-            self.add(path, f"{value!r} is no DNS label; {LABEL_CURE}")
+            self.add(path, f"{value!r} is not a DNS label; {LABEL_CURE}")
 
 
 MOST_SHAPES = 20  # wrong shapes of one file that are named

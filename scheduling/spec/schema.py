@@ -59,7 +59,7 @@ class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many tasks of the job may share a machine, a rack, a power domain; 0 is no bound."""
+    """Most tasks of the job per machine, rack and power domain; 0: no limit."""
 
     max_per_machine: int = 0
     max_per_rack: int = 0

@@ -210,12 +210,15 @@ def read_task(
         told = f"{file.working_dir!r} climbs out with '..'; give a path without it"
         problems.add(f"{path}.working_dir", told)
     if file.user and not _USER.fullmatch(file.user):
-        problems.add(f"{path}.user", f"{file.user!r} is no user name; leave it out to run as the cell's own")
+        problems.add(
+            f"{path}.user",
+            f"{file.user!r} is not a user name; leave it out to run as the cell's default user",
+        )
     if len(file.packages) > MAX_PACKAGES:
         problems.add(f"{path}.packages", f"{len(file.packages)} packages; at most {MAX_PACKAGES}")
     for number, package in enumerate(file.packages):
         if not _PACKAGE.fullmatch(package):
-            told = f"{package!r} is no package: write NAME, NAME@TAG or NAME@sha256:…"
+            told = f"{package!r} is not a package: write NAME, NAME@TAG or NAME@sha256:…"
             problems.add(f"{path}.packages[{number}]", told)
     limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
     _check_place(file, limit, problems, path)
@@ -266,9 +269,11 @@ def _check_env(env: dict[str, Any], problems: Problems, path: str, *, stored: bo
     size = 0
     for name, value in env.items():
         if not _ENV_NAME.fullmatch(name):
-            problems.add(f"{path}.{name}", "is no name of a variable; use letters, digits and underscores")
+            problems.add(
+                f"{path}.{name}", "is not the name of a variable; use letters, digits and underscores"
+            )
         if not isinstance(value, str):
-            problems.add(f"{path}.{name}", f"{value!r} is no text; put it between quotes")
+            problems.add(f"{path}.{name}", f"{value!r} is not text; put it between quotes")
             continue
         if MASK in value and not stored:
             told = (
@@ -289,12 +294,12 @@ def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: Tas
     for name, value in flags.items():
         if not _FLAG.fullmatch(name):
             cure = "use letters, digits, '-', '_' and '.', a letter first, and leave the dashes before it out"
-            problems.add(f"{path}.{name}", f"{name!r} is no name of a flag; {cure}")
+            problems.add(f"{path}.{name}", f"{name!r} is not the name of a flag; {cure}")
         if isinstance(value, str | bool | int | float):
             problems.text(f"{path}.{name}", str(value), MAX_ENV_BYTES)
         else:
             problems.add(
-                f"{path}.{name}", f"{value!r} is no value of a flag; give text, a number, true or false"
+                f"{path}.{name}", f"{value!r} is not the value of a flag; give text, a number, true or false"
             )
 
 
@@ -326,7 +331,7 @@ def _check_ports(names: list[str], problems: Problems, path: str) -> tuple[str, 
     for number, name in enumerate(names):
         if not _PORT_NAME.fullmatch(name):
             cure = "use lower-case letters, digits and hyphens, a letter first, at most 15 characters"
-            problems.add(f"{path}[{number}]", f"{name!r} is no name of a port; {cure}")
+            problems.add(f"{path}[{number}]", f"{name!r} is not the name of a port; {cure}")
         elif name in names[:number]:
             problems.add(f"{path}[{number}]", f"{name!r} is named twice")
     return tuple(names)
@@ -412,7 +417,7 @@ def _read_health(
     if (file.http is None) == (not file.tcp):
         problems.add(path, "give either http with a path, such as '/', or tcp: true")
     if file.http is not None and not re.fullmatch(r"/[\x21-\x7e]{0,1023}", file.http):
-        problems.add(f"{path}.http", f"{file.http!r} is no path of a URL; it begins with '/'")
+        problems.add(f"{path}.http", f"{file.http!r} is not the path of a URL; it begins with '/'")
     port = file.port or (ports[0] if len(ports) == 1 else "")
     if port not in ports:
         declared = f"declared are {', '.join(ports)}" if ports else "no port is declared"

@@ -53,7 +53,7 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """pending or running -> dead. `how`: finished, failed or killed. `cause` is told to the Borglet."""
+    """pending or running -> dead. `how`: finished, failed or killed. `cause` is sent to the Borglet."""
 
     task_id: int
     how: str

@@ -24,7 +24,7 @@ from scheduling.tasks.counters import DEAD, PENDING, RUNNING, CounterChanges
 from scheduling.tasks.departures import depart
 
 # A restored database has forgotten incarnations that Borglets still run: those of a new history begin beyond them,
-# or a Borglet would take a task placed anew for one that it has (DESIGN §2.4).
+# or a Borglet would take a newly placed task for one that it has.
 INCARNATIONS_A_HISTORY = 1_000_000
 
 
@@ -86,7 +86,7 @@ def tasks_place(entry: JournalEntry, placements: Sequence[Placement]) -> list[Pl
 
 
 def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefore]:
-    """Send running tasks back to the queue; whoever lives in an alloc among them comes along, before it (§2.4).
+    """Return running tasks to the queue; tasks inside an alloc leave with it, before it (§2.4).
 
     Returns what the evicted ones were, those that came along included.
     """
@@ -97,7 +97,7 @@ def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[Task
 def _along(
     entry: JournalEntry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]
 ) -> list[Eviction]:
-    """Evictions of whoever lives in allocs that leave: for the reason that they leave for. What these leave on their
+    """Return evictions of the tasks inside allocs that leave, with the cause of the alloc. What these leave on their
     machines is kept for those among them that save it (§4)."""
     why = {identity: change for identity, _, change in leaving}
     inside = alloc_sets.inner_of([(identity, incarnation) for identity, incarnation, _ in leaving])

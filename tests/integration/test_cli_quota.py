@@ -85,7 +85,7 @@ def test_as_much_as_a_job_asks_for(ann, ubar) -> None:
         ((*SIZE, "--days", "0"), 2, "greater than or equal to 1"),
         ((*SIZE, "--until", "soon"), 2, "write a day like 2027-01-31"),
         ((*SIZE, "--until", "2020-01-01"), 2, "before it begins"),
-        (("--band", "production", "--cpu", "much", "--days", "1"), 1, "is no quantity of cpu"),
+        (("--band", "production", "--cpu", "much", "--days", "1"), 1, "is not a quantity of cpu"),
         (("--band", "loud", "--cpu", "1", "--days", "1"), 1, "loud"),
         ((*SIZE, "--days", "1", "--cell", "nowhere"), 1, "nowhere"),
         ((*SIZE, "--days", "1", "--tenant", "other"), 1, "other"),

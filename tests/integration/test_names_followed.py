@@ -15,7 +15,7 @@ from naming.api import placed, selectors
 from naming.api.changes import MOST_REVISIONS, members_changed_after
 from naming.table.names import JobName, ServiceName, TaskName
 from portal.live.hub import Hub, Viewer
-from portal.live.names import NamesHub, NamesTold, WatchedName
+from portal.live.names import NamesHub, NamesMessages, WatchedName
 from quota.vocabulary.permissions import system
 from scheduling.cells.cells import cell_new_history
 from scheduling.core.vocabulary import events
@@ -68,7 +68,7 @@ def follow(hub: Hub, job: Job, name: Any = JOB) -> tuple[WatchedName, Viewer]:
     return names, viewer
 
 
-def news(viewer: Viewer) -> list[NamesTold]:
+def news(viewer: Viewer) -> list[NamesMessages]:
     return [viewer.outbox.get_nowait()["names"] for _ in range(viewer.outbox.qsize())]
 
 

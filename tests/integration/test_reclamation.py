@@ -320,7 +320,7 @@ def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings
     wakeups.client().delete(f"borg:reclaim:{world.cell.pk}")
     assert "no measurement in the last minute" in sre.get(path).text
     sums = dict.fromkeys(("cpu", "ram", "disk"), 0)
-    utilisation.tell(
+    utilisation.publish(
         world.cell.pk,
         utilisation.UtilisationFigures(
             at=0.0, setting="medium", running=3, measured=2, short=1, capacity=sums | {"cpu": 8000},

@@ -1,7 +1,7 @@
 """The tree that an archive describes: first a plan in memory, then, entry by entry, what a sink writes of it.
 
 Where an entry lies is decided by the plan alone, which knows every link that came before; the sink never follows one.
-A link may point at what comes later, so that links are judged at the end, all together: whoever walks the finished
+A link may point at what comes later, so links are judged together at the end: a reader that walks the finished
 tree from inside, through whatever links, stays inside.
 """
 

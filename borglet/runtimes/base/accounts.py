@@ -1,5 +1,5 @@
-"""Whom tasks run as. A Borglet that is root must not make every job root: what it keeps, and what else this machine
-holds, is not for tasks to read.
+"""The user accounts that tasks run as. A Borglet that is root must not make every job root: what it keeps, and what
+else this machine holds, is not for tasks to read.
 
     the job file names a user ──► one of those the operator allows ──► its uid and groups
     it names none, oci ─────────► a number of the task's own (`own_uid`)
@@ -26,7 +26,7 @@ Account = tuple[int, int, list[int]]  # uid, gid, further groups
 
 
 def task_user(home: Path) -> str:
-    """Who runs tasks that name no user: a number for a Borglet that is root, else "": the Borglet's own user.
+    """Return the user of tasks that name none: a number if the Borglet is root, else "", the Borglet's own user.
 
     Also "" where another user can't be become (a namespace, a missing capability) or can't reach `home`.
     """

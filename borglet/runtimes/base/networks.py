@@ -4,7 +4,7 @@
 
 The bridge goes with the last task. Nothing is translated: the operator routes the network to this machine, and so every
 task has all ports of an address that is its own. The namespace is ours, not the engine's, so that it is there before
-the container and can be taken away whoever has died.
+the container and can be removed whichever process has died.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def choose_address(
 
 
 class FormerNetworks:
-    """The networks that tasks of a home may have left: each goes by the task's name alone, so that whoever meets its
-    end can take it away."""
+    """Networks that tasks of a home may have left. The name of a network is its task's name, so that any process that
+    meets its end can take it away."""
 
     def __init__(self, home: Path) -> None:
         self._ip = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin") or "ip"

@@ -38,7 +38,7 @@ _MAX_ETC_BYTES = 2**20
 
 class SharedRoot:
     """What tasks on the machine's /usr see as `/`: one directory for all of them, for forty small files and folders a
-    start are what takes longest on a busy disk. Made anew when what it was copied from has changed; tasks keep theirs.
+    start are what takes longest on a busy disk. Made again when its sources have changed; tasks keep theirs.
     """
 
     def __init__(self, folder: Path, machine: Path = Path("/")) -> None:

@@ -4,7 +4,8 @@
                ── exec --detach ─► the task's program, inside                        (a child of the supervisor)
 
 The engine is gone when both run; the supervisor, a subreaper, is then parent of both, and learns from the kernel how
-the program ended. Control groups are ours: the engine is told to touch none. Imports little, for the supervisor's sake.
+the program ended. Control groups are ours: the engine is configured to change none. Imports little, for the
+supervisor's sake.
 """
 
 from __future__ import annotations
@@ -146,7 +147,9 @@ def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) ->
 
 def hide_hybrid_groups() -> None:
     """Where version 2 of control groups is mounted beside version 1 and has a controller, crun opens no container,
-    though it is told to manage none. In a mount namespace of this process that mount is taken away. Raises OSError."""
+    although it is configured to manage none. In a mount namespace of this process that mount is taken away. Raises
+    OSError.
+    """
     try:
         with open(os.path.join(_HYBRID, "cgroup.controllers")) as file:
             if not file.read().strip():

@@ -278,7 +278,9 @@ def _terminal_of_engine(pid: int, pidfd: int) -> int:
 
 
 def _everybody(leader: int) -> list[proctable.Process]:
-    """Who runs on the terminal, or was started by who does; a container engine gives what it starts another session."""
+    """Return the processes on the terminal and their descendants. A container engine gives its children another
+    session.
+    """
     table = proctable.table()
     below = set(proctable.descendants(proctable.children_of(table), leader))
     return [

@@ -191,8 +191,8 @@ class TaskSupervisor:
         self.outputs.listen(True)
 
     def _look_for_kills(self, until: float) -> None:
-        """Version 1 tells everybody below a group whose memory ran out, before it kills: that of an alloc, of all
-        that is around the Borglet. Who lost none of its processes goes on."""
+        """Version 1 notifies all groups below a group whose memory ran out, before it kills: below that of an alloc,
+        and of all that is around the Borglet. A task that lost no process continues."""
         if cgroupfs.oom_kills(self.launch.groups) > self.oom_kills:
             self._kill_everything()
         elif time.monotonic() < until:

@@ -16,8 +16,8 @@ _Hosts = Mapping[int, str]
 
 def of(event: Event, hostnames: _Hosts) -> str:
     """What the event says. `hostnames` by machine id; a machine that is not in it shows by its number."""
-    tell = _SENTENCES.get(event.kind)
-    return tell(event.data, hostnames) if tell else event.kind
+    describe = _SENTENCES.get(event.kind)
+    return describe(event.data, hostnames) if describe else event.kind
 
 
 def with_actor(event: Event, hostnames: _Hosts) -> str:

@@ -43,7 +43,7 @@ class SystemUser:
 
 
 def engine_account(*paths: Path) -> SystemUser | None:
-    """Whom the engines run as; None stands for the caller's own user.
+    """Return the user that the engines run as; None: the caller's own user.
 
     Under root it is the user named by BORG_ENGINE_USER, `postgres` or `nobody`. It keeps the capability to pass
     closed folders only if it can't reach one of `paths` without.

@@ -4,7 +4,7 @@
                                  └────── ended, or never ready ──────────────────────────┘
 
 An end is noticed through a pidfd, at once and without polling. A process is judged by its probe only while all
-that it needs is up: that PostgreSQL is away is no fault of the web server's. A process that works is slow and not
+that it needs is up: the web server is not restarted because PostgreSQL is away. A process that works is slow and not
 unwell: it gets more time (`portal.up.supervision.patience`), and a message says so. Each start that took too long
 doubles the time that the next one gets.
 """
@@ -206,7 +206,9 @@ class ProcessKeeper:
         return None
 
     async def _until_unwell(self, ended: asyncio.Future[None]) -> str | None:
-        """None once it ended or is to be stopped; else why it is unwell. Here a log that grows is no sign of health."""
+        """Return None once it ended or is to be stopped; else the reason why it is unhealthy. A growing log alone
+        does not count as health.
+        """
         patience: ProcessPatience | None = None
         unwell = 0
         while not await self._pause(ended, self.spec.alive_every_s):

@@ -78,7 +78,7 @@ class ProcessSupervisor:
             for keeper in free:
                 del left[keeper.spec.name]
         if names is None and self.broken.done():
-            self.broken.exception()  # whoever cares has read it by now
+            self.broken.exception()  # all readers have read it by now
         if names is None and self._rotation is not None:
             self._rotation.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -130,7 +130,7 @@ class ProcessSupervisor:
         return True
 
     def _break(self, error: BaseException) -> None:
-        """A mistake of our own: `broken` raises it, so that whoever runs this stops in order."""
+        """Record an internal error. `broken` raises it, so that the caller stops in order."""
         if not self.broken.done():
             self.broken.set_exception(error)
 

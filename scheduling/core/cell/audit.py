@@ -109,7 +109,9 @@ def _devices(state: Audited) -> Iterator[str]:
 
 
 def _allocs(state: Audited) -> Iterator[str]:
-    """Who lives in an alloc is on its machine, and all of them together within its limit (§2.4)."""
+    """Yield an error for each task in an alloc that is on another machine, and for allocs whose tasks exceed its
+    limit (§2.4).
+    """
     tasks = state.tasks
     inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
     used: dict[int, Any] = {}

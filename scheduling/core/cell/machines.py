@@ -109,7 +109,7 @@ class MachineTable:
         return slot
 
     def remove(self, machine_id: int) -> int:
-        """Free the slot; whoever was there must have been unlinked. Returns it."""
+        """Free the slot of a machine and return it. The tasks on the machine must have been unlinked before."""
         slot = self.slot.pop(machine_id)
         for array in (self.id, self.status, self.capacity, self.reserved, self.prod_limit, self.limits):
             array[slot] = 0
@@ -125,7 +125,7 @@ class MachineTable:
         return slot
 
     def touch(self, slot: int) -> None:
-        """Whoever follows along looks at the machine anew."""
+        """Mark the machine as changed, so that readers look at it again."""
         self.tick += 1
         self.changed[slot] = self.tick
 

@@ -277,7 +277,7 @@ class CellState:
         machine = self.machines.slot.get(event.machine_id, -1)
         tasks.machine[task] = machine
         if machine < 0 or event.alloc:
-            self._settle()  # whoever had the slot before may still be on the way out
+            self._settle()  # the task that had the slot before may still be leaving
             tasks.reservation[task] = tasks.shapes.limit[tasks.shape[task]]
         if machine < 0:
             return  # a machine that has been removed since: `validate` tells, if it stays so
@@ -367,7 +367,7 @@ class CellState:
     def _forget_departure(self, key: tuple[int, int]) -> None:
         departure = self.departed.pop(key, None)
         if departure is None:
-            return  # it was told gone with its eviction, or its machine was removed
+            return  # it ended together with its eviction, or its machine was removed
         machine_id, ports = departure
         machine = self.machines.slot.get(machine_id)
         if machine is not None and ports:

@@ -199,5 +199,5 @@ class TaskTable:
 def padded(vector: Sequence[int], axis: int) -> tuple[int, ...]:
     """A vector as long as the axis. Raises `ValueError` when it is longer: the cell has gained a resource."""
     if len(vector) > axis:
-        raise ValueError(f"a vector of {len(vector)} resources in a cell of {axis}: load its state anew")
+        raise ValueError(f"a vector of {len(vector)} resources in a cell of {axis}: load its state again")
     return (*vector, *[0] * (axis - len(vector)))

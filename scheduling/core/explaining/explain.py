@@ -30,7 +30,7 @@ from scheduling.core.vocabulary.layout import Bools, Groups, Ints, Ints32, Table
 from scheduling.core.vocabulary.reasons import Basis, ExpectedStart, ReasonCode, SuggestedChange, Why
 from scheduling.core.vocabulary.requirement import split_task_id
 
-# Capacities of machines hardly ever change: kinds are counted anew after this, or when a machine joins or leaves.
+# Capacities of machines hardly ever change: kinds are counted again after this, or when a machine joins or leaves.
 PLATFORMS_KEPT_S = 30.0
 
 
@@ -55,7 +55,7 @@ class _Known:
 class Explainer:
     """What a master keeps of its verdicts from pass to pass. Without a `budget` every class is examined afresh.
 
-    It belongs to one `CellState`: begin anew with another. `seen`: see `forecast`; without one, no start is
+    It belongs to one `CellState`: use a new one for another state. `seen`: see `forecast`; without one, no start is
     promised. `behind`: classes of the last pass that have not been examined yet; another pass will do so.
     """
 

@@ -30,7 +30,7 @@ _Z = 1.2816  # of the 10th and 90th percentile
 class Ends:
     """The last tasks that ended by themselves or were killed: when, where, how urgent, and what they gave back.
 
-    Evictions are not in it: whoever is evicted comes back, and its room is another's already.
+    Evictions are not in it: an evicted task comes back, and its capacity is already used by another task.
     """
 
     def __init__(self, axis: int, kept: int = KEPT) -> None:

@@ -9,7 +9,7 @@ from scheduling.core.explaining.wording import ENGLISH, Words
 from scheduling.core.vocabulary.job_health import Troubles
 
 
-def tell_troubles(troubles: Troubles, *, living: int, words: Words = ENGLISH) -> list[str]:
+def format_troubles(troubles: Troubles, *, living: int, words: Words = ENGLISH) -> list[str]:
     """One sentence for each kind of trouble, crashes first."""
     _, ngettext = words.gettext, words.ngettext
     told = []
@@ -37,7 +37,7 @@ def tell_troubles(troubles: Troubles, *, living: int, words: Words = ENGLISH) ->
     return told
 
 
-def tell_crash(
+def format_crash(
     index: int, *, machine: str, restarts: int, exit_text: str, detail: str = "", words: Words = ENGLISH
 ) -> str:
     """Where one task crashes, and how its processes last ended."""

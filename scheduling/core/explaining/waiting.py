@@ -1,4 +1,4 @@
-"""Who waits, in which class, and behind whom: what a pass left over, counted (§2.6)."""
+"""Counts of the tasks that a pass left pending, by class and place in the queue (§2.6)."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Words:
     ngettext: Callable[[str, str, int], str]
 
 
-# Where a machine holds so many tasks, one more or less is no matter of their shape.
+# Where a machine holds so many tasks, one more or less does not depend on their shape.
 FEW = 4
 # Reasons where another shape of the request would help.
 _SHAPED = (ReasonCode.RESOURCE, ReasonCode.MACHINE_STATE, ReasonCode.GANG)
@@ -78,22 +78,22 @@ def format_why(
     `name`: of the job; `job_id`: count this job's tasks alone; `extra`: the cell's own resources; `hostnames`: by
     machine id, of those that the reader may know.
     """
-    return _Teller(words, tuple(extra), hostnames or {}).tell(why, name, job_id)
+    return _Wording(words, tuple(extra), hostnames or {}).explain(why, name, job_id)
 
 
 def format_fit(
     shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH
 ) -> list[str]:
     """Whether `tasks` of a request would fit, and which shape would fit better, before it is made."""
-    return _Teller(words, tuple(extra), {}).fit(shapes, tasks)
+    return _Wording(words, tuple(extra), {}).fit(shapes, tasks)
 
 
-class _Teller:
+class _Wording:
     def __init__(self, words: Words, extra: tuple[str, ...], hostnames: Mapping[int, str]) -> None:
         self.words, self.extra, self.hostnames = words, extra, hostnames
         self.names = (*NAMES, *extra)
 
-    def tell(self, why: Why, name: str, job_id: int | None) -> VerdictText:
+    def explain(self, why: Why, name: str, job_id: int | None) -> VerdictText:
         _ = self.words.gettext
         who = self.who(sum(number for job, number in why.tasks if job_id is None or job == job_id), name)
         if why.machines == 0:
@@ -158,7 +158,7 @@ class _Teller:
         ngettext = self.words.ngettext
         told = []
         near = why.nearest
-        # Where tasks crash, a machine that only a constraint rules out is no hint.
+        # Where tasks crash, a machine that only a constraint rules out does not help.
         hint = near is not None and not (near.fails and self.crashed(why))
         if near is not None and hint and (near.lacks or near.fails or near.bounds):
             told.append(self.nearest(near))

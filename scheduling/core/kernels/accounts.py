@@ -32,7 +32,7 @@ class Accounts(NamedTuple):
 
 @compiled
 def settle(accounts: Accounts, moves: Ints, tick: int) -> None:
-    """Carry out `moves` [N, COLUMNS] in order. Who comes reserves its limit (§5.5)."""
+    """Apply `moves` [N, COLUMNS] in order. A task that arrives reserves its limit (§5.5)."""
     for i in range(moves.shape[0]):
         t, m, sign, shape = moves[i, TASK], moves[i, MACHINE], moves[i, SIGN], moves[i, SHAPE]
         if sign > 0:

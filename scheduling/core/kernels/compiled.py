@@ -33,7 +33,9 @@ numba.config.CACHE_DIR = str(CACHE)  # type: ignore[attr-defined]
 
 
 def constant(value: int) -> int:
-    """A constant of a kernel's integer type: for each literal argument a function would be compiled anew."""
+    """Return a constant of the kernels' integer type. Numba would compile a function again for each literal
+    argument.
+    """
     return cast(int, np.int64(value))
 
 

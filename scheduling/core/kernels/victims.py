@@ -1,4 +1,4 @@
-"""Whom to preempt on a machine (§2.5, §3.2)."""
+"""The choice of tasks to preempt on a machine (§2.5, §3.2)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _fits_without(
 
 @compiled
 def _in_order(running: Running, victims: Ints, relief: Floats, n: int) -> None:
-    """Sort: lowest priority first, of equal priority whoever relieves most of the shortage, then by id."""
+    """Sort by priority, lowest first, then by relief of the shortage, most first, then by id."""
     for k in range(1, n):
         t, gain = victims[k], relief[k]
         priority = running.job_priority[running.job[t]]
@@ -111,7 +111,7 @@ def victims_on(
 ) -> int:
     """Fill `victims` with whom to preempt there, lowest priority first; their number, or -1 if it can't fit.
 
-    `budgets`: disruption budgets of jobs are respected. Of equal priority whoever relieves most of the shortage
+    `budgets`: respect the disruption budgets of jobs. Of equal priority, the task that relieves most of the shortage
     goes first; who turns out unnecessary is spared, the highest priority first.
     """
     n = 0

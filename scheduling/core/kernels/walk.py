@@ -55,7 +55,9 @@ _COMES, _GOES, _NONE = constant(1), constant(-1), constant(0)
 
 @inlined
 def _victims(t: Tables, g: int, m: int) -> int:
-    """Whom the group preempts there at its stage, in scratch; -1: it does not fit."""
+    """Write the tasks that the group preempts on the machine at its stage into scratch, and return their number; -1:
+    it does not fit.
+    """
     return victims_on(
         t.machines, t.running, m, t.groups.limit[g], t.groups.by_limit[g], t.groups.ceiling[g],
         t.groups.cores[g],
@@ -294,7 +296,7 @@ def _leave(machines: MachineArrays, running: Running, m: int, victim: int, by: i
     if running.budget[job] != NO_BUDGET:
         running.budget[job] -= by
         for k in range(machines.version.shape[0]):
-            machines.version[k] += 1  # whoever counted on the budget elsewhere looks again
+            machines.version[k] += 1  # classes that counted on the budget on other machines look again
 
 
 @compiled

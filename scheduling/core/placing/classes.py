@@ -42,7 +42,9 @@ class GroupedQueue:
 
     @property
     def levels(self) -> list[Level]:
-        """Whose room the groups ask for: their own, preempting nobody, and with whom they may preempt."""
+        """Return the levels of free capacity that the groups need: without preemption, and with each set of tasks
+        that they may preempt.
+        """
         pairs = set(zip(self.ceiling.tolist(), self.by_limit.tolist(), strict=True))
         return sorted(pairs | {(0, by_limit) for _, by_limit in pairs})
 

@@ -20,9 +20,10 @@ class Held(NamedTuple):
 
 
 def cores_held(state: CellState, pending: Ints) -> Held | None:
-    """None where no task has whole cores and none of the `pending` slots wants any: then nobody is kept from any.
+    """Return the owners of whole cores, or None if no task has whole cores and none of the `pending` slots asks for
+    any.
 
-    Who was sent away counts until it is gone, as its machine counts it.
+    An evicted task counts until it is gone, as its machine counts it.
     """
     tasks = state.tasks
     if not tasks.shapes.cores.any():

@@ -90,7 +90,7 @@ class PassCache:
         return {level: self._known.index(level) for level in levels}
 
     def hold_cores(self, held: Held | None) -> None:
-        """Who has whole cores, counted anew for each pass. None: nobody has or wants any."""
+        """Set the owners of whole cores, counted in each pass. None: no task has or asks for any."""
         machines = self.machines
         machines.owned[:] = 0 if held is None else held.owned[machines.slot]
         machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]

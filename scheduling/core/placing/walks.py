@@ -8,7 +8,7 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 
-# Of the room left to a kind of work: whoever asks for more of a resource than this packs from one end.
+# Share of the free capacity for a kind of work. A class that asks for more of a resource than this packs from one end.
 _MOST = 0.75
 
 

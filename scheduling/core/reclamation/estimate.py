@@ -4,7 +4,7 @@
                                     (peaks, estimates)                and which changes matter
 
 A task's reservation begins at its limit. Once it has been observed for 300 s it decays slowly to the peak of its
-recent usage plus a safety margin; usage above it raises it at once. It is never above the limit – whoever uses
+recent usage plus a safety margin; usage above it raises it at once. It is never above the limit – a task that uses
 more CPU than that does so from slack – and never below a floor. Only CPU, RAM and disk are estimated: ports and
 accelerators are either held or not, and nobody measures the rest.
 
@@ -48,7 +48,7 @@ assert tuple(range(len(KINDS))) == KINDS
 MIB = 2**20
 
 SETTLE_S = 300.0
-"""Start-up is no measure of what follows (§5.5)."""
+"""Usage during start-up does not predict later usage (§5.5)."""
 
 STEP = 0.05
 """A change of less than this share of the limit is not worth the journal's while, unless usage forces it."""
@@ -117,7 +117,9 @@ class UsageHistory:
         )
 
     def follow(self, tasks: TaskTable) -> None:
-        """The same tasks have other slots: the warm state was loaded anew. Who is not there is forgotten."""
+        """Move the estimates to the tasks' new slots after the warm state was loaded again. Estimates of missing
+        tasks are dropped.
+        """
         known = np.flatnonzero(self._arrays.incarnation > 0)
         slots = np.flatnonzero(tasks.state == RUNNING)
         found = np.empty(len(known), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The journal's vocabulary: every kind of news a cell has, as one closed union of structs.
+"""The events of a cell's journal, as one closed union of structs.
 
 A row of the journal holds one of these in `data`, its tag in `kind`. The writers (`scheduling.services`,
 `scheduling.master.commit`, the link) build them; every reader (warm state, names, live pages, archive, Fauxmaster)
@@ -23,14 +23,14 @@ class _Event(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
 
 
 class CellSet(_Event, frozen=True, tag="cell.set"):
-    """The cell's settings changed. `extra_resources`: its own named resources, told when one was added."""
+    """The cell's settings changed. `extra_resources`: its own named resources, if one was added."""
 
     settings: dict[str, Any]
     extra_resources: tuple[str, ...] | None = None
 
 
 class LeaseTaken(_Event, frozen=True, tag="cell.lease"):
-    """A master took over (§3.1). `epoch` fences what older masters still say."""
+    """A master took over (§3.1). Writes of masters with an older `epoch` are rejected."""
 
     scheduler: str
     holder: str
@@ -38,7 +38,7 @@ class LeaseTaken(_Event, frozen=True, tag="cell.lease"):
 
 
 class BrakeSet(_Event, frozen=True, tag="cell.brake"):
-    """Much of the cell would be disturbed at once: `brake` (lost, stops) went into `state`, for `wanted` tasks."""
+    """Much of the cell would be disturbed at once: `brake` (lost, stops) changed to `state`, for `wanted` tasks."""
 
     brake: str
     state: str
@@ -63,9 +63,9 @@ class MachineSet(_Event, frozen=True, tag="machine.set"):
 
 
 class MachineState(_Event, frozen=True, tag="machine.state"):
-    """up, draining, down. Tasks that leave because of it have events of their own, caused by this one.
+    """A machine is up, draining or down. Tasks that leave because of it have their own events, caused by this one.
 
-    Of a drain: its `deadline` (unix time, 0 for none), and whether budgets are broken then.
+    For a drain: its `deadline` (Unix time, 0 for none), and whether it breaks disruption budgets then.
     """
 
     machine_id: int
@@ -81,7 +81,7 @@ class MachineRemoved(_Event, frozen=True, tag="machine.removed"):
 
 
 class PackagesHeld(_Event, frozen=True, tag="packages.held"):
-    """What machines have installed has changed (§3.2): digest -> ids of machines. A hint for placement, told for many
+    """Installed packages of machines changed (§3.2): digest -> ids of machines. A hint for placement, written for many
     machines at once, every few seconds at most."""
 
     came: dict[str, tuple[int, ...]] = {}
@@ -89,9 +89,9 @@ class PackagesHeld(_Event, frozen=True, tag="packages.held"):
 
 
 class AllocKept(_Event, frozen=True, tag="alloc.kept"):
-    """An alloc left a machine, and what its folder holds is kept there for its log savers (§4).
+    """An alloc left a machine, which keeps the alloc's folder for its log savers (§4).
 
-    What that takes of the machine, `hold`, is out of its capacity: a `machine.set` says so beside it.
+    The kept folder takes `hold` of the machine's capacity; a `machine.set` beside this event has the rest.
     """
 
     machine_id: int
@@ -104,7 +104,9 @@ class AllocKept(_Event, frozen=True, tag="alloc.kept"):
 
 
 class AllocReleased(_Event, frozen=True, tag="alloc.released"):
-    """`how`: saved; too-late: its time was up before every log saver had ended well; dropped by an SRE."""
+    """A kept alloc was released. `how`: saved; too-late: its time ended before every log saver had succeeded; dropped
+    by an SRE.
+    """
 
     machine_id: int
     job_id: int
@@ -156,7 +158,7 @@ class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
 
 
 class JobRejected(_Event, frozen=True, tag="job.rejected"):
-    """A submission refused by admission control (§2.5). No job row exists."""
+    """Admission control rejected a submission (§2.5). No row of a job exists."""
 
     tenant: str
     name: str
@@ -166,9 +168,9 @@ class JobRejected(_Event, frozen=True, tag="job.rejected"):
 
 
 class JobChanged(_Event, frozen=True, tag="job.changed"):
-    """Facts of the job itself, in force at once: its priority (§2.3: never a restart), labels, target spec.
+    """Properties of a job changed that take effect at once: its priority (§2.3: never a restart), labels, target spec.
 
-    `reason`: why, where nobody of the tenant asked for it.
+    `reason`: the cause, if the change was automatic.
     """
 
     job_id: int
@@ -201,10 +203,10 @@ class TasksAdded(_Event, frozen=True, tag="tasks.added"):
 class TaskPlaced(_Event, frozen=True, omit_defaults=True, tag="task.placed"):
     """pending -> running on a machine. `ports`: numbers in the order of the job's port names.
 
-    `alloc`: the task id of the alloc it lives in, on that machine; 0 when it lies on the bare machine (§2.4).
-    `devices`: which of the machine's accelerators. `runners_up`: (machine id, score) of what else was considered.
-    `packages`: how many bytes of its packages were there already, of how many; nothing where it names none.
-    Who leaves an alloc that leaves has a `task.evicted` of its own, before that of the alloc.
+    `alloc`: the task id of its alloc on that machine; 0 if it is in none (§2.4).
+    `devices`: its accelerators of the machine. `runners_up`: (machine id, score) of the next best machines.
+    `packages`: bytes of its packages that the machine had already, and bytes in all; empty if it names none.
+    A task in an alloc that leaves has its own `task.evicted`, before that of the alloc.
     """
 
     job_id: int
@@ -214,7 +216,7 @@ class TaskPlaced(_Event, frozen=True, omit_defaults=True, tag="task.placed"):
     ports: tuple[int, ...] = ()
     spec_version: int = 1
     score: dict[str, float] = {}
-    victims: tuple[tuple[int, int], ...] = ()  # (job id, index) of whom it preempted
+    victims: tuple[tuple[int, int], ...] = ()  # (job id, index) of the tasks that it preempted
     alloc: int = 0
     devices: tuple[int, ...] = ()
     runners_up: tuple[tuple[int, float], ...] = ()
@@ -281,9 +283,9 @@ class TaskUpdated(_Event, frozen=True, tag="task.updated"):
 
 
 class TaskReported(_Event, frozen=True, tag="task.reported"):
-    """What its Borglet says of a running task, when it differs from before.
+    """A Borglet reported another state of a running task than before.
 
-    `up`: what people call running: phase `up`, and healthy where a check is declared.
+    `up`: the task serves: its phase is `up`, and its health check, if any, passes.
     """
 
     job_id: int
@@ -299,7 +301,7 @@ class TaskReported(_Event, frozen=True, tag="task.reported"):
 
 
 class ReservationsSet(_Event, frozen=True, tag="reservations.set"):
-    """New estimates of what tasks will use (§5.5), those that changed enough to matter."""
+    """New reservations of tasks (§5.5), for those whose estimate changed enough."""
 
     tasks: tuple[tuple[int, int], ...]  # (job id, index)
     reservations: tuple[tuple[int, ...], ...]
@@ -315,7 +317,9 @@ class UpdateStarted(_Event, frozen=True, tag="update.started"):
 
 
 class UpdateEnded(_Event, frozen=True, tag="update.ended"):
-    """`how`: done, superseded, or stopped with its reason (too many disruptions, tasks that don't come up)."""
+    """An update ended. `how`: done, superseded, or stopped with its reason (too many disruptions, tasks that don't
+    come up).
+    """
 
     job_id: int
     update_id: int
@@ -324,7 +328,7 @@ class UpdateEnded(_Event, frozen=True, tag="update.ended"):
 
 
 class ShellOpened(_Event, frozen=True, tag="shell.opened"):
-    """Somebody was granted a shell in a task: written before its first byte can flow. The actor is who asked.
+    """A shell in a task was granted to the actor. The event is written before the first byte can flow.
 
     `peer`: the network address that the portal saw. `command`: empty for a login shell.
     """
@@ -339,7 +343,7 @@ class ShellOpened(_Event, frozen=True, tag="shell.opened"):
 
 
 class ShellClosed(_Event, frozen=True, tag="shell.closed"):
-    """A shell is over, or never came up. `how` says why; bytes are what went in each direction."""
+    """A shell ended, or never started. `how` is the reason, and bytes are counted per direction."""
 
     job_id: int
     index: int
@@ -373,6 +377,6 @@ def encode(event: Event) -> bytes:
 
 
 def decode(data: bytes | str) -> Event:
-    """Raises `msgspec.ValidationError` for anything that is no event."""
+    """Raise `msgspec.ValidationError` for anything that is not an event."""
     event: Event = _decoder.decode(data)
     return event

@@ -1,4 +1,4 @@
-"""What the kernels work on: plain arrays under names. A changed layout is another type, and is compiled anew.
+"""The arrays that the kernels work on, by name. Numba compiles the kernels again for a changed layout.
 
 Axes: P machines by *position* in the walk (`memory.py`), R resources, D devices, T slots of tasks, J slots of jobs,
 S shapes, G groups, L levels, Q places in the queue, K candidates of a group.

@@ -61,7 +61,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Everything a pass may be told. Equal policies, states, `now` and seeds give equal plans."""
+    """The parameters of a pass. Equal policies, states, `now` and seeds give equal plans."""
 
     weights: Weights = field(default_factory=Weights)
     """What counts how much when machines are compared."""
@@ -82,7 +82,7 @@ class Policy:
     """How long a task is kept off a machine it crashed on (§4), seconds."""
 
     workload: Workload = ""
-    """Whose tasks the pass places, where a cell has several schedulers (§3.4): service, batch, or all."""
+    """The workload that the pass places if a cell has several schedulers (§3.4): service, batch, or all."""
 
     max_assignments: int = 100_000
     """A pass ends after so many, or with the gang it is at: what it decided has to be committed before it is stale."""

@@ -104,7 +104,7 @@ class Ahead(msgspec.Struct, frozen=True):
 class QueuePlace(msgspec.Struct, frozen=True):
     """Where a job's first pending task of the class stands: `ahead` of it, `own` of them of the same class.
 
-    `ahead_of`: the tenants with most of those, of `tenants` in all; not told of jobs far down a class.
+    `ahead_of`: the tenants with most of those, of `tenants` in all; missing for jobs far down a class.
     """
 
     ahead: int
@@ -114,7 +114,7 @@ class QueuePlace(msgspec.Struct, frozen=True):
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """Whom evicting helps has been counted as leaving already; these are the machines where it isn't enough.
+    """Machines where preemption is not enough. Tasks that may be preempted are already counted as leaving.
 
     `not_enough`: even without all tasks of lower priority; `held`: where tasks that it may not preempt hold the
     room, the machine being large enough.
@@ -165,7 +165,7 @@ class Conforming(msgspec.Struct, frozen=True):
     `wanted`: the limit asked for; `machines`: that could hold one task if empty; `now`: that can at present, `room`:
     tasks they have room for at once. `absent`: positions of resources that no machine of the cell has. `asked`: the
     request as it is; `one_more`: the largest shape of which one more fits per machine; `fuller`: the largest that fits
-    as many times as the request. None where it is no different.
+    as many times as the request. None if it is the same.
     """
 
     wanted: tuple[int, ...]
@@ -182,7 +182,7 @@ class Why(msgspec.Struct, frozen=True):
     """The one answer that REST, CLI and portal show. `tasks`: (job id, number of pending tasks) of the class.
 
     `code`: the leading reason, empty while the class has not been examined. `revision`: of the state it is
-    from; a class is examined anew every second or so, not in each pass. `places`, as `tasks`: where each job stands;
+    from; a class is examined again about every second, not in each pass. `places`, as `tasks`: where each job stands;
     what is said of the queue and the start is about the first of them (`waiting.of_job` tells it of another).
     """
 

@@ -6,9 +6,10 @@
     POST /packages/<digest>/gone     it is here no more
     POST /packages/<digest>/failed   PackageFailed: a source that did not deliver
 
-A machine gets, and may offer, only what a task that should run on it names: whoever steals its credential reaches its
-own tasks' packages. Archives are read by threads, so many at a time; who comes when all are busy is told to come back,
-and by then finds peers. What machines have is told to the other shards through Redis, and may be lost.
+A machine gets, and may offer, only what a task that should run on it names: with a stolen credential one reaches only
+its own tasks' packages. Threads read the archives, a limited number at a time. A machine that comes when all are busy
+is asked to come back, and finds peers by then. Shards announce installed packages to each other through Redis, where
+they may be lost.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class PackageDoors:
         self._ports.pop(machine_id, None)
         self._counted.pop(machine_id, None)
         self._tracker(cell_id).left(machine_id)
-        self._news.tell(swarms.Left(cell_id, machine_id))
+        self._news.announce(swarms.Left(cell_id, machine_id))
 
     async def serve(self, scope: Message, receive: Receive, send: Send, authenticate: Authenticate) -> None:
         """Answer one request. Raises `Rejected` as long as nothing has been sent."""
@@ -191,7 +192,7 @@ class PackageDoors:
     async def _gone(self, asked: _Request) -> None:
         machine = asked.machine
         self._tracker(machine.cell_id).gone(asked.digest, machine.machine_id)
-        self._news.tell(swarms.PeerGone(machine.cell_id, asked.digest, machine.machine_id))
+        self._news.announce(swarms.PeerGone(machine.cell_id, asked.digest, machine.machine_id))
         await asked.answer(None)
 
     async def _failed(self, asked: _Request) -> None:
@@ -201,7 +202,7 @@ class PackageDoors:
             asked.digest, machine.machine_id, told.address, told.port, told.reason, now=time.monotonic()
         )
         if dropped is not None:
-            self._news.tell(swarms.PeerGone(machine.cell_id, asked.digest, dropped))
+            self._news.announce(swarms.PeerGone(machine.cell_id, asked.digest, dropped))
         log.info(
             "package not delivered", machine=machine.hostname, digest=asked.digest,
             source=f"{told.address}:{told.port}" if told.address else "store", reason=told.reason[:100],
@@ -290,7 +291,7 @@ class PackageDoors:
 
     def _offer(self, cell_id: int, digest: str, peer: Peer) -> None:
         self._tracker(cell_id).have(digest, [peer])
-        self._news.tell(swarms.Have(cell_id, digest, peer))
+        self._news.announce(swarms.Have(cell_id, digest, peer))
 
     async def _look_forever(self) -> None:
         """A machine that came back, or gets a task for what it has, asks for no sources: its report tells."""

@@ -1,6 +1,6 @@
-"""Who has which package, told among shards through Redis. It may all be lost: peers are a kindness to the store.
+"""Holders of packages, announced among shards through Redis. All of it may be lost: peers only relieve the store.
 
-borg:packages                    channel: `Have`, `PeerGone`, `Left`, as they are told
+borg:packages                    channel: `Have`, `PeerGone`, `Left`, as they happen
 borg:packages:<cell>:<digest>    hash: machine id -> `Peer`; for a shard that hasn't heard of the package yet
 """
 
@@ -62,15 +62,15 @@ class SwarmExchange:
         self._away = False
 
     def start(self) -> None:
-        self._errands.begin(self._tell_forever())
+        self._errands.begin(self._announce_forever())
         self._errands.begin(self._listen_forever())
 
     async def stop(self) -> None:
         await self._errands.end()
         await self._redis.aclose()
 
-    def tell(self, news: Told) -> None:
-        """Soon, together with whatever else is told in this turn of the loop."""
+    def announce(self, news: Told) -> None:
+        """Send `news` soon, together with other announcements of this turn of the loop."""
         self._waiting.append(news)
         self._wake.set()
 
@@ -83,7 +83,7 @@ class SwarmExchange:
             return []
         return [_peer.decode(value) for value in (found or [])[1::2]]  # type: ignore[arg-type]
 
-    async def _tell_forever(self) -> None:
+    async def _announce_forever(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()

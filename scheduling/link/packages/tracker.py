@@ -2,7 +2,7 @@
 
     store ─► few machines ─► each serves `fanout` others at a time ─► … the number that has it grows geometrically
 
-A tracker lives in one shard, and hears from the others what their machines have. All of it may be lost: whoever finds
+A tracker lives in one shard and receives the holders of the other shards. All of it may be lost: a machine that finds
 no peer is sent to the store, and says so when it has the package. Times are seconds of any steady clock.
 """
 
@@ -121,8 +121,8 @@ class Tracker:
     ) -> int | None:
         """A source delivered nothing, or something else; `reason` as in `PackageFailed`. The store has no address.
 
-        Only those that were offered to the machine are believed to have failed it. Returns the machine that is offered
-        to nobody from now on, until it says anew that it has the package.
+        Count only failures of peers that were offered to the machine. Return the machine that is offered
+        to nobody from now on, until it reports the package again.
         """
         swarm = self._swarm(digest)
         told = swarm.fetching.get(machine_id, ())

@@ -121,7 +121,9 @@ class Connection:
         self.post(Poll(self.asked, self.hold_s, desired, logs, identities, rotate, accepted, shells, until))
 
     def take_view(self, view: View) -> None:
-        """What should be here from now on. Who leaves is known for a while: usage of it is still to be told."""
+        """Replace the tasks that should run here. Tasks that leave are kept for a while, because their usage is still
+        reported.
+        """
         if self.view is not None:
             for key, expected in self.view.run.items():
                 if key not in view.run:

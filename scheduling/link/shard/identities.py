@@ -1,7 +1,7 @@
 """Identities of tasks at a shard: which tasks are given a new one with the next poll.
 
-A task has one when its machine is told to run it, and another when half of its time is over. What should run on a
-machine decides, so that a machine holds the identities of its own tasks alone.
+A task has one when its machine is asked to run it, and gets another when half of its lifetime has passed. What should
+run on a machine decides, so that a machine holds the identities of its own tasks alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Of whose packages the cell should be told: machines that have others than they last said. Pure.
+"""Machines whose installed packages differ from what the journal last recorded. Pure.
 
-The scheduler prefers machines that have a task's packages (§3.2). It is a hint, so it is told late and in batches.
+The scheduler prefers machines that have a task's packages (§3.2). It is a hint, so it is written late and in batches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scheduling.link.shard.connection import Connection
 from scheduling.packages.installed import InstalledReport
 from scheduling.spec import package_names
 
-# So often what machines have is told, of so many of them at once.
+# Interval and size of the batches.
 TELL_EVERY_S = 5.0
 MOST_AT_ONCE = 1_000
 

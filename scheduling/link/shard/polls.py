@@ -28,7 +28,9 @@ _SHORTENED = 0.25
 
 
 class Polls:
-    """`interval_s`: of a machine, in seconds. `refresh`: its desired state is wanted anew. `hang_up`: it is gone."""
+    """Polls of machines. `interval_s`: seconds between polls of a machine. `refresh`: read its desired state again.
+    `hang_up`: it is gone.
+    """
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ class RedisBridge:
                 self._note(error)
             except Exception:
                 # Without a heartbeat all machines here would count as silent, whatever one of them said.
-                log.exception("a heartbeat was not told whole; the next follows")
+                log.exception("a heartbeat was not sent completely; the next one follows")
             await asyncio.sleep(BEAT_S)
 
     async def _beat(self) -> None:
@@ -174,7 +174,7 @@ class RedisBridge:
             except (RedisError, OSError) as error:
                 self._note(error)
             except Exception:
-                log.exception("what came through Redis is not understood; listening anew")
+                log.exception("a message from Redis cannot be read; the connection is opened again")
             finally:
                 await self._quietly(pubsub.aclose())  # type: ignore[no-untyped-call]
             await asyncio.sleep(_RETRY_S)
@@ -205,7 +205,7 @@ class RedisBridge:
                 await log_requests.answer(self._redis, log_requests.not_connected(asked.request))
 
     async def _grant_shell(self, asked: streams.ShellRequest) -> None:
-        """Bring a grant to its machine, or the reason why not to who asked."""
+        """Send a grant to its machine, or the reason for a rejection to the caller."""
         try:
             grant = await streams.grant(asked)
         except Rejected as refused:

@@ -106,7 +106,7 @@ class ReportIntake:
                     "other-history",
                     "history_id",
                     f"the report is of history {report.history_id}, this cell's is {held.view.history_id};"
-                    " nothing was taken in, the desired state comes anew after reconnection",
+                    " the report was not used; the desired state is sent again after the reconnection",
                 )
             )
 

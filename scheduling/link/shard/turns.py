@@ -107,7 +107,7 @@ class Turns:
             raise
 
     def _put_back(self, inbox: Inbox, error: BaseException) -> None:
-        """A turn broke off. Who waits is told; what was to be written comes out of the rows and reports again."""
+        """Handle a failed turn: waiting callers get the error, and the writes follow again from rows and reports."""
         away = error if isinstance(error, DatabaseAway) else DatabaseAway("the shard failed; come back")
         futures = [future for _, future in inbox.asks] + [entry[2] for entry in inbox.hellos.values()]
         for future in futures:
@@ -164,7 +164,7 @@ class Turns:
                     self._roster.polls.ask(held)
 
     async def _store_windows(self, inbox: Inbox) -> None:
-        """What can't be stored is told again."""
+        """Store usage windows. Windows that cannot be stored are reported again."""
         if not inbox.windows:
             return
         many = [window for _, windows in inbox.windows.values() for window in windows]

@@ -91,8 +91,9 @@ def cells(names: Sequence[str]) -> list[CellFacts]:
 
 
 def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> list[Known | None]:
-    """(hostname, secret) -> the machine, or None: unknown or a wrong secret, which is not told apart. One query, and
-    three a cell where machines use a new secret for the first time: their old ones are void then.
+    """Return the machine for each (hostname, secret), or None for an unknown machine or a wrong secret, which look
+    the same. One query, and three a cell where machines use a new secret for the first time: their old ones are void
+    then.
     """
     rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     found = (
@@ -128,7 +129,7 @@ def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> li
             for cell_id, used in fresh.items()
             for pair in set(used) - secrets_renewed(cell_id, used, principal=ME)
         }
-        # Revoked, or joined anew, between the two.
+        # Revoked, or joined again, between the two.
         result = [None if known is not None and known.machine_id in lost else known for known in result]
     return result
 
@@ -175,8 +176,8 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
 
 
 def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
-    """What a hello says anew. Attributes and amounts of the cell's own resources given by people stay. What it has
-    more than counts of it is told by an attribute."""
+    """Return the facts that a hello changes. Attributes and amounts of the cell's own resources that people set stay.
+    An attribute has what the machine offers beyond its accepted capacity."""
     speaks = {PROTOCOL: str(common_protocol(hello) or OLDEST_PROTOCOL)}
     attributes = {**machine.attributes, **hello.attributes, **speaks}
     facts: dict[str, Any] = {"attributes": attributes}

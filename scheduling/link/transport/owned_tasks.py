@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-# Who has swallowed that it was cancelled is told again after this long.
+# A task that swallowed its cancellation is cancelled again after this time.
 _AGAIN_S = 0.05
 
 

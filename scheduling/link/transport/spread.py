@@ -2,9 +2,9 @@
 
     each second: own machines, those of the other shards ─► Spread.surplus ─► so many are hung up on, any of them
 
-All shards have one address, so whoever dials again lands anywhere. A shard that joins fills up within a minute or
-two; who was served by one that died dials at once by itself. Where the address always leads back here, asking is soon
-given up.
+All shards have one address, so a machine that connects again reaches any of them. A shard that joins fills up within
+a minute or two; who was served by one that died dials at once by itself. Where the address always leads back here,
+asking is soon given up.
 """
 
 from __future__ import annotations

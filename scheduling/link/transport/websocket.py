@@ -40,7 +40,7 @@ class Hangup(Exception):
 
 
 class Host(Protocol):
-    """Who talks to machines: `scheduling.link.app.LinkApp`."""
+    """The owner of the connections: `scheduling.link.app.LinkApp`."""
 
     async def converse(self, socket: LinkSocket, authorization: str) -> None:
         """From the request for a WebSocket, with its header, until its machine is served."""
@@ -63,7 +63,7 @@ class LinkHttp(HttpToolsProtocol):
 
 
 class LinkSocket(asyncio.BufferedProtocol):
-    """One connection. `hangup` is called once, when it has ended, whoever ended it."""
+    """One connection. `hangup` is called once, after either side has ended it."""
 
     __slots__ = (
         "_close_timer", "_ended", "_frames", "_handshake", "_heard", "_host", "_opening", "_reader", "_response",
@@ -220,7 +220,7 @@ class LinkSocket(asyncio.BufferedProtocol):
             self._awake()
             self._transport.close()
         elif opcode is Opcode.PING:
-            # Who reads nothing gets no answers to keep for it.
+            # A peer that reads nothing gets no further pongs, which would fill the buffer.
             if not self.closing and not self.congested:
                 self._transport.write(frame(Opcode.PONG, content))
         elif self.closing or opcode is Opcode.PONG:

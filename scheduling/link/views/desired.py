@@ -378,7 +378,7 @@ def _stored_specs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int, Any,
 
 def _packages(job: job_spec.JobSpecification, known: Mapping[str, Any]) -> dict[str, PackageRef]:
     """What the tasks of a version name, with what was known of it when the version was accepted. Without its tag:
-    nothing that a running task is told may change while its content is the same."""
+    the instructions of a running task may not change while its content is the same."""
     texts = {text for _, _, task in job.segments() for text in task.packages}
     references = {text: package_names.parse(text) for text in texts}
     return {

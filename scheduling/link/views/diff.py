@@ -140,7 +140,7 @@ class ReportChanges:
 
 def compare(view: View, report: Report) -> ReportChanges:
     """What `report` changes. `view` takes it in: the same report again changes nothing, and should the changes
-    get lost, the view must be made anew. A report of another history changes nothing."""
+    get lost, the view must be created again. A report of another history changes nothing."""
     changes = ReportChanges()
     if report.history_id != view.history_id:
         return changes

@@ -19,7 +19,7 @@ from scheduling.link.views.diff import View
 from scheduling.usage.measured import MeasuredUsage
 
 _COLUMNS = len(Usage.__struct_fields__)
-# Before and after these it has no processes: what it uses then is no measure of it.
+# Before and after these it has no processes: its usage then says nothing about it.
 _MEASURED = (Phase.STARTING, Phase.UP, Phase.STOPPING)
 _NOBODY = 0
 
@@ -46,7 +46,7 @@ class LastReport:
         self.settled, self.report = True, None
 
     def assign(self, view: View, machine_id: int) -> None:
-        """Whose the figures are, by this view."""
+        """Map the figures to tasks, by this view."""
         self.task_ids, self.incarnations = array("q", (-machine_id,)), array("q", (0,))
         for task in self.opened().tasks:
             expected = view.run.get(task.key)

@@ -169,7 +169,7 @@ def test_a_link_hears_where_a_machine_serves_after_each_greeting(
     app, raw = packed(tmp_path, serve=b"content")
 
     async def first(cell: Link, machine: Machine) -> None:
-        machine.manager.tell_port()  # nothing to say yet
+        machine.manager.publish_port()  # nothing to say yet
         machine.in_use.add(app.digest)
         await machine.manager.install([app])
         await until(lambda: app.digest in cell.have)
@@ -177,7 +177,7 @@ def test_a_link_hears_where_a_machine_serves_after_each_greeting(
     async def again(cell: Link, machine: Machine) -> None:
         machine.in_use.add(app.digest)
         machine.manager.open()  # greeted while it still looks at what is here
-        machine.manager.tell_port()
+        machine.manager.publish_port()
         await until(lambda: app.digest in cell.have)
         assert cell.have[app.digest]["m1"] == ("127.0.0.1", machine.manager.port)
         assert machine.manager.port > 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduling.core.explaining.health_wording import exit_words, tell_crash, tell_troubles
+from scheduling.core.explaining.health_wording import exit_words, format_crash, format_troubles
 from scheduling.core.vocabulary import job_health as job_health_module
 from scheduling.core.vocabulary.job_health import JobHealth, Troubles, job_health
 
@@ -55,20 +55,20 @@ def test_a_job_that_ended_has_ended_whatever_its_tasks_did() -> None:
 
 def test_crashes_are_told_first() -> None:
     troubles = Troubles(crashing=2, flapping=1, unhealthy=1, failed=1)
-    assert tell_troubles(troubles, living=5) == [
+    assert format_troubles(troubles, living=5) == [
         "2 of 5 tasks keep crashing.",
         "1 of 5 tasks runs, and its health check fails.",
         "1 task failed for good and is not started again.",
     ]
-    assert tell_troubles(Troubles(), living=5) == []
+    assert format_troubles(Troubles(), living=5) == []
 
 
 def test_a_crash_is_told_with_its_place_and_its_end() -> None:
     ended = {"cause": "exited", "status": 1, "signal": None}
-    assert tell_crash(0, machine="m1", restarts=4, exit_text=exit_words(ended)) == (
+    assert format_crash(0, machine="m1", restarts=4, exit_text=exit_words(ended)) == (
         "Task 0 on m1: exit status 1, 4 restarts."
     )
     killed = exit_words({"cause": "out-of-memory", "status": None, "signal": 9})
-    assert tell_crash(7, machine="", restarts=0, exit_text=killed) == (
+    assert format_crash(7, machine="", restarts=0, exit_text=killed) == (
         "Task 7 waits for another machine: signal 9 (out of memory)."
     )
