@@ -290,7 +290,7 @@ def test_quota_is_granted_in_words_and_ended(sre, world) -> None:
     }  # fmt: skip
     wrong = add(sre, "quota_quota", **{**given, "ram": "much"})
     assert wrong.status_code == 200
-    assert "no quantity of ram" in wrong.text
+    assert "not a quantity of ram" in wrong.text
     assert add(sre, "quota_quota", **given).status_code == 302
     quota = Quota.objects.get(band=band)
     assert (quota.amounts[:2], newest()) == ([2500, 2**30], ("quota.granted", "sre"))
@@ -357,7 +357,7 @@ def test_prices_are_shown_with_what_orders_would_have_cost_and_set_when_confirme
 @pytest.mark.parametrize(
     "changed, told",
     [
-        ({"base_cpu": "much"}, "no amount of credits"),
+        ({"base_cpu": "much"}, "not an amount of credits"),
         ({"base_cpu": "-1"}, "whole micro-credits"),
         ({"curve_lines": "50"}, "Line 1"),
         ({"curve_lines": "50 1\n40 2"}, "not above the one before"),

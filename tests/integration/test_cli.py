@@ -184,7 +184,7 @@ def test_the_three_languages_and_standard_input(ann, cell) -> None:
     [
         ({"tasks": -1}, "invalid-spec", "tasks: -1 tasks; a job has 1 to"),
         ({"taks": 3}, "invalid-spec", "taks: unknown field; did you mean 'tasks'?"),
-        ({"name": "We_b"}, "invalid-spec", "name: 'We_b' is no DNS label"),
+        ({"name": "We_b"}, "invalid-spec", "name: 'We_b' is not a DNS label"),
         ({"name": None}, "invalid-spec", "name: is missing"),
         ({"name": "a/b"}, "invalid-spec", "name: 'a/b' is not a DNS label"),
         ({"tenant": 5}, "invalid-spec", "tenant: 5 is not a string"),

@@ -131,7 +131,7 @@ def test_nobody_is_asked_before_the_time(cell, link: Link) -> None:
         assert the_machine().next_digest == ""
 
 
-@pytest.mark.parametrize("offer", ["", "no digest", "A" * 64, digest("m1")[:-1]])
+@pytest.mark.parametrize("offer", ["", "not a digest", "A" * 64, digest("m1")[:-1]])
 def test_an_offer_that_is_none_changes_nothing(cell, offer: str) -> None:
     machine = rows.a_machine(cell, "m1")
     Machine.objects.update(secret_digest=digest("old"))

@@ -205,7 +205,7 @@ def test_only_an_sre_closes_and_only_months() -> None:
         invoice_close(
             principal=world.principal("ann", tenant=tenant, role=Role.OWNER), tenant=tenant, month=MARCH
         )
-    with pytest.raises(Rejected, match="no first day"):
+    with pytest.raises(Rejected, match="not the first day"):
         close(tenant, dt.date(2026, 3, 2))
 
 

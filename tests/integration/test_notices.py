@@ -62,7 +62,7 @@ def test_a_kind_that_is_not_listed_cant_be_told(demo):
 
 @pytest.mark.parametrize("url", ["http://elsewhere/", "//elsewhere/", "relative"])
 def test_links_lead_into_the_portal(demo, url):
-    with pytest.raises(ValueError, match="no path of the portal"):
+    with pytest.raises(ValueError, match="not a path of the portal"):
         told(demo, url=url)
 
 

@@ -31,7 +31,7 @@ def test_a_reference_is_read_and_written_the_same(text: str, reference: Referenc
 @pytest.mark.parametrize(
     "text, told",
     [
-        ("", "no name"), ("Web", "lower-case"), ("a/b", "lower-case"), ("..", "lower-case"), (".web", "lower-case"),
+        ("", "not the name"), ("Web", "lower-case"), ("a/b", "lower-case"), ("..", "lower-case"), (".web", "lower-case"),
         ("web@", "names no package"), ("web@a b", "names no package"), ("web@v1@v2", "names no package"),
         ("web@sha256:12", "64 hexadecimal"), (f"web@{DIGEST}@v1", "names no package"), (f"web@{DIGEST}0", "64 hexa"),
         (f"web@v1@v2@{DIGEST}", "names no package"), ("w" * 64, "at most 63"), (f"web@{DIGEST.upper()}", "no package"),
