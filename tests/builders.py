@@ -91,7 +91,7 @@ class World:
         self.crashes: dict[tuple[str, int, int], float] = {}
         self._ids = iter(range(1, 1 << 40))
 
-    def tell(self, event: events.Event) -> World:
+    def send(self, event: events.Event) -> World:
         self.time += 1.0
         self.journal.append((event, self.time))
         self.state.apply(event, revision=len(self.journal), time=self.time)
@@ -119,20 +119,20 @@ class World:
             port_high=20_000 + ports - 1,
             state=state,
         )
-        return self.tell(self.machines[name])
+        return self.send(self.machines[name])
 
     def machine_state(self, name: str, state: str) -> World:
         machine = self.machines[name]
         fields = {field: getattr(machine, field) for field in machine.__struct_fields__}
         self.machines[name] = events.MachineSet(**{**fields, "state": state})
-        return self.tell(events.MachineState(machine_id=machine.machine_id, state=state))
+        return self.send(events.MachineState(machine_id=machine.machine_id, state=state))
 
     def has(self, name: str, *digests: str) -> World:
         """The machine has these packages, and no others."""
         machine_id = self.id_of(name)
         before, now = self.installed.get(machine_id, set()), set(digests)
         self.installed[machine_id] = now
-        return self.tell(
+        return self.send(
             events.PackagesHeld(
                 came=dict.fromkeys(sorted(now - before), (machine_id,)),
                 went=dict.fromkeys(sorted(before - now), (machine_id,)),
@@ -147,7 +147,7 @@ class World:
         self.installed.pop(gone, None)
         self.departures = {key: held for key, held in self.departures.items() if held[0] != gone}
         self.crashes = {key: when for key, when in self.crashes.items() if key[2] != gone}
-        return self.tell(events.MachineRemoved(machine_id=gone))
+        return self.send(events.MachineRemoved(machine_id=gone))
 
     def free_devices(self, name: str) -> list[int]:
         """Milli-units free on each accelerator, as the state counts them."""
@@ -177,7 +177,7 @@ class World:
             disruption_budget=disruption_budget,
         )
         self.jobs[name] = JobRow(submitted.job_id, submitted, {i: TaskRow(wanted) for i in range(tasks)})
-        return self.tell(submitted)
+        return self.send(submitted)
 
     def change_priority(self, name: str, priority: int) -> World:
         return self.change(name, priority=priority)
@@ -187,7 +187,7 @@ class World:
         row = self.jobs[name]
         fields = {field: getattr(row.submitted, field) for field in row.submitted.__struct_fields__}
         row.submitted = events.JobSubmitted(**{**fields, **facts})
-        return self.tell(
+        return self.send(
             events.JobChanged(
                 job_id=row.job_id,
                 priority=row.submitted.priority,
@@ -225,7 +225,7 @@ class World:
         task.state, task.machine_id, task.ports, task.devices = "running", machine_id, ports, devices
         task.incarnation += 1
         task.reservation = task.requirement.limit
-        return self.tell(self._placed(job, index, machine_id, task.incarnation, ports, devices))
+        return self.send(self._placed(job, index, machine_id, task.incarnation, ports, devices))
 
     def _placed(
         self, job: str, index: int, machine_id: int, incarnation: int, ports: tuple[int, ...] = (),
@@ -247,7 +247,7 @@ class World:
         if crashed:
             self.crashes[job, index, machine_id] = self.time + 1.0
         cause = EvictionCause.FAILURE if crashed else EvictionCause.OTHER
-        return self.tell(
+        return self.send(
             events.TaskEvicted(
                 job_id=self.jobs[job].job_id,
                 index=index,
@@ -264,7 +264,7 @@ class World:
         row, task = self.jobs[job], self.task(job, index)
         machine_id = self._leaves(job, index, gone=gone) if task.state == "running" else 0
         task.state = "dead"
-        self.tell(
+        self.send(
             events.TaskEnded(
                 job_id=row.job_id,
                 index=index,
@@ -277,7 +277,7 @@ class World:
         if all(other.state == "dead" for other in row.tasks.values()):
             row.ended = True
             self.crashes = {key: when for key, when in self.crashes.items() if key[0] != job}
-            self.tell(events.JobEnded(job_id=row.job_id, how=how))
+            self.send(events.JobEnded(job_id=row.job_id, how=how))
         return self
 
     def _leaves(self, job: str, index: int, *, gone: bool) -> int:
@@ -294,18 +294,18 @@ class World:
         told = events.TaskGone(
             job_id=self.jobs[job].job_id, index=index, machine_id=machine_id, incarnation=incarnation
         )
-        return self.tell(told)
+        return self.send(told)
 
     def revive(self, job: str, index: int) -> World:
         self.task(job, index).state = "pending"
-        return self.tell(events.TaskRevived(job_id=self.jobs[job].job_id, index=index, spec_version=1))
+        return self.send(events.TaskRevived(job_id=self.jobs[job].job_id, index=index, spec_version=1))
 
     def update(self, job: str, index: int, requirement: Requirement) -> World:
         task = self.task(job, index)
         if task.requirement.limit != requirement.limit:
             task.reservation = requirement.limit
         task.requirement = requirement
-        return self.tell(
+        return self.send(
             events.TaskUpdated(
                 job_id=self.jobs[job].job_id, index=index, spec_version=2, requirement=requirement
             )
@@ -316,7 +316,7 @@ class World:
         task = self.task(job, index)
         task.reservation = (cpu, ram, *task.requirement.limit[2:])
         pair = (self.jobs[job].job_id, index)
-        return self.tell(events.ReservationsSet(tasks=(pair,), reservations=(task.reservation,)))
+        return self.send(events.ReservationsSet(tasks=(pair,), reservations=(task.reservation,)))
 
     # --- passes
 

@@ -1,8 +1,8 @@
 """What all tests share. Nothing here imports Django: the unit tests run without it.
 
 Hypothesis draws the same examples each time, and however long one takes: a change is judged by what it changed, not by
-what was drawn, nor by how busy the machine was. `HYPOTHESIS_PROFILE=search` draws others at each run, for whoever looks
-for more.
+what was drawn, nor by how busy the machine was. `HYPOTHESIS_PROFILE=search` draws others at each run, for anyone who
+looks for more.
 """
 
 from __future__ import annotations

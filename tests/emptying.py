@@ -1,8 +1,8 @@
 """A pytest plugin, loaded by `tests.engines`: after a test that commits, delete what it left and nothing else.
 
-Django truncates every table and makes content types and permissions anew: 110 to 250 ms of CPU for a test that left
-a dozen rows, against 10 ms here. As there, whoever still writes is waited for, so that nothing of one test comes into
-the next.
+Django truncates every table and makes content types and permissions again: 110 to 250 ms of CPU for a test that left
+a dozen rows, against 10 ms here. As there, anyone who still writes is waited for, so that nothing of one test comes
+into the next.
 """
 
 from __future__ import annotations

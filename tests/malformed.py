@@ -3,9 +3,9 @@
     for packet in packets(seed): …        # endless; packet.kind says how it was made, packet.wire is what is sent
 
 A message counts as *well-formed* when a strict reader finds exactly one question of class IN in it and nothing that the
-question's grammar does not allow (RFC 1035 §4, RFC 6891 §6, RFC 7873 §4, RFC 8945 §4.2): whoever sends that is asking,
-and gets an ordinary answer, as large as that is. `well_formed` is such a reader, written without dnspython. Everything
-else is malformed, also where it is only almost a question.
+question's grammar does not allow (RFC 1035 §4, RFC 6891 §6, RFC 7873 §4, RFC 8945 §4.2): anyone who sends that is
+asking, and gets an ordinary answer, as large as that is. `well_formed` is such a reader, written without dnspython.
+Everything else is malformed, also where it is only almost a question.
 """
 
 from __future__ import annotations

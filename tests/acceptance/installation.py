@@ -63,9 +63,9 @@ class Installation:
                 start_new_session=True,
             )
         process = self._process
-        children.wait_until(lambda: process.poll() is not None or b"Ready after" in self._said(), START_S)
-        if b"Borg Portal is up: " + self.url.encode() not in self._said():
-            story = self._said().decode(errors="replace")
+        children.wait_until(lambda: process.poll() is not None or b"Ready after" in self._printed(), START_S)
+        if b"Borg Portal is up: " + self.url.encode() not in self._printed():
+            story = self._printed().decode(errors="replace")
             self.stop()
             raise Failed(f"make up does not come up:\n{story}")
         return time.monotonic() - began_s
@@ -91,8 +91,8 @@ class Installation:
     def environment(self) -> dict[str, str]:
         return {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | self.settings
 
-    def said(self) -> str:
-        return self._said().decode(errors="replace")
+    def output(self) -> str:
+        return self._printed().decode(errors="replace")
 
     # -- its processes
 
@@ -166,7 +166,7 @@ class Installation:
             or probes.dns_answers("127.0.0.1", self.dns_port, "dev.borg.internal")()
         )
 
-    def _said(self) -> bytes:
+    def _printed(self) -> bytes:
         return self._output.read_bytes() if self._output.exists() else b""
 
 
@@ -185,7 +185,7 @@ def task_ports() -> tuple[str, str]:
 
 
 def listeners(port: int) -> set[int]:
-    """The pids of whoever listens on a TCP port of this host."""
+    """The pids of anyone who listens on a TCP port of this host."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:

@@ -160,7 +160,7 @@ def servers(stats: Path) -> Counter[str]:
     )
 
 
-def tell(there: Installation, verb: str, site: Site, word: str) -> None:
+def send(there: Installation, verb: str, site: Site, word: str) -> None:
     file = there.home.with_name(f"{site.name}.json")
     file.write_text(json.dumps(site.file(word)))
     there.borgctl(verb, str(file))
@@ -190,7 +190,7 @@ def test_an_update_fails_no_request(shared: Installation, tmp_path: Path) -> Non
 
     ports = {site.name: free_port() for site in SITES}
     for site in SITES:
-        tell(shared, "submit", site, "old")
+        send(shared, "submit", site, "old")
     wait_for(lambda: serving(shared, 1), BOUND_S, story=story)
     old = [row["ports"]["http"] for site in SITES for row in shared.tasks(site.name)]
     with haproxy(tmp_path, shared.dns_port, ports) as stats:
@@ -201,7 +201,7 @@ def test_an_update_fails_no_request(shared: Installation, tmp_path: Path) -> Non
 
         def roll() -> None:
             for site in SITES:
-                tell(shared, "update", site, "new")
+                send(shared, "update", site, "new")
             wait_for(lambda: serving(shared, 2), BOUND_S, story=story)
             # Those that left wait a little; what meets them when they stop counts too.
             wait_for(lambda: not listening(old), BOUND_S, story=lambda: (listening(old), story()))

@@ -122,7 +122,7 @@ def _recover(there: Installation, crowd: Crowd, name: str) -> None:
     took_s = wait_for(
         lambda: len(crowd.acknowledged) > before and _ready(there)[0] == 200,
         BACK_S,
-        story=lambda: (str(crowd.phases[name]), _ready(there), there.said()[-2000:]),
+        story=lambda: (str(crowd.phases[name]), _ready(there), there.output()[-2000:]),
     )
     print(f"{name}: well within {took_s:.1f} s")
 

@@ -171,10 +171,10 @@ def _scraped_and_followed(there: Installation, prometheus: Prometheus) -> None:
     elsewhere = 'up{job="counted", machine!="m2"} == 1'
     prometheus.becomes(lambda: set(prometheus.values(elsewhere)) == both)
     prometheus.becomes(lambda: len(prometheus.targets()) == 2)
-    # Their incarnations count anew, and Prometheus marks the series of the old ones as over.
+    # Their incarnations count again, and Prometheus marks the series of the old ones as over.
     prometheus.becomes(lambda: prometheus.values("requests_total") == dict.fromkeys(both, 0.0))
 
-    # Whoever shows no token of ours finds nothing, and Prometheus counts it as a failure.
+    # Anyone who shows no token of ours finds nothing, and Prometheus counts it as a failure.
     assert {target["scrapePool"] for target in prometheus.targets()} == {"borg"}
     assert prometheus.failures() > 0
 

@@ -85,7 +85,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_notice_of_tasks(own: Installation
     )
     ours = tree_of(own.supervisor_pid) | own.task_pids("stubborn")
     os.kill(own.supervisor_pid, signal.SIGINT)
-    wait_for((own.home / "run" / "stop-tasks.pid").exists, BOUND_S, story=own.said)
+    wait_for((own.home / "run" / "stop-tasks.pid").exists, BOUND_S, story=own.output)
     assert own.stop(signal.SIGINT, timeout_s=90.0) == 0
     left = [pid for pid in ours if children.start_time_ticks(pid) is not None]
     assert left == [], "nothing may be left, stubborn tasks included"

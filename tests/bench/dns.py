@@ -192,7 +192,7 @@ def _borg(home: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 def guarded(home: Path, port: int) -> subprocess.Popen[bytes]:
-    """With all that a resolver knows of who asks: keys, transfers, cookies, a name of its own."""
+    """With all that a resolver knows of a user who asks: keys, transfers, cookies, a name of its own."""
     return _started(
         home, [sys.executable, "-m", "tests.bench.dns_resolver", str(port), str(SERVER_CORE), "guarded"]
     )

@@ -43,7 +43,7 @@ READY_S = 120.0
 
 @dataclass(slots=True)
 class Watched:
-    """A change that was told, and the question that will show it. `unseen_at`: of the last answer that didn't."""
+    """A change that was reported, and the question that will show it. `unseen_at`: of the last answer that didn't."""
 
     at: float
     query: bytes
@@ -68,7 +68,7 @@ class Seen:
 
 
 class Watcher(threading.Thread):
-    """Asks for names whose changes it is told of until their answers show them. `lost`: that never did."""
+    """Asks for names whose changes it is reported of until their answers show them. `lost`: that never did."""
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)

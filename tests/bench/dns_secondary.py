@@ -1,7 +1,7 @@
 """`dns-secondary`: Knot follows a cell of 100,000 names of which 1,000 change every second (§2.6).
 
-The resolver has one core and news made in its process, ten changes a revision; Knot is told of each serial and takes
-steps (IXFR, TSIG). Cases:
+The resolver has one core and news made in its process, ten changes a revision; Knot is reported of each serial and
+takes steps (IXFR, TSIG). Cases:
 
     secondary-lag-p99     ms from the first SOA of a serial here to one at least as new at Knot, 30 s long; Knot itself
                           takes a second or more for a step into 700,000 records, so it fails where lag only grows

@@ -5,8 +5,8 @@ dns_writer.py PORT PART PARTS    a JSON object a line on standard output for eac
 Run as a script, PARTS of it at a time: each has tasks of its own, and makes its part of the changes. A transaction
 changes ten names (BENCH_EVENTS): of tasks that follow each other in no way, as reports of ten machines or what a pass
 decides. Each task goes through five changes, two seconds apart: unhealthy, healthy, evicted, placed elsewhere, up.
-Some changes are told to whoever listens on UDP port PORT of the loopback, as JSON: when COMMIT returned, the question,
-and what its answer will show.
+Some changes are asked to anyone who listens on UDP port PORT of the loopback, as JSON: when COMMIT returned, the
+question, and what its answer will show.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Writer:
         self.random.shuffle(order)
         self.blocks = [order[at : at + EVENTS] for at in range(0, len(order), EVENTS)][part::parts]
         self.every_s = EVERY_S * parts
-        self.tell = tell
+        self.send_report = tell
         self.changes = self.transactions = 0
         self.late_s = 0.0
 
@@ -67,7 +67,7 @@ class Writer:
         shows = self._committed(lambda: change(ids))
         if self.random.random() < SAMPLED:
             chosen = self.random.choice(ids)
-            self.tell(self.at, chosen, *shows(chosen))
+            self.send_report(self.at, chosen, *shows(chosen))
 
     def _committed(self, change: Callable[[], Callable[[int], tuple[str, str]]]) -> Any:
         """Does it, and notes when COMMIT returned: before the notice, which is sent then."""
@@ -151,13 +151,13 @@ def main() -> None:
     told.connect(("127.0.0.1", int(sys.argv[1])))
     names = dict(Job.objects.values_list("id", "name"))
 
-    def tell(at: float, identity: int, rdtype: str, shows: str) -> None:
+    def send_report(at: float, identity: int, rdtype: str, shows: str) -> None:
         job, index = split_task_id(identity)
         sample = {"at": at, "name": f"{index}.{names[job]}", "type": rdtype, "shows": shows}
         told.send(json.dumps(sample).encode())
 
     part, parts = int(sys.argv[2]), int(sys.argv[3])
-    writer = Writer(Cell.objects.get().id, tell, part=part, parts=parts)
+    writer = Writer(Cell.objects.get().id, send_report, part=part, parts=parts)
     began = time.monotonic()
     for number in count():
         due = began + number * writer.every_s

@@ -117,7 +117,7 @@ class _Cell:
         )
 
     def story(self) -> str:
-        """What keeps the cell from being settled, for whoever has to find out why."""
+        """What keeps the cell from being settled, for anyone who has to find out why."""
         from scheduling.models import Departure, Task
 
         tasks = Counter(Task.objects.values_list("state", "phase", "up"))

@@ -52,7 +52,7 @@ class Machines:
             case ["live", path]:
                 return self._live(Path(path))
             case _:
-                raise ValueError(f"{line!r} is no command of this bench")
+                raise ValueError(f"{line!r} is not a command of this bench")
         return None
 
     def _live(self, path: Path) -> int:

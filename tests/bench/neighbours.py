@@ -3,7 +3,7 @@
 Both are tasks of the `process` runtime on this machine: `request_server` (149.37 requests/s, about 1 ms of work each,
 priority 200), and a spinner with one process a core. Windows with and without the spinner alternate; each pair gives a
 rise of the p99, in %, whose median is the value. Cases: `batch` (priority 110), `best-effort` (priority 0).
-A pair during which processes that are no tasks took more than a tenth of a core is disturbed: another follows, and it
+A pair during which processes that are not tasks took more than a tenth of a core is disturbed: another follows, and it
 is left out, unless `PAIRS` quiet ones are not to be had in `MOST_PAIRS`. Needs control groups with an idle class
 (`isolation.cpu_classes`), and fails where the median is 10 % or more.
 """
@@ -86,7 +86,7 @@ async def _measure(case: str, home: Path) -> dict[str, Any]:
                     spun.append(used[key])
                     await _stop(runtime, key)
             windows.append(found)
-        await asyncio.sleep(1.5)  # the last window's requests are told
+        await asyncio.sleep(1.5)  # the last window's requests are reported
         requests = await _requests(runtime)
         isolation = runtime.attributes()["isolation.cpu_classes"]
     finally:

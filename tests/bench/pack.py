@@ -7,7 +7,7 @@ with `factor`, how much longer it takes than with all of them.
 Each case runs in a process of its own with one thread; loading is not timed. As a master's, a pass explains a few of
 the classes it leaves pending, and begins without a memory; `all_explained` is the time of one that explains all of
 them. `peak_mib` is the process' peak
-resident memory with everything in it. Afterwards `tests.bench.proof` counts anew what the plan says; a task left
+resident memory with everything in it. Afterwards `tests.bench.proof` counts again what the plan says; a task left
 pending that would fit, or a broken rule, fails the bench.
 
     BENCH_CASES=google2011x5-no      only the cases that begin so

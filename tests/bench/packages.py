@@ -1,7 +1,7 @@
 """packages: how long until every machine has a package that all want at once, and how often the store gives it.
 
 Simulated (see `swarm`): machines with lines of 1 Gbit/s, a package of 200 MiB, a store with one such line. A store
-alone would need `alone` seconds: the sum of all copies over its line. Growth is told as the time beyond a tenth of
+alone would need `alone` seconds: the sum of all copies over its line. Growth is reported as the time beyond a tenth of
 the machines. Also with a tenth of the machines out of reach and a tenth that serve something else.
 """
 

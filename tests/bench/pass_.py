@@ -228,7 +228,7 @@ class LoadedCell:
             )
 
     def _fill_queue(self) -> None:
-        """To PENDING_TASKS, each class to its share. Who was preempted waits too, and counts."""
+        """To PENDING_TASKS, each class to its share. A user who was preempted waits too, and counts."""
         tasks = self.state.tasks
         jobs = [tasks.jobs[FIRST_JOB + number] for number in range(CLASSES)]
         have = [int((tasks.state[job.tasks] == PENDING).sum()) for job in jobs]

@@ -1,4 +1,4 @@
-"""What is true of a plan that packed a whole workload from scratch, counted anew from events and assignments alone.
+"""What is true of a plan that packed a whole workload from scratch, counted again from events and assignments alone.
 
 Nothing here calls the scheduler: capacity, limits, constraints and bounds are read from the workload's events.
 """

@@ -2,7 +2,7 @@
 
 Round after round every buyer orders the same core at the same moment, through the services, with durable commits. Kinds
 of rounds take turns: it begins at once and is charged; it begins tomorrow and is held; it waits for an SRE, who says
-no; it is ordered at a quote; and whoever gets it takes it back at once, while the others still try. After each round
+no; it is ordered at a quote; and anyone who gets it takes it back at once, while the others still try. After each round
 the winner gives it back. Somebody gets it, never two at once; in the end nothing is held, and the ledger adds up.
 
 `value`: attempts a second, from the start of a round to its last answer. `attempts`, `won`, `rounds`; `order_ms_p50`,

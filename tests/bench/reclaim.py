@@ -123,7 +123,7 @@ def _full_cell() -> CellState:
 
 @dataclass
 class Used:
-    """What every running task uses, by the ratios of its band; drawn anew for those that came since."""
+    """What every running task uses, by the ratios of its band; drawn again for those that came since."""
 
     state: CellState
     rng: np.random.Generator
@@ -229,7 +229,7 @@ def _settle(state: CellState, used: Used, history: UsageHistory, preset: Preset)
 def _apply(state: CellState, plan: Plan) -> None:
     """Victims first, then who takes their place."""
 
-    def tell(event: events.Event) -> None:
+    def send(event: events.Event) -> None:
         state.apply(event, revision=state.revision + 1, time=0.0)
 
     for placed in plan.assignments:
@@ -238,7 +238,7 @@ def _apply(state: CellState, plan: Plan) -> None:
             slot = int(tasks.jobs[job].tasks[index])
             machine = int(state.machines.id[tasks.machine[slot]])
             incarnation = int(tasks.incarnation[slot])
-            tell(
+            send(
                 events.TaskEvicted(
                     job_id=job, index=index, machine_id=machine, incarnation=incarnation,
                     cause="preemption", gone=True,
@@ -246,7 +246,7 @@ def _apply(state: CellState, plan: Plan) -> None:
             )  # fmt: skip
         slot = int(state.tasks.jobs[placed.job_id].tasks[placed.index])
         incarnation = int(state.tasks.incarnation[slot]) + 1
-        tell(
+        send(
             events.TaskPlaced(
                 job_id=placed.job_id, index=placed.index, machine_id=placed.machine_id, incarnation=incarnation,
                 ports=placed.ports,

@@ -2,8 +2,8 @@
 
 Requests are due at a fixed rate, whether or not earlier ones were answered (as users are); the server spends a fixed
 amount of work on each. A request's latency runs from the moment it was due, so that a client that wakes late, and
-whoever waits behind a slow request, count too. Once a second a line: `[[due, latency in ms], …]`; `due` in seconds of
-CLOCK_MONOTONIC.
+anyone who waits behind a slow request, count too. Once a second a line: `[[due, latency in ms], …]`; `due` in seconds
+of CLOCK_MONOTONIC.
 
     request_server.py RATE_PER_S BLOCKS      BLOCKS of 1 KiB are hashed for each request
 """

@@ -148,7 +148,7 @@ class Swarm:
             self._share(number)
 
     def _share(self, source: int) -> None:
-        """Divide the source's line anew among its transfers."""
+        """Divide the source's line again among its transfers."""
         sending = self._sending[source]
         if not sending:
             return

@@ -65,7 +65,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     expect(page.locator("#offer")).to_contain_text("for 7 days")
     expect(page.get_by_role("button", name="a week")).to_have_attribute("aria-pressed", "true")
 
-    # Nonsense is told at its field, too much at the budget and the cell.
+    # Nonsense is reported at its field, too much at the budget and the cell.
     page.get_by_role("textbox", name="Cores").fill("-6")
     expect(page.locator("#error-cpu")).to_contain_text("can't be read")
     expect(page.get_by_role("textbox", name="Cores")).to_have_attribute("aria-invalid", "true")

@@ -75,7 +75,7 @@ def test_a_shell_answers_and_is_in_the_history(page: Page, world, running, theme
     expect(page.get_by_text("exited with status 4")).to_be_visible()
 
 
-def test_who_may_not_sees_no_button_and_gets_no_page(page: Page, world) -> None:
+def test_a_user_who_may_not_sees_no_button_and_gets_no_page(page: Page, world) -> None:
     sign_in(page, "owner")
     page.goto(TASK)
     expect(page.get_by_role("heading", name="Task 0 of jfoo")).to_be_visible()

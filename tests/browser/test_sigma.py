@@ -94,7 +94,7 @@ def test_the_focus_stays_where_it_is_while_rows_change(page, world) -> None:
     expect(link).to_be_focused()
 
 
-def test_a_spec_with_a_mistake_is_told_by_its_field_then_planned_then_submitted(page, world) -> None:
+def test_a_spec_with_a_mistake_is_reported_by_its_field_then_planned_then_submitted(page, world) -> None:
     sign_in(page)
     page.goto("/submit/")
     text = page.get_by_label("Job file, YAML or JSON")

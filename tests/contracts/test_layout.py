@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("borglet", "naming", "portal", "quota", "scheduling")
 MOST = 15
-# A file per noun of the interface: whoever looks for one knows its name. Explained in the README of the package.
+# A file per noun of the interface: anyone who looks for one knows its name. Explained in the README of the package.
 BY_NOUN = {"portal/cli", "quota/api", "scheduling/api"}
 
 

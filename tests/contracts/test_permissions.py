@@ -138,7 +138,7 @@ DOORS = (
     Door("post", ORDER + "cancel/", ("buyer", "owner", "bound", "sre"), body={}, hidden=("stranger",)),
     Door("post", ORDER + "change/", ("buyer", "owner", "bound", "sre"), 201, body={"amounts": {"cpu": 2}},
          hidden=("stranger",)),
-    # Who may not buy for the other team may not know of it; a pending order can't be handed on.
+    # A user who may not buy for the other team may not know of it; a pending order can't be handed on.
     Door("post", ORDER + "transfer/", ("sre",), 409, refused=404, body={"tenant": "other"}),
     Door("post", ORDER + "renew/", ("buyer", "owner", "bound", "sre"), body={"renew": True}, hidden=("stranger",)),
     Door("get", "api/v1/quota/calendar/?cell=cc&band=batch", ALL),
@@ -352,7 +352,7 @@ def test_every_endpoint_is_listed_here() -> None:
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.method} {door.path}")
-def test_who_may_and_who_may_not(world: World, door: Door) -> None:
+def test_each_role_may_do_what_its_row_allows(world: World, door: Door) -> None:
     for role in ROLES:
         if role in door.allowed:
             expected = door.status

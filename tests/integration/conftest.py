@@ -58,7 +58,7 @@ def tenant(cell):
 
 @pytest.fixture
 def ann(tenant):
-    """Who may submit and change the tenant's jobs."""
+    """A user who may submit and change the tenant's jobs."""
     from quota.vocabulary.permissions import Role
     from tests.integration import world
 

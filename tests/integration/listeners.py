@@ -1,4 +1,4 @@
-"""Real receivers of notices on loopback: an HTTP server and an SMTP server that do as they are told."""
+"""Real receivers of notices on loopback: an HTTP server and an SMTP server that do as they are reported."""
 
 from __future__ import annotations
 

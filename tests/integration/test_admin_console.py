@@ -184,7 +184,7 @@ def test_a_drain_has_a_deadline_and_its_page_tells_how_far_it_is(sre, world) -> 
     assert Machine.objects.get().state == "up"
 
 
-def test_a_brake_that_holds_is_told_on_the_first_page_and_released(sre, world) -> None:
+def test_a_brake_that_holds_is_reported_on_the_first_page_and_released(sre, world) -> None:
     assert "until an SRE decides" not in sre.get("/admin/").text
     with journal.write(world.cell.id, rows.ME) as entry:
         assert not stops_pass(entry, 4_000, what="preemption")
@@ -197,7 +197,7 @@ def test_a_brake_that_holds_is_told_on_the_first_page_and_released(sre, world) -
     assert (brake.state, brake.decided_by, brake.detail) == ("released", "sre", "mended")
 
 
-def test_what_a_service_refuses_is_told_and_hinders_no_other(sre, world) -> None:
+def test_what_a_service_refuses_is_reported_and_hinders_no_other(sre, world) -> None:
     answer = act(sre, "scheduling_machine", "remove", world.machine, reason="sold")
     assert "drain it" in answer.text
     assert Machine.objects.get().state == "up"
@@ -366,7 +366,7 @@ def test_prices_are_shown_with_what_orders_would_have_cost_and_set_when_confirme
     ],
     ids=["text", "negative", "half a point", "backward", "infinite", "cell"],
 )
-def test_prices_that_are_none_are_told_beside_the_field(sre, world, changed, told) -> None:
+def test_prices_that_are_none_are_reported_beside_the_field(sre, world, changed, told) -> None:
     capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
     given = {
         "cell": "cc",

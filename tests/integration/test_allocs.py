@@ -81,7 +81,7 @@ def web(cell, ann, machine, shelf):
     return web
 
 
-def told(cell, after: int) -> list[events.Event]:
+def reported(cell, after: int) -> list[events.Event]:
     return [record.event for record in journal.tail(cell.id, after=after)]
 
 
@@ -101,7 +101,7 @@ def test_the_alloc_set_pays_and_what_lives_inside_costs_no_quota(cell, tenant, a
     assert used(tenant) == 2000
     web = world.submit(ann, cell, inside())
     assert used(tenant) == 2000
-    submitted = told(cell, cell.revision)[-1]
+    submitted = reported(cell, cell.revision)[-1]
     assert isinstance(submitted, events.JobSubmitted)
     assert (submitted.job_id, submitted.alloc_set) == (web.id, shelf.id)
     assert jobs.job_kill(principal=ann, job=web) == 3
@@ -151,7 +151,7 @@ def test_a_job_stays_in_its_alloc_set_or_out_of_it(cell, ann, web) -> None:
 # -- leaving
 
 
-def test_who_lives_in_an_alloc_leaves_before_it(cell, machine, shelf, web) -> None:
+def test_a_task_that_lives_in_an_alloc_leaves_before_it(cell, machine, shelf, web) -> None:
     before = journal.newest(cell.id)
     with journal.write(cell.id, ME) as entry:
         evicted = transitions.tasks_evict(
@@ -159,7 +159,7 @@ def test_who_lives_in_an_alloc_leaves_before_it(cell, machine, shelf, web) -> No
             [Eviction(task_id(shelf.id, 0), 1, "preemption", detail="by a monitor", preemptor=7 << 20)],
         )
     assert [(was.job_id, was.index) for was in evicted] == [(shelf.id, 0), (web.id, 0), (web.id, 1)]
-    first, second, last = told(cell, before)
+    first, second, last = reported(cell, before)
     assert [(e.job_id, e.index, e.cause) for e in (first, second, last)] == [
         (web.id, 0, "other"), (web.id, 1, "other"), (shelf.id, 0, "preemption"),
     ]  # fmt: skip
@@ -177,14 +177,14 @@ def test_an_eviction_that_holds_no_more_takes_nobody_along(cell, shelf, web) -> 
     assert states(web) == ["running"] * 3
 
 
-def test_whoever_leaves_for_a_reason_of_its_own_keeps_it(cell, shelf, web) -> None:
+def test_a_task_that_leaves_for_its_own_reason_keeps_it(cell, shelf, web) -> None:
     before = journal.newest(cell.id)
     with journal.write(cell.id, ME) as entry:
         transitions.tasks_evict(
             entry,
             [Eviction(task_id(job, 0), 1, "machine-failure", gone=True) for job in (shelf.id, web.id)],
         )
-    assert [(e.job_id, e.index, e.cause) for e in told(cell, before)] == [
+    assert [(e.job_id, e.index, e.cause) for e in reported(cell, before)] == [
         (web.id, 0, "machine-failure"), (web.id, 1, "other"), (shelf.id, 0, "machine-failure"),
     ]  # fmt: skip
     assert not Departure.objects.exists()
@@ -220,7 +220,7 @@ def test_a_plan_puts_tasks_into_allocs_that_are_still_there(cell, ann, machine, 
     assert (outcome.applied, outcome.refused) == ([made[1]], [made[0]])
     assert Task.objects.get(job=web, state="running").alloc_id == task_id(shelf.id, 1)
     (placed,) = [
-        e for e in told(cell, cell.revision) if isinstance(e, events.TaskPlaced) and e.job_id == web.id
+        e for e in reported(cell, cell.revision) if isinstance(e, events.TaskPlaced) and e.job_id == web.id
     ]
     assert placed.alloc == task_id(shelf.id, 1)
 

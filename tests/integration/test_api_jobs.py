@@ -134,7 +134,7 @@ def test_too_large_a_body_is_refused_and_another_type_too(ann, settings) -> None
     problem(ann.post(JOBS, "name: web", content_type="application/yaml"), 415, "unsupported-media-type")
 
 
-def test_a_shortfall_of_quota_is_told_in_figures(ann, cell) -> None:
+def test_a_shortfall_of_quota_is_reported_in_figures(ann, cell) -> None:
     body = problem(post(ann, JOBS, world.with_task(limit={"cpu": 30})), 403, "quota-exceeded")
     assert body["figures"]["short"]["cpu"] == {
         "asked": 90_000, "granted": 64_000, "in_use": 0, "short": 26_000,
@@ -162,7 +162,7 @@ def test_what_is_not_there_is_not_found(ann, cell, path) -> None:
         (f"{JOBS}?tenant=%00", "invalid"), (f"{WEB}update/", "not-found"),
     ],
 )  # fmt: skip
-def test_a_bad_query_is_told_and_never_an_error_of_ours(ann, job, path, code) -> None:
+def test_a_bad_query_is_rejected_and_never_an_internal_error(ann, job, path, code) -> None:
     answer = ann.get(path)
     problem(answer, answer.status_code, code)
 
@@ -253,7 +253,7 @@ def test_why_tells_of_pending_running_and_dead_tasks(ann, cell, job) -> None:
     assert (dead["chain"][0]["kind"], dead["chain"][0]["actor"]) == ("task.ended", "ann")
 
 
-def test_the_chain_of_causes_is_walked_to_whoever_began_it(ann, cell, job) -> None:
+def test_the_chain_of_causes_is_followed_to_its_first_actor(ann, cell, job) -> None:
     world.bring_up(job, rows.a_machine(cell))
     post(ann, f"{WEB}update/", world.with_task(command=["other"]))
     chain = ann.get(f"{WEB}why/?index=0").json()["chain"]

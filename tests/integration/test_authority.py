@@ -64,7 +64,7 @@ def restarted(running: contextlib.ExitStack) -> Link:
 
 
 def says(played: Played, pem: str) -> str:
-    """Hello with what the machine trusts; the authorities it is told to trust."""
+    """Hello with what the machine trusts; the authorities it is asked to trust."""
     answer = played.hello(authority=authority_digest(pem))
     assert not isinstance(answer, Refusal), answer
     return answer.authority
@@ -112,7 +112,7 @@ def test_one_authority_takes_the_place_of_another_and_no_machine_is_shut_out(cel
     ]
 
 
-def test_a_borglet_that_knows_nothing_of_authorities_is_told_nothing(cell) -> None:
+def test_a_borglet_without_support_for_authorities_gets_none(cell) -> None:
     with running_link() as link, link.machine(cell) as machine:
         assert machine.session == 2
     authority_rotation.stage(principal=rows.ME)
@@ -132,7 +132,7 @@ def test_a_switch_that_broke_off_is_finished_or_never_was(home: Path, written: i
     for source, target in [("ca.pem", "old.pem"), ("next.key", "ca.key"), ("next.pem", "ca.pem")][:written]:
         shutil.copy(home / source, home / target)
     assert authority.fingerprint() == (before if written < 2 else staged)
-    assert authority_digest(bundle_pem()) == both  # whoever trusts it can dial in all the while
+    assert authority_digest(bundle_pem()) == both  # anyone who trusts it can dial in all the while
     certificate.issue_server_certificate(["localhost"])
     if written < 2:
         assert authority_rotation.switch(principal=rows.ME) == staged
@@ -271,7 +271,7 @@ def test_an_authority_kept_elsewhere_is_replaced_too(elsewhere: Elsewhere, setti
     authority_rotation.stage(principal=rows.ME, certificate=tmp_path / "root.pem")
     chain, key = other.write("localhost")
     settings.BORG_LINK_CERTIFICATE, settings.BORG_LINK_KEY = str(chain), str(key)
-    certificate.server_certificate(["localhost"])  # machines that were told trust it already
+    certificate.server_certificate(["localhost"])  # machines that were reported trust it already
     authority_rotation.switch(principal=rows.ME)
     assert authority.authority_pem() == other.root_pem()
 
@@ -284,7 +284,7 @@ def test_grants_are_signed_by_a_key_of_their_own_where_the_authoritys_is_kept_el
     assert authority.signing_key().public_key() in [one.public_key() for one in known]
     with pytest.raises(AuthorityBroken):
         authority.signer()  # it signs no certificate
-    # Whoever has it can't pose as the link: machines take it for no authority, and for no server.
+    # Anyone who has it can't pose as the link: machines take it for no authority, and for no server.
     certificate_, key = authority.load_pair(home, "grants")
     assert not certificate_.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     impostor = home / "impostor.pem"

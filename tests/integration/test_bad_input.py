@@ -71,7 +71,7 @@ def job(cell, tenant):
 
 @pytest.fixture
 def root(job) -> Client:
-    """Who may do everything, so that only the input can be what is wrong."""
+    """A user who may do everything, so that only the input can be what is wrong."""
     world.a_user("ann", tenant=job.tenant)
     return world.bearer(world.a_user("root", tenant=job.tenant, sre=True))
 
@@ -101,7 +101,7 @@ def refused(answer: Any, *, status: int | None = None) -> dict[str, Any]:
     body: dict[str, Any] = answer.json()
     assert body["code"]
     assert body["detail"]
-    assert len(answer.content) < 20_000, "an answer is no echo"
+    assert len(answer.content) < 20_000, "an answer must not echo"
     return body
 
 
@@ -118,7 +118,7 @@ BAD_FILES = [
     ("it is cut in a character", '{"name": "ü'.encode()[:-1], "file"),
     ("it is not UTF-8", b'{"name": "\xff\xfe", "task": {"command": ["x"]}}', "file"),
     ("it is UTF-16", '{"name": "fresh"}'.encode("utf-16"), "file"),
-    ("it is no object", b'"fresh"', "file"),
+    ("it is not an object", b'"fresh"', "file"),
     ("it holds NaN", b'{"name": "fresh", "tasks": NaN}', "file"),
     ("it is nested deep", b"[" * 50_000 + b"]" * 50_000, "file"),
     ("its task is nested deep", b'{"name": "fresh", "task": ' + b'{"a":' * 30_000 + b"1" + b"}" * 30_001, "file"),
@@ -151,7 +151,7 @@ BAD_FILES = [
     ("a name too long", job_text(name="a" * 64), "name"),
     ("a name with a line after it", job_text(name="fresh\n"), "name"),
     ("a name in Greek", job_text(name="λ"), "name"),
-    ("a tenant that is no label", job_text(tenant="U bar"), "tenant"),
+    ("a tenant that is not a label", job_text(tenant="U bar"), "tenant"),
     ("another cell", job_text(cell="dd"), "cell"),
     ("NUL in the command", task_text(command=["a\0b"]), "task.command[0]"),
     ("NUL in the environment", task_text(env={"A": "\0"}), "task.env.A"),
@@ -384,7 +384,7 @@ def test_a_bad_value_of_a_body_names_its_field(root, unchanged, method, path, bo
 @pytest.mark.parametrize(
     "body", [b"{", b"\xff", b"[" * 50_000, b'{"name": ' + b"9" * 5000 + b"}", b"5", b"null"]
 )
-def test_a_body_that_is_no_json_object_is_told(root, unchanged, path, body) -> None:
+def test_a_body_that_is_not_a_json_object_is_reported(root, unchanged, path, body) -> None:
     refused(root.post(path, body, content_type=JSON))
 
 
@@ -402,7 +402,7 @@ BAD_PATHS = [
 
 @pytest.mark.parametrize("path", BAD_PATHS)
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
-def test_a_path_of_nonsense_is_no_error_of_ours(root, unchanged, method, path) -> None:
+def test_a_path_of_nonsense_is_not_an_internal_error(root, unchanged, method, path) -> None:
     answer = root.generic(method, path, '{"role": "owner"}' if "members" in path else "{}", content_type=JSON)
     assert 400 <= answer.status_code < 500, answer.content[:2000]
 
@@ -528,7 +528,7 @@ def test_a_body_of_unknown_length_is_read_all_the_same(wire, cell) -> None:
 
 
 @committed
-def test_bytes_that_are_no_text_reach_the_real_server_and_change_nothing(wire, cell) -> None:
+def test_bytes_that_are_not_text_reach_the_real_server_and_change_nothing(wire, cell) -> None:
     before, revision = _rows(), journal.newest(cell.id)
     cases = [
         (JOBS, b"\xff\xfe{", 422), (f"{WEB}kill/", b'{"reason": "\xff"}', 400), (f"{CC}jobs:bulk", b"[" * 60_000, 422),

@@ -78,7 +78,7 @@ def test_what_a_band_can_not_be_is_refused_by_its_field(given, code, field) -> N
     assert (factors(), Record.objects.count()) == before
 
 
-def test_bands_never_overlap_and_are_set_by_who_runs_the_platform() -> None:
+def test_bands_never_overlap_and_only_sres_set_them() -> None:
     bands_ensure(principal=ME)
     with pytest.raises(Conflict, match="overlap"):
         band_set(principal=ME, band=BATCH._replace(low=90))
@@ -86,7 +86,7 @@ def test_bands_never_overlap_and_are_set_by_who_runs_the_platform() -> None:
         band_set(principal=Principal(name="ann", roles={"ubar": Role.OWNER}), band=BATCH)
 
 
-def test_who_owns_quota_of_a_band_hears_of_its_change() -> None:
+def test_owners_of_quota_of_a_band_are_notified_of_its_change() -> None:
     bands_ensure(principal=ME)
     batch = PriorityBand.objects.get(name="batch")
     for name, ended in (("owns", None), ("owned", NOON), ("other", None)):

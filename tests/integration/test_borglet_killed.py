@@ -73,7 +73,7 @@ def test_a_hundred_kills_lose_double_and_orphan_nothing(cell, borglet: Borglet, 
         _wait(rng.uniform(0.0, 1.0))
         borglet.kill()
         borglet.start()
-    until(lambda: not Departure.objects.exists(), seconds=60, what="whoever had to leave has left")
+    until(lambda: not Departure.objects.exists(), seconds=60, what="all tasks that had to leave have left")
     for task in Task.objects.filter(job=job, state="pending"):
         _place(job, machine, task.index)
     until(lambda: Task.objects.filter(job=job, up=True).count() == TASKS, seconds=60, what="all of them up")
@@ -85,7 +85,7 @@ def test_a_hundred_kills_lose_double_and_orphan_nothing(cell, borglet: Borglet, 
     assert set(starts.values()) == {1}, "no incarnation was started twice"
     ended = Task.objects.filter(job=job, evictions__gt=0).count()
     assert ended > TASKS // 2, "tasks came and went meanwhile"
-    assert not Task.objects.filter(job=job).exclude(outcome="").exists(), "no task was told to have failed"
+    assert not Task.objects.filter(job=job).exclude(outcome="").exists(), "no task was reported as failed"
 
 
 def _place(job: Job, machine: Machine, index: int) -> None:

@@ -1,4 +1,4 @@
-"""A partition is no massacre, and a bug no mass stop: what a cell does by itself, and what waits for an SRE."""
+"""A partition is not a massacre, and a bug no mass stop: what a cell does by itself, and what waits for an SRE."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def state(cell, kind: str = "lost") -> str:
     return brake.state if brake is not None else "open"
 
 
-def told(cell) -> list[tuple[str, str]]:
+def reported(cell) -> list[tuple[str, str]]:
     return [
         (record.event.brake, record.event.state)
         for record in journal.tail(cell.id, after=0)
@@ -100,7 +100,7 @@ def told(cell) -> list[tuple[str, str]]:
 def test_tasks_of_a_dead_machine_leave_at_once(cell, fleet) -> None:
     down(cell, fleet[:1])
     assert second(cell) == EACH
-    assert told(cell) == []
+    assert reported(cell) == []
 
 
 def test_a_third_that_vanishes_loses_tasks_at_the_cells_rate_only_and_none_once_it_is_back(
@@ -114,7 +114,7 @@ def test_a_third_that_vanishes_loses_tasks_at_the_cells_rate_only_and_none_once_
     assert Brake.objects.get(cell=cell).wanted >= len(gone) * EACH - evicted
     back(cell, gone)
     assert sum(second(cell) for _ in range(62)) == 0
-    assert told(cell) == [("lost", "bounded"), ("lost", "open")]
+    assert reported(cell) == [("lost", "bounded"), ("lost", "open")]
     assert Task.objects.filter(state="running").count() == MACHINES * EACH - evicted
 
 
@@ -152,7 +152,7 @@ def test_when_most_vanish_nothing_moves_until_an_sre_says_so(cell, fleet) -> Non
     service.brake_release(principal=rows.ME, cell=cell, kind="lost", reason="the room burnt")
     assert state(cell) == "released"
     assert 10 <= sum(second(cell) for _ in range(60)) <= 16  # still at the bounded rate
-    assert [s for _, s in told(cell)] == ["held", "released"]
+    assert [s for _, s in reported(cell)] == ["held", "released"]
 
 
 def test_an_sre_may_keep_it_held_and_it_opens_by_itself_when_they_are_back(cell, fleet) -> None:
@@ -217,7 +217,7 @@ def test_the_cell_stops_no_more_than_its_share_by_itself(cell, fleet) -> None:
     assert stop(cell, 300)
     older(cell, 61)
     assert not stop(cell, 201)
-    assert [s for kind, s in told(cell) if kind == "stops"] == ["held", "released", "held"]
+    assert [s for kind, s in reported(cell) if kind == "stops"] == ["held", "released", "held"]
 
 
 def test_an_allowance_comes_back(cell, fleet) -> None:

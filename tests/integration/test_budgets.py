@@ -28,7 +28,7 @@ def _in_march():
         yield
 
 
-def told(*kinds: str) -> list[str]:
+def reported(*kinds: str) -> list[str]:
     return list(Notice.objects.filter(kind__in=kinds).order_by("id").values_list("kind", flat=True))
 
 
@@ -37,7 +37,7 @@ def use(tenant, amount: int) -> None:
         ledger.usage(entry, tenant, amount, text="usage", key=f"usage:{amount}")
 
 
-def test_each_alert_is_told_once_a_month_and_only_the_highest_that_is_reached() -> None:
+def test_each_alert_is_reported_once_a_month_and_only_the_highest_that_is_reached() -> None:
     tenant = market.funded(amount=1000)
     budget_set(principal=market.ME, tenant=tenant, monthly=100, alerts=[50, 80, 100])
     market.charged(tenant, 60)
@@ -75,9 +75,9 @@ def test_buying_stops_at_the_monthly_limit_and_says_so() -> None:
     market.held(tenant, 30)
     assert buying_stopped(tenant) is not None
     budgets_watch()
-    assert told("budget.stopped") == ["budget.stopped"]
+    assert reported("budget.stopped") == ["budget.stopped"]
     budget_set(principal=market.ME, tenant=tenant, monthly=101, action="stop-buying")
-    assert told("budget.resumed") == ["budget.resumed"]
+    assert reported("budget.resumed") == ["budget.resumed"]
 
 
 def test_a_limit_without_an_action_only_alerts() -> None:
@@ -85,7 +85,7 @@ def test_a_limit_without_an_action_only_alerts() -> None:
     budget_set(principal=market.ME, tenant=tenant, monthly=10, alerts=[100])
     market.held(tenant, 500)
     budgets_watch()
-    assert told("budget.alert", "budget.stopped") == ["budget.alert"]
+    assert reported("budget.alert", "budget.stopped") == ["budget.alert"]
 
 
 @pytest.mark.parametrize("action", ["stop-submitting", "drop"])
@@ -98,10 +98,10 @@ def test_submitting_stops_when_usage_has_spent_the_budget_and_a_grant_resumes_it
     assert submitting_stopped([tenant.pk]) == {tenant.pk: action}
     ledger.budget_grant(principal=market.ME, tenant=tenant, amount=31)
     assert submitting_stopped([tenant.pk]) == {}
-    assert told("budget.stopped", "budget.resumed") == ["budget.stopped", "budget.resumed"]
+    assert reported("budget.stopped", "budget.resumed") == ["budget.stopped", "budget.resumed"]
 
 
-def test_who_has_spent_all_on_quota_may_use_it() -> None:
+def test_a_user_who_has_spent_all_on_quota_may_use_it() -> None:
     tenant = market.funded(amount=100)
     budget_set(principal=market.ME, tenant=tenant, monthly=100, action="stop-submitting")
     market.charged(tenant, 100)
@@ -158,6 +158,6 @@ def test_watching_needs_no_query_per_tenant(django_assert_max_num_queries) -> No
         budgets_watch()
 
 
-def test_spending_is_nothing_for_who_has_nothing() -> None:
+def test_a_tenant_without_jobs_spends_nothing() -> None:
     state = budgets.spending_of(rows.a_tenant())
     assert (state.percent, state.exhausted, state.limit) == (0, False, 0)

@@ -245,7 +245,7 @@ def test_a_refusal_says_why(tenant, ann) -> None:
     ask(ann, tenant)
 
 
-def test_who_may_ask_for_whom(tenant, ann) -> None:
+def test_capabilities_may_be_requested_by_oneself_and_by_owners(tenant, ann) -> None:
     boss = world.principal("boss", tenant=tenant)
     assert ask(ann, tenant, who=boss).asked_by == "boss"
     with pytest.raises(Forbidden):

@@ -233,7 +233,7 @@ def test_a_file_that_does_not_parse_names_the_line(ann, cell) -> None:
         assert (document["code"], place in sentence) == ("bad-file", True), sentence
 
 
-def test_what_is_not_there_is_told(ann, sre, cell) -> None:
+def test_what_is_not_there_is_reported(ann, sre, cell) -> None:
     missing = [
         [verb, "none"] for verb in ("status", "tasks", "why", "undo", "kill", "resolve", "events", "wait")
     ]
@@ -259,7 +259,7 @@ def test_what_is_not_there_is_told(ann, sre, cell) -> None:
     assert sre.failing("machine", "join-token", "--uses", "99999999")[1]["fields"].keys() == {"uses"}
 
 
-def test_without_a_good_token_the_way_to_one_is_told(ann, cell) -> None:
+def test_without_a_good_token_the_way_to_one_is_reported(ann, cell) -> None:
     for token in ("", "borg_x_y"):
         ann.environment["BORG_TOKEN"] = token
         sentence, document = ann.failing("cells")

@@ -36,7 +36,7 @@ def sre(tmp_path, market_portal, ubar) -> Cli:
     return cli_world.of(tmp_path, market_portal, "root", sre=True)
 
 
-def test_bands_and_prices_are_told(ann) -> None:
+def test_bands_and_prices_are_reported(ann) -> None:
     assert "production" in ann.out("quota", "bands")
     head, row = ann.out("quota", "prices").splitlines()
     assert head.split()[:3] == ["CELL", "VERSION", "RESOURCE"]
@@ -45,7 +45,7 @@ def test_bands_and_prices_are_told(ann) -> None:
     assert ann.json("quota", "prices")[0]["base"] == {"cpu": 1_000_000}
 
 
-def test_a_price_is_told_with_its_parts_and_keeps_nothing(ann) -> None:
+def test_a_price_is_reported_with_its_parts_and_keeps_nothing(ann) -> None:
     first = (TODAY + dt.timedelta(days=10)).isoformat()
     told = ann.out("quota", "price", *SIZE, "--from", first, "--days", "10")
     assert f"cpu 2 at production in cc for ubar, {first} 00:00:00 UTC to " in told
@@ -94,7 +94,7 @@ def test_as_much_as_a_job_asks_for(ann, ubar) -> None:
     ids=["no-size", "no-band", "no-end", "no-day", "no-date", "past", "no-number", "no-such-band", "no-cell",
          "not-mine", "no-job"],
 )  # fmt: skip
-def test_what_cant_be_priced_is_told(ann, words, status, told) -> None:
+def test_what_cant_be_priced_is_reported(ann, words, status, told) -> None:
     assert told in ann.failing("quota", "price", *words, status=status)[0]
 
 

@@ -97,7 +97,7 @@ def test_a_market_is_set_through_its_service_and_recorded(sre, world) -> None:
         ("cell", "nowhere", "nowhere"),
     ],
 )
-def test_what_a_market_can_not_be_is_told_and_changes_nothing(sre, field, value, told) -> None:
+def test_what_a_market_can_not_be_is_reported_and_changes_nothing(sre, field, value, told) -> None:
     answer = sre.post(reverse("admin:quota_market_add"), {"cell": "cc", **MARKET, field: value})
     assert told in answer.text
     assert not Market.objects.filter(headroom_milli=100).exists()
@@ -254,7 +254,7 @@ def test_a_shortfall_leads_to_the_orders_it_touches(sre, world) -> None:
     assert not list(sre.get(listed("shortfall") + "?open=no").context["cl"].result_list)
 
 
-def test_what_waits_is_told_on_the_first_page(sre, world) -> None:
+def test_what_waits_is_reported_on_the_first_page(sre, world) -> None:
     assert "sold than there is" not in sre.get("/admin/").text
     order = an_order(world.tenant)
     Order.objects.update(state="pending", approver="sre")

@@ -40,7 +40,7 @@ def asked(settings):
     return ask
 
 
-def told(context) -> list[tuple]:
+def reported(context) -> list[tuple]:
     return [(one.role, one.state, one.kind, one.serial, one.revision) for one in context["followers"]]
 
 
@@ -49,7 +49,7 @@ def test_servers_that_have_caught_up_and_one_that_is_behind(world, asked) -> Non
     up, late = following(newest), following(1, names_revision=1)
     with serving(up, following(0, names_revision=3), late) as (resolver, *secondaries):
         context = asked(resolver, *secondaries)
-        assert told(context) == [
+        assert reported(context) == [
             ("resolver", "caught up", "success", 3, newest),
             ("secondary", "caught up", "success", 3, None),
             ("secondary", "behind", "warning", 1, None),
@@ -57,7 +57,7 @@ def test_servers_that_have_caught_up_and_one_that_is_behind(world, asked) -> Non
         assert (context["problem"], context["followers"][2].lag) == ("", "2 in the serial")
         up.cells["cc"].revision = newest - 2
         context = asked(resolver)
-        assert told(context) == [("resolver", "behind", "warning", 3, newest - 2)]
+        assert reported(context) == [("resolver", "behind", "warning", 3, newest - 2)]
         assert context["followers"][0].lag.startswith("2 revisions, ")
 
 
@@ -67,7 +67,7 @@ def test_whether_a_secondary_has_caught_up_nobody_knows_without_a_resolver(world
         secondary,
     ):
         context = asked(silent, secondary)
-        assert told(context)[1] == ("secondary", "not known", "warning", 3, None)
+        assert reported(context)[1] == ("secondary", "not known", "warning", 3, None)
         assert "it is unknown" in context["problem"]
         (one,) = signed_in("sre").get("/bns/cc/").json()["secondaries"]
         assert (one["reached"], one["caught_up"], one["error"]) == (True, False, "unknown")
@@ -87,7 +87,7 @@ def test_whether_a_secondary_has_caught_up_nobody_knows_without_a_resolver(world
         (ZoneDirectory(loaded=True, status=Status.OK), "does not have the zone", "danger", "NXDOMAIN"),
     ],
 )
-def test_a_resolver_that_is_not_right_is_told_with_what_it_means(
+def test_a_resolver_that_is_not_right_is_reported_with_what_it_means(
     world, asked, directory, state, kind, means
 ) -> None:
     with serving(directory) as (port,):

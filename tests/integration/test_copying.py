@@ -49,7 +49,7 @@ def test_rows_are_what_save_would_have_made_of_them() -> None:
     assert made.specs.get().spec == labels
     made.name = "renamed"
     made.save()
-    assert Job.objects.count() == 2, "an instance that was copied is no new one"
+    assert Job.objects.count() == 2, "a copied instance is not a new one"
 
 
 def test_ids_are_given_once_and_none_of_no_rows() -> None:

@@ -67,7 +67,7 @@ def test_a_charge_is_split_by_limits_and_the_rest_was_not_asked_for(tenant) -> N
     assert split(tenant, "cell") == {"cc": (1500, 900, 0)}
 
 
-def test_who_asks_for_more_than_was_bought_shares_what_was(tenant) -> None:
+def test_jobs_beyond_the_bought_quota_share_it(tenant) -> None:
     bought(tenant, 2400)
     ran(tenant, "web", 15_000)
     ran(tenant, "db", 5_000)

@@ -196,7 +196,7 @@ def test_a_revoked_machine_is_cut_off_until_it_joins_again(cell, link: Link) -> 
     assert steps(cell) == ["revoked"]
 
 
-def test_joining_anew_ends_an_offer_too(cell) -> None:
+def test_joining_again_ends_an_offer_too(cell) -> None:
     machine_join(a_join(join_token_issue(principal=rows.ME, cell=cell)))
     Machine.objects.update(next_digest=digest("thief"), rotation_asked=True)
     machine_join(a_join(join_token_issue(principal=rows.ME, cell=cell)))
@@ -294,7 +294,7 @@ def test_a_stolen_secret_answers_no_request_for_the_log_of_another_machine(cell,
     assert heard == []
 
 
-def test_the_secret_of_a_machine_is_no_token_of_the_api(cell, link: Link, client) -> None:
+def test_the_secret_of_a_machine_is_not_a_token_of_the_api(cell, link: Link, client) -> None:
     with link.machine(cell, "m1") as machine:
         for credential in (machine.secret, f"m1:{machine.secret}"):
             answer = client.get("/api/v1/cells/", headers={"Authorization": f"Bearer {credential}"})

@@ -81,7 +81,7 @@ def test_tasks_on_machines_that_are_down_use_up_budgets_too(cell, machine, ann) 
     assert evacuation.tasks_drain(cell.id, 10, patience_s=600.0) == 0
 
 
-def test_past_its_deadline_a_drain_breaks_budgets_only_where_it_was_told_to(cell, machine, ann) -> None:
+def test_past_its_deadline_a_drain_breaks_budgets_only_on_request(cell, machine, ann) -> None:
     other = rows.a_machine(cell, "m2")
     stubborn = up_on(ann, cell, machine, "stubborn", tasks=3, disruption_budget=1)
     patient = up_on(ann, cell, other, "patient", tasks=3, disruption_budget=1)
@@ -120,7 +120,7 @@ def test_a_drain_may_be_given_another_deadline_and_the_same_wish_changes_nothing
     assert not Drain.objects.exists()
 
 
-def test_a_machine_that_drained_went_down_and_joined_anew_drains_on(cell, machine) -> None:
+def test_a_machine_that_drained_went_down_and_joined_again_drains_on(cell, machine) -> None:
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
     machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
     token = joining.join_token_issue(principal=rows.ME, cell=cell)

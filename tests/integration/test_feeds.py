@@ -73,7 +73,7 @@ def test_filters_narrow_by_label_cell_and_job(ann: Client, job: Job) -> None:
 
 
 @pytest.mark.parametrize("path", [PROMETHEUS, TRAEFIK])
-def test_a_cell_or_tenant_that_is_not_there_is_told_as_one_that_may_not_be_seen(
+def test_a_cell_or_tenant_that_is_not_there_is_reported_as_one_that_may_not_be_seen(
     ann: Client, job: Job, path: str
 ) -> None:
     """What a balancer was given last stays; emptied in silence it would send its clients nowhere."""
@@ -147,9 +147,7 @@ def test_a_service_is_never_told_in_part(ann: Client, job: Job) -> None:
 
 
 @pytest.mark.parametrize("path", [PROMETHEUS, TRAEFIK])
-def test_who_shows_the_tag_of_the_last_answer_is_told_only_what_is_new(
-    ann: Client, job: Job, path: str
-) -> None:
+def test_a_client_with_the_tag_of_the_last_answer_gets_only_news(ann: Client, job: Job, path: str) -> None:
     first = ann.get(path)
     tag = first["ETag"]
     again = ann.get(path, headers={"If-None-Match": tag})
@@ -158,7 +156,7 @@ def test_who_shows_the_tag_of_the_last_answer_is_told_only_what_is_new(
         assert ann.get(path, headers={"If-None-Match": f'"other", {tag}'}).status_code == 304
     assert not [one for one in cheap if "scheduling_task" in one["sql"]], "rows were read for what is known"
     use(job, 0, cpu_milli=50)
-    assert ann.get(path, headers={"If-None-Match": tag}).status_code == 304  # a load alone is no news
+    assert ann.get(path, headers={"If-None-Match": tag}).status_code == 304  # a load alone is not news
     place(job.cell, a_job(job.cell, a_tenant("other")), Machine.objects.get(), 0, ports=21_000)
     assert ann.get(path, headers={"If-None-Match": tag}).status_code == 304  # nor are other people's names
     report(job.cell, job, 0, phase="starting", health="unknown")
@@ -215,7 +213,7 @@ def test_filters_that_are_none_are_named(ann: Client, path: str, query: dict[str
         "_http._tcp.",
     ],
 )
-def test_clusters_that_are_no_jobs_are_refused(ann: Client, cluster: str) -> None:
+def test_clusters_that_are_not_jobs_are_refused(ann: Client, cluster: str) -> None:
     assert "resource_names" in discover(ann, cluster, status=422)["fields"]
 
 

@@ -1,5 +1,5 @@
 """After a restore (DESIGN §2.4): what Borglets run and the database has forgotten is kept, shown, and never confused
-with what the database asks for anew."""
+with what the database asks for again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_task_placed_again_is_never_taken_for_the_one_that_was_forgotten(lost)
     """With another command since, the Borglet would refuse its whole desired state: `changed-in-place`."""
     cell, borglet, job = lost
     forgotten = next(iter(borglet.runs))
-    other = world.with_task(job.name, tasks=1, command=["serve", "anew"]) | {"priority": 200}
+    other = world.with_task(job.name, tasks=1, command=["serve", "again"]) | {"priority": 200}
     stored = JobSpec.objects.get(job=job)
     stored.spec = world.read(cell.cell, other).to_json()
     stored.save()
@@ -93,7 +93,7 @@ def test_incarnations_begin_beyond_those_of_every_earlier_history() -> None:
     assert list(Task.objects.order_by("index").values_list("incarnation", flat=True)) == [1, 2_000_001]
 
 
-def test_a_master_that_knows_a_lost_history_reads_the_rows_anew() -> None:
+def test_a_master_that_knows_a_lost_history_reads_the_rows_again() -> None:
     cell = rows.a_cell()
     rows.a_machine(cell)
     master = Master(cell.id)

@@ -120,7 +120,7 @@ def test_a_task_that_may_read_reads_and_changes_nothing(cell, client) -> None:
     assert job.state != "dead"
 
 
-def test_a_task_whose_job_asks_for_nothing_may_do_nothing_and_is_told_the_cure(cell, client) -> None:
+def test_a_task_whose_job_asks_for_nothing_may_do_nothing_and_reads_the_cure(cell, client) -> None:
     _, key = a_running_task(cell, "none")
     answer = client.get(JOBS, **as_task(identity(key)))
     assert answer.status_code == 403

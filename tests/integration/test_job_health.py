@@ -104,7 +104,7 @@ def test_a_task_that_was_moved_because_it_crashed_still_counts(job, machine) -> 
     assert health(job) == "healthy"
 
 
-def test_a_machine_that_is_short_is_no_crash(job, machine) -> None:
+def test_a_machine_that_is_short_is_not_a_crash(job, machine) -> None:
     world.bring_up(job, machine)
     task = Task.objects.get(job=job, index=0)
     short = {**EXIT, "cause": "machine-short"}
@@ -134,7 +134,7 @@ def test_failing_checks_and_failures_for_good_count(job, machine) -> None:
     assert row.health.troubles == Troubles(unhealthy=1, failed=1)
 
 
-def test_an_update_in_progress_is_told(job, machine, ann) -> None:
+def test_an_update_in_progress_is_reported(job, machine, ann) -> None:
     world.bring_up(job, machine)
     row = Job.objects.select_related("cell", "tenant").get(pk=job.pk)
     updates.job_update(
@@ -168,7 +168,7 @@ def notices_of(job: Job) -> list[tuple[str, str]]:
     return list(rows_.values_list("kind", "subject"))
 
 
-def test_a_job_that_keeps_failing_is_told_of_once_and_so_is_its_recovery(job, machine) -> None:
+def test_a_job_that_keeps_failing_is_reported_once_and_so_is_its_recovery(job, machine) -> None:
     now = dt.datetime.now(dt.UTC)
     world.place(job, machine, 0, 1, 2)
     observe(job, 0, phase="backoff")

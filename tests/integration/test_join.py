@@ -220,13 +220,13 @@ class TestAuthority:
         assert authority.ensure_authority().read_bytes() == first
         assert (home / "ca.key").stat().st_mode & 0o777 == 0o600
 
-    def test_a_lost_key_is_told_not_replaced(self, home) -> None:
+    def test_a_lost_key_is_reported_not_replaced(self, home) -> None:
         authority.ensure_authority()
         (home / "ca.key").unlink()
         with pytest.raises(authority.AuthorityBroken, match=r"ca\.pem exists, but .*ca\.key is missing"):
             authority.ensure_authority()
 
-    def test_a_foreign_key_is_told(self, home) -> None:
+    def test_a_foreign_key_is_reported(self, home) -> None:
         authority.ensure_authority()
         key = (home / "ca.key").read_bytes()
         for name in ("ca.pem", "ca.key"):

@@ -66,7 +66,7 @@ def later(moment: dt.datetime):
         yield
 
 
-def told() -> list[str]:
+def reported() -> list[str]:
     return list(Notice.objects.order_by("id").values_list("kind", flat=True))
 
 
@@ -77,13 +77,13 @@ def priorities() -> dict[str, int]:
 def test_during_the_grace_nothing_changes_but_a_notice(cell, tenant, ann) -> None:
     world.submit(ann, cell, file("web"))
     with later(ENDS - HOUR):
-        assert told() == []
+        assert reported() == []
     with later(ENDS):
-        assert told() == ["quota.grace"]
+        assert reported() == ["quota.grace"]
         assert world.submit(ann, cell, file("more")).state == "pending"
         assert lapses_drop(cell) == []
     with later(GRACE_ENDS - HOUR):
-        assert told() == ["quota.grace"]
+        assert reported() == ["quota.grace"]
     (notice,) = Notice.objects.all()
     assert notice.tenant == tenant
     assert f"{GRACE_ENDS:%Y-%m-%d %H:%M} UTC" in notice.text
@@ -93,7 +93,7 @@ def test_during_the_grace_nothing_changes_but_a_notice(cell, tenant, ann) -> Non
 def test_after_the_grace_growth_is_refused_and_everything_else_works(cell, tenant, ann) -> None:
     job = world.submit(ann, cell, file("web", tasks=3))
     with later(GRACE_ENDS):
-        assert told() == ["quota.grace-over"]
+        assert reported() == ["quota.grace-over"]
         for given in (file("new"), file("web", tasks=4), file("web", tasks=3, cpu="1100m")):
             with pytest.raises(Rejected) as caught:
                 jobs.job_apply(principal=ann, cell=cell, job_spec=world.read(cell, given))
@@ -316,7 +316,7 @@ def test_what_costs_nothing_is_not_dropped_and_another_action_gives_new_hours(ce
         assert spent_budgets_drop(cell) == []
         budget_set(principal=market.ME, tenant=tenant, action="drop")
         assert spent_budgets_drop(cell) == []
-    assert [kind for kind in told() if kind == "budget.stopped"] == ["budget.stopped"] * 2
+    assert [kind for kind in reported() if kind == "budget.stopped"] == ["budget.stopped"] * 2
     with later(now + 12 * HOUR):
         assert [job.name for job in spent_budgets_drop(cell)] == ["web"]
 

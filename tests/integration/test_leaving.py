@@ -14,7 +14,7 @@ from tests.integration import rows, world
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def told(cell: Cell) -> dict[str, float]:
+def reported(cell: Cell) -> dict[str, float]:
     """By name of the job and number of the task."""
     loaded = load(cell.id, Machine.objects.values_list("id", flat=True), Specs()).values()
     runs = [task for machine in loaded for task in machine.desired.run]
@@ -34,18 +34,18 @@ def test_it_is_the_time_to_live_and_a_second_unless_the_job_says_otherwise(cell,
     for file in files.values():
         world.bring_up(world.submit(ann, cell, file), rows.a_machine(cell, file["name"]))
     wanted = {"plain": 6, "short": 2, "quick": 0, "slow": 2.5, "day": 600, "mute": 0, "asked": 3}
-    assert told(cell) == {f"{name}/0": leave_s for name, leave_s in wanted.items()}
+    assert reported(cell) == {f"{name}/0": leave_s for name, leave_s in wanted.items()}
     settings.BORG_DNS_TTL = 20
-    assert told(cell) == {f"{name}/0": leave_s for name, leave_s in (wanted | {"plain": 21}).items()}
+    assert reported(cell) == {f"{name}/0": leave_s for name, leave_s in (wanted | {"plain": 21}).items()}
 
 
 def test_a_change_is_in_force_at_once_for_tasks_that_wait_for_their_restart(cell, machine, ann) -> None:
     """Clients remember the new answers for the new time, whatever version the task behind them runs."""
     job = world.submit(ann, cell, world.a_file())
     world.bring_up(job, machine)
-    assert told(cell) == {"web/0": 6, "web/1": 6, "web/2": 6}
+    assert reported(cell) == {"web/0": 6, "web/1": 6, "web/2": 6}
     job = Job.objects.select_related("cell", "tenant").get(pk=job.pk)
     file = world.with_task(command=["other"]) | {"names": {"ttl_s": 60}}
     updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file))
     assert world.versions(job) == [2, 1, 1]
-    assert told(cell) == {"web/1": 61, "web/2": 61}
+    assert reported(cell) == {"web/1": 61, "web/2": 61}

@@ -143,7 +143,7 @@ def test_a_refund_settles_what_is_owed() -> None:
     assert has(tenant) == (10, 0, 0)
 
 
-def test_who_owes_buys_only_beyond_the_debt() -> None:
+def test_a_user_who_owes_buys_only_beyond_the_debt() -> None:
     tenant = rows.a_tenant()
     Budget.objects.create(tenant=tenant, overdraft=100)
     do(lambda entry: ledger.usage(entry, tenant, 60, text="usage", key="usage:1"))

@@ -465,7 +465,7 @@ def test_what_a_machine_says_of_itself_is_taken_over_when_it_changes(cell, link:
 
 
 def test_a_machine_that_says_it_has_grown_waits_for_an_sre(cell, link: Link) -> None:
-    """Else a stolen secret would draw a cell's tasks to whoever has it."""
+    """Else a stolen secret would draw a cell's tasks to anyone who has it."""
     with link.machine(cell) as machine:
         before = Machine.objects.get().capacity
     said = {"cpu": 64_000, "ram": 2**32, "disk": 2**40}

@@ -93,7 +93,7 @@ def test_a_task_runs_survives_its_borglet_restarts_and_stops(cell, borglet: Borg
     assert not alive(second)
 
 
-def test_a_task_leaves_the_answers_before_it_is_told_to_stop(cell, borglet: Borglet, tmp_path: Path) -> None:
+def test_a_task_leaves_the_answers_before_it_is_asked_to_stop(cell, borglet: Borglet, tmp_path: Path) -> None:
     """Rows and reports say so at once; its process hears of it when clients have forgotten where it was."""
     (folder := tmp_path / "out").mkdir(mode=0o777)
     folder.chmod(0o777)
@@ -113,7 +113,9 @@ def test_a_task_leaves_the_answers_before_it_is_told_to_stop(cell, borglet: Borg
     assert gone.exit["notice"] == "full"
 
 
-def test_what_ended_while_nobody_watched_is_told_afterwards(cell, borglet: Borglet, tmp_path: Path) -> None:
+def test_what_ended_while_nobody_watched_is_reported_afterwards(
+    cell, borglet: Borglet, tmp_path: Path
+) -> None:
     job, pid_file = a_sleeper(cell, tmp_path / "out")
     place(job, Machine.objects.get().id)
     pid = until(lambda: task(job).up and pid_in(pid_file), what="up")

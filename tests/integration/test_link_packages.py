@@ -299,7 +299,7 @@ def test_polls_go_on_while_archives_are_read(cell, link, job) -> None:
         reader.join()
 
 
-def test_what_the_store_has_lost_is_told_as_such(cell, link, job) -> None:
+def test_what_the_store_has_lost_is_reported_as_such(cell, link, job) -> None:
     with link.machine(cell) as m1:
         placed(job, m1, 0)
         store().delete("cc", DIGEST)

@@ -17,7 +17,7 @@ from scheduling.link.shard.shard import Shard
 from scheduling.machines import contact
 
 
-def test_who_was_without_a_shard_for_long_is_heard_of_by_its_hello_alone() -> None:
+def test_a_machine_that_was_without_a_shard_for_long_is_heard_of_by_its_hello_alone() -> None:
     """And by an answer to a poll, as everybody, where its shard is alive: it may dial again and again."""
     cell, orphan, mover = 987_654, 1, 2
     keys = (contact.contact_key(cell), contact.shards_key(cell), contact.holder_key(cell))

@@ -71,7 +71,7 @@ def until(socket: Any, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, An
     raise AssertionError("the message did not come")
 
 
-def test_a_job_page_is_told_what_changed(portal, world) -> None:
+def test_a_job_page_receives_what_changed(portal, world) -> None:
     now = journal.newest(world.cell.id)
     row = f"task-{task_id(world.job.id, 0)}"
     with watching(portal, JOB, signed_in("viewer"), revision=now) as socket:
@@ -87,7 +87,7 @@ def test_a_job_page_is_told_what_changed(portal, world) -> None:
         assert list(news["rows"]) == [row]
 
 
-def test_a_cell_page_is_told_of_machines_and_counters(portal, world) -> None:
+def test_a_cell_page_receives_machines_and_counters(portal, world) -> None:
     now = journal.newest(world.cell.id)
     row = f"machine-{world.machine.id}"
     with watching(portal, MACHINES, signed_in("stranger"), revision=now) as socket:
@@ -106,7 +106,7 @@ def test_a_page_made_before_the_news_reads_itself_again(portal, world) -> None:
         assert json.loads(socket.recv(timeout=WAIT_S))["resync"] is True
 
 
-def test_who_watches_too_much_is_told_to_come_later_and_others_are_not(portal, world) -> None:
+def test_a_user_who_watches_too_much_is_asked_to_come_later_and_others_are_not(portal, world) -> None:
     owner = signed_in("owner")
     cookies = {settings.SESSION_COOKIE_NAME: owner.cookies[settings.SESSION_COOKIE_NAME].value}
 
@@ -137,7 +137,7 @@ def test_who_watches_too_much_is_told_to_come_later_and_others_are_not(portal, w
         assert poll().status_code == 200
 
 
-def test_the_verdict_on_pending_tasks_comes_though_it_is_no_event(portal, world) -> None:
+def test_the_verdict_on_pending_tasks_comes_though_it_is_not_an_event(portal, world) -> None:
     from django.utils import timezone
 
     from scheduling.models import PendingVerdict
@@ -165,7 +165,7 @@ def test_the_verdict_on_pending_tasks_comes_though_it_is_no_event(portal, world)
         ("live/elsewhere/", "viewer", 4404, "no live page"),
     ],
 )
-def test_who_may_not_watch_is_told_why(portal, world, path, name, code, reason) -> None:
+def test_a_user_who_may_not_watch_is_reported_why(portal, world, path, name, code, reason) -> None:
     with watching(portal, path, signed_in(name) if name else None) as socket:
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(timeout=WAIT_S)
@@ -239,7 +239,7 @@ def test_rows_cost_the_same_for_one_task_that_stops_and_for_many(world) -> None:
         portal_world.place(many, index, world.machine, port=20100)
     topic = TasksTopic(world.cell.id, many.id)
 
-    def told(*indexes: int) -> int:
+    def reported(*indexes: int) -> int:
         before = journal.newest(world.cell.id)
         with journal.write(world.cell.id, rows.ME) as entry:
             endings = [changes.Ending(task_id(many.id, index), "killed") for index in indexes]
@@ -252,10 +252,10 @@ def test_rows_cost_the_same_for_one_task_that_stops_and_for_many(world) -> None:
         assert all("is still stopping on m1" in row for row in changed.rows.values())
         return len(captured)
 
-    assert told(0) == told(1, 2, 3)
+    assert reported(0) == reported(1, 2, 3)
 
 
-def test_a_slow_viewer_loses_messages_and_is_told_to_read_again(world) -> None:
+def test_a_slow_viewer_loses_messages_and_is_asked_to_read_again(world) -> None:
     viewer = Viewer(TasksTopic(1, 1), Loop())  # type: ignore[arg-type]
     for seq in range(OUTBOX + 1):
         viewer.put({"seq": seq, "revision": seq, "rows": {}, "parts": {}, "resync": False})

@@ -206,7 +206,7 @@ def test_a_silent_machine_is_down_after_its_time_and_not_before() -> None:
     assert (second, down) == (13, [1])
 
 
-def test_counting_starts_anew_after_redis_came_back_empty_or_a_standstill() -> None:
+def test_counting_starts_again_after_redis_came_back_empty_or_a_standstill() -> None:
     silence = Silence()
     assert watch(silence, [1, 2], {}, start=1000, seconds=12) == []
     # This process stood still for a minute: nothing it has not seen counts.
@@ -215,7 +215,7 @@ def test_counting_starts_anew_after_redis_came_back_empty_or_a_standstill() -> N
     assert (second, down) == (1, [1, 2])
 
 
-def test_counting_starts_anew_when_redis_forgot_and_shards_were_quick_to_beat_again() -> None:
+def test_counting_starts_again_when_redis_forgot_and_shards_were_quick_to_beat_again() -> None:
     silence = Silence()
     assert watch(silence, [1, 2], {1: None, 2: None}, start=1000, seconds=60) == []
     assert watch(silence, [1, 2], {}, start=1060, seconds=12) == []

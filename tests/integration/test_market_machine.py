@@ -155,7 +155,7 @@ class Market(RuleBasedStateMachine):
 
     @contextmanager
     def step(self, what: str, *expected: str) -> Iterator[None]:
-        """One try at the time of now, taken back whole when it is refused, as it must be told."""
+        """One try at the time of now, taken back whole when it is refused, as it must be reported."""
         code = "done"
         with self.time():
             try:

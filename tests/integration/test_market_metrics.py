@@ -1,4 +1,4 @@
-"""What Prometheus is told of the market."""
+"""What Prometheus is reported of the market."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_what_a_master_wrote_itself_it_does_not_read_again(cell) -> None:
 
 
 def test_a_large_queue_is_placed_in_turns(cell, monkeypatch) -> None:
-    """Whoever comes meanwhile waits for one turn, and is first in the next by its priority."""
+    """Anyone who comes meanwhile waits for one turn, and is first in the next by its priority."""
     monkeypatch.setattr(master_module, "PLACED_AT_ONCE", 20)
     rows.a_machine(cell)
     tenant = rows.a_tenant()

@@ -103,7 +103,7 @@ def test_the_rejection_names_the_invitation_and_an_invitation_works(ubar) -> Non
     assert (put.status_code, Membership.objects.get(user=bob).role) == (200, "viewer")
 
 
-def test_an_sre_adds_members_and_is_told_of_unknown_names(ubar) -> None:
+def test_an_sre_adds_members_and_sees_unknown_names(ubar) -> None:
     sre, body = client_of("root"), {"role": "viewer"}
     put = {"data": body, "content_type": "application/json"}
     assert sre.put("/api/v1/tenants/ubar/members/bob/", **put).status_code == 200

@@ -139,7 +139,7 @@ def test_usage_is_what_windows_say_by_the_hour_they_begin_in(cell, job) -> None:
     assert used[DISK_BANDWIDTH] == 42 * 900
 
 
-def test_what_ran_after_its_job_ended_is_told_of_too(cell, job) -> None:
+def test_what_ran_after_its_job_ended_is_reported_too(cell, job) -> None:
     Job.objects.update(state="dead", ended_at=TEN - MINUTE)
     usage_windows.store([window(job, 0, TEN)])
     row = one_row(cell)

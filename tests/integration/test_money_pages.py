@@ -183,7 +183,7 @@ def test_owners_set_the_budget_and_nobody_else(world) -> None:
     ],
     ids=["nul", "negative", "word", "exponent", "huge", "zero", "above", "text", "arabic", "kill", "none"],
 )  # fmt: skip
-def test_what_a_budget_can_not_be_is_told_beside_what_was_given(world, wrong) -> None:
+def test_what_a_budget_can_not_be_is_reported_beside_what_was_given(world, wrong) -> None:
     answer = signed_in("owner").post(
         "/billing/budget/", {"tenant": "ubar", "monthly": "5", "alerts": "50", "action": "none", **wrong}
     )
@@ -272,7 +272,7 @@ def test_another_time_zone_moves_the_days(world, at_noon) -> None:
     assert signed_in("owner").get("/billing/?tenant=ubar").status_code == 200
 
 
-def test_a_tenant_without_money_is_told_where_it_comes_from(world) -> None:
+def test_a_tenant_without_money_reads_where_it_comes_from(world) -> None:
     assert not Account.objects.filter(tenant__name="other").exists()
     page = signed_in("stranger").get("/billing/")
     assert "Credits come from an SRE" in page.text

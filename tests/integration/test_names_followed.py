@@ -106,7 +106,7 @@ def shown(names: WatchedName) -> Any:
     return None if state is None else without_revisions(state)
 
 
-def test_a_change_is_told_alone_and_read_once_for_all_who_watch(hub: NamesHub, job: Job) -> None:
+def test_a_change_is_reported_alone_and_read_once_for_all_who_watch(hub: NamesHub, job: Job) -> None:
     names, first = follow(hub, job)
     hub._tick()
     others = [follow(hub, job)[1] for _ in range(30)]
@@ -221,7 +221,7 @@ def test_a_job_that_ends_is_gone_and_another_of_its_name_is_another(hub: NamesHu
     assert [one.index for one in told.changed] == [2]
 
 
-def test_a_cell_that_is_no_more_ends_its_names(hub: NamesHub, job: Job) -> None:
+def test_a_removed_cell_ends_its_names(hub: NamesHub, job: Job) -> None:
     _, viewer = follow(hub, job)
     Task.objects.all().delete()
     for model in (Job, Machine, Cell):
@@ -230,7 +230,7 @@ def test_a_cell_that_is_no_more_ends_its_names(hub: NamesHub, job: Job) -> None:
     assert news(viewer)[-1].facts is None
 
 
-def test_more_news_than_are_told_one_by_one_are_read_as_a_whole(
+def test_more_news_than_are_reported_one_by_one_are_read_as_a_whole(
     hub: NamesHub, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("portal.live.topics.MOST_EVENTS", 1)
@@ -244,7 +244,7 @@ def test_more_news_than_are_told_one_by_one_are_read_as_a_whole(
     assert len(news(viewer)) == 1
 
 
-def test_a_restored_cell_is_told_anew_though_its_revision_is_higher(hub: NamesHub, job: Job) -> None:
+def test_a_restored_cell_is_reported_again_though_its_revision_is_higher(hub: NamesHub, job: Job) -> None:
     """As `new_history` makes it, so that no reader sees revisions go back. No event tells what was lost."""
     names, viewer = follow(hub, job)
     hub._tick()
@@ -258,7 +258,7 @@ def test_a_restored_cell_is_told_anew_though_its_revision_is_higher(hub: NamesHu
     assert news(viewer) == []
 
 
-def test_a_restored_cell_is_told_anew_though_its_revision_is_lower(hub: NamesHub, job: Job) -> None:
+def test_a_restored_cell_is_reported_again_though_its_revision_is_lower(hub: NamesHub, job: Job) -> None:
     names, viewer = follow(hub, job)
     Cell.objects.update(revision=2, history_ordinal=2)
     hub._tick()
@@ -270,7 +270,7 @@ def test_a_restored_cell_is_told_anew_though_its_revision_is_lower(hub: NamesHub
     assert shown(names) == truth(JOB)
 
 
-def test_loads_are_told_without_waking_who_waits_for_news(hub: NamesHub, job: Job) -> None:
+def test_loads_are_reported_without_waking_long_polls(hub: NamesHub, job: Job) -> None:
     names, viewer = follow(hub, job)
     hub._tick()
     before = names.changed_at
@@ -305,7 +305,7 @@ def test_a_service_followed_from_long_ago_counts_as_changed(job: Job) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", [JOB, SERVICE], ids=["job", "service"])
-def test_whoever_is_not_told_of_a_change_knows_the_truth(job: Job, name: Any, seed: int) -> None:
+def test_a_watcher_that_missed_a_change_gets_the_current_state(job: Job, name: Any, seed: int) -> None:
     """Clients of two processes, each of which follows at its own pace, against what rows say: random steps.
 
     A client holds an answer and its revision. Whenever its process has come to all news and says that nothing changed

@@ -84,7 +84,7 @@ def test_a_job_without_a_placed_task_and_one_that_has_ended_say_so(world) -> Non
     assert "name-dns" not in page
 
 
-def test_a_job_without_ports_is_told_how_to_get_srv_names(world) -> None:
+def test_a_job_without_ports_explains_how_to_get_srv_names(world) -> None:
     Job.objects.update(port_names=[])
     page = shown(JOB)
     assert "Name its ports in the job file" in page
@@ -290,7 +290,7 @@ def test_pages_of_names_ask_as_often_whatever_they_show(service, path) -> None:
     assert few <= 25
 
 
-def test_whoever_watches_a_service_is_told_what_changes_its_answers(service) -> None:
+def test_watchers_of_a_service_receive_changes_of_its_answers(service) -> None:
     topic = Behind(service.cell.id, ServiceName("cc", "ubar", "web"))
     before = journal.newest(service.cell.id)
     portal_world.report(service.job, 1)

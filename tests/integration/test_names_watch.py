@@ -129,13 +129,13 @@ def test_a_poll_without_news_is_answered_with_the_same_when_its_time_is_over(
     ann: httpx.Client, world: World
 ) -> None:
     before = get(ann)
-    rows.a_job(world.cell, rows.a_tenant("other"))  # moves the cell's revision, and is no news of this name
+    rows.a_job(world.cell, rows.a_tenant("other"))  # moves the cell's revision, and is not news of this name
     answer = get(ann, after=before["revision"], wait_s=0.5)
     assert without_revision(answer, before) == before["endpoints"]
     assert answer["revision"] >= before["revision"]
 
 
-def test_who_waits_for_another_history_is_answered_at_once(ann: httpx.Client, world: World) -> None:
+def test_a_client_that_waits_for_another_history_is_answered_at_once(ann: httpx.Client, world: World) -> None:
     now = get(ann)
     assert get(ann, after=now["revision"], wait_s=30, history=7)["history"] == now["history"]
     assert get(ann, after=now["revision"] + 1_000, wait_s=30)["revision"] == now["revision"]
@@ -143,8 +143,8 @@ def test_who_waits_for_another_history_is_answered_at_once(ann: httpx.Client, wo
         assert get(ann, after=now["revision"], wait_s=30)["history"] == 2
 
 
-def test_who_does_not_tell_a_history_misses_no_restore(ann: httpx.Client, world: World) -> None:
-    """Restored, with revisions beyond what was lost: the answer that a client has is of what is no more."""
+def test_a_client_that_does_not_tell_a_history_misses_no_restore(ann: httpx.Client, world: World) -> None:
+    """Restored, with revisions beyond what was lost: the answer that a client has is of what is not a more."""
     lost = get(ann)["revision"] + 7
     cell_new_history(principal=rows.ME, cell=world.cell)
     began = time.monotonic()
@@ -169,7 +169,7 @@ def test_what_makes_no_sense_is_refused_by_field(ann: httpx.Client) -> None:
         assert list(get(ann, status=422, **query)["fields"]) == [field], query
 
 
-def test_who_may_not_see_a_job_does_not_wait_for_it(portal: str, world: World) -> None:
+def test_a_client_that_may_not_see_a_job_does_not_wait_for_it(portal: str, world: World) -> None:
     waits = {"after": 10**6, "wait_s": 30}
     with httpx.Client(base_url=portal, trust_env=False) as nobody:
         assert get(nobody, status=401, **waits)["code"] == "not-authenticated"
@@ -187,7 +187,7 @@ def test_a_browser_polls_by_its_session(portal: str, world: World) -> None:
             assert get(browser, after=now, wait_s=30)["serving"] == 1
 
 
-def test_a_job_that_ends_is_not_found_by_who_waits_for_it(ann: httpx.Client, world: World) -> None:
+def test_a_job_that_ends_is_not_found_by_a_client_that_waits_for_it(ann: httpx.Client, world: World) -> None:
     def end() -> None:
         with journal.write(world.cell.id, rows.ME) as entry:
             transitions.tasks_end(
@@ -221,7 +221,7 @@ def label(job: Job, labels: dict[str, str]) -> None:
 def test_hundreds_wait_with_few_connections_and_hear_the_same(portal: str, world: World) -> None:
     number = 150
 
-    def tell() -> None:
+    def send_report() -> None:
         report(world.cell, world.job, 0)
         connection.close()
 
@@ -244,7 +244,7 @@ def test_hundreds_wait_with_few_connections_and_hear_the_same(portal: str, world
                     break
             assert not any(task.done() for task in waiting)
             busy = await asyncio.to_thread(sessions)
-            await asyncio.to_thread(tell)
+            await asyncio.to_thread(send_report)
             return await asyncio.gather(*waiting), busy
 
     before = journal.newest(world.cell.id)
@@ -349,7 +349,7 @@ def heard(socket: ClientConnection) -> Any:
 def test_a_program_with_a_token_needs_no_origin_but_a_session_does(portal: str, world: World) -> None:
     with watching(portal, headers=token(), origin=None) as socket:
         assert heard(socket)["type"] == "state"
-    # What browsers make of the user in an address is no token.
+    # What browsers make of the user in an address is not a token.
     for headers in ({}, {"Authorization": "Basic YTpi"}, {"Authorization": ""}):
         for origin in (None, "https://evil.example"):
             session = signed_in("viewer")
@@ -413,7 +413,7 @@ def test_tasks_and_services_are_watched_by_their_names(portal: str, world: World
         assert [one["serving"] for one in heard(task)["changed"]] == [True]
 
 
-def test_who_may_not_watch_is_told_why(portal: str, world: World) -> None:
+def test_a_client_that_may_not_watch_gets_the_reason(portal: str, world: World) -> None:
     viewer, stranger, ended = token(), token("stranger"), token("operator")
     Token.objects.filter(user__username="operator").update(revoked_at="2020-01-01T00:00:00Z")
     for name, headers, code in (

@@ -124,7 +124,7 @@ def test_a_service_fails_open_only_where_none_of_its_jobs_serves(job: Job) -> No
     assert get(ann, SERVICE)["fail_open"]
 
 
-def test_a_machine_is_seen_by_whoever_sees_the_cell(job: Job) -> None:
+def test_a_machine_is_seen_by_anyone_who_sees_the_cell(job: Job) -> None:
     answer = get(client("eve"), "/bns/cc/machine/m1")
     assert answer == {
         "name": "/bns/cc/machine/m1", "dns": "m1.machine.cc.borg.internal", "machine": "m1", "address": "127.0.0.1",
@@ -156,7 +156,7 @@ def test_nobody_asks_without_a_token(job: Job) -> None:
         ("/bns/cc/machine/m_1", "machine"),
     ],
 )
-def test_what_is_no_name_is_refused_naming_the_field(job: Job, path: str, field: str) -> None:
+def test_input_that_is_not_a_name_is_rejected_naming_the_field(job: Job, path: str, field: str) -> None:
     answer = get(client("ann", tenant=job.tenant), path, 422)
     assert answer["code"] == "invalid-name"
     assert list(answer["fields"]) == [field]

@@ -263,8 +263,10 @@ def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobod
         serial = serial_of(cell.revision, start=serial_start(cell.created_at.timestamp()))
         # Each question from a port of its own: by chance 40 of them never reach one of both in a lifetime.
         both.until(lambda: {both.ask("cc", "SOA").answer[0][0].serial for _ in range(40)} == {serial})
-        both.until(lambda: told(figures, "queries_total") >= 40)  # a process tells of its own once a second
-        before = told(figures, "queries_total")
+        both.until(
+            lambda: reported(figures, "queries_total") >= 40
+        )  # a process tells of its own once a second
+        before = reported(figures, "queries_total")
         os.kill(workers[1], signal.SIGKILL)
         both.until(lambda: len(children(both.popen.pid)) == 2 and children(both.popen.pid) != workers)
         answered = [both.ask("1.jfoo.ubar.cc").rcode() for _ in range(100)]
@@ -272,10 +274,10 @@ def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobod
         query = dns.message.make_query("jfoo.ubar.cc.borg.internal.", "A")
         assert len(dns.query.tcp(query, "127.0.0.1", port=both.port, timeout=BOUND_S).answer[0]) == 1
         # Of both processes, a second old at most; the new one goes on from what the dead one had told.
-        both.until(lambda: told(figures, "queries_total") > before + 100)
-        assert told(figures, "worker_restarts_total") == 1
-        assert told(figures, "revision") == cell.revision
-        assert told(figures, "serial") == serial
+        both.until(lambda: reported(figures, "queries_total") > before + 100)
+        assert reported(figures, "worker_restarts_total") == 1
+        assert reported(figures, "revision") == cell.revision
+        assert reported(figures, "serial") == serial
         _, said = second.popen.communicate(timeout=BOUND_S)
         assert second.popen.returncode == 1
         assert f"BORG_DNS_PORT={port} on 127.0.0.1 cannot be used: it is taken by process " in said
@@ -287,7 +289,7 @@ def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobod
         assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
-def told(port: int, figure: str) -> float:
+def reported(port: int, figure: str) -> float:
     """The sum of a figure's samples."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=BOUND_S) as response:
         lines = response.read().decode().splitlines()

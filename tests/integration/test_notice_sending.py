@@ -45,7 +45,7 @@ def post(settings):
         yield server
 
 
-def told(tenant, kind="order.approved", subject="Approved", text="It was.", **more):
+def reported(tenant, kind="order.approved", subject="Approved", text="It was.", **more):
     with records.write(SRE) as entry:
         notify(entry, tenant, kind, subject, text, **more)
     return Notice.objects.first()
@@ -62,7 +62,7 @@ def states():
 def test_a_webhook_carries_the_notice_and_its_signature(demo, hook, settings):
     settings.PORTAL_URL = "https://portal.example/"
     channel = add(demo, hook.url("/in?a=b"))
-    notice = told(demo, subject="Größe geändert", url="/orders/7/", level="warning", order=7)
+    notice = reported(demo, subject="Größe geändert", url="/orders/7/", level="warning", order=7)
     assert sending.notices_send() == sending.Sent(sent=1)
     ((path, headers, body),) = hook.calls
     assert path == "/in?a=b"
@@ -79,7 +79,7 @@ def test_a_webhook_carries_the_notice_and_its_signature(demo, hook, settings):
 def test_a_mail_says_it_in_text_and_in_html(demo, post, settings):
     settings.PORTAL_URL = "https://portal.example"
     add(demo, "team@demo.example", "email")
-    notice = told(demo, subject="Grün & <gut>", text="Line one.\n\nLine <two>.", url="/orders/7/")
+    notice = reported(demo, subject="Grün & <gut>", text="Line one.\n\nLine <two>.", url="/orders/7/")
     assert sending.notices_send().sent == 1
     (mail,) = post.mails
     assert (mail["Subject"], mail["To"]) == ("[Borg Portal] Grün & <gut>", "team@demo.example")
@@ -100,9 +100,9 @@ def test_each_channel_gets_what_it_asked_for(demo, hook):
     add(other, hook.url("/other"))
     off = add(demo, hook.url("/off"))
     channels.channel_set(principal=SRE, channel=off, enabled=False)
-    told(demo)
-    told(demo, kind="budget.stopped", level="urgent")
-    told(None, kind="shortfall.found")
+    reported(demo)
+    reported(demo, kind="budget.stopped", level="urgent")
+    reported(None, kind="shortfall.found")
     sending.notices_send()
     assert sorted((path, json.loads(body)["kind"]) for path, _, body in hook.calls) == [
         ("/all", "budget.stopped"), ("/all", "order.approved"), ("/orders", "order.approved"),
@@ -112,7 +112,7 @@ def test_each_channel_gets_what_it_asked_for(demo, hook):
 
 def test_what_was_sent_is_not_sent_again(demo, hook):
     add(demo, hook.url())
-    told(demo)
+    reported(demo)
     assert [sending.notices_send().sent for _ in range(3)] == [1, 0, 0]
     assert len(hook.calls) == 1
 
@@ -121,7 +121,7 @@ def test_notices_come_in_order_also_after_a_failure(demo, hook):
     channel = add(demo, hook.url())
     hook.answers["/in"] = [200, 503]
     for number in range(4):
-        told(demo, subject=f"Number {number}")
+        reported(demo, subject=f"Number {number}")
     assert sending.notices_send() == sending.Sent(sent=1, failed=1)
     channel.refresh_from_db()
     assert channel.failing_since is not None
@@ -146,12 +146,12 @@ def test_after_a_day_it_is_given_up_and_the_channel_paused(demo, hook):
     inform = add(demo, hook.url("/fine"))
     hook.answers["/in"] = [500] * 1000
     with clock.at(NOON):
-        told(demo)
+        reported(demo)
         sending.notices_send()
     for hours in range(1, 25):
         with clock.at(NOON + dt.timedelta(hours=hours)):
             if hours == 24:
-                told(demo, kind="order.expired")
+                reported(demo, kind="order.expired")
             sending.notices_send()
     channel.refresh_from_db()
     assert channel.paused_at == NOON + dt.timedelta(days=1)
@@ -164,7 +164,7 @@ def test_after_a_day_it_is_given_up_and_the_channel_paused(demo, hook):
     assert Record.objects.filter(kind="notices.channel-paused", tenant="demo").count() == 1
     heard = [json.loads(body)["kind"] for body in hook.bodies("/fine")]
     assert heard == ["order.approved", "order.expired", "notices.paused"]
-    told(demo)
+    reported(demo)
     sending.notices_send()
     assert of_it.count() == 2  # nothing more for a paused channel
     assert NoticeDelivery.objects.filter(channel=inform, state="sent").count() == 4
@@ -186,14 +186,14 @@ def test_a_test_ends_the_pause_and_goes_through_this_channel_alone(demo, hook):
 
 def test_what_the_receiver_does_not_want_makes_way_after_a_few_attempts(demo, hook):
     add(demo, hook.url())
-    told(demo, subject="unwanted")
+    reported(demo, subject="unwanted")
     hook.answers["/in"] = [422] * 5
     moment = clock.now()
     for _ in range(5):
         with clock.at(moment):
             sending.notices_send()
         moment += dt.timedelta(hours=1)
-    told(demo, subject="wanted")
+    reported(demo, subject="wanted")
     with clock.at(moment):
         sending.notices_send()
     assert states() == ["failed", "sent"]
@@ -202,7 +202,7 @@ def test_what_the_receiver_does_not_want_makes_way_after_a_few_attempts(demo, ho
 
 def test_redirects_are_not_followed(demo, hook):
     add(demo, hook.url())
-    told(demo)
+    reported(demo)
     hook.answers["/in"] = [302]
     assert sending.notices_send().failed == 1
     assert [path for path, _, _ in hook.calls] == ["/in"]
@@ -215,7 +215,7 @@ def test_addresses_that_only_the_portal_reaches_are_not_called(demo, hook, setti
     channel = add(demo, "https://hooks.example/in")
     NoticeChannel.objects.filter(pk=channel.pk).update(target=f"http://{host}:{port}/in")
     settings.BORG_WEBHOOK_NETWORKS = ()
-    told(demo)
+    reported(demo)
     assert sending.notices_send().failed == 1
     assert hook.calls == []
     assert "private network" in NoticeDelivery.objects.get().error
@@ -226,9 +226,9 @@ def test_a_slow_receiver_holds_up_nobody(demo, hook):
     add(demo, hook.url("/slow"))
     add(other, hook.url("/quick"))
     hook.slow.add("/slow")
-    told(demo)
+    reported(demo)
     for _ in range(3 * sending.DELIVERIES_AT_ONCE):
-        told(other)
+        reported(other)
 
     hook.frees = (
         "/quick",
@@ -257,7 +257,7 @@ def test_nobody_there(demo, hook):
     add(demo, hook.url())
     hook.shutdown()
     hook.server_close()
-    told(demo)
+    reported(demo)
     assert sending.notices_send().failed == 1
     assert "refused" in NoticeDelivery.objects.get().error
 
@@ -266,7 +266,7 @@ def test_a_mail_server_that_refuses_the_address(demo, post):
     add(demo, "gone@demo.example", "email")
     add(demo, "there@demo.example", "email")
     post.refuses["gone@demo.example"] = 550
-    told(demo)
+    reported(demo)
     assert sending.notices_send() == sending.Sent(sent=1, failed=1)
     errors = set(NoticeDelivery.objects.values_list("error", flat=True))
     assert errors == {"", "the mail server refuses the address: no such box"}
@@ -274,7 +274,7 @@ def test_a_mail_server_that_refuses_the_address(demo, post):
 
 def test_a_sender_that_dies_leaves_its_channel_after_the_lease(demo, hook):
     add(demo, hook.url())
-    told(demo)
+    reported(demo)
     sending.spread()
     ((_channel, waiting),) = sending.claim(16)
     assert len(waiting) == 1
@@ -284,9 +284,9 @@ def test_a_sender_that_dies_leaves_its_channel_after_the_lease(demo, hook):
         assert sending.notices_send() == sending.Sent(sent=1)
 
 
-def test_a_channel_removed_meanwhile_is_no_error(demo, hook):
+def test_a_channel_removed_meanwhile_is_not_an_error(demo, hook):
     channel = add(demo, hook.url())
-    told(demo)
+    reported(demo)
     sending.spread()
     ((claimed, waiting),) = sending.claim(16)
     channels.channel_remove(principal=SRE, channel=channel)
@@ -298,7 +298,7 @@ def test_queries_do_not_grow_with_notices(demo, hook, django_assert_max_num_quer
     for number in range(5):
         add(demo, hook.url(f"/{number}"))
     for _ in range(200):
-        told(demo)
+        reported(demo)
     with django_assert_max_num_queries(8):
         assert sending.spread() == 200
     assert NoticeDelivery.objects.count() == 1000
@@ -308,7 +308,7 @@ def test_queries_do_not_grow_with_notices(demo, hook, django_assert_max_num_quer
 
 def test_only_one_sender_runs(demo, hook):
     add(demo, hook.url())
-    told(demo)
+    reported(demo)
     other = connection.copy()
     try:
         with other.cursor() as cursor:
@@ -328,7 +328,7 @@ def test_a_rotated_secret_signs_beside_the_old_one_until_its_time(demo, hook):
     assert after.secret != before.secret
     for moment in (NOON + dt.timedelta(hours=23), NOON + dt.timedelta(hours=24)):
         with clock.at(moment):
-            told(demo)
+            reported(demo)
             sending.notices_send()
     now_s = int(time.time())
     signed = [

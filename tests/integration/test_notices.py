@@ -21,14 +21,14 @@ def demo():
     return Tenant.objects.create(name="demo")
 
 
-def told(tenant, kind="order.approved", **more):
+def reported(tenant, kind="order.approved", **more):
     with records.write(system("test")) as entry:
         notify(entry, tenant, kind, more.pop("subject", "Approved"), more.pop("text", "It was."), **more)
     return Notice.objects.first()
 
 
-def test_what_is_told_is_a_row_of_the_change(demo):
-    notice = told(demo, url="/o/1/", level="warning", order=1)
+def test_what_is_reported_is_a_row_of_the_change(demo):
+    notice = reported(demo, url="/o/1/", level="warning", order=1)
     assert (notice.tenant, notice.kind, notice.level, notice.data) == (
         demo,
         "order.approved",
@@ -55,19 +55,19 @@ def test_many_are_one_insert(demo, django_assert_num_queries):
     assert Notice.objects.count() == 100
 
 
-def test_a_kind_that_is_not_listed_cant_be_told(demo):
+def test_a_kind_that_is_not_listed_cannot_be_sent(demo):
     with pytest.raises(ValueError, match=r"no kind of notice 'order\.eaten'"):
-        told(demo, kind="order.eaten")
+        reported(demo, kind="order.eaten")
 
 
 @pytest.mark.parametrize("url", ["http://elsewhere/", "//elsewhere/", "relative"])
 def test_links_lead_into_the_portal(demo, url):
     with pytest.raises(ValueError, match="not a path of the portal"):
-        told(demo, url=url)
+        reported(demo, url=url)
 
 
 def test_a_subject_is_one_line_that_fits(demo):
-    notice = told(demo, subject="Approved\r\nBcc: somebody " + "x" * 300)
+    notice = reported(demo, subject="Approved\r\nBcc: somebody " + "x" * 300)
     assert notice.subject.startswith("Approved Bcc: somebody xxx")
     assert len(notice.subject) == 200
 

@@ -22,7 +22,7 @@ def own():
     return rows.a_tenant("own")
 
 
-def told(tenant, kind="order.approved", level="info", **more):
+def reported(tenant, kind="order.approved", level="info", **more):
     with records.write(SRE) as entry:
         notify(entry, tenant, kind, f"About {kind}", "So it is.", level=level, **more)
     return Notice.objects.first()
@@ -38,12 +38,12 @@ def call(who, method, path, body=None, status=200):
     return answer.json() if answer.content else None
 
 
-def test_the_inbox_holds_what_ones_tenants_are_told(own):
+def test_the_inbox_holds_the_notifications_of_ones_tenants(own):
     other = rows.a_tenant("other")
-    told(own)
-    told(other)
-    told(None, "shortfall.found")
-    told(own, "budget.alert", "warning", url="/b/")
+    reported(own)
+    reported(other)
+    reported(None, "shortfall.found")
+    reported(own, "budget.alert", "warning", url="/b/")
     owner, sre = client("owner", own), client("sre", sre=True)
     inbox = call(owner, "get", "notices/")["results"]
     assert [(row["tenant"], row["kind"], row["unread"]) for row in inbox] == [
@@ -60,7 +60,7 @@ def test_the_inbox_holds_what_ones_tenants_are_told(own):
 
 
 def test_read_up_to_a_notice_for_oneself_alone(own):
-    first, second = told(own), told(own)
+    first, second = reported(own), reported(own)
     owner, viewer = client("owner", own), client("viewer", own, role=Role.VIEWER)
     call(owner, "post", "notices/read/", {"up_to": first.pk})
     assert [row["id"] for row in call(owner, "get", "notices/?unread=1")["results"]] == [second.pk]
@@ -72,8 +72,8 @@ def test_read_up_to_a_notice_for_oneself_alone(own):
     call(owner, "post", "notices/read/", {"up_to": second.pk, "tenant": None}, 404)
 
 
-def test_who_left_reads_nothing_more(own):
-    told(own)
+def test_a_user_who_left_reads_nothing_more(own):
+    reported(own)
     owner = client("owner", own)
     assert len(call(owner, "get", "notices/")["results"]) == 1
     Membership.objects.all().delete()
@@ -81,7 +81,7 @@ def test_who_left_reads_nothing_more(own):
 
 
 def test_an_inbox_is_paged_newest_first(own):
-    numbers = [told(own).pk for _ in range(5)]
+    numbers = [reported(own).pk for _ in range(5)]
     owner = client("owner", own)
     page = call(owner, "get", "notices/?limit=2")
     seen = [row["id"] for row in page["results"]]
@@ -173,6 +173,6 @@ def test_queries_do_not_grow_with_notices(own, django_assert_max_num_queries):
     owner = client("owner", own)
     call(owner, "get", "notices/")
     for _ in range(50):
-        told(own)
+        reported(own)
     with django_assert_max_num_queries(6):
         assert len(call(owner, "get", "notices/")["results"]) == 50

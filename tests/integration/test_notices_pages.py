@@ -24,7 +24,7 @@ def ubar():
     return portal_world.make().tenant
 
 
-def told(tenant, subject="Approved", count=1, **more):
+def reported(tenant, subject="Approved", count=1, **more):
     with records.write(SRE) as entry:
         for _ in range(count):
             notify(
@@ -45,12 +45,12 @@ def add(tenant, target="https://hooks.example/key", kind="webhook", **more):
 def test_the_bell_counts_what_is_unread_up_to_a_hundred(ubar):
     owner = signed_in("owner")
     assert "bell-count" not in owner.get("/notices/").text
-    told(ubar, count=3)
-    told(Tenant.objects.get(name="other"))
-    told(None)
+    reported(ubar, count=3)
+    reported(Tenant.objects.get(name="other"))
+    reported(None)
     assert "Notices, 3 unread" in owner.get("/").text
     assert "Notices, 1 unread" in signed_in("sre").get("/").text
-    told(ubar, count=200)
+    reported(ubar, count=200)
     assert "Notices, 99+ unread" in owner.get("/").text
 
 
@@ -58,7 +58,7 @@ def test_the_bell_counts_what_is_unread_up_to_a_hundred(ubar):
 def test_the_bell_counts_on_pages_of_accounts_and_errors_too(ubar, path):
     sre = signed_in("sre")
     assert "Notices, 1 unread" not in sre.get(path).text
-    told(None)
+    reported(None)
     assert "Notices, 1 unread" in sre.get(path).text
 
 
@@ -69,7 +69,7 @@ def test_the_bell_costs_one_query_however_much_there_is(ubar):
         connection,
     ) as few:
         owner.get("/tokens/")
-    told(ubar, count=300)
+    reported(ubar, count=300)
     with CaptureQueriesContext(connection) as many:
         owner.get("/tokens/")
     assert len(few) == len(many)
@@ -78,8 +78,8 @@ def test_the_bell_costs_one_query_however_much_there_is(ubar):
 
 def test_marked_as_read_is_what_was_shown(ubar):
     owner = signed_in("owner")
-    shown = told(ubar, "Seen")
-    later = told(ubar, "Came meanwhile")
+    shown = reported(ubar, "Seen")
+    later = reported(ubar, "Came meanwhile")
     assert f'name="up_to" value="{later.pk}"' in owner.get("/notices/").text
     assert owner.post("/notices/read/", {"up_to": shown.pk}).url == "/notices/"
     text = owner.get("/notices/?unread=1").text
@@ -101,9 +101,9 @@ def test_a_forged_mark_changes_nothing(ubar, given, status):
 
 def test_the_inbox_is_filtered_and_goes_back_page_by_page(ubar):
     owner = signed_in("owner")
-    told(ubar, "Old one")
-    told(ubar, "Loud one", kind="budget.alert", level="warning")
-    told(ubar, count=60)
+    reported(ubar, "Old one")
+    reported(ubar, "Loud one", kind="budget.alert", level="warning")
+    reported(ubar, count=60)
     first = owner.get("/notices/")
     assert "Old one" not in first.text
     older = first.text.partition('rel="next" href="')[2].partition('"')[0]
@@ -202,7 +202,7 @@ def test_sres_have_channels_of_their_own(ubar):
 
 def test_the_console_shows_how_far_notices_got_and_no_secret(ubar):
     row, sre = add(ubar), signed_in("sre")
-    told(ubar)
+    reported(ubar)
     NoticeChannel.objects.filter(pk=row.pk).update(paused_at=row.created_at, error="no answer")
     listed = reverse("admin:quota_noticechannel_changelist")
     assert "no answer" in sre.get(listed).text

@@ -126,7 +126,7 @@ def test_a_change_is_shown_before_it_is_done_and_done_once(market) -> None:
         ({}, "amounts"),
     ],
 )
-def test_a_change_that_can_not_be_is_told(market, given, field) -> None:
+def test_a_change_that_can_not_be_is_reported(market, given, field) -> None:
     order = market_world.ordered(market.tenant, cores(2), days=30)
     same = {"cpu": "2", "ram": "8Gi", "disk": "0", "until": _last(order), "do": "change", "key": "k"}
     answer = signed_in("buyer").post(f"/orders/{order.pk}/change/", same | given)

@@ -49,7 +49,7 @@ def advanced(order: Order, days: float) -> str:
     return order.state
 
 
-def told(kind: str) -> int:
+def reported(kind: str) -> int:
     return Notice.objects.filter(kind=kind).count()
 
 
@@ -69,7 +69,7 @@ def test_it_begins_and_expires_on_time_once(ubar: Tenant) -> None:
     assert order.ended_at == NOW + 12 * DAY
     assert grant_of(order).grace_until == NOW + 15 * DAY
     assert orders_advance(NOW + 30 * DAY) == 0
-    assert [told(f"order.{kind}") for kind in ("active", "reminder", "expired")] == [1, 1, 1]
+    assert [reported(f"order.{kind}") for kind in ("active", "reminder", "expired")] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("days", "at"), [(10, 7.5), (60, 53)], ids=["a-quarter", "a-week"])
@@ -79,17 +79,17 @@ def test_people_are_reminded_before_the_end_once(ubar: Tenant, days: int, at: fl
         with clock.at(NOW):
             orders.order_approve(principal=SRE, order=order)
     orders_advance(NOW + (at - 0.01) * DAY)
-    assert told("order.reminder") == 0
+    assert reported("order.reminder") == 0
     for _ in range(2):
         orders_advance(NOW + at * DAY)
-    assert told("order.reminder") == 1
+    assert reported("order.reminder") == 1
 
 
 def test_nobody_decides_in_time_and_it_is_taken_back(ubar: Tenant) -> None:
     order = ordered(ubar, 10, begin=1, days=30)
     assert advanced(order, 6.9) == "pending"
     assert advanced(order, 7) == "cancelled"
-    assert (money(ubar), left(7), told("order.timed-out")) == ((100_000, 0), 100, 1)
+    assert (money(ubar), left(7), reported("order.timed-out")) == ((100_000, 0), 100, 1)
 
 
 def test_an_undecided_order_is_taken_back_when_its_period_is_over(ubar: Tenant) -> None:
@@ -136,7 +136,7 @@ def test_a_renewal_follows_without_a_gap_and_without_the_grace(ubar: Tenant) -> 
     assert grant_of(order).grace_until == NOW + 10 * DAY
     assert grant_of(new).starts_at == NOW + 10 * DAY
     assert [left(9), left(11), left(14), left(22), left(23)] == [40, 40, 40, 40, 100]
-    assert told("order.renewed") == 1
+    assert reported("order.renewed") == 1
 
 
 def test_a_renewal_that_waits_leaves_the_grace_in_force(ubar: Tenant) -> None:
@@ -153,17 +153,17 @@ def test_a_renewal_that_waits_leaves_the_grace_in_force(ubar: Tenant) -> None:
     assert new.refunded == new.price // 10
 
 
-def test_what_cannot_be_renewed_is_told_once_a_reason_and_tried_again(ubar: Tenant) -> None:
+def test_what_cannot_be_renewed_is_reported_once_a_reason_and_tried_again(ubar: Tenant) -> None:
     poor = a_rich_tenant("poor", credits_=250)
     order = ordered(poor, days=10, renew=True)
     for hours in range(180, 184):
         orders_advance(NOW + hours * HOUR)
-    assert (told("order.renewal-failed"), Order.objects.count()) == (1, 1)
+    assert (reported("order.renewal-failed"), Order.objects.count()) == (1, 1)
     order.refresh_from_db()
     assert order.renew_error.startswith("over-budget: ")
     CellCapacity.objects.update(capacity=[0, 0, 0, 0, 0, 0])
     orders_advance(NOW + 190 * HOUR)
-    assert told("order.renewal-failed") == 2
+    assert reported("order.renewal-failed") == 2
     CellCapacity.objects.update(capacity=[10_000, 0, 0, 0, 0, 0])
     from quota.billing.ledger import budget_grant
 

@@ -89,7 +89,7 @@ def test_an_order_for_later_waits_and_holds(ubar: Tenant) -> None:
 @pytest.mark.parametrize(
     ("count", "approver"), [(4, "auto"), (5, "owner"), (41, "owner"), (42, "sre")],
 )  # fmt: skip
-def test_who_decides_goes_by_the_price(ubar: Tenant, count: int, approver: str) -> None:
+def test_the_price_decides_who_approves(ubar: Tenant, count: int, approver: str) -> None:
     assert place(ubar, count, days=10).approver == approver  # 240 credits a core
 
 
@@ -234,7 +234,7 @@ def test_a_tampered_form_is_refused_by_field_and_changes_nothing(
     assert money(ubar) == (100_000, 0)
 
 
-def test_nothing_to_sell_is_told(ubar: Tenant) -> None:
+def test_nothing_to_sell_is_reported(ubar: Tenant) -> None:
     with pytest.raises(NotFound, match="no cell"):
         place(ubar, cell="nowhere")
     with pytest.raises(NotFound, match="no band"):

@@ -92,7 +92,7 @@ def _backends() -> list[int]:
 
 @contextmanager
 def cell_locked() -> Iterator[None]:
-    """Whoever submits waits for the row of the cell."""
+    """Anyone who submits waits for the row of the cell."""
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -181,7 +181,7 @@ def test_pages_about_errors_hold_no_connection(client: httpx.Client) -> None:
     assert {answer.status_code for answer in answers} == {200}
 
 
-def test_ended_connections_are_no_fault_of_ours(client: httpx.Client) -> None:
+def test_connections_that_clients_end_are_not_internal_errors(client: httpx.Client) -> None:
     """An operator ends every connection again and again."""
     over = threading.Event()
 

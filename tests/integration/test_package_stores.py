@@ -133,7 +133,7 @@ def test_a_store_that_is_away_says_where_it_was_looked_for(tmp_path, monkeypatch
             store.size("cc", DIGEST)
 
 
-def test_a_bucket_that_is_missing_or_closed_is_told(endpoint, monkeypatch) -> None:
+def test_a_bucket_that_is_missing_or_closed_is_reported(endpoint, monkeypatch) -> None:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     missing = open_store(f"s3://no-such-bucket/x?endpoint={endpoint}")

@@ -163,7 +163,7 @@ def test_a_dry_run_uploads_nothing(cell, operator, folder) -> None:
     assert (files_in(folder), Package.objects.count()) == ([], 0)
 
 
-def test_a_store_that_cannot_be_written_is_told_as_such(cell, operator, settings, tmp_path) -> None:
+def test_a_store_that_cannot_be_written_is_reported_as_such(cell, operator, settings, tmp_path) -> None:
     (tmp_path / "file").write_text("no folder")
     settings.BORG_PACKAGE_STORE = (tmp_path / "file" / "store").as_uri()
     problem(upload(operator, a_tar()), 503, "store-away")
@@ -187,7 +187,7 @@ def test_what_others_have_is_not_there(cell, tenant, operator) -> None:
 # -- jobs
 
 
-def test_a_job_is_pinned_to_what_its_tags_mean_and_machines_are_told(cell, machine, operator) -> None:
+def test_a_job_is_pinned_to_the_content_of_its_tags_and_machines_receive_it(cell, machine, operator) -> None:
     first, second = a_tar({"a": b"1"}), a_tar({"a": b"2"})
     (
         upload(operator, first, "v1"),

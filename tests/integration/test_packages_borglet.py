@@ -76,7 +76,7 @@ def up(job: Job, index: int) -> bool:
     return Task.objects.get(job=job, index=index).up
 
 
-def said(borglet: Borglet) -> str:
+def output_of(borglet: Borglet) -> str:
     """The first line of the first task there."""
     out = next((borglet.home / "logs").glob("*/stdout.*"))
     return until(lambda: out.read_text().partition("\n")[0], what=f"output in {out}")
@@ -91,13 +91,13 @@ def test_one_machine_gets_it_from_the_store_and_the_next_from_that_one(
     tree = borglets[0].home / "packages" / DIGITS / "tree"
     assert (tree / "data/blob").read_bytes() == BLOB
     assert (tree / "data/blob").stat().st_mode & 0o777 == 0o555
-    assert said(borglets[0]).endswith("/packages/tool/bin/serve")
+    assert output_of(borglets[0]).endswith("/packages/tool/bin/serve")
 
     world.place(job, second, 1)
     until(lambda: up(job, 1), what="up on m3")
     assert (borglets[1].home / "packages" / DIGITS / "tree/data/blob").read_bytes() == BLOB
     contained = Machine.objects.get(hostname="m3").attributes["runtime"] == "oci"
-    assert not contained or said(borglets[1]) == "served by /packages/tool/bin/serve"
+    assert not contained or output_of(borglets[1]) == "served by /packages/tool/bin/serve"
     until(lambda: "uploaded sha256:" in borglets[0].log.read_text(), what="the upload in the log of m2")
 
     # A third task on the first machine finds it there, also after its Borglet was killed.
@@ -124,9 +124,9 @@ def test_a_task_whose_package_is_damaged_in_the_store_says_so(
     stored.write_bytes(raw)
     world.place(job, Machine.objects.get(hostname="m2"), 0)
 
-    def told() -> str:
+    def reported() -> str:
         return (Task.objects.get(job=job, index=0).exit or {}).get("detail", "")
 
     damaged = re.compile(r"cannot download package '.+' \(sha256:[0-9a-f]+\): the store: mismatch")
-    until(lambda: damaged.search(told()), what="why it does not start")
+    until(lambda: damaged.search(reported()), what="why it does not start")
     assert not (borglets[0].home / "packages" / DIGITS).exists()

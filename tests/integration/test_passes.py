@@ -107,7 +107,7 @@ def test_a_huge_job_does_not_block_the_head_of_the_line(cell) -> None:
     assert [job for _, job in placed].count(huge.id) == PLACED_AT_ONCE - 18
 
 
-def test_who_waits_and_for_how_long_is_told_by_priority(cell) -> None:
+def test_pending_tasks_and_their_waiting_times_are_reported_by_priority(cell) -> None:
     tenant = rows.a_tenant()
     old = rows.a_job(cell, tenant, "old", tasks=2, priority=110)
     rows.a_job(cell, tenant, "new", tasks=3, priority=110)

@@ -87,7 +87,7 @@ def test_a_new_list_is_in_force_from_its_moment_and_the_past_stays(tenant) -> No
     assert (record.data["version"], record.data["base"]) == (2, {"cpu": MICRO})
 
 
-def test_who_has_ordered_hears_of_new_prices(tenant) -> None:
+def test_buyers_are_notified_of_new_prices(tenant) -> None:
     quote = quote_make(**ask(tenant))
     for name, state in (
         ("ubar", OrderState.ACTIVE),
@@ -235,7 +235,7 @@ def test_what_can_not_be_quoted_is_refused_by_its_field(tenant, changed, error, 
     assert not Quote.objects.exists()
 
 
-def test_quotes_are_for_who_may_buy(tenant) -> None:
+def test_only_a_buyer_gets_a_quote(tenant) -> None:
     for principal in (buyer(Role.VIEWER), buyer(tenant="other")):
         with pytest.raises(Forbidden):
             quote_make(**ask(tenant, principal=principal))

@@ -27,8 +27,8 @@ def update(who: Any, job: Job, file: dict[str, Any]) -> updates.JobChange:
     return updates.job_update(principal=who, job=job, job_spec=world.read(job.cell, file))
 
 
-def told(cell: Cell) -> dict[int, Published]:
-    """By job, as whoever followed the journal knows it."""
+def reported(cell: Cell) -> dict[int, Published]:
+    """By job, as anyone who followed the journal knows it."""
     known = {}
     for record in journal.tail(cell.id, after=0):
         if isinstance(record.event, events.JobSubmitted | events.JobChanged):
@@ -37,7 +37,7 @@ def told(cell: Cell) -> dict[int, Published]:
 
 
 def from_rows(cell: Cell) -> dict[int, Published]:
-    """By job, as whoever starts now knows it: a resolver, and the master."""
+    """By job, as anyone who starts now knows it: a resolver, and the master."""
     started = [event for event in names_of(cell.id).events if isinstance(event, events.JobSubmitted)]
     known = {event.job_id: event.published for event in started}
     assert {job.id: msgspec.convert(job.published, Published) for job in Job.objects.all()} == known
@@ -49,15 +49,15 @@ def from_rows(cell: Cell) -> dict[int, Published]:
 def test_rows_and_journal_say_the_same_at_submission_update_and_undo(cell, machine, ann) -> None:
     plain = world.submit(ann, cell, world.a_file("plain"))
     job = world.submit(ann, cell, CANARY)
-    assert told(cell) == from_rows(cell) == {plain.id: Published(), job.id: WEIGHED}
+    assert reported(cell) == from_rows(cell) == {plain.id: Published(), job.id: WEIGHED}
     assert Job.objects.get(pk=plain.pk).published == {}
     world.bring_up(job, machine)
 
     heavy = Published(0, ((0, 2, 9),))
     update(ann, job, world.with_task(weight=9))
-    assert told(cell)[job.id] == from_rows(cell)[job.id] == heavy
+    assert reported(cell)[job.id] == from_rows(cell)[job.id] == heavy
     updates.job_undo(principal=ann, job=Job.objects.select_related("cell", "tenant").get(pk=job.pk))
-    assert told(cell)[job.id] == from_rows(cell)[job.id] == WEIGHED
+    assert reported(cell)[job.id] == from_rows(cell)[job.id] == WEIGHED
     assert world.versions(job) == [3, 3, 3]
     assert Task.objects.filter(job=job, up=True, incarnation=1).count() == 3
     assert not Departure.objects.exists()
@@ -68,7 +68,7 @@ def test_weights_are_in_force_at_once_while_tasks_follow_one_by_one(cell, machin
     world.bring_up(job, machine)
     update(ann, job, world.with_task(weight=9, command=["other"]) | {"names": {"ttl_s": 1}})
     assert world.versions(job) == [2, 1, 1]
-    assert told(cell)[job.id] == from_rows(cell)[job.id] == Published(1, ((0, 2, 9),))
+    assert reported(cell)[job.id] == from_rows(cell)[job.id] == Published(1, ((0, 2, 9),))
 
 
 def test_many_at_once_and_inside_alloc_sets(cell, ann) -> None:
@@ -79,5 +79,5 @@ def test_many_at_once_and_inside_alloc_sets(cell, ann) -> None:
     inner = CANARY | {"name": "inner", "alloc_set": "box"}
     done = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=[box, CANARY, inner], tenant="ubar")
     assert [verdict.outcome for verdict in done] == ["submitted"] * 3
-    assert told(cell) == from_rows(cell)
-    assert sorted(told(cell).values(), key=repr) == [Published(), WEIGHED, WEIGHED]
+    assert reported(cell) == from_rows(cell)
+    assert sorted(reported(cell).values(), key=repr) == [Published(), WEIGHED, WEIGHED]

@@ -178,7 +178,7 @@ def test_off_gives_everything_back(cell) -> None:
     assert reservation(job) == list(LIMIT)
 
 
-def test_stale_usage_is_no_usage(cell) -> None:
+def test_stale_usage_is_ignored(cell) -> None:
     rows.a_machine(cell)
     cycle = Cycle(cell)
     job = running(cell)
@@ -213,7 +213,7 @@ def test_an_eviction_in_between_wins(cell) -> None:
     cycle.after(300)
     state = cycle.master.state
     assert state is not None
-    Task.objects.filter(job=job).update(incarnation=2)  # placed anew, which the warm state has not heard of
+    Task.objects.filter(job=job).update(incarnation=2)  # placed again, which the warm state has not heard of
     cycle.report()
     revision = journal.newest(cell.id)
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""Every kind of record that the code can append is told in a sentence, with money and units."""
+"""Every kind of record that the code can append is reported in a sentence, with money and units."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ def test_every_kind_has_a_sentence() -> None:
     assert sorted(kinds - SENTENCES.keys()) == []
 
 
-def told(kind: str, **data: object) -> str:
+def reports(kind: str, **data: object) -> str:
     return sentence_of(Record(kind=kind, data=data))
 
 
 def test_amounts_are_money_and_quantities_have_units() -> None:
-    text = told(
+    text = reports(
         "order.approved", order=7, by="rule 100", cell="cc", band="production", price=1_234_500_000,
         amounts={"cpu": 1_709_580_000, "ram": 2**32, "disk": 0},
     )  # fmt: skip
     assert text == (
         "Order 7 was approved by rule 100: 1,709,580 cores, 4 GiB of RAM, production in cc, 1,234.50 credits."
     )
-    assert told("money.charge", amount=12_500_000, text="order 7") == "Charge of 12.50 credits: order 7"
+    assert reports("money.charge", amount=12_500_000, text="order 7") == "Charge of 12.50 credits: order 7"
 
 
 def test_times_are_in_the_zone_of_the_reader() -> None:
     with timezone.override("Asia/Tokyo"):
-        assert told("order.reminder", order=7, ends_at="2027-01-31T00:00:00+00:00") == (
+        assert reports("order.reminder", order=7, ends_at="2027-01-31T00:00:00+00:00") == (
             "Order 7 ends on 2027-01-31 09:00 JST."
         )
 
@@ -78,9 +78,9 @@ def test_times_are_in_the_zone_of_the_reader() -> None:
     ],
 )  # fmt: skip
 def test_an_unknown_kind_is_readable_all_the_same(data: dict[str, object], text: str) -> None:
-    assert told("thing.done-twice", **data) == text
+    assert reports("thing.done-twice", **data) == text
 
 
 @pytest.mark.parametrize("kind", sorted(SENTENCES))
 def test_a_record_of_an_older_version_lacks_no_value(kind: str) -> None:
-    assert "%(" not in told(kind)
+    assert "%(" not in reports(kind)

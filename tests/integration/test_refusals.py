@@ -121,7 +121,7 @@ def test_with_what_the_cure_names_all_of_a_request_is_admitted(cell, tenant, ann
     assert Job.objects.count() == 4
 
 
-def test_an_update_that_grows_too_far_is_told_the_same(cell, tenant, ann) -> None:
+def test_an_update_that_grows_too_far_is_reported_the_same(cell, tenant, ann) -> None:
     job = world.submit(ann, cell, file("web", cpu=800))
     with pytest.raises(Rejected) as caught:
         updates.job_update(principal=ann, job=job, job_spec=world.read(cell, file("web", tasks=2, cpu=800)))
@@ -171,19 +171,19 @@ def test_thousands_of_refusals_cost_no_more_than_a_few(cell, tenant) -> None:
         created_at="2020-01-01T00:00:00Z",
     )  # fmt: skip
 
-    def told(files) -> tuple[int, list[Rejected | None]]:
+    def reported(files) -> tuple[int, list[Rejected | None]]:
         with CaptureQueriesContext(connection) as queries:
             problems = bulk(ME, cell, files)
         return len(queries), problems
 
-    few, _ = told([file(f"f{i}", tenant=one.name) for i, one in enumerate(tenants[:CURED])])
-    many, problems = told([file(f"m{i}", tenant=tenants[i % 60].name) for i in range(1500)])
+    few, _ = reported([file(f"f{i}", tenant=one.name) for i, one in enumerate(tenants[:CURED])])
+    many, problems = reported([file(f"m{i}", tenant=tenants[i % 60].name) for i in range(1500)])
     assert many - few < few  # two transactions instead of one
     assert sum("holders" in one.figures for one in problems if one) == 2 * TOLD
     assert sum("cure" in one.figures for one in problems if one) == 2 * CURED
 
 
-def test_who_may_not_see_jobs_is_not_told_of_them(cell, tenant, ann) -> None:
+def test_a_user_who_may_not_see_jobs_does_not_read_of_them(cell, tenant, ann) -> None:
     world.submit(ann, cell, file("web", cpu=800))
     blind = world.principal("ann", tenant=tenant)
     blind = type(blind)(name="ann", roles={"ubar": Role.OPERATOR}, scopes=frozenset({Scope.WRITE}))
@@ -200,7 +200,7 @@ def test_the_journal_keeps_the_shortfall_alone(cell, tenant, ann) -> None:
     assert sorted(record.event.figures) == ["band", "cell", "short", "tenant"]
 
 
-def test_a_rehearsal_is_told_as_well_and_changes_nothing(cell, tenant, ann) -> None:
+def test_a_rehearsal_is_reported_as_well_and_changes_nothing(cell, tenant, ann) -> None:
     (problem,) = bulk(ann, cell, [file("web", cpu=2000)], dry_run=True)
     assert problem is not None
     assert "cure" in problem.figures

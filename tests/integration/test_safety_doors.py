@@ -1,4 +1,4 @@
-"""Drains, brakes and quarantine by `borgctl`, and so by REST: what is told, and what is refused."""
+"""Drains, brakes and quarantine by `borgctl`, and so by REST: what is reported, and what is refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def busy(cell, ann) -> Job:
     return job
 
 
-def test_a_rack_is_drained_and_what_holds_it_up_is_told(cell, busy, sre, eve) -> None:
+def test_a_rack_is_drained_and_what_holds_it_up_is_reported(cell, busy, sre, eve) -> None:
     assert sre.out("drains") == "No machine is draining.\n"
     said = sre.out("machine", "drain", "--rack", "r7", "--reason", "new switch", "--deadline", "30m")
     assert said == "m1 is draining.\nm2 is draining.\n"
@@ -96,7 +96,7 @@ def test_nobody_waits_for_what_stops_on_a_machine_that_is_down(cell, busy, sre) 
     assert document["drains"][0]["tasks_stopping"] == 3
 
 
-def test_what_is_wrong_about_a_drain_is_told(cell, busy, sre, eve) -> None:
+def test_what_is_wrong_about_a_drain_is_reported(cell, busy, sre, eve) -> None:
     assert eve.failing("machine", "drain", "--rack", "r7", "--reason", "x")[1]["code"] == "forbidden"
     assert "no machines" in sre.failing("machine", "drain", "--rack", "r9", "--reason", "x")[0]
     assert "m9" in sre.failing("machine", "drain", "m1", "m9", "--reason", "x")[0]

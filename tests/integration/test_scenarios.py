@@ -249,7 +249,7 @@ class Cell(RuleBasedStateMachine):
             updates.updates_advance(self.row.id)
             self.cell.commit(self.cell.decide())
             after = Machine.objects.filter(cell=self.row).values_list("cell__revision", flat=True)[0]
-            # Who leaves the answers of its names before SIGTERM changes nothing meanwhile.
+            # A user who leaves the answers of its names before SIGTERM changes nothing meanwhile.
             if before == after and not Departure.objects.filter(machine__cell=self.row).exists():
                 break
         else:

@@ -141,7 +141,7 @@ def test_what_is_wanted_and_held_by_nobody_is_asked_for_once(cell) -> None:
     queue.delete("cell.cc.batch")
 
 
-def test_a_standby_passes_the_next_slice_on_to_who_has_the_lease(cell) -> None:
+def test_a_standby_passes_the_next_slice_on_to_the_holder_of_the_lease(cell) -> None:
     """But not for ever: what nobody takes, beat asks for again when the lease has run out."""
     app.set_current()
     queue = wakeups.client()
@@ -192,7 +192,7 @@ def test_a_scheduler_that_is_no_longer_wanted_lets_go(cell, running: Scheduler, 
     cell_set(principal=rows.ME, cell=cell, settings={"schedulers": setting})
     worker.join(WAIT_S)
     assert ended == [False]
-    assert lease.held() == set(), "whoever comes next must not wait for the lease to run out"
+    assert lease.held() == set(), "the next one must not wait for the lease to run out"
     assert [scheduler for _, scheduler in schedulers.unheld()] == then
 
 
@@ -226,7 +226,7 @@ def test_a_conflict_is_counted_and_the_loser_looks_again(cell, tenant) -> None:
     assert placed(web, count) == 10
 
 
-def test_whoever_lost_everything_can_not_lose_again(cell, tenant) -> None:
+def test_a_plan_that_lost_everything_wins_the_second_time(cell, tenant) -> None:
     """Its next pass is made under the cell's lock: what others commit until then, it has seen."""
     machine = rows.a_machine(cell)
     other = batch(cell, tenant, tasks=2)

@@ -1,4 +1,4 @@
-"""Service accounts: members that are no people, of one tenant, never owners, with tokens that end."""
+"""Service accounts: members that are not people, of one tenant, never owners, with tokens that end."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_it_is_never_an_owner_and_of_no_other_tenant(ann, tenant, ci) -> None:
     assert principal_of_user(ci.user).roles == {"ubar": Role.VIEWER}
 
 
-def test_its_tokens_are_bound_and_end_whoever_makes_them(ann, tenant, ci) -> None:
+def test_its_tokens_are_bound_and_end_whichever_person_makes_them(ann, tenant, ci) -> None:
     later = clock.now() + dt.timedelta(days=1)
     for given in (
         {"tenant": tenant},

@@ -80,7 +80,9 @@ def token_of(name: str, *scopes: Scope) -> str:
         ("", 4401, "sign in first"),
     ],
 )
-def test_who_is_let_in_by_a_session(portal, world, name: str, code: int, why: str) -> None:
+def test_a_session_opens_a_shell_for_members_with_the_capability(
+    portal, world, name: str, code: int, why: str
+) -> None:
     kind, reason, closed = answer(portal, client=signed_in(name) if name else None)
     assert (kind, closed) == (ShellFrame.FAILED, code)
     assert why in reason.decode()
@@ -97,7 +99,9 @@ def test_who_is_let_in_by_a_session(portal, world, name: str, code: int, why: st
         ("stranger", [Scope.READ, Scope.WRITE], 4404),
     ],
 )
-def test_who_is_let_in_by_a_token(portal, world, name: str, scopes: list[Scope], code: int) -> None:
+def test_a_token_opens_a_shell_with_the_right_scope(
+    portal, world, name: str, scopes: list[Scope], code: int
+) -> None:
     assert answer(portal, token=token_of(name, *scopes))[2] == code
     closed_all()
 
@@ -127,7 +131,7 @@ def test_pages_of_other_sites_are_turned_away_before_anything(portal, world) -> 
         (DOOR + "?uid=zz", 4404, "uid"),
     ],
 )
-def test_bad_requests_are_told_so(portal, world, path: str, code: int, why: str) -> None:
+def test_bad_requests_are_rejected_with_the_reason(portal, world, path: str, code: int, why: str) -> None:
     _, reason, closed = answer(portal, path, client=signed_in("operator"))
     assert closed == code
     assert why in reason.decode()

@@ -188,20 +188,22 @@ def test_a_command_passes_bytes_and_its_status(shop: Place) -> None:
 
 @pytest.mark.parametrize("shop", ["oci"], indirect=True)
 def test_it_can_do_no_more_than_its_contained_task(shop: Place) -> None:
-    def told(*command: str) -> str:
+    def reported(*command: str) -> str:
         return shop.ann.run("ssh", "jfoo/0", "--", *command).stdout
 
-    assert int(told("id", "-u")) >= 200_000
-    assert told("sh", "-c", "grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status").split() == [
+    assert int(reported("id", "-u")) >= 200_000
+    assert reported("sh", "-c", "grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status").split() == [
         "CapEff:", "0000000000000000", "CapBnd:", "0000000000000000", "NoNewPrivs:", "1", "Seccomp:", "2",
     ]  # fmt: skip
-    assert "sleep 3600" in told("sh", "-c", "tr '\\0' ' ' < /proc/2/cmdline; tr '\\0' ' ' < /proc/*/cmdline")
-    assert "No such file" in told("ls", str(shop.borglet.home))
-    assert told("hostname") != ""
-    assert len(told("sh", "-c", "ls -d /proc/[0-9]*").split()) < 8
+    assert "sleep 3600" in reported(
+        "sh", "-c", "tr '\\0' ' ' < /proc/2/cmdline; tr '\\0' ' ' < /proc/*/cmdline"
+    )
+    assert "No such file" in reported("ls", str(shop.borglet.home))
+    assert reported("hostname") != ""
+    assert len(reported("sh", "-c", "ls -d /proc/[0-9]*").split()) < 8
 
 
-def test_who_does_not_read_fills_nobody_s_memory(shop: Place) -> None:
+def test_a_client_that_does_not_read_fills_no_memory(shop: Place) -> None:
     reader, writer = os.pipe()
     process = shop.stack.enter_context(
         subprocess.Popen(

@@ -104,7 +104,7 @@ def test_an_instant_is_read_as_the_day_it_lies_on(text, ends, day) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "2027-02-29", "28.2.2027", "2027-02-28T25:00", "0001-01-01", "9999-12-31"]
 )
-def test_what_is_no_day_is_told(text) -> None:
+def test_input_that_is_not_a_day_is_reported(text) -> None:
     with pytest.raises(DayError):
         day_read(text, BERLIN)
 

@@ -186,7 +186,7 @@ def test_a_price_holds_as_long_as_it_says(market) -> None:
     assert not Order.objects.exists()
 
 
-def test_over_budget_is_told_with_what_is_missing_and_whom_to_ask(market) -> None:
+def test_over_budget_is_reported_with_what_is_missing_and_whom_to_ask(market) -> None:
     page = signed_in("buyer").get("/shop/", wish(cpu="100", ram="400Gi", until=day(180))).text
     assert "credits too much for the budget of ubar" in page
     assert "It is enough for" in page
@@ -199,7 +199,7 @@ def test_over_budget_is_told_with_what_is_missing_and_whom_to_ask(market) -> Non
     assert not Order.objects.exists()
 
 
-def test_a_month_that_has_no_room_is_told_before_anything_is_ordered(market) -> None:
+def test_a_month_that_has_no_room_is_reported_before_anything_is_ordered(market) -> None:
     client = signed_in("buyer")
     assert "means to spend" not in client.get("/shop/", wish()).text
     budget_set(
@@ -213,7 +213,7 @@ def test_a_month_that_has_no_room_is_told_before_anything_is_ordered(market) -> 
     assert not Order.objects.exists()
 
 
-def test_what_is_not_left_is_told_with_the_first_day_it_is(market) -> None:
+def test_what_is_not_left_is_reported_with_the_first_day_it_is(market) -> None:
     now = timezone.now()
     market_world.sold(market.other, market_world.cores(150), now, now + dt.timedelta(days=9, hours=12))
     page = signed_in("buyer").get("/shop/", wish(cpu="80", ram="8Gi")).text

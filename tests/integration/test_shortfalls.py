@@ -1,4 +1,4 @@
-"""Capacity lost and back: who is touched is told once, nothing is sold meanwhile, and it closes when mended."""
+"""Capacity lost and back: who is touched is reported once, nothing is sold meanwhile, and it closes when mended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lose(cores: int, revision: int = 2) -> None:
         capacity.publish(cell="cc", capacity=[1000 * cores, 2**40, 2**40, 0, 0, 0], revision=revision)
 
 
-def told(kind: str) -> int:
+def reports(kind: str) -> int:
     return Notice.objects.filter(tenant=None, kind=kind).count()
 
 
@@ -51,13 +51,13 @@ def test_nothing_is_short_while_the_headroom_suffices(sold: list[Order]) -> None
     assert not Shortfall.objects.exists()
 
 
-def test_what_is_short_is_told_with_its_time_and_orders_newest_first(sold: list[Order]) -> None:
+def test_what_is_short_is_reported_with_its_time_and_orders_newest_first(sold: list[Order]) -> None:
     lose(70)
     assert shortfalls_examine_lowered() == 1
     row = Shortfall.objects.get()
     assert (row.begins_at, row.ends_at, row.short[0]) == (NOW + 5 * DAY, NOW + 10 * DAY, 20_000)
     assert (row.orders, row.tenants) == ([sold[1].pk, sold[0].pk], ["kubar", "ubar"])
-    assert told("shortfall.found") == 1
+    assert reports("shortfall.found") == 1
     for _ in range(2):
         shortfalls_examine_all()
     assert (Shortfall.objects.count(), Notice.objects.filter(kind__startswith="shortfall").count()) == (1, 1)
@@ -82,11 +82,11 @@ def test_it_grows_shrinks_and_closes_when_capacity_is_back(sold: list[Order]) ->
     shortfalls_examine("cc")
     row = Shortfall.objects.get()
     assert (row.begins_at, row.ends_at, row.short[0]) == (NOW, NOW + 10 * DAY, 40_000)
-    assert told("shortfall.changed") == 1
+    assert reports("shortfall.changed") == 1
     lose(100, 4)
     assert shortfalls_examine("cc") == 0
     row.refresh_from_db()
-    assert (row.closed_at, told("shortfall.over")) == (NOW, 1)
+    assert (row.closed_at, reports("shortfall.over")) == (NOW, 1)
     assert not CellCapacity.objects.get().lowered or shortfalls_examine_lowered()
 
 

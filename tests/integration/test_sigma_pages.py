@@ -203,7 +203,7 @@ def test_a_bad_spec_names_its_field(world, text, field, what) -> None:
     assert Job.objects.count() == 1
 
 
-def test_what_quota_refuses_is_told_with_figures(world) -> None:
+def test_what_quota_refuses_is_reported_with_figures(world) -> None:
     answer = submit(signed_in("operator"), GOOD.replace("100m", "'90000'"), do="submit")
     assert answer.status_code in (403, 409, 422)
     assert "quota" in answer.text
@@ -215,7 +215,7 @@ def test_what_quota_refuses_is_told_with_figures(world) -> None:
 
 
 @pytest.mark.parametrize("name", ["viewer", "stranger"])
-def test_who_may_not_submit_for_a_tenant_does_not(world, name) -> None:
+def test_a_user_who_may_not_submit_for_a_tenant_does_not(world, name) -> None:
     assert submit(signed_in(name), GOOD, do="submit").status_code in (403, 404)
     assert Job.objects.count() == 1
 
@@ -331,7 +331,7 @@ def test_the_job_page_tells_what_happened_and_why(world) -> None:
     assert "task 0 was placed on m1 as incarnation 1" in page
 
 
-def test_an_eviction_is_told_with_what_caused_it(world) -> None:
+def test_an_eviction_is_reported_with_what_caused_it(world) -> None:
     from scheduling.core.vocabulary import events
     from scheduling.core.vocabulary.requirement import task_id
     from scheduling.journal import journal
@@ -396,7 +396,7 @@ def test_the_password_and_the_second_factor_have_pages(world, path) -> None:
     assert client.get(path).status_code == 200
 
 
-def test_who_lives_in_an_alloc_is_told_to(world) -> None:
+def test_a_task_in_an_alloc_names_its_alloc(world) -> None:
     from scheduling.core.vocabulary.requirement import task_id
     from scheduling.journal import journal
     from scheduling.tasks import changes, transitions

@@ -43,7 +43,7 @@ def test_a_burst_of_wrong_passwords_slows_nothing_else(tmp_path: Path) -> None:
             finally:
                 stop.set()
             health_s, pages_s = health.result(60), pages.result(60)
-    told = f"healthz {_told(health_s)}, pages {_told(pages_s)}, answers {sorted(answers)}"
+    told = f"healthz {_reported(health_s)}, pages {_reported(pages_s)}, answers {sorted(answers)}"
     print(told)
     assert set(answers) <= {200, 401, 503}, told  # the form is shown again with 200
     assert len([status for status in answers if status != 503]) >= 5, told
@@ -118,5 +118,5 @@ def _post(where: str, path: str, body: str, headers: dict[str, str], source: str
         link.close()
 
 
-def _told(took: list[float]) -> str:
+def _reported(took: list[float]) -> str:
     return f"{len(took)} answers, slowest {max(took):.2f} s"

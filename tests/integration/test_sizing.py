@@ -77,7 +77,7 @@ def test_without_jobs_there_is_only_what_is_granted(cell, tenant) -> None:
     assert (told.hours, told.resource("ram").granted, told.resource("ram").suggested) == (0, 2**33, 0)
 
 
-def test_sums_beyond_64_bits_are_told(cell, tenant) -> None:
+def test_sums_beyond_64_bits_are_reported(cell, tenant) -> None:
     for job in "abc":
         metered(tenant, 1, 0, job=job)
     MeteredHour.objects.update(limit=[2**63 - 1] * 6)

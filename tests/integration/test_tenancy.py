@@ -52,7 +52,7 @@ def test_a_role_in_the_organisation_holds_in_its_teams_and_nowhere_else(org, rol
 
 
 def test_roles_of_team_and_organisation_add_up(org) -> None:
-    """Buyer and operator are no steps of one ladder: who is both may do both."""
+    """Buyer and operator are not steps of one ladder: who is both may do both."""
     who = world.a_user("ann", tenant=org, role=Role.BUYER)
     Membership.objects.create(user=who, tenant=team(), role="operator")
     ann = principal_of_user(who)
@@ -76,7 +76,7 @@ def test_a_token_bound_to_the_organisation_reaches_none_of_its_teams(org) -> Non
     assert [row.name for row in tenants_visible(bound)] == ["search"]
 
 
-def test_who_somebody_is_takes_two_queries_whatever_the_number_of_teams(org) -> None:
+def test_reading_a_principal_takes_two_queries_whatever_the_number_of_teams(org) -> None:
     user = world.a_user("ann", tenant=org)
     for number in range(5):
         team(f"team{number}")
@@ -161,7 +161,7 @@ def test_a_time_zone_is_one_of_the_database(org, zone) -> None:
     assert org.time_zone == "Europe/Zurich"
 
 
-def test_the_last_owner_stays_whoever_asks(org) -> None:
+def test_the_last_owner_cannot_be_removed_by_anyone(org) -> None:
     ann = world.a_user("ann", tenant=org)
     for act in (
         lambda: membership_set(principal=rows.ME, tenant=org, user=ann, role=None),

@@ -40,7 +40,7 @@ def used(tenant, band: str = "production") -> int:
     return row.used[CPU] if row else 0
 
 
-def told(cell, after: int = 0) -> list[str]:
+def reported(cell, after: int = 0) -> list[str]:
     return [events.kind_of(record.event) for record in journal.tail(cell.id, after=after)]
 
 
@@ -166,7 +166,7 @@ def test_an_update_beyond_the_quota_is_refused_and_changes_nothing(cell, tenant,
         update(ann, job, world.with_task(limit={"cpu": 30}))
     job.refresh_from_db()
     assert (job.spec_version, JobSpec.objects.count(), used(tenant)) == (1, 1, 300)
-    assert told(cell)[-1] == "job.rejected"
+    assert reported(cell)[-1] == "job.rejected"
 
 
 def test_a_change_of_band_moves_the_charge(cell, tenant, ann, job) -> None:

@@ -50,7 +50,7 @@ def stored() -> list[InstanceUsage]:
     return list(InstanceUsage.objects.order_by("collection_id", "start_time"))
 
 
-def test_a_window_is_stored_once_however_often_it_is_told(cell, link: Link) -> None:
+def test_a_window_is_stored_once_however_often_it_is_reported(cell, link: Link) -> None:
     job = a_job(cell)
     with link.machine(cell) as machine:
         key = place(job, Machine.objects.get().id)

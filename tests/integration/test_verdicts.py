@@ -1,4 +1,6 @@
-"""Why tasks are pending is told to each job of its own tasks alone, and written when it changes, not with each pass."""
+"""Why tasks are pending is asked to each job of its own tasks alone, and written when it changes, not with each
+pass.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def test_thousands_of_rows_are_written_in_turns(cell) -> None:
     assert PendingVerdict.objects.count() == 5
 
 
-def test_who_is_placed_is_forgotten_and_who_is_not_examined_keeps_what_was_said(cell) -> None:
+def test_verdicts_of_placed_tasks_end_and_unexamined_tasks_keep_theirs(cell) -> None:
     tenant = rows.a_tenant()
     first, second = (rows.a_job(cell.cell, tenant, name) for name in ("first", "second"))
     book, plan = verdicts.VerdictCache(), cell.decide()

@@ -116,7 +116,7 @@ def test_what_was_used_is_priced_too_and_the_free_priority_is_free() -> None:
     assert [row["name"] for row in (*told["usage_by_band"], *told["usage_by_tenant"])] == ["batch", "ubar"]
 
 
-def test_a_trial_sets_nothing_and_is_for_who_sets_prices() -> None:
+def test_a_trial_sets_nothing_and_needs_the_right_to_set_prices() -> None:
     price_list_at("cc", NOON)
     trial(base={"cpu": 5})
     assert PriceList.objects.count() == 1

@@ -87,7 +87,7 @@ def test_a_pending_class_is_one_object_with_all_that_is_known(ann, cell) -> None
     assert task["sentences"][0].startswith(verdict["told"]["summary"])
 
 
-def test_whose_tasks_are_ahead_is_told_to_those_who_may_know(ann, sre, cell) -> None:
+def test_the_owner_of_tasks_ahead_is_shown_to_those_who_may_know(ann, sre, cell) -> None:
     rows.a_machine(cell, "m1", capacity=(100, 2**20, 2**20, 0, 0, 10))
     rows.a_job(cell, rows.a_tenant("other"), "first", priority=300)
     rows.a_job(cell, rows.a_tenant("ubar"), "mine", tasks=2, priority=210)
@@ -147,7 +147,7 @@ def test_the_task_page_shows_the_receipts(cell) -> None:
     assert "Why it is pending" in page
 
 
-def test_a_placement_that_was_lost_is_no_reason_any_more(ann, cell) -> None:
+def test_a_placement_that_was_lost_is_not_a_reason_any_more(ann, cell) -> None:
     victim, _ = preempted(cell)
     told = ann.get(f"{JOBS}/ubar/batch/why/?index=0").json()
     assert (told["state"], told["placement"], told["score"]) == ("pending", None, None)
@@ -176,7 +176,7 @@ def test_a_verdict_of_an_earlier_release_is_still_told(ann, cell) -> None:
     assert "with the constraint gpu given up" in why.job_sentences(_detailed(job))[1]
 
 
-def test_a_task_whose_machine_vanished_is_not_told_to_be_up(ann, cell) -> None:
+def test_a_task_whose_machine_vanished_is_not_shown_as_up(ann, cell) -> None:
     machine, job = rows.a_machine(cell, "m1"), rows.a_job(cell, rows.a_tenant("ubar"), "web")
     place(job, 0, machine.id)
     portal_world.report(job, 0)

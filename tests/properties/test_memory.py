@@ -21,7 +21,7 @@ from tests.properties.worlds import add_job, full, step, worlds
 @thorough
 @given(worlds(steps=6) | full(), st.data())
 def test_passes_with_a_memory_decide_what_passes_without_decide(world: World, data: st.DataObject) -> None:
-    """Whatever happens in between, whoever's policy it is, and however much of each plan is committed."""
+    """Whatever happens in between, anyone who's policy it is, and however much of each plan is committed."""
     memory = PassCache()
     for seed in range(data.draw(st.integers(2, 4))):
         policy = replace(data.draw(policies), max_assignments=data.draw(st.sampled_from((1, 100))))

@@ -16,7 +16,7 @@ from tests.properties.test_scheduling import policies, thorough
 from tests.properties.worlds import full, worlds
 from tests.unit.core.twins import RUNNERS_UP, WHOLE, Tenancy, Twin
 
-ROUNDED = 1e-3  # scores are told to four places, each part of one for itself
+ROUNDED = 1e-3  # scores are asked to four places, each part of one for itself
 
 # --- gangs
 

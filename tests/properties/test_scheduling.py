@@ -190,7 +190,7 @@ def test_a_plan_depends_on_content_and_seed_alone(world: World, policy: Policy, 
 
 
 def _keep_preferences(source: CellState, target: CellState) -> None:
-    """The last machine of a task is no content of the rows."""
+    """The last machine of a task is not a content of the rows."""
     for job in target.tasks.jobs.values():
         if job.id in source.tasks.jobs:
             for index, slot in enumerate(job.tasks):

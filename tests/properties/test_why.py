@@ -90,7 +90,7 @@ def test_never_is_said_exactly_of_what_an_empty_cell_could_not_hold(
     (requirement,) = {task.requirement for task in world.jobs[name].tasks.values()}
     empty = World()
     for machine in world.machines.values():
-        empty.tell(msgspec.structs.replace(machine, state="up"))
+        empty.send(msgspec.structs.replace(machine, state="up"))
     empty.job(name, requirement, latency_sensitive=world.jobs[name].submitted.latency_sensitive)
     for why in world.plan(policy).unplaced:
         assert why.never == (not empty.plan(policy).assignments)

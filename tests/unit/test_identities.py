@@ -115,7 +115,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("token", FORGED.values(), ids=FORGED)
-def test_what_is_not_signed_by_us_for_us_is_no_identity(token) -> None:
+def test_a_token_that_this_portal_did_not_sign_is_not_an_identity(token) -> None:
     with pytest.raises(BadIdentity):
         read(token(), known, issuer=PORTAL)
 

@@ -29,7 +29,7 @@ def test_names_of_secrets_are_recognised(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_other_names_are_no_secrets(name: str) -> None:
+def test_other_names_are_not_secrets(name: str) -> None:
     assert not looks_secret(name, "x")
 
 

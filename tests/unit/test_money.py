@@ -20,7 +20,7 @@ from quota.vocabulary import money
         (2**63 - 1, "9,223,372,036,854.775807"),
     ],
 )
-def test_an_amount_is_told_without_loss(micro, text) -> None:
+def test_an_amount_is_reported_without_loss(micro, text) -> None:
     assert money.format_credits(micro) == text
 
 
@@ -32,11 +32,11 @@ def test_an_amount_is_rounded_where_that_is_asked_for(micro, text) -> None:
 
 
 @given(st.integers(-(2**63) + 1, 2**63 - 1))
-def test_what_is_told_is_read_again(micro) -> None:
+def test_what_is_reported_is_read_again(micro) -> None:
     assert money.parse(money.format_credits(micro)) == micro
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.2345678", "1e9", "٣", "--1", "9223372036855", "1.", "0x1"])
-def test_what_is_no_amount_is_refused(text) -> None:
+def test_input_that_is_not_an_amount_is_refused(text) -> None:
     with pytest.raises(money.AmountError, match="credits"):
         money.parse(text)

@@ -59,7 +59,7 @@ def test_other_needs() -> None:
     assert away.code == "redis-unavailable"
 
 
-def test_faults_of_ours_are_no_outages() -> None:
+def test_internal_errors_are_not_outages() -> None:
     assert outage_of(ZeroDivisionError()) is None
     with pytest.raises(KeyError) as other:  # noqa: PT012 - the second error has the first as its context
         try:

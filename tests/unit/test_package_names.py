@@ -31,12 +31,22 @@ def test_a_reference_is_read_and_written_the_same(text: str, reference: Referenc
 @pytest.mark.parametrize(
     "text, told",
     [
-        ("", "not the name"), ("Web", "lower-case"), ("a/b", "lower-case"), ("..", "lower-case"), (".web", "lower-case"),
-        ("web@", "names no package"), ("web@a b", "names no package"), ("web@v1@v2", "names no package"),
-        ("web@sha256:12", "64 hexadecimal"), (f"web@{DIGEST}@v1", "names no package"), (f"web@{DIGEST}0", "64 hexa"),
-        (f"web@v1@v2@{DIGEST}", "names no package"), ("w" * 64, "at most 63"), (f"web@{DIGEST.upper()}", "no package"),
+        ("", "not the name"),
+        ("Web", "lower-case"),
+        ("a/b", "lower-case"),
+        ("..", "lower-case"),
+        (".web", "lower-case"),
+        ("web@", "names no package"),
+        ("web@a b", "names no package"),
+        ("web@v1@v2", "names no package"),
+        ("web@sha256:12", "64 hexadecimal"),
+        (f"web@{DIGEST}@v1", "names no package"),
+        (f"web@{DIGEST}0", "64 hexa"),
+        (f"web@v1@v2@{DIGEST}", "names no package"),
+        ("w" * 64, "at most 63"),
+        (f"web@{DIGEST.upper()}", "no package"),
     ],
-)  # fmt: skip
+)
 def test_what_names_no_package_says_the_cure(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         parse(text)
@@ -69,7 +79,7 @@ def test_every_mention_is_found_and_pinned_and_reads_back_equal() -> None:
     assert package_pins.pinned(done, again) is done, "what is pinned stays as it is"
 
 
-def test_a_mention_is_told_by_its_place() -> None:
+def test_a_mention_is_reported_by_its_place() -> None:
     with pytest.raises(Rejected) as refused:
         package_pins.mentions(a_spec("web", "No", t3=["web@v1", f"web@{DIGEST}"]))
     assert set(refused.value.fields) == {"task.packages[1]", "overrides.3.packages[1]"}

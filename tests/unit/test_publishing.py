@@ -1,4 +1,4 @@
-"""Plans say in words what changes for who asks for a job by name."""
+"""Plans say in words what changes for a user who asks for a job by name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def web(*, tasks: int = 10, weight: int = 1, ports: tuple[str, ...] = ("http",),
         ),
     ],
 )  # fmt: skip
-def test_a_change_is_told_in_words(old: Any, new: Any, told: list[str]) -> None:
+def test_a_change_is_reported_in_words(old: Any, new: Any, told: list[str]) -> None:
     assert list(name_changes.format_name_changes(old, new, ttl_s=5)) == told
 
 

@@ -179,7 +179,7 @@ def test_bad_input_is_named_by_its_path(data: dict[str, Any], path: str, cure: s
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"3", b"nonsense", b"\xff", b'{"name": "\\ud800"}', b"[" * 100_000]
 )
-def test_what_is_no_json_object_is_told_so(data: bytes) -> None:
+def test_input_that_is_not_a_json_object_is_rejected_with_the_reason(data: bytes) -> None:
     assert "file" in refused(data)
 
 
@@ -191,7 +191,7 @@ def test_absurd_numbers_are_refused_too(field: str, digits: int) -> None:
     refused(('{"name":"a","task":{"command":["a"]},' + field % ("1" * digits) + "}").encode())
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     fields = refused(hello(name="X", tasks=0, task={"command": [], "limit": {"cpu": "lots"}}))
     assert set(fields) == {"name", "tasks", "task.command", "task.limit.cpu"}
 
@@ -297,7 +297,7 @@ def test_changes_of_the_job_reach_its_tasks(changes: dict[str, Any], expected: S
     assert job_spec.change(parse(hello()), parse(hello(**changes)), 2) is expected
 
 
-def test_changes_are_told_by_ranges() -> None:
+def test_changes_are_reported_by_ranges() -> None:
     old = parse(hello(tasks=8, overrides={"2-3": {"env": {"A": "1"}}}))
     new = parse(hello(tasks=6, overrides={"3-4": {"env": {"A": "1"}}}))
     assert job_spec.changes(old, new) == [

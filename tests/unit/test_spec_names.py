@@ -100,7 +100,9 @@ def test_a_change_of_names_and_weights_is_in_place(changes: dict[str, Any]) -> N
         ),
     ],
 )  # fmt: skip
-def test_what_can_not_be_published_is_told_by_field(file: dict[str, Any], path: str, message: str) -> None:
+def test_what_can_not_be_published_is_reported_by_field(
+    file: dict[str, Any], path: str, message: str
+) -> None:
     fields = refused(file)
     assert list(fields) == [path]
     assert message in fields[path]

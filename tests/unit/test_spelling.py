@@ -62,7 +62,7 @@ def test_every_spelling_is_read(text, name) -> None:
         ("x" * 10_000, "name"),
     ],
 )
-def test_what_is_no_name_is_refused_with_its_field(text, field) -> None:
+def test_input_that_is_not_a_name_is_refused_with_its_field(text, field) -> None:
     with pytest.raises(InvalidName) as refused:
         read(text, ZONE)
     assert refused.value.field == field

@@ -37,7 +37,7 @@ def test_one_caller_leaves_room_for_others() -> None:
         begin(watches, ANN)
 
 
-def test_what_ends_leaves_nothing_behind_whoever_ends_it() -> None:
+def test_a_watch_leaves_nothing_behind_whichever_side_ends_it() -> None:
     watches = Watches()
     begun = [watches.begin(ANN, most=10_000, most_of_one=10_000) for _ in range(4_000)]
     threads = [threading.Thread(target=lambda: [watch.end() for watch in begun]) for _ in range(4)]

@@ -102,7 +102,7 @@ def make_authority(folder: Path) -> Authority:
 
 @dataclass
 class JoinServer:
-    """Lets whoever has a token join, unless `problem` is set."""
+    """Lets anyone who has a token join, unless `problem` is set."""
 
     url: str
     requests: list[JoinRequest] = field(default_factory=list)

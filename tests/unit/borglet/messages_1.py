@@ -260,7 +260,7 @@ _to_shard = msgspec.json.Decoder(ToShard)
 
 
 class MalformedMessage(ValueError):
-    """A frame that is no message of this protocol; its text names the field."""
+    """A frame that is not a message of this protocol; its text names the field."""
 
 
 def encode(message: msgspec.Struct) -> bytes:

@@ -94,7 +94,7 @@ def test_a_crash_at_any_step_leaves_a_secret_that_opens_the_link(home: DiskStore
     crash()  # it is on the disk, and the cell has never heard of it
     assert cell.dials(credentials)
     cell.next = offer
-    crash()  # the cell knows both, and the machine was not told
+    crash()  # the cell knows both, and the machine was not reported
     if credentials.offer() == cell.next:  # the cell asks again, and says that the offer counts
         credentials.accepted(cell.next)
     crash()

@@ -64,9 +64,9 @@ def test_nothing_of_what_arrived_is_kept() -> None:
         (sent(Opcode.TEXT, b"x" * (MOST + 1))[:20], 1009),
         (sent(Opcode.TEXT, b"x" * MOST, fin=False) + sent(Opcode.CONTINUATION, b"yy"), 1009),
     ],
-    ids=range(9),  # masks are drawn anew each time
+    ids=range(9),  # masks are drawn again each time
 )
-def test_what_is_no_frame_is_told_with_its_code(stream: bytes, code: int) -> None:
+def test_input_that_is_not_a_frame_is_reported_with_its_code(stream: bytes, code: int) -> None:
     with pytest.raises(BadFrame) as caught:
         read(FrameReader(MOST), stream)
     assert caught.value.code == code

@@ -31,6 +31,6 @@ def test_isolation_changes_under_a_running_task(field: str) -> None:
     assert differs_in_place(task, changed)
 
 
-def test_what_a_task_waited_for_is_no_change() -> None:
+def test_what_a_task_waited_for_is_not_a_change() -> None:
     task = a_task("x")
     assert not differs_in_place(task, msgspec.structs.replace(task, waits_for=[key(5)]))

@@ -86,7 +86,9 @@ def test_a_damaged_token_is_named(text: str) -> None:
         parse_token(text)
 
 
-def test_without_a_token_and_without_a_link_the_reason_is_told(tmp_path: Path, authority: Authority) -> None:
+def test_without_a_token_and_without_a_link_the_reason_is_reported(
+    tmp_path: Path, authority: Authority
+) -> None:
     with pytest.raises(JoinFailed, match="has not joined a cell yet; give --join-token"):
         join_cell(DiskStore(tmp_path), "https://127.0.0.1:1", request(""))
     with pytest.raises(LinkUnreachable, match="cannot reach"):

@@ -247,7 +247,7 @@ def test_a_damaged_frame_is_answered_with_its_reason_and_changes_nothing(
     linked(authority, scenario)
 
 
-def test_a_refused_desired_state_is_told_in_the_answer(authority: Authority) -> None:
+def test_a_refused_desired_state_is_reported_in_the_answer(authority: Authority) -> None:
     async def scenario(rig: Rig) -> None:
         shard = await rig.shard.arrival()
         await shard.poll(desired(5))

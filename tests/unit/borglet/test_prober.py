@@ -59,7 +59,7 @@ def test_an_endless_body_does_not_turn_an_answer_into_a_failure() -> None:
 
 
 @pytest.mark.parametrize("reply", [b"SSH-2.0-OpenSSH_9\r\n", b"", b"x" * 5000])
-def test_what_is_no_http_is_no_answer(reply: bytes) -> None:
+def test_an_answer_that_is_not_http_does_not_count(reply: bytes) -> None:
     found, _ = answer_to(check(), reply)
     assert not found.ok
     assert "no HTTP answer to GET /" in found.detail

@@ -35,7 +35,7 @@ def test_the_policy_decides_which_ends_are_followed_by_a_start(on: str, exit_: E
     assert isinstance(restarts.decide(policy(on=on), exit_, (), now=10.0), Again) is again
 
 
-def test_delays_double_up_to_the_most_and_the_crash_loop_is_told_with_its_figures() -> None:
+def test_delays_double_up_to_the_most_and_the_crash_loop_is_reported_with_its_figures() -> None:
     rule = policy(max_failures=5, window_s=300.0, backoff_s=0.5, backoff_max_s=3.0)
     now, failures, delays = 100.0, (), []
     for _ in range(5):

@@ -56,7 +56,7 @@ def phases(report: Report) -> list[tuple[int, Phase]]:
 def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authority: Authority) -> None:
     home = tmp_path / "home"
     DiskStore(home).save_identity(Identity("m1", "aa", "secret"), authority=authority.pem)
-    # `stop-all` lets nobody leave the answers first: whoever asked for that is at the keyboard.
+    # `stop-all` lets nobody leave the answers first: anyone who asked for that is at the keyboard.
     lasting = run_task(0, command=["sleep", "600"], limit=LIMIT, notice_s=1.0, leave_s=600.0)
     # In its own folder: the one place that both it and we see, in whatever runtime.
     gate = home / "tasks" / directory_name(key(1)) / "work" / "gate"
@@ -158,7 +158,7 @@ def test_bad_usage_is_named_and_ends_with_2(tmp_path: Path, arguments: list[str]
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
-def test_a_refused_join_is_told_and_ends_with_1(tmp_path: Path, authority: Authority) -> None:
+def test_a_refused_join_is_reported_and_ends_with_1(tmp_path: Path, authority: Authority) -> None:
     with join_server(authority) as link:
         link.problem = (
             403,

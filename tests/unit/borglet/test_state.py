@@ -130,7 +130,7 @@ def test_an_older_or_foreign_desired_state_is_refused_with_its_field(late: objec
     report = machine.report()
     assert report.refused is not None
     assert (report.refused.field, report.generation) == (field, "h1-10-3")
-    assert machine.report().refused is None, "a refusal is told once"
+    assert machine.report().refused is None, "a rejection is reported once"
     assert machine.phase(key()) is Phase.UP
 
 
@@ -205,12 +205,12 @@ def test_a_change_during_the_start_is_applied_after_it() -> None:
     assert machine.up(key()) == [Resize(bigger)]
 
 
-def test_what_a_task_waited_for_is_no_change() -> None:
+def test_what_a_task_waited_for_is_not_a_change() -> None:
     machine = serving(run_task(waits_for=[key(5)]))
     assert machine.wants(desired(2, [run_task()])) == []
 
 
-def test_a_changed_check_asks_anew() -> None:
+def test_a_changed_check_asks_again() -> None:
     machine = serving(run_task())
     found = machine.wants(desired(2, [run_task(health=check())]))
     assert [type(item) for item in found] == [Resize, Probe]
@@ -245,7 +245,7 @@ def test_a_start_that_fails_is_a_failure_with_its_reason() -> None:
     )
 
 
-def test_success_ends_a_task_and_its_end_is_told_until_acknowledged() -> None:
+def test_success_ends_a_task_and_its_end_is_reported_until_acknowledged() -> None:
     machine = serving(run_task())
     machine.ends(key(), exited(0))
     assert (machine.of(key()).phase, machine.of(key()).exit) == (Phase.ENDED, exited(0))
@@ -255,7 +255,7 @@ def test_success_ends_a_task_and_its_end_is_told_until_acknowledged() -> None:
     assert machine.report().tasks == []
 
 
-def test_an_end_nobody_was_told_of_survives_a_desired_state_without_it() -> None:
+def test_an_unreported_end_survives_a_desired_state_without_it() -> None:
     machine = serving(run_task())
     machine.ends(key(), exited(0))
     assert machine.wants(desired(2)) == []
@@ -264,7 +264,7 @@ def test_an_end_nobody_was_told_of_survives_a_desired_state_without_it() -> None
     assert machine.wants() == [Remove(key())], "the shard asked again after the report that told of it"
 
 
-def test_an_end_told_on_a_lost_connection_is_told_again() -> None:
+def test_an_end_sent_on_a_lost_connection_is_reported_again() -> None:
     machine = serving(run_task())
     machine.ends(key(), exited(0))
     machine.report()
@@ -350,7 +350,7 @@ def test_a_stopped_task_stays_stopped() -> None:
     assert (machine.phase(key()), machine.after(60)) == (Phase.ENDED, [])
 
 
-def test_a_stop_during_the_start_is_told_again_once_it_runs() -> None:
+def test_a_stop_during_the_start_is_reported_again_once_it_runs() -> None:
     machine = Machine()
     machine.wants(desired(1, [run_task()]))
     stop = Terminate(key(), 10.0, EndCause.STOPPED, "kill")

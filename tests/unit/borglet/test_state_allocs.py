@@ -17,7 +17,7 @@ def an_alloc(*, ended: bool = False) -> RunAlloc:
     return RunAlloc(SHELF, "aa/ada/shelf/0", {"disk": 5}, 200, True, True, ended)
 
 
-def told(state: AgentState, wanted: Desired) -> list[HoldAllocs]:
+def reported(state: AgentState, wanted: Desired) -> list[HoldAllocs]:
     """The state gets a desired state and has saved it; what it wants done about allocs."""
     out: list[Instruction] = state.handle(Polled(1, wanted.revision, wanted), now=1.0)
     out += state.handle(Saved(wanted.generation), now=1.0)
@@ -37,7 +37,7 @@ def with_allocs(revision: int, *allocs: RunAlloc, stop: bool = False) -> Desired
 
 def test_an_alloc_is_held_and_reported() -> None:
     state = started()
-    assert told(state, with_allocs(1, an_alloc())) == [HoldAllocs((an_alloc(),), frozenset())]
+    assert reported(state, with_allocs(1, an_alloc())) == [HoldAllocs((an_alloc(),), frozenset())]
     before = state.version
     state.handle(AllocsHeld((AllocReport(SHELF, "aa/ada/shelf/0"),)), now=1.0)
     assert state.version > before
@@ -54,13 +54,13 @@ def test_more_bytes_in_it_are_not_news_worth_a_report_at_once() -> None:
 
 def test_one_in_stop_goes_and_one_in_neither_list_stays() -> None:
     state = started(AllocReport(SHELF, "aa/ada/shelf/0"))
-    assert told(state, with_allocs(1)) == []
-    assert told(state, with_allocs(2, stop=True)) == [HoldAllocs((), frozenset({SHELF}))]
+    assert reported(state, with_allocs(1)) == []
+    assert reported(state, with_allocs(2, stop=True)) == [HoldAllocs((), frozenset({SHELF}))]
 
 
 def test_one_that_has_left_and_is_kept_stays() -> None:
     state = started(AllocReport(SHELF, "aa/ada/shelf/0"))
-    assert told(state, with_allocs(1, an_alloc(ended=True), stop=True)) == [
+    assert reported(state, with_allocs(1, an_alloc(ended=True), stop=True)) == [
         HoldAllocs((an_alloc(ended=True),), frozenset())
     ]
 

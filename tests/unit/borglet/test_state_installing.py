@@ -64,7 +64,7 @@ def test_a_stop_cancels_the_installation_and_its_late_end_starts_nothing() -> No
     assert machine.installed(key()) == []
 
 
-def test_who_is_dropped_while_installing_is_forgotten_unless_it_has_run() -> None:
+def test_a_task_that_is_dropped_while_installing_is_forgotten_unless_it_has_run() -> None:
     machine = installing()
     assert machine.wants(desired(2, [])) == [CancelInstall(key())]
     assert machine.report().tasks == []
@@ -90,7 +90,7 @@ def test_packages_are_installed_while_the_predecessor_still_leaves() -> None:
     assert starts(machine.ends(key(5), exited(0))) == [(key(), 1)]
 
 
-def test_a_new_borglet_installs_anew_what_it_finds_half_installed() -> None:
+def test_a_new_borglet_installs_again_what_it_finds_half_installed() -> None:
     machine = installing()
     again = machine.restarted()
     assert again.first == [Install(TASK, 1)]

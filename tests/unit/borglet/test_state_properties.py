@@ -130,7 +130,7 @@ class Borglet(RuleBasedStateMachine):
                     assert instruction.key in self.heard, "an end was lost"
                     self.heard.discard(instruction.key)
                     self.kept.pop(instruction.key, None)
-                    # A runtime has no more to say of what it was told to forget.
+                    # A runtime has no more to say of what it was asked to forget.
                     self.news = [news for news in self.news if news.key != instruction.key]
 
     def terminate(self, told: Terminate) -> None:
@@ -252,7 +252,7 @@ class Borglet(RuleBasedStateMachine):
             assert known in reported, f"{known} is on the machine and not in the report"
             if presence.exit is None:
                 continue
-            assert reported[known].exit is not None, f"the end of {known} is not told"
+            assert reported[known].exit is not None, f"the end of {known} is not reported"
         for task in report.tasks:
             if task.phase == "ended":
                 self.told.setdefault(task.key, self.sequence)
@@ -341,7 +341,7 @@ class Borglet(RuleBasedStateMachine):
             assert self.state.next_wake() > self.now, "something is due and was not done"
             for known in self.running:
                 if known not in self.terminated and self.stops.get(known):
-                    assert self.now < sigterm_at(self.stops[known]), "still not told to stop"
+                    assert self.now < sigterm_at(self.stops[known]), "still not asked to stop"
                     assert next(i for i in self.state.incarnations() if i.key == known).phase == "stopping"
 
 

@@ -1,4 +1,4 @@
-"""Out of the answers first, then SIGTERM with its notice: when a stopped task is told, and when nobody waits."""
+"""Out of the answers first, then SIGTERM with its notice: when a stopped task is reported, and when nobody waits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_sigterm_comes_when_clients_have_forgotten_the_task() -> None:
     assert machine.after(60) == []
 
 
-def test_a_stop_that_is_listed_still_is_no_news() -> None:
+def test_a_stop_that_is_still_listed_changes_nothing() -> None:
     machine = serving()
     machine.now = 1_780_000_000.1  # where sums of seconds are not exact
     machine.wants(desired(2, [], [stop_task(notice_s=14.7)]))
@@ -94,7 +94,7 @@ def test_what_was_not_up_does_not_leave() -> None:
     assert again.wants(desired(2, [], [stop_task()])) == [KILL]
 
 
-def test_who_lost_the_health_that_it_had_may_be_asked_for_still() -> None:
+def test_a_task_that_lost_the_health_that_it_had_may_be_asked_for_still() -> None:
     machine = serving(health=check(failures=9, grace_s=0))
     machine.probed(key(), ok=True)
     machine.after(5)
@@ -111,7 +111,7 @@ def test_a_check_that_is_dropped_makes_a_task_one_that_serves() -> None:
     assert machine.wants(desired(3, [], [stop_task()])) == []
 
 
-def test_the_unhealthy_and_the_squeezed_are_told_at_once() -> None:
+def test_the_unhealthy_and_the_squeezed_are_reported_at_once() -> None:
     sick = serving(health=check(failures=1, grace_s=0))
     sick.probed(key(), ok=True)
     sick.after(5)
@@ -238,7 +238,7 @@ STOPS = st.builds(
     up=st.booleans(),
     stops=st.lists(st.tuples(st.integers(0, 12), STOPS), min_size=1, max_size=5),
 )
-def test_no_stop_is_told_too_early_or_too_late(
+def test_no_stop_is_reported_too_early_or_too_late(
     task: RunTask, up: bool, stops: list[tuple[int, StopTask]]
 ) -> None:
     """Against the words of the contract, for any sequence of stops."""

@@ -32,7 +32,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path, kind: type[DiskStore]) -> None
     assert store.load() == REMEMBERED
 
 
-def test_a_half_written_file_beside_the_old_one_is_no_harm(tmp_path: Path) -> None:
+def test_a_half_written_file_beside_the_old_one_does_no_harm(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
     store.save(REMEMBERED)
     (tmp_path / "desired.json.new").write_bytes(b'{"desired": {"hist')

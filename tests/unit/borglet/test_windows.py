@@ -64,7 +64,7 @@ def test_a_quantile_is_the_least_value_that_so_many_do_not_exceed(values: list[i
     assert 100 * sum(value < found for value in values) < max(percent, 1) * len(values)
 
 
-def test_windows_lie_on_whole_multiples_and_are_told_when_they_are_over() -> None:
+def test_windows_lie_on_whole_multiples_and_are_reported_when_they_are_over() -> None:
     made = windows()
     made.add([(run_task(), Usage(cpu_milli=1))], 1234.0)
     assert made.due(1234.0) == []
@@ -84,7 +84,7 @@ def test_machines_tell_at_moments_of_their_own() -> None:
     assert max(moments) <= LATE + 1
 
 
-def test_a_window_is_told_until_it_is_stored_and_not_too_often() -> None:
+def test_a_window_is_reported_until_it_is_stored_and_not_too_often() -> None:
     made = filled(1)
     first = made.due(LATE)
     assert first

@@ -60,7 +60,7 @@ def test_a_small_archive_of_deep_paths_is_refused_in_time_and_memory() -> None:
     assert peak < 64 * 2**20
 
 
-def test_extended_headers_are_no_entries() -> None:
+def test_extended_headers_are_not_entries() -> None:
     """Posix archives have one for each entry, for its times."""
     honest = [extended(pax(mtime="1.5")) + file(f"f{number}") for number in range(10)]
     assert inspect(archive(*honest), TAR, limits=TEN).entries == 10
@@ -128,7 +128,7 @@ def test_a_directory_of_a_hundred_levels_is_not_packed(tmp_path: Path) -> None:
         pack(tmp_path, io.BytesIO())
 
 
-def test_an_image_layout_is_told_from_a_tar_without_reading_contents(tmp_path: Path) -> None:
+def test_an_image_layout_is_distinguished_from_a_tar_without_reading_contents(tmp_path: Path) -> None:
     assert is_layout(image_of((file("a"),)))
     (tmp_path / "blob").write_bytes(b"x")
     assert not is_layout(made_by_tarfile(tmp_path, 1))

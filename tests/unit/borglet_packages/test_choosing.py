@@ -40,7 +40,7 @@ def test_peers_in_their_order_then_the_store_then_a_pause() -> None:
     assert found.step(0.0) == Try(THE_STORE)  # who failed is passed over
 
 
-def test_who_was_busy_is_tried_again_and_costs_no_round() -> None:
+def test_a_peer_that_was_busy_is_tried_again_and_costs_no_round() -> None:
     found = choosing(rounds=1)
     for _ in range(20):
         assert found.step(0.0) == AskForSources()

@@ -46,7 +46,7 @@ class Silent(LinkSources):
 
 
 class Shelf(Fetcher):
-    """Gives what it has at once, unless it is told to stop."""
+    """Gives what it has at once, unless it is asked to stop."""
 
     def __init__(self, archives: dict[str, bytes]) -> None:
         self._archives = archives

@@ -221,7 +221,7 @@ def test_a_source_that_does_not_deliver_is_reported_and_the_next_one_tried(
         assert cell.told == [(0, reason)]
 
 
-def test_who_is_not_there_is_reported(tmp_path: Path) -> None:
+def test_a_peer_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = PeerAddress("127.0.0.1", taken.getsockname()[1])
     with a_cell() as cell:
@@ -241,7 +241,7 @@ def test_what_came_is_kept_and_the_next_source_goes_on_behind_it(tmp_path: Path)
         assert fetched(cell, tmp_path) == RAW
 
 
-def test_who_lies_in_a_mixture_is_found_by_taking_each_whole(tmp_path: Path) -> None:
+def test_a_peer_that_lies_in_a_mixture_is_found_by_downloading_from_each_alone(tmp_path: Path) -> None:
     with a_cell(lying_and_cut, lying, honest) as cell:
         assert fetched(cell, tmp_path) == RAW
         assert cell.peers[2].asked == [0]
@@ -288,7 +288,7 @@ def test_a_link_that_is_away_is_asked_again_and_one_that_says_no_is_not(tmp_path
         assert cell.asked == 1
 
 
-def test_a_download_ends_where_it_is_told_to(tmp_path: Path) -> None:
+def test_a_download_ends_at_the_given_size(tmp_path: Path) -> None:
     class Stopped(Exception):
         pass
 

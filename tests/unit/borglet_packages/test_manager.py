@@ -27,7 +27,7 @@ from tests.unit.borglet_packages.cell import Link, Machine, link_of, machine_of,
 Story = Callable[[Link, Machine], Awaitable[None]]
 
 
-def tell(
+def send(
     authority: Authority, home: Path, archives: dict[str, bytes], story: Story, **settings: object
 ) -> None:
     """Play `story` on one machine."""
@@ -63,7 +63,7 @@ def test_many_tasks_wait_for_one_installation(tmp_path: Path, authority: Authori
         await until(lambda: app.digest in cell.have)
         assert os.listdir(tmp_path / "home" / "packages" / "incoming") == []
 
-    tell(authority, tmp_path / "home", {app.digest: raw}, story)
+    send(authority, tmp_path / "home", {app.digest: raw}, story)
 
 
 def test_a_package_stays_over_restarts_and_is_repaired_from_its_archive(
@@ -83,11 +83,11 @@ def test_a_package_stays_over_restarts_and_is_repaired_from_its_archive(
         assert (tree / "serve").read_bytes() == b"content"
         assert (cell.served, cell.asked) == ([], 0)
 
-    tell(authority, home, {app.digest: raw}, first)
-    tell(authority, home, {app.digest: raw}, again)
+    send(authority, home, {app.digest: raw}, first)
+    send(authority, home, {app.digest: raw}, again)
     tree.chmod(0o755)
     (tree / "other").unlink()
-    tell(authority, home, {app.digest: raw}, again)
+    send(authority, home, {app.digest: raw}, again)
     assert (tree / "other").exists()
     (tree / "serve").chmod(0o644)
     (tree / "serve").write_bytes(b"CONTENT")
@@ -96,7 +96,7 @@ def test_a_package_stays_over_restarts_and_is_repaired_from_its_archive(
     store = PackageStore(home, boot_id="boot-1")
     assert [store.check(digest) is not None for digest in store.open()] == [True]
     assert (tree / "serve").read_bytes() == b"CONTENT"
-    tell(authority, home, {app.digest: raw}, again, boot="boot-2")
+    send(authority, home, {app.digest: raw}, again, boot="boot-2")
 
 
 def test_a_task_waits_for_the_look_at_its_own_package_alone(tmp_path: Path, authority: Authority) -> None:
@@ -125,8 +125,8 @@ def test_a_task_waits_for_the_look_at_its_own_package_alone(tmp_path: Path, auth
         assert set(machine.manager.installed()) == set(archives)
         assert cell.served == []
 
-    tell(authority, home, archives, first)
-    tell(authority, home, archives, again, store=Slow(home, boot_id="boot-2"), wait=False)
+    send(authority, home, archives, first)
+    send(authority, home, archives, again, store=Slow(home, boot_id="boot-2"), wait=False)
 
 
 def test_a_borglet_that_ends_waits_for_no_look(tmp_path: Path, authority: Authority) -> None:
@@ -159,8 +159,8 @@ def test_a_borglet_that_ends_waits_for_no_look(tmp_path: Path, authority: Author
 
     closing = threading.Event()
     store = Long(home, boot_id="boot-2")
-    tell(authority, home, {app.digest: raw}, first)
-    tell(authority, home, {app.digest: raw}, again, store=store, wait=False)
+    send(authority, home, {app.digest: raw}, first)
+    send(authority, home, {app.digest: raw}, again, store=store, wait=False)
 
 
 def test_a_link_hears_where_a_machine_serves_after_each_greeting(
@@ -182,11 +182,13 @@ def test_a_link_hears_where_a_machine_serves_after_each_greeting(
         assert cell.have[app.digest]["m1"] == ("127.0.0.1", machine.manager.port)
         assert machine.manager.port > 0
 
-    tell(authority, tmp_path / "home", {app.digest: raw}, first)
-    tell(authority, tmp_path / "home", {app.digest: raw}, again, serve="127.0.0.1")
+    send(authority, tmp_path / "home", {app.digest: raw}, first)
+    send(authority, tmp_path / "home", {app.digest: raw}, again, serve="127.0.0.1")
 
 
-def test_whoever_ends_has_told_the_link_what_it_was_telling(tmp_path: Path, authority: Authority) -> None:
+def test_a_manager_that_ends_has_finished_its_report_to_the_link(
+    tmp_path: Path, authority: Authority
+) -> None:
     """A link that goes right after would meet it in the middle of a sentence."""
     app, raw = packed(tmp_path, serve=b"content")
     begun = threading.Event()
@@ -202,7 +204,7 @@ def test_whoever_ends_has_told_the_link_what_it_was_telling(tmp_path: Path, auth
         await machine.close()
         assert app.digest in cell.have
 
-    tell(authority, tmp_path / "home", {app.digest: raw}, story)
+    send(authority, tmp_path / "home", {app.digest: raw}, story)
 
 
 def test_what_can_not_be_repaired_is_removed_and_fetched_again(tmp_path: Path, authority: Authority) -> None:
@@ -216,19 +218,19 @@ def test_what_can_not_be_repaired_is_removed_and_fetched_again(tmp_path: Path, a
         await machine.manager.install([app])
         assert len(cell.served) == 1
 
-    tell(authority, home, {app.digest: raw}, fetched)
+    send(authority, home, {app.digest: raw}, fetched)
     remove_tree(folder / "tree")
     (folder / "archive").write_bytes(b"damaged")
-    tell(authority, home, {app.digest: raw}, fetched)
+    send(authority, home, {app.digest: raw}, fetched)
     (folder / "marker.json").write_bytes(b"{")
-    tell(authority, home, {app.digest: raw}, fetched)
+    send(authority, home, {app.digest: raw}, fetched)
     (home / "packages" / "incoming" / "half").mkdir()
     (folder / "marker.json").unlink()
-    tell(authority, home, {app.digest: raw}, fetched)
+    send(authority, home, {app.digest: raw}, fetched)
     assert os.listdir(home / "packages" / "incoming") == []
 
 
-def test_the_last_one_to_leave_ends_an_installation_and_a_newcomer_begins_it_anew(
+def test_the_last_one_to_leave_ends_an_installation_and_a_newcomer_begins_it_again(
     tmp_path: Path, authority: Authority
 ) -> None:
     app, raw = packed(tmp_path, serve=b"content")
@@ -249,7 +251,7 @@ def test_the_last_one_to_leave_ends_an_installation_and_a_newcomer_begins_it_ane
         assert len(cell.served) == 1
         assert os.listdir(tmp_path / "home" / "packages" / "incoming") == []
 
-    tell(authority, tmp_path / "home", {app.digest: raw}, story)
+    send(authority, tmp_path / "home", {app.digest: raw}, story)
 
 
 def test_the_least_recently_used_leaves_when_room_is_short_and_what_is_in_use_never(
@@ -275,7 +277,7 @@ def test_the_least_recently_used_leaves_when_room_is_short_and_what_is_in_use_ne
             await machine.manager.install([packages[3]])
 
     room = PackageSettings(budget_bytes=520_000, keep_free_bytes=0)
-    tell(authority, tmp_path / "home", archives, story, settings=room)
+    send(authority, tmp_path / "home", archives, story, settings=room)
 
 
 def test_packages_leave_when_the_disk_is_short(tmp_path: Path, authority: Authority) -> None:
@@ -292,9 +294,9 @@ def test_packages_leave_when_the_disk_is_short(tmp_path: Path, authority: Author
         assert await machine.manager.collect() > 0
         assert machine.manager.installed() == []
 
-    tell(authority, tmp_path / "home", {app.digest: raw}, installing)
+    send(authority, tmp_path / "home", {app.digest: raw}, installing)
     more_than_any_disk = PackageSettings(keep_free_bytes=2**62)
-    tell(authority, tmp_path / "home", {app.digest: raw}, short, settings=more_than_any_disk)
+    send(authority, tmp_path / "home", {app.digest: raw}, short, settings=more_than_any_disk)
 
 
 def test_a_tree_larger_than_the_room_left_is_refused_while_it_unpacks(
@@ -309,7 +311,7 @@ def test_a_tree_larger_than_the_room_left_is_refused_while_it_unpacks(
         assert sorted(os.listdir(tmp_path / "home" / "packages")) == ["incoming", "trash"]
 
     room = PackageSettings(budget_bytes=1_000_000, keep_free_bytes=0)
-    tell(authority, tmp_path / "home", {app.digest: raw}, story, settings=room)
+    send(authority, tmp_path / "home", {app.digest: raw}, story, settings=room)
 
 
 def test_hostile_and_unknown_packages_are_refused_by_name(tmp_path: Path, authority: Authority) -> None:
@@ -330,7 +332,7 @@ def test_hostile_and_unknown_packages_are_refused_by_name(tmp_path: Path, author
         with pytest.raises(PackageMissing, match="is not the name of a directory"):
             await machine.manager.install([PackageRef("../x@v1", "sha256:" + "1" * 64, 10)])
 
-    tell(authority, tmp_path / "home", {digest: raw}, story)
+    send(authority, tmp_path / "home", {digest: raw}, story)
 
 
 def test_a_dozen_machines_fetch_from_each_other(tmp_path: Path, authority: Authority) -> None:

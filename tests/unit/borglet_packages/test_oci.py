@@ -143,7 +143,7 @@ def test_hostile_layers_are_refused(tmp_path: Path, parts: tuple[bytes, ...], me
     assert os.listdir(tmp_path) == ["tree"]
 
 
-def test_what_is_no_layout_or_has_layers_of_another_kind_is_refused() -> None:
+def test_input_that_is_not_a_layout_or_has_layers_of_another_kind_is_refused() -> None:
     layout = Layout()
     layer = {**layout.layer(file("a")), "mediaType": f"{LAYER}+zstd"}
     with pytest.raises(ArchiveRefused, match=r"cannot unpack '.*layer\.v1\.tar\+zstd'; use a tar"):

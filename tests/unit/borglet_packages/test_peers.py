@@ -68,7 +68,7 @@ def stored(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
-def test_whole_archives_and_their_ends_are_served_to_who_has_a_ticket(stored: Path) -> None:
+def test_whole_archives_and_their_ends_are_served_to_a_peer_that_has_a_ticket(stored: Path) -> None:
     async def story() -> None:
         async with serving({DIGEST: stored}) as peer:
             assert await peer.get() == (200, stored.read_bytes())

@@ -1,4 +1,4 @@
-"""Who may fetch a package from a peer."""
+"""A peer that may fetch a package from a peer."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Drawn:
 
 @dataclass
 class Recorder(SimulatedRuntime):
-    """Remembers what it was told to give."""
+    """Remembers what it was asked to give."""
 
     threads: dict[TaskKey, int] = field(default_factory=dict)
     grants: Mapping[TaskKey, Grant] = field(default_factory=dict)

@@ -92,7 +92,7 @@ def test_removals_are_asked_for_one_after_the_other_from_the_lowest_priority_and
     assert list(control.wanted) == [key(2), key(1)]
 
 
-def test_who_shares_the_machine_with_several_greedy_ones_takes_from_each_by_its_excess() -> None:
+def test_a_task_that_shares_the_machine_with_several_greedy_ones_takes_from_each_by_its_excess() -> None:
     control = CpuControl()
     run(
         control,

@@ -1,4 +1,4 @@
-"""Who ends when memory or disk runs out: the order of §6.2, and never more than needed."""
+"""A task that ends when memory or disk runs out: the order of §6.2, and never more than needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def ended(excess_mib: int, *tenants: object, leaving: set[object] = frozenset())
     return [victim.key.index for victim in found]
 
 
-def test_who_is_over_its_limit_goes_first_whatever_its_priority() -> None:
+def test_a_task_that_is_over_its_limit_goes_first_whatever_its_priority() -> None:
     prod_over = server(0, ram=150, slack=SLACK)
     assert ended(20, prod_over, batch(1, ram=90, priority=0)) == [0]
     assert ended(200, prod_over, batch(1, ram=90, priority=0)) == [0, 1]
@@ -35,7 +35,7 @@ def test_prod_within_its_limits_never_ends() -> None:
     assert ended(10_000, server(0, ram=100)) == []
 
 
-def test_who_is_ending_already_counts_and_who_holds_nothing_is_spared() -> None:
+def test_a_task_that_is_ending_already_counts_and_one_that_holds_nothing_is_spared() -> None:
     tasks = [batch(0, ram=50, priority=0), batch(1, ram=50, priority=1), batch(2, ram=0, priority=0)]
     assert ended(40, *tasks, leaving={key(0)}) == []
     assert ended(60, *tasks, leaving={key(0)}) == [1]
@@ -69,7 +69,7 @@ def test_any_machine_is_relieved_by_the_fewest_of_the_right_ones() -> None:
             assert all(freed - t.usage.ram_bytes < excess for t in tasks if t.key in found)
 
 
-def test_figures_are_told() -> None:
+def test_figures_are_reported() -> None:
     room = AvailableMemory(8 * GIB, 50 * MIB)
     shortage = shortage_of("ram", room, used=100)
     assert shortage is not None

@@ -1,4 +1,4 @@
-"""Whom tasks run as: never root by default, and whom a job file names only where the operator allows it."""
+"""The user that tasks run as: never root by default, and whom a job file names only where the operator allows it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_job_file_can_not_choose_who_it_is(name: str) -> None:
         accounts.account_of(name, default=str(accounts.TASK_UID), allowed=())
 
 
-def test_whom_the_operator_allows_a_job_file_may_name() -> None:
+def test_only_users_that_the_operator_allows_a_job_file_may_name() -> None:
     if not may_limit():
         with pytest.raises(StartFailed, match="is not root"):
             accounts.account_of("nobody", default="", allowed={"nobody"})

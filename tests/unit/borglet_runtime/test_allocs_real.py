@@ -119,7 +119,7 @@ async def test_an_alloc_that_nobody_names_is_left_alone(machine: Machine) -> Non
         assert [report.key for report in runtime.allocs()] == [SHELF]
 
 
-async def test_what_it_holds_on_the_disk_is_told(machine: Machine) -> None:
+async def test_what_it_holds_on_the_disk_is_reported(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         await runtime.hold_allocs([an_alloc()], [])
         await runtime.start(server("head -c 3000000 /dev/urandom > $BORG_ALLOC_DIR/shared/big"), run=1)
@@ -169,7 +169,7 @@ def test_a_planted_link_leads_nowhere(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("bad", ["../x", "a/b", ""])
-async def test_an_alloc_with_an_unsafe_key_is_no_folder(machine: Machine, bad: str) -> None:
+async def test_an_alloc_with_an_unsafe_key_is_not_a_folder(machine: Machine, bad: str) -> None:
     async with machine.runtime() as runtime:
         with pytest.raises(ValueError, match="task key"):
             await runtime.hold_allocs([an_alloc(TaskKey(bad, 0, 1)), an_alloc()], [])
@@ -199,7 +199,7 @@ async def test_those_inside_share_one_envelope_of_memory(machine: Machine) -> No
 
 
 @pytest.mark.skipif(not may_limit(), reason="only root may make control groups, on any machine")
-async def test_who_fills_the_envelope_dies_alone(machine: Machine) -> None:
+async def test_a_task_that_fills_the_envelope_dies_alone(machine: Machine) -> None:
     """Version 1 tells everybody below a group that its memory ran out, guilty or not."""
     if machine.settings.isolation == "polled":
         return

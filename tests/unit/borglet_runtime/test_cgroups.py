@@ -210,7 +210,7 @@ V2 = {"memory.max": f"{64 * 2**20}", "memory.events": "oom 9\noom_kill 2"}
         ("unified", V2, "memory.events.local", ("oom 0\noom_kill 2", "oom 1\noom_kill 2")),
     ],
 )
-def test_who_ran_out_of_memory_is_told_apart(
+def test_a_task_that_ran_out_of_memory_is_distinguished(
     tmp_path: Path, controller: str, files: dict[str, str], counter: str, reached: tuple[str, str]
 ) -> None:
     """The kernel counts kills for the machine, for a task and for its alloc alike."""

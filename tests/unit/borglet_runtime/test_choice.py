@@ -1,4 +1,4 @@
-"""Which runtime a machine gets, and what is told of why."""
+"""Which runtime a machine gets, and what is reported of why."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_is_missing_is_named_with_the_cure(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not may_limit(), reason="only root opens containers")
-def test_an_engine_that_fails_is_no_engine(tmp_path: Path) -> None:
+def test_an_engine_that_fails_is_not_an_engine(tmp_path: Path) -> None:
     broken = tmp_path / "crun"
     broken.write_text("#!/bin/sh\necho the kernel is too old >&2; exit 1\n")
     broken.chmod(0o755)

@@ -52,7 +52,7 @@ def test_a_changed_wish_moves_as_little_as_it_can() -> None:
     assert machine.of(key(0)) == machine.shared
 
 
-def test_too_few_cores_are_told_and_nothing_changes() -> None:
+def test_too_few_cores_are_reported_and_nothing_changes() -> None:
     machine = pool(4)
     machine.admit(owner(0, 2))
     machine.admit(server(1))

@@ -1,4 +1,4 @@
-"""Tasks that end while the disk of the home is full: their ends are told, and told truly."""
+"""Tasks that end while the disk of the home is full: their ends are reported, and told truly."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_an_exit_status_is_kept_on_a_full_disk(small: Machine) -> None:
         assert (end.exit.cause, end.exit.status) == (EndCause.STOPPED, 7)
 
 
-async def test_a_lost_supervisor_is_told_on_a_full_disk(small: Machine) -> None:
+async def test_a_lost_supervisor_is_reported_on_a_full_disk(small: Machine) -> None:
     async with small.runtime() as runtime:
         await runtime.start(a_task("sh", "-c", "echo up; sleep 100"), run=1)
         await line_of(runtime)

@@ -84,11 +84,11 @@ def test_limits_may_be_reached_but_not_passed(usage: Usage, cause: EndCause | No
     assert (found and found.cause) == cause
 
 
-def test_no_limit_is_no_limit() -> None:
+def test_a_missing_limit_does_not_limit() -> None:
     assert overuse({}, 0, Usage(ram_bytes=2**50, disk_bytes=2**50, processes=10**6)) is None
 
 
-def test_the_figures_are_told() -> None:
+def test_the_figures_are_reported() -> None:
     found = overuse({"ram": 64 * MIB}, 0, Usage(ram_bytes=100 * MIB))
     assert found is not None
     assert found.detail == "limit 64 MiB, used 100 MiB"

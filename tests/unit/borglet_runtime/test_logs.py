@@ -74,7 +74,7 @@ def test_a_character_cut_in_two_waits_for_its_rest(logs: Path, descriptor: int) 
         ({"key": TaskKey("cd" * 16, 0, 1)}, "no logs of task"),
     ],
 )
-def test_a_bad_request_is_told_so(logs: Path, change: dict[str, object], error: str) -> None:
+def test_a_bad_request_is_rejected_with_the_reason(logs: Path, change: dict[str, object], error: str) -> None:
     assert error in read(logs, 0, **change).error
 
 

@@ -33,7 +33,7 @@ def test_what_throttling_denied_is_a_rate_beside_what_was_used() -> None:
     meter = Meter(counters)  # type: ignore[arg-type]
     task = Metered(1, {"unified": "here"}, DiskWalk(()))
     first = meter.measure({KEY: task})[KEY]
-    assert (first.cpu_milli, first.throttled_milli) == (0, 0)  # adopted: its past is no news
+    assert (first.cpu_milli, first.throttled_milli) == (0, 0)  # adopted: its past is not news
     task.at = time.monotonic() - 2
     counters.cpu_ns += 10**9
     counters.throttled_ns += 3 * 10**9

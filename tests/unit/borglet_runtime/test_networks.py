@@ -55,7 +55,7 @@ def test_an_address_of_a_former_network_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("text", ["10.1.2.3/24", "10.0.0.0/31", "10.0.0.0/32", "fd00::/64", "yes"])
-def test_what_is_no_network_for_tasks_is_named(text: str) -> None:
+def test_a_setting_that_is_not_a_network_for_tasks_is_named(text: str) -> None:
     with pytest.raises(BadNetwork, match=rf"task-network: '{text}'.*give"):
         parse_network(text)
     assert parse_network("") is None
@@ -138,7 +138,7 @@ async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machi
 
 
 @pytest.mark.skipif(not may_limit(), reason="only root makes networks")
-async def test_whoever_meets_its_end_takes_the_network_away(box: Machine) -> None:
+async def test_the_process_that_meets_its_end_removes_the_network(box: Machine) -> None:
     """As `stop-all` does, which knows neither containers nor addresses."""
     assert isinstance(box.settings, OciSettings)
     assert box.settings.network is not None

@@ -10,7 +10,7 @@ from borglet.runtimes.supervisor import proctable
 from borglet.runtimes.supervisor.proctable import Process
 
 
-def test_a_program_name_with_brackets_and_blanks_is_no_trap() -> None:
+def test_a_program_name_with_brackets_and_blanks_is_not_a_trap() -> None:
     fields = [b"S", b"7", b"8", b"9", *[b"0"] * 7, b"11", b"12", b"13", b"14", b"0", b"0", b"4", b"0", b"99"]
     process = Process(5, b"5 (a) S (b c) 1) " + b" ".join([*fields, b"0", b"6", b"0"]))
     assert (process.state, process.ppid, process.threads, process.started) == (b"S", 7, 4, 99)

@@ -150,7 +150,7 @@ async def eventually_text(runtime: object, wanted: str) -> None:
 
 
 async def test_cpu_gets_its_share_or_a_lower_priority(machine: Machine) -> None:
-    """Where CPU is no group's business, work that can wait is nice, and what nobody waits for is idle."""
+    """Where CPU is not a group's business, work that can wait is nice, and what nobody waits for is idle."""
     machine.with_settings(cap_cpu=True)
     program = (
         "import os, threading, time; threading.Thread(target=time.sleep, args=[60]).start();"

@@ -176,7 +176,7 @@ time.sleep(100)
 """
 
 
-async def test_who_ignores_sigterm_is_killed_after_the_notice(machine: Machine) -> None:
+async def test_a_task_that_ignores_sigterm_is_killed_after_the_notice(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         await runtime.start(python(STUBBORN), run=1)
         await line_of(runtime)
@@ -194,7 +194,7 @@ async def test_who_ignores_sigterm_is_killed_after_the_notice(machine: Machine) 
     "asked_s, given_s, obeys, delivered",
     [(10, 10, True, "full"), (0.2, 0.2, False, "full"), (10, 0, False, "none"), (10, 9, True, "full")],
 )
-async def test_how_much_of_its_notice_a_task_had_is_told(
+async def test_how_much_of_its_notice_a_task_had_is_reported(
     machine: Machine, asked_s: float, given_s: float, obeys: bool, delivered: str
 ) -> None:
     async with machine.runtime() as runtime:

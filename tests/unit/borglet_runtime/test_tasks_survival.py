@@ -75,7 +75,7 @@ async def test_a_task_that_ended_in_between_keeps_its_exit(machine: Machine) -> 
         (ended,) = await runtime.presences()
         assert ended.exit is not None
         assert (ended.exit.cause, ended.exit.status) == (EndCause.EXITED, 6)
-        # met at adoption, thus not told again
+        # met at adoption, thus not reported again
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(runtime.next_end(), 0.05)
 
@@ -179,7 +179,7 @@ async def test_a_first_start_cut_short_by_the_borglets_death_never_was(machine: 
         assert (await end_of(runtime)).key == key()
 
 
-async def test_a_later_start_cut_short_by_the_borglets_death_is_no_failure(machine: Machine) -> None:
+async def test_a_later_start_cut_short_by_the_borglets_death_is_not_a_failure(machine: Machine) -> None:
     await leave_behind(machine, run=2)
     async with machine.runtime() as runtime:
         (ended,) = await runtime.presences()
@@ -240,7 +240,7 @@ async def test_a_bottomless_folder_of_a_task_stops_no_borglet(machine: Machine) 
 
 
 async def test_a_shell_never_opens_outside_of_what_holds_a_task(tmp_path: Path) -> None:
-    """The Borglet came back with another runtime: what it would open is no container, or is none's."""
+    """The Borglet came back with another runtime: what it would open is not a container, or is none's."""
     contained = Machine(tmp_path / "home", OciSettings(disk_interval_s=0.0))
     open_ = Machine(tmp_path / "home", ProcessSettings(disk_interval_s=0.0))
     order = [contained, open_] if may_limit() else [open_]

@@ -38,7 +38,7 @@ def test_what_a_process_writes_is_a_rate(tmp_path: Path) -> None:
         rates = new.look({}, {process.pid}, 2.0)
         assert rates.written >= 2 * MIB
         assert (rates.received, rates.sent) == (0, 0)  # it shares the machine's network
-        assert adopted.look({}, {process.pid}, 2.0) == Rates()  # what it did before is no news
+        assert adopted.look({}, {process.pid}, 2.0) == Rates()  # what it did before is not news
         assert new.look({}, {process.pid}, 2.0).written == 0
         process.communicate(b"")
     assert new.look({}, {process.pid}, 2.0) == Rates()  # it has ended

@@ -106,7 +106,7 @@ assert os.listdir(".") == [], os.listdir(".")
     subprocess.run([sys.executable, "-c", code], check=True, cwd=bin_)
 
 
-def test_whoever_ends_meanwhile_leaves_the_rest_for_the_next(bin_: Path) -> None:
+def test_tasks_that_end_meanwhile_leave_the_rest_for_the_next(bin_: Path) -> None:
     for name in ("a", "b", "c"):
         (bin_ / name).mkdir()
     left = iter([True, False])

@@ -94,7 +94,7 @@ def borgctl(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
         ((401, {}, b'{"code": "not-authenticated", "detail": "No token."}'), "No token. Sign in with `borgctl login`."),
     ],
 )  # fmt: skip
-def test_an_odd_answer_is_told(server: Server, answer: Answer, told: str) -> None:
+def test_an_odd_answer_is_reported(server: Server, answer: Answer, told: str) -> None:
     server.answers = lambda path: answer
     if "Content-Length" in answer[1]:  # cut: the connection ends before the body does
         server.RequestHandlerClass.protocol_version = "HTTP/1.0"

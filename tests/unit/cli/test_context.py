@@ -47,7 +47,7 @@ def test_a_full_name_needs_nothing_of_the_profile() -> None:
         ("w" * 64, "bad-usage", "63 characters"),
     ],
 )
-def test_what_is_no_name_is_bad_usage(name: str, code: str, told: str) -> None:
+def test_input_that_is_not_a_name_is_bad_usage(name: str, code: str, told: str) -> None:
     with pytest.raises(CommandFailed, match=told) as caught:
         context().job(name)
     assert (caught.value.code, caught.value.status) == (code, 2)

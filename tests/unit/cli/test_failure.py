@@ -19,7 +19,7 @@ HOLDERS = [
 ]
 
 
-def said(monkeypatch: pytest.MonkeyPatch, document: dict[str, object]) -> str:
+def output_of(monkeypatch: pytest.MonkeyPatch, document: dict[str, object]) -> str:
     errors = io.StringIO()
     monkeypatch.setattr("sys.stderr", errors)
     output.complain(CommandFailed("quota-exceeded", "too little", document=document), json_wanted=False)
@@ -34,12 +34,12 @@ def test_it_names_who_holds_what_is_short_and_what_to_type(monkeypatch: pytest.M
         "  the missing quota costs 12.50 credits from 2026-12-01 until 2026-12-30:\n"
         "    borgctl quota buy --tenant ubar --cell cc --band production --cpu 2\n"
     )
-    assert said(monkeypatch, {"figures": figures}) == expected
-    assert said(monkeypatch, {"outcome": "refused", "problem": {"figures": figures}}) == expected
+    assert output_of(monkeypatch, {"figures": figures}) == expected
+    assert output_of(monkeypatch, {"outcome": "refused", "problem": {"figures": figures}}) == expected
 
 
 def test_what_the_cell_has_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = said(monkeypatch, {"figures": {"cure": CURE | {"left": {"ram": 3 * 2**30, "cpu": 1000}}}})
+    told = output_of(monkeypatch, {"figures": {"cure": CURE | {"left": {"ram": 3 * 2**30, "cpu": 1000}}}})
     assert "the cell has only 3 GiB ram, 1 cpu left to sell until 2026-12-30" in told
     assert "no other time or band has enough: request less" in told
     assert "borgctl" not in told.removeprefix("borgctl:")
@@ -52,16 +52,16 @@ def test_what_can_be_bought_instead_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         "until": "2026-12-30",
         "command": "borgctl quota buy --band batch",
     }
-    told = said(monkeypatch, {"figures": {"cure": CURE | {"left": {"cpu": 1000}, "instead": [other]}}})
+    told = output_of(monkeypatch, {"figures": {"cure": CURE | {"left": {"cpu": 1000}, "instead": [other]}}})
     assert "at batch, for a job with its priority from 2026-12-01 until 2026-12-30:" in told
     assert told.endswith("borgctl quota buy --band batch\n")
 
 
 def test_an_order_without_a_price_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = said(monkeypatch, {"figures": {"cure": CURE | {"price": None, "problem": "nothing is sold"}}})
+    told = output_of(monkeypatch, {"figures": {"cure": CURE | {"price": None, "problem": "nothing is sold"}}})
     assert told.endswith("the missing quota cannot be bought: nothing is sold\n")
 
 
 @pytest.mark.parametrize("document", [{}, {"figures": None}, {"figures": {"holders": []}}, {"problem": "x"}])
 def test_other_refusals_have_no_hints(monkeypatch: pytest.MonkeyPatch, document: dict[str, object]) -> None:
-    assert said(monkeypatch, document) == "borgctl: too little\n"
+    assert output_of(monkeypatch, document) == "borgctl: too little\n"

@@ -134,7 +134,7 @@ def test_standard_input_may_hold_any_of_the_three(text: str, monkeypatch: pytest
 @pytest.mark.parametrize(
     "data, told", [(b"{", "<stdin>"), (b"a: [", "<stdin>:1"), (b"\xff", "<stdin>:1: is not")]
 )
-def test_standard_input_that_can_not_be_read_is_told(
+def test_standard_input_that_can_not_be_read_is_reported(
     data: bytes, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))

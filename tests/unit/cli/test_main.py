@@ -92,7 +92,7 @@ def test_help_and_version_need_no_profile() -> None:
         ("ftp://a", "is not the address of a portal"),
     ],
 )
-def test_a_portal_that_is_not_there_or_none_is_told_with_status_1(url: str, told: str) -> None:
+def test_a_portal_that_is_not_there_or_none_is_reported_with_status_1(url: str, told: str) -> None:
     done = borgctl("cells", "--json", BORG_URL=url)
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
@@ -100,7 +100,7 @@ def test_a_portal_that_is_not_there_or_none_is_told_with_status_1(url: str, told
     assert "Traceback" not in done.stderr
 
 
-def test_no_profile_and_a_token_of_nonsense_are_told() -> None:
+def test_no_profile_and_a_token_of_nonsense_are_reported() -> None:
     assert borgctl("cells").returncode == 1
     done = borgctl("cells", BORG_URL="http://127.0.0.1:1", BORG_TOKEN="tök en")
     assert (done.returncode, "contains invalid characters" in done.stderr) == (1, True)

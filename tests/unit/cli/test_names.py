@@ -43,7 +43,7 @@ def test_the_profile_fills_in_what_is_left_out(name: str, path: str) -> None:
         ("/bns/cc/ubar/7", "job"),
     ],
 )
-def test_what_is_no_name_is_bad_usage(name: str, field: str) -> None:
+def test_input_that_is_not_a_name_is_bad_usage(name: str, field: str) -> None:
     with pytest.raises(CommandFailed) as failed:
         _path(context(), name)
     assert (failed.value.status, list(failed.value.fields)) == (2, [field])

@@ -105,7 +105,7 @@ def test_a_saved_profile_is_the_default_and_private_and_the_others_stay(file: Pa
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_profile_that_can_not_be_written_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_that_can_not_be_written_is_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("")
     monkeypatch.setenv("BORG_CLIENT", str(file / "below" / "client.toml"))
     with pytest.raises(CommandFailed, match=r"client\.toml"):

@@ -96,7 +96,7 @@ def test_nobody_is_put_beside_the_allocs_or_beyond_their_limit() -> None:
     assert sorted(one.alloc for one in placed) == sorted([task_id(SET, 0)] * 4 + [task_id(SET, 1)] * 4)
 
 
-def test_who_lives_in_an_alloc_takes_nothing_of_its_machine() -> None:
+def test_a_task_that_lives_in_an_alloc_takes_nothing_of_its_machine() -> None:
     cell = Cell(machines=1)
     cell.allocs(2)
     cell.place()
@@ -130,7 +130,7 @@ def test_tasks_follow_their_alloc_to_another_machine() -> None:
     assert cell.state.where(INNER, 0) == cell.state.where(SET, 0) != here
 
 
-def test_who_comes_into_an_alloc_keeps_its_limit_though_another_left_its_slot_just_before() -> None:
+def test_a_task_that_comes_into_an_alloc_keeps_its_limit_though_another_left_its_slot_just_before() -> None:
     """As a journal is replayed: all at once, with what tasks hold added up at the end."""
     cell, one_by_one = Cell(), Cell()
     news: list[events.Event] = []
@@ -227,7 +227,7 @@ def test_a_pass_places_about_as_many_as_it_may_and_tears_no_gang() -> None:
     assert len(cell.place(Policy(max_assignments=1))) == 3
 
 
-def test_who_fits_nowhere_does_not_use_up_what_a_pass_may_place() -> None:
+def test_a_task_that_fits_nowhere_does_not_use_up_what_a_pass_may_place() -> None:
     cell = Cell()
     cell.allocs(2)
     cell.place()
@@ -293,7 +293,7 @@ def test_an_alloc_is_spared_whose_tasks_have_no_disruption_left() -> None:
     assert task_id(*placed.victims[0]) != crowded
 
 
-def test_who_finds_no_room_in_allocs_is_told_so() -> None:
+def test_a_task_that_fits_in_no_alloc_reads_the_reason() -> None:
     cell = Cell()
     cell.allocs(2)
     cell.submit(INNER, tasks=1, cpu=1000, alloc_set=SET)

@@ -52,7 +52,7 @@ def test_a_raised_budget_counts_from_the_next_pass() -> None:
 
 @pytest.mark.parametrize(("budget", "expected"), [(1, ["guarded", "other"]), (2, ["guarded", "guarded"])])
 def test_on_one_machine_too(budget: int, expected: list[str]) -> None:
-    """Whoever is protected is passed over, and the next higher priority goes instead."""
+    """Anyone who is protected is passed over, and the next higher priority goes instead."""
     world = World().machine("m1", cpu=3000)
     world.job("guarded", tasks=2, priority=0, disruption_budget=budget).job("other", priority=110)
     world.place("guarded", 0, on="m1").place("guarded", 1, on="m1").place("other", 0, on="m1")

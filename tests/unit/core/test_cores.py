@@ -33,7 +33,7 @@ def test_where_all_cores_are_reserved_only_batch_finds_room() -> None:
     assert format_why(why).reasons == ("1 machine whose cores are all reserved by tasks with whole cores",)
 
 
-def test_cores_of_who_was_sent_away_are_free_when_it_is_gone() -> None:
+def test_cores_of_a_task_that_was_sent_away_are_free_when_it_is_gone() -> None:
     world = World().machine("m1", cpu=8000, cores="2").job("owner", cpu=2000, whole_cores=2, priority=120)
     world.schedule()
     world.end("owner", 0).job("next", cpu=2000, whole_cores=2)
@@ -42,7 +42,7 @@ def test_cores_of_who_was_sent_away_are_free_when_it_is_gone() -> None:
     assert world.where(world.plan(), "next") == {0: "m1"}
 
 
-def test_who_may_preempts_for_cores() -> None:
+def test_a_task_with_the_right_priority_preempts_for_cores() -> None:
     world = World().machine("m1", cpu=8000, cores="2").job("low", cpu=2000, whole_cores=2, priority=100)
     world.schedule()
     world.job("high", cpu=1000, whole_cores=1, priority=200)

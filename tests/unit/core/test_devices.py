@@ -32,7 +32,7 @@ def test_more_is_the_first_whole_ones(amount: int, devices: tuple[int, ...] | No
     assert given(world)[1:] == ([] if devices is None else [devices])
 
 
-def test_scraps_of_several_accelerators_are_no_share() -> None:
+def test_parts_of_several_accelerators_do_not_make_a_share() -> None:
     world = asking(World().machine("m1", accelerators=2000), 600, 600)
     assert given(world) == [(0,), (1,)]
     world.schedule()
@@ -46,7 +46,7 @@ def test_what_is_left_over_of_a_machines_accelerators_is_a_smaller_one() -> None
     assert given(world) == [(2,), (0,), (1,)]
 
 
-def test_accelerators_of_whoever_leaves_are_free_at_once() -> None:
+def test_accelerators_of_a_leaving_task_are_free_at_once() -> None:
     world = asking(World().machine("m1", accelerators=1000), 700)
     world.schedule()
     world.job("next", cpu=100, accelerators=700)
@@ -65,7 +65,7 @@ def test_victims_are_those_whose_accelerators_are_of_use() -> None:
     assert (assignment.victims, assignment.devices) == (((world.jobs["low"].job_id, 0),), (0,))
 
 
-def test_all_holders_of_a_device_leave_for_whoever_needs_it_whole() -> None:
+def test_all_holders_of_a_device_leave_for_a_task_that_needs_it_whole() -> None:
     world = (
         World().machine("m1", accelerators=1000).job("low", tasks=2, cpu=100, accelerators=400, priority=0)
     )

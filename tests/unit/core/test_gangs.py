@@ -38,7 +38,7 @@ def test_what_a_waiting_gang_would_have_taken_is_left_to_others() -> None:
     assert world.state.validate() == []
 
 
-def test_equal_requests_behind_a_waiting_gang_are_looked_at_anew() -> None:
+def test_equal_requests_behind_a_waiting_gang_are_looked_at_again() -> None:
     """They share the gang's class, for which no machine was left when its last task was tried."""
     world = World().machine("m1", cpu=2000).job("gang", tasks=3, gang=True, tenant=1).job("one", tenant=2)
     assert world.where(world.plan(), "one") == {0: "m1"}
@@ -84,7 +84,7 @@ def test_bounds_per_machine_hold_for_gangs() -> None:
     assert (len(world.where(plan, "wide")), len(world.where(plan, "after"))) == (0, 2)
 
 
-def test_whoever_is_evicted_from_a_running_gang_comes_back_alone() -> None:
+def test_a_task_evicted_from_a_running_gang_comes_back_alone() -> None:
     world = World().machine("m1", cpu=2000).job("gang", tasks=2, gang=True)
     world.schedule()
     world.evict("gang", 1)

@@ -53,7 +53,7 @@ def test_a_job_that_ended_has_ended_whatever_its_tasks_did() -> None:
     assert ended is JobHealth.ENDED
 
 
-def test_crashes_are_told_first() -> None:
+def test_crashes_are_reported_first() -> None:
     troubles = Troubles(crashing=2, flapping=1, unhealthy=1, failed=1)
     assert format_troubles(troubles, living=5) == [
         "2 of 5 tasks keep crashing.",
@@ -63,7 +63,7 @@ def test_crashes_are_told_first() -> None:
     assert format_troubles(Troubles(), living=5) == []
 
 
-def test_a_crash_is_told_with_its_place_and_its_end() -> None:
+def test_a_crash_is_reported_with_its_place_and_its_end() -> None:
     ended = {"cause": "exited", "status": 1, "signal": None}
     assert format_crash(0, machine="m1", restarts=4, exit_text=exit_words(ended)) == (
         "Task 0 on m1: exit status 1, 4 restarts."

@@ -80,7 +80,7 @@ def test_what_a_gang_gave_back_is_free() -> None:
 
 
 def test_it_serves_several_policies_in_turn() -> None:
-    """Two schedulers of a cell may share one; and bands that move are counted anew."""
+    """Two schedulers of a cell may share one; and bands that move are counted again."""
     world, memory = cell(), PassCache()
     for policy in (
         Policy(workload="service"),

@@ -74,7 +74,7 @@ class Cell:
             row = self.world.task(name, index)
             row.reservation = (*found.wanted[k].tolist(), *row.requirement.limit[len(KINDS) :])
             pair = (self.world.jobs[name].job_id, index)
-            self.world.tell(events.ReservationsSet(tasks=(pair,), reservations=(row.reservation,)))
+            self.world.send(events.ReservationsSet(tasks=(pair,), reservations=(row.reservation,)))
             self.written += 1
 
     def after(self, seconds: float) -> Cell:
@@ -285,7 +285,7 @@ def test_a_long_pause_counts_as_a_short_one(cell: Cell) -> None:
     assert cell.reserved()[CPU] > 900
 
 
-def test_history_follows_a_state_that_was_loaded_anew(cell: Cell) -> None:
+def test_history_follows_a_state_that_was_loaded_again(cell: Cell) -> None:
     cell.runs("other").use("other", cpu=100).after(310)
     cell.world.evict("other", 0).end("other", 0)
     cell.world.gone("other", 0, 1)

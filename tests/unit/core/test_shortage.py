@@ -1,4 +1,6 @@
-"""Who leaves a machine that runs short (DESIGN §7): over-limit tasks, then non-prod from the lowest, prod never."""
+"""A task that leaves a machine that runs short (DESIGN §7): over-limit tasks, then non-prod from the lowest, prod
+never.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ def test_disk_counts_too_and_who_left_for_ram_is_not_counted_twice() -> None:
     assert leaving(relieve(there, CAPACITY, share=1.0)) == [0]
 
 
-def test_a_limit_of_nothing_is_no_limit() -> None:
+def test_a_limit_of_zero_does_not_limit() -> None:
     there = occupants((0, 200, {"disk": 120, "disk_limit": 0}))
     (shortage,) = relieve(there, CAPACITY, share=1.0)
     assert shortage.victims == ()
@@ -110,7 +112,7 @@ def test_on_random_machines_the_rules_hold(seed: int) -> None:
         if told:
             (shortage,) = told
             assert shortage.left_short == max(0, rest - 90) or rest <= 90
-            if rest > 90:  # whoever may leave has left
+            if rest > 90:  # anyone who may leave has left
                 may = [p for p in on if (p in over or not there.prod[p]) and there.usage[p, resource]]
                 assert set(may) <= set(gone)
             for victim in shortage.victims:

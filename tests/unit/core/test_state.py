@@ -140,7 +140,7 @@ def test_free_ports_are_the_range_without_those_held_in_it() -> None:
     ports = PortMap(100, 109)
     assert ports.free == 10
     ports.hold((1, 1), (100, 101, 300))
-    ports.hold((2, 1), (101,))  # two holders of one number: a machine that was told wrong
+    ports.hold((2, 1), (101,))  # two holders of one number: a machine that was reported wrong
     assert ports.free == 8
     ports.set_range(101, 104)
     assert ports.free == 3

@@ -30,7 +30,7 @@ def test_every_pair_goes_where_the_table_says_or_raises(state: TaskState | None,
         assert next_state("task 7", state, event) is expected
 
 
-def test_history_is_told() -> None:
+def test_history_is_reported() -> None:
     with pytest.raises(IllegalTransition, match="before: killed at 12"):
         next_state("task 7", TaskState.DEAD, Transition.EVICT, history="killed at 12")
 

@@ -45,12 +45,12 @@ def _starts(policy: Policy, *, tasks: int, priority: int = 200, machines: int = 
 
 
 @pytest.mark.parametrize("priority", [200, 0])
-def test_who_asks_for_little_begins_anywhere(priority: int) -> None:
+def test_a_task_that_asks_for_little_begins_anywhere(priority: int) -> None:
     assert len(set(_starts(Policy(), tasks=80, priority=priority))) > CLASSES / 2
 
 
 @pytest.mark.parametrize("priority", [200, 0])
-def test_who_asks_for_most_of_the_room_begins_at_one_place(priority: int) -> None:
+def test_a_task_that_asks_for_most_of_the_room_begins_at_one_place(priority: int) -> None:
     assert len(set(_starts(Policy(), tasks=110, priority=priority))) == 1
 
 

@@ -171,7 +171,7 @@ def test_no_change_is_promised_that_would_not_hold_the_whole_gang() -> None:
     assert (change.to, change.machines) == (500, 1)
 
 
-def test_a_gang_too_large_for_the_cell_is_told_so_while_the_cell_is_full() -> None:
+def test_a_gang_too_large_for_the_cell_is_explained_while_the_cell_is_full() -> None:
     world = World().machine("m1", cpu=1000).machine("m2", cpu=1000).job("x", cpu=1000, tasks=2)
     world.place("x", 0, on="m1").place("x", 1, on="m2")
     why = verdict(world.job("three", cpu=600, tasks=3, gang=True))
@@ -274,7 +274,7 @@ def test_a_class_that_was_placed_is_forgotten() -> None:
 # --- expected start
 
 
-def test_no_history_is_no_promise() -> None:
+def test_without_history_there_is_no_expected_start() -> None:
     world = World().machine("m1", cpu=500).machine("m2", cpu=4000)
     world.job("x", cpu=4000).place("x", 0, on="m2")
     why = verdict(world.job("a", cpu=1000), explainer=Explainer(seen=Ends(world.state.axis)))
@@ -340,7 +340,7 @@ def test_ends_of_what_it_could_have_preempted_promise_no_room() -> None:
     assert why.expected.ends == 1
 
 
-def test_the_least_bound_that_would_do_is_told() -> None:
+def test_the_least_bound_that_would_do_is_reported() -> None:
     world = World().machine("m1", rack="r1").machine("m2", rack="r2").machine("m3", rack="r2")
     world.job("a", needs(max_per_rack=1, cpu=100), tasks=4)
     world.place("a", 0, on="m1").place("a", 1, on="m2").place("a", 2, on="m3")
@@ -413,7 +413,7 @@ def test_a_shape_too_large_is_led_to_the_largest_that_fits() -> None:
     assert (told.one_more.limit[:2], told.one_more.per_machine) == ((8000, 16 * GIB), 1)
 
 
-def test_platforms_are_told_apart_exactly() -> None:
+def test_platforms_are_distinguished_exactly() -> None:
     rng = np.random.default_rng(3)
     capacity = rng.integers(0, 3, size=(200, 6)) * 2**40
     kinds = platforms_of(capacity)
@@ -432,7 +432,7 @@ def test_told_in_the_readers_words_with_names_he_may_know() -> None:
     assert len(told.cures) == 2
 
 
-def test_a_borglet_that_is_too_old_is_told_in_words() -> None:
+def test_a_borglet_that_is_too_old_is_explained_in_words() -> None:
     world = World().machine("m1", **{PROTOCOL: "1"}).machine("m2").job("web", needs(constraints=(SPEAKS,)))
     (why,) = world.plan().unplaced
     told = format_why(why)
@@ -459,7 +459,7 @@ def test_a_resource_that_no_machine_has_comes_alone() -> None:
     )
 
 
-def test_a_resource_that_one_machine_has_is_told_as_before() -> None:
+def test_a_resource_that_one_machine_has_is_reported_as_before() -> None:
     world = World().machine("m1").machine("m2", accelerators=1000, state="down")
     assert verdict(world.job("a", accelerators=2000)).code != ReasonCode.NO_SUCH_RESOURCE
 

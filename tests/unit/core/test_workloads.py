@@ -41,6 +41,6 @@ def test_a_pass_with_nothing_of_its_own_says_so() -> None:
 def test_alloc_sets_are_services() -> None:
     world = World().job("cache", latency_sensitive=False)
     submitted = world.jobs["cache"].submitted
-    world.tell(msgspec.structs.replace(submitted, job_id=99, name="alloc", job_kind="alloc-set"))
+    world.send(msgspec.structs.replace(submitted, job_id=99, name="alloc", job_kind="alloc-set"))
     assert workload_of(world.state.tasks.jobs[submitted.job_id]) == "batch"
     assert workload_of(world.state.tasks.jobs[99]) == "service"

@@ -101,7 +101,7 @@ class Twin:
             for task in together:
                 options = self.options(task)
                 if not options:
-                    # All or nothing: whoever was placed leaves, and their victims were never sent away.
+                    # All or nothing: anyone who was placed leaves, and their victims were never sent away.
                     (self.there, self.ports_free, self.down), decided = before, {}
                     break
                 decided[split_task_id(int(self.state.tasks.id[task]))] = self._decide(task, options)

@@ -50,7 +50,7 @@ def test_a_new_phase_is_seen_once() -> None:
     assert not compare(view, report)
 
 
-def test_what_rows_hold_already_is_no_news() -> None:
+def test_facts_that_the_rows_hold_already_are_not_changes() -> None:
     expected = ExpectedTask(
         7, checked=True, phase="up", health="healthy", up=True, restarts=2, exit=("signaled", 5.0)
     )
@@ -93,7 +93,7 @@ def test_a_local_restart_brings_its_exit_once() -> None:
     assert second.seen == [Seen(7, 3, "up", "unknown", True, 1, None)]
 
 
-def test_an_end_of_what_should_run_is_told_once() -> None:
+def test_an_end_of_what_should_run_is_reported_once() -> None:
     view = a_view(run={KEY: ExpectedTask(7, restart_on="never", max_moves=1)})
     report = a_report(a_task(KEY, Phase.ENDED, restarts=4, exit=CRASH))
     assert compare(view, report) == ReportChanges(over=[TaskExit(7, 3, CRASH, 4, "never", 1)])
@@ -126,7 +126,7 @@ def test_another_history_changes_nothing() -> None:
     assert view.run[KEY].phase == "assigned"
 
 
-def test_strangers_are_told_when_they_change_and_only_once_acknowledged() -> None:
+def test_unknown_incarnations_are_reported_when_they_change_until_acknowledged() -> None:
     view = a_view()
     report = a_report(a_task(quarantined=True), a_task(OTHER, Phase.ENDED))
     assert not compare(view, msgspec.structs.replace(report, generation="older"))
@@ -141,7 +141,7 @@ def test_an_alloc_is_up_when_its_machine_answers() -> None:
     assert not compare(view, a_report())
 
 
-def test_a_task_that_its_machine_wants_to_be_rid_of_is_told_once() -> None:
+def test_a_task_that_its_machine_wants_to_be_rid_of_is_reported_once() -> None:
     view = a_view(run={KEY: ExpectedTask(7, phase="up", up=True)})
     removals = [Removal(KEY, "cpu-starved", "no CPU for 180 s"), Removal(OTHER, "cpu-starved", "not ours")]
     report = a_report(a_task(), removals=removals)

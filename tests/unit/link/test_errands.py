@@ -7,7 +7,7 @@ import asyncio
 from scheduling.link.transport.owned_tasks import OwnedTasks
 
 
-def test_who_swallows_a_cancellation_is_cancelled_again() -> None:
+def test_a_task_that_swallows_its_cancellation_is_cancelled_again() -> None:
     lost = []
 
     async def stubborn() -> None:

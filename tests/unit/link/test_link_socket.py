@@ -1,4 +1,4 @@
-"""A machine's socket keeps nothing for whoever floods it, before anybody knows who it is or after."""
+"""A machine's socket keeps nothing for anyone who floods it, before anybody knows who it is or after."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def let_in(doors: Doors, socket: LinkSocket) -> None:
         await task
 
 
-def test_who_speaks_before_it_is_known_is_cut_off() -> None:
+def test_a_machine_that_speaks_before_it_is_known_is_cut_off() -> None:
     async def act(socket: LinkSocket, doors: Doors, transport: Transport) -> None:
         arrive(socket, client(Known.TEXT, b"x" * 1000))
         assert transport.closed
@@ -107,7 +107,7 @@ def test_a_hello_may_wait_and_a_flood_may_not() -> None:
     conversed(act)
 
 
-def test_pings_of_who_reads_nothing_are_not_answered() -> None:
+def test_pings_of_a_machine_that_reads_nothing_are_not_answered() -> None:
     async def act(socket: LinkSocket, doors: Doors, transport: Transport) -> None:
         await let_in(doors, socket)
         before = len(transport.written)

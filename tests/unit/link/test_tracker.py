@@ -1,4 +1,4 @@
-"""Who fetches a package from whom: the tree of peers, in virtual time."""
+"""A peer that fetches a package from whom: the tree of peers, in virtual time."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_peers_of_the_same_rack_come_first_then_idle_ones() -> None:
     assert max(used.values()) - min(used.values()) <= 1
 
 
-def test_who_failed_a_machine_is_not_offered_to_it_for_a_while() -> None:
+def test_a_peer_that_failed_a_machine_is_not_offered_to_it_for_a_while() -> None:
     told = tracker(store_slots=1)
     told.have(D, [peer(1)])
     told.sources(D, 2, now=0.0)
@@ -86,7 +86,7 @@ def test_who_failed_a_machine_is_not_offered_to_it_for_a_while() -> None:
     assert told.sources(D, 2, now=AVOIDED_S + 1).peers == (peer(1),)
 
 
-def test_who_was_busy_is_offered_again_soon() -> None:
+def test_a_peer_that_was_busy_is_offered_again_soon() -> None:
     told = tracker(store_slots=1)
     told.have(D, [peer(1)])
     told.sources(D, 2, now=0.0)
@@ -95,7 +95,7 @@ def test_who_was_busy_is_offered_again_soon() -> None:
     assert told.sources(D, 2, now=BUSY_S + 0.1).peers == (peer(1),)
 
 
-def test_who_was_failed_goes_on_with_the_next_offer_which_keeps_a_slot() -> None:
+def test_a_machine_that_a_peer_failed_goes_on_with_the_next_offer_which_keeps_a_slot() -> None:
     told = tracker(fanout=1, store_slots=0)
     told.have(D, [peer(1), peer(2)])
     first = told.sources(D, 5, now=0.0).peers[0]
@@ -106,7 +106,7 @@ def test_who_was_failed_goes_on_with_the_next_offer_which_keeps_a_slot() -> None
 @pytest.mark.parametrize(
     "reason, machines", [("mismatch", 2), ("slow", 3), ("unreachable", 3), ("whatever", 3)]
 )
-def test_who_failed_several_machines_is_offered_to_nobody_until_it_says_so_anew(
+def test_a_peer_that_failed_several_machines_is_offered_to_nobody_until_it_says_so_again(
     reason: str, machines: int
 ) -> None:
     told = tracker()
@@ -130,7 +130,7 @@ def test_one_machine_cannot_speak_ill_of_others() -> None:
     assert {p.machine_id for p in told.sources(D, 5, now=0.0).peers} == {1, 2}
 
 
-def test_who_is_away_has_it_no_more_or_serves_nobody_is_not_offered() -> None:
+def test_a_peer_that_is_away_has_it_no_more_or_serves_nobody_is_not_offered() -> None:
     told = tracker(store_slots=9)
     told.have(D, [peer(1), peer(2), peer(3, port=0)])
     told.left(1)

@@ -163,7 +163,7 @@ def test_columns_that_a_newer_borglet_adds_are_left_out() -> None:
         ({"allocs": msgspec.Raw(b'[{"name":"n"}]')}, "allocs[0]"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_opened_is_told_with_its_field(changed: dict[str, object], field: str) -> None:
+def test_what_can_not_be_opened_is_reported_with_its_field(changed: dict[str, object], field: str) -> None:
     said = {
         "session": 1, "sequence": 2, "history_id": "h", "generation": "g", "revision": 3, "usage_columns": 2,
         "tasks": sealed([]), "usages": [0, 0], **changed,

@@ -120,7 +120,7 @@ class Process:
             with suppress(dns.exception.Timeout, OSError):
                 if wanted():
                     return
-            assert self.popen.poll() is None, self._said()
+            assert self.popen.poll() is None, self._output()
             assert time.monotonic() < deadline, "not within the bound"
             time.sleep(0.02)
 
@@ -128,13 +128,13 @@ class Process:
         """What it said."""
         self.popen.send_signal(signal.SIGTERM)
         try:
-            assert self.popen.wait(BOUND_S) == 0, self._said()
+            assert self.popen.wait(BOUND_S) == 0, self._output()
         except subprocess.TimeoutExpired:
             self.popen.kill()
             raise
-        return self._said()
+        return self._output()
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         assert self.popen.stdout is not None
         with self.popen.stdout as output:
             return output.read().decode()

@@ -1,4 +1,4 @@
-"""Who asks: cookies that show where they are, rates that bound what forged questions bring on a victim."""
+"""A client that asks: cookies that show where they are, rates that bound what forged questions bring on a victim."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_sends_back_to_tcp_is_no_longer_than_what_came(noise: bytes) -> Non
     assert query_with().question == dns.message.from_wire(told).question
 
 
-def test_who_wants_our_name_is_told() -> None:
+def test_a_query_for_the_identity_of_the_server_is_answered() -> None:
     directory = directory_of(table_of(*running(1)))
     directory.nsid = b"resolver-1"
     response = ask_wire(directory, query_with(dns.edns.NSIDOption(b"")))

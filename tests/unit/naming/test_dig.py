@@ -49,8 +49,8 @@ def asked(program: str, resolver: Process, *words: str) -> str:
     return done.stdout.lstrip("\n")
 
 
-def test_before_the_names_are_known_both_are_told_to_come_again(resolver: Process) -> None:
-    """First of this file: the process it shares with the others is told its names after this."""
+def test_before_the_names_are_known_both_are_asked_to_come_again(resolver: Process) -> None:
+    """First of this file: the process it shares with the others is reported its names after this."""
     for program in ("dig", "kdig"):
         assert re.search(r"status: SERVFAIL", asked(program, resolver, WEB, "A"))
 
@@ -114,13 +114,17 @@ class TestEither:
             ("60", "10.0.0.1")
         ]
 
-    def test_who_may_issue_certificates(self, loaded: Process, program: str, way: list[str]) -> None:
+    def test_caa_records_name_the_certificate_authorities(
+        self, loaded: Process, program: str, way: list[str]
+    ) -> None:
         for apex in ("cc.borg.internal", "borg.internal"):
             told = asked(program, loaded, *way, "+short", apex, "CAA").splitlines()
             assert sorted(line.rstrip() for line in told) == ['0 issue "ca.example"', '128 issuewild ";"']
         assert asked(program, loaded, *way, "+short", WEB, "CAA") == ""
 
-    def test_whose_an_address_is(self, loaded: Process, program: str, way: list[str]) -> None:
+    def test_a_reverse_query_names_the_task_of_an_address(
+        self, loaded: Process, program: str, way: list[str]
+    ) -> None:
         assert asked(program, loaded, *way, "+short", "-x", "10.0.0.3") == "m2.machine.cc.borg.internal.\n"
         assert (
             asked(program, loaded, *way, "+short", "-x", "2001:db8::60") == "m60.machine.dd.borg.internal.\n"
@@ -156,7 +160,7 @@ def test_recursion_is_neither_done_nor_promised(loaded: Process, program: str) -
 
 
 @pytest.mark.parametrize("program", ["dig", "kdig"])
-def test_who_answers_and_a_cookie_are_told_to_who_asks(loaded: Process, program: str) -> None:
+def test_the_server_identity_and_a_cookie_are_sent_to_clients_that_ask(loaded: Process, program: str) -> None:
     told = asked(program, loaded, "+nsid", "+cookie=0102030405060708", WEB, "A")
     assert '"resolver-1"' in told
     (cookie,) = re.findall(r"COOKIE: (\w+)", told)

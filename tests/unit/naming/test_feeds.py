@@ -39,7 +39,9 @@ def a_service(*tasks: TaskEndpoint, labels: dict[str, str] | None = None) -> Fee
         ([], []),
     ],
 )
-def test_clients_go_to_who_serves_by_weight(tasks: list[tuple[int, int, bool]], expected: list[Any]) -> None:
+def test_clients_go_to_serving_tasks_by_weight(
+    tasks: list[tuple[int, int, bool]], expected: list[Any]
+) -> None:
     found = shares([task(index, weight=weight, serving=serving) for index, weight, serving in tasks])
     assert [(one.index, weight) for one, weight in found] == expected
 
@@ -63,7 +65,7 @@ def test_prometheus_scrapes_a_task_once_though_a_service_has_it_too() -> None:
     assert len(feeds.prometheus(both)) == 1
 
 
-def test_traefik_is_told_weights_that_are_not_one_and_services_by_their_dots() -> None:
+def test_traefik_gets_weights_that_are_not_one_and_services_by_their_dots() -> None:
     tasks = [task(0), task(1, weight=4), task(2, weight=0), task(3, serving=False)]
     found = feeds.traefik([a_service(*tasks), FeedService(ServiceName("cc", "ubar", "front"), {}, tasks[:1])])
     assert found["http"]["services"] == {
@@ -94,7 +96,7 @@ def test_envoy_has_no_second_priority_where_all_weigh_the_same_nothing() -> None
     assert "policy" not in told
 
 
-def test_envoy_is_told_that_a_job_fails_open() -> None:
+def test_envoy_sees_that_a_job_fails_open() -> None:
     (group,) = assignment(task(0, serving=False))["endpoints"]
     (one,) = group["lb_endpoints"]
     assert one["health_status"] == "HEALTHY"

@@ -1,6 +1,6 @@
 """HAProxy reads SRV records of a job with more tasks than a datagram holds.
 
-It does not come again over TCP where an answer is cut, so it has to be told to begin there (`tcp@`).
+It does not come again over TCP where an answer is cut, so it has to be asked to begin there (`tcp@`).
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def libc(request: pytest.FixtureRequest, loaded: Inside, libcs: dict[str, Libc])
     return libcs[request.param]
 
 
-def test_while_names_load_a_program_is_told_to_try_again(libcs: dict[str, Libc]) -> None:
+def test_while_names_load_a_program_is_asked_to_try_again(libcs: dict[str, Libc]) -> None:
     """First of this file: the others tell the process its names. Never "no such name", which programs give up at."""
     for ask in libcs.values():
         assert ask(f"web.ubar.cc.{ZONE}.") == [(AGAIN, [])]

@@ -50,7 +50,7 @@ def test_nothing_raises_and_no_answer_is_much_longer_than_what_was_malformed(
     assert texts(ask(bombarded.server.directory, "1.web.ubar.cc")) == ["10.0.0.2"]
 
 
-def test_beyond_the_rate_whoever_shows_no_cookie_gets_no_more_than_it_sent() -> None:
+def test_beyond_the_rate_a_client_without_a_cookie_gets_no_more_than_it_sent() -> None:
     bombarded = Bombarded(directory_of(table_of(*running(200))), rate=1)
     began = time.monotonic()
     longer = 0
@@ -60,7 +60,7 @@ def test_beyond_the_rate_whoever_shows_no_cookie_gets_no_more_than_it_sent() -> 
     assert longer <= time.monotonic() - began + 1
 
 
-def test_streams_survive_what_is_no_message() -> None:
+def test_streams_survive_what_is_not_a_message() -> None:
     directory = directory_of(table_of(*running(20)))
     directory.keyring = {KEY.name: KEY}
     primary = Primary(directory, Peers(keys=directory.keyring))
@@ -102,7 +102,7 @@ def test_a_name_of_hundreds_of_labels_is_refused_unread_and_those_of_addresses_a
     assert at_a_glance(dns.message.make_query("x." * 100, "A").to_wire()) == dns.rcode.REFUSED
 
 
-def test_records_beside_a_question_are_no_question() -> None:
+def test_records_beside_a_question_are_not_a_question() -> None:
     directory = directory_of(table_of(*running(20)))
     wire = dns.message.make_query("web.ubar.cc.borg.internal.", "A").to_wire()
     record = b"\xc0\x0c" + struct.pack("!2HIH", 1, 1, 5, 4) + bytes(4)
@@ -133,7 +133,7 @@ def test_an_option_asked_for_many_times_is_answered_once(bombarded: Bombarded) -
 
 
 @pytest.mark.parametrize("rdtype", ["AXFR", "IXFR"])
-def test_an_answer_about_a_transfer_is_no_question_for_one(rdtype: str) -> None:
+def test_an_answer_about_a_transfer_is_not_a_question_for_one(rdtype: str) -> None:
     directory = directory_of(table_of(*running(2)))
     question = dns.message.make_query("cc.borg.internal.", rdtype).to_wire()
     assert read_transfer(question, directory) is not None

@@ -154,7 +154,7 @@ def test_a_secondary_that_acknowledges_nothing_is_counted(
                 async with asyncio.timeout(10):
                     while samples(exposition(primary.figures)).get(("notify_failures_total", who)) != times:
                         await asyncio.sleep(0.01)
-                table.apply(reported(0, "stopping"), 100)  # moves the serial: it is told again
+                table.apply(reported(0, "stopping"), 100)  # moves the serial: it is reported again
             query = dns.message.make_query("cc.borg.internal.", "AXFR")
             assert [wire async for wire in primary.transfer(query, "127.0.0.1")]
             assert [wire async for wire in primary.transfer(query, "192.0.2.9")]

@@ -181,7 +181,7 @@ def test_reverse_names_follow_news(directory: ZoneDirectory) -> None:
     assert ask(directory, of("fd00::8"), "PTR").rcode() == dns.rcode.NXDOMAIN
 
 
-def test_who_may_have_an_address_is_not_known_before_all_cells_are_read(directory: ZoneDirectory) -> None:
+def test_reverse_names_are_unknown_before_all_cells_are_read(directory: ZoneDirectory) -> None:
     directory.cells["dd"] = NameTable("dd")
     assert ask(directory, of("10.0.0.77"), "PTR").rcode() == dns.rcode.SERVFAIL
     assert ask(directory, "9.10.in-addr.arpa.", "PTR").rcode() == dns.rcode.SERVFAIL

@@ -72,7 +72,7 @@ def test_shares_are_exact_whatever_the_weights(pools: list[list[int]], most: int
         return  # random.sample of equal ones
 
     class Each(Random):
-        """Starts where it is told, leaves the choice among equals as it is."""
+        """Starts where it is reported, leaves the choice among equals as it is."""
 
         def __init__(self, start: int) -> None:
             super().__init__(start)

@@ -1,4 +1,4 @@
-"""Whose a resolver's port is, on real sockets."""
+"""A client whose a resolver's port is, on real sockets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_of_two_that_start_at_once_one_gets_the_port_and_all_its_processes_share
             stack.enter_context(bound(HOST, port, kind))
 
 
-def test_whoever_just_ends_is_waited_for() -> None:
+def test_a_process_that_is_ending_is_waited_for() -> None:
     port = free_port()
 
     def start() -> int:

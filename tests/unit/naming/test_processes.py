@@ -70,7 +70,7 @@ def alive(pid: int) -> bool:
     return False
 
 
-def test_workers_stop_with_the_parent_and_one_that_dies_is_started_anew(tmp_path: Path) -> None:
+def test_workers_stop_with_the_parent_and_one_that_dies_is_restarted(tmp_path: Path) -> None:
     with parent(tmp_path, 3) as process:
         until(lambda: len(pids(tmp_path)) == 3, "three workers")
         first = pids(tmp_path)

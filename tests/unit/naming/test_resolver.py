@@ -216,7 +216,7 @@ def test_any_gets_one_small_record(directory: ZoneDirectory) -> None:
 @pytest.mark.parametrize("rdtype, rcode", [
     ("AXFR", dns.rcode.REFUSED), ("IXFR", dns.rcode.REFUSED), ("TKEY", dns.rcode.NOTIMP), ("OPT", dns.rcode.FORMERR),
 ])  # fmt: skip
-def test_types_that_are_no_records_are_not_answered(
+def test_types_that_are_not_records_are_not_answered(
     directory: ZoneDirectory, rdtype: str, rcode: int
 ) -> None:
     query = dns.message.make_query("cc.borg.internal.", "A")
@@ -274,7 +274,7 @@ def test_malformed_questions_get_a_bare_formerr(directory: ZoneDirectory, body: 
     ("key.", "hmac-sha512", b"secret", dns.tsig.PeerBadKey),
     ("key.", "hmac-sha256", b"guessed", dns.tsig.PeerBadSignature),
 ])  # fmt: skip
-def test_who_signs_wrongly_is_told_why(
+def test_a_client_with_a_wrong_signature_gets_the_reason(
     directory: ZoneDirectory, name: str, algorithm: str, secret: bytes, told: type[Exception]
 ) -> None:
     ours, theirs = dns.tsig.Key("key.", b"secret", "hmac-sha256"), dns.tsig.Key(name, secret, algorithm)
@@ -291,7 +291,7 @@ def test_who_signs_wrongly_is_told_why(
     assert (plain.rcode(), query.is_response(plain), plain.tsig[0].mac) == (dns.rcode.NOTAUTH, True, b"")
 
 
-def test_whose_clock_is_wrong_is_told_ours_signed(directory: ZoneDirectory) -> None:
+def test_a_client_with_a_wrong_clock_gets_the_time_signed(directory: ZoneDirectory) -> None:
     key, now = dns.tsig.Key("key.", b"secret", "hmac-sha256"), 1_800_000_000
     directory.keyring = {key.name: key}
     query = dns.message.make_query("cc.borg.internal.", "SOA")

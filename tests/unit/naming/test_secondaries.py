@@ -1,6 +1,6 @@
 """Knot, BIND, NSD and PowerDNS as secondaries, equal to the primary after every change.
 
-All are told by NOTIFY and sign with TSIG; after the first transfer all but PowerDNS take IXFR.
+All are reported by NOTIFY and sign with TSIG; after the first transfer all but PowerDNS take IXFR.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ CHANGES: tuple[list[events.Event], ...] = (
 )
 
 
-def test_others_follow_every_change_and_a_cell_made_anew_under_its_name(
+def test_others_follow_every_change_and_a_cell_made_again_under_its_name(
     news: MemoryNews, tmp_path: Path
 ) -> None:
     makers = {"knot": knot, "bind": bind, "nsd": nsd, "powerdns": powerdns}
@@ -152,7 +152,7 @@ def test_nobody_else_may_transfer(news: MemoryNews, networks: list[str], keys: l
                 answer = await dns.asyncquery.tcp(query, "127.0.0.1", port=server.port, timeout=10)
                 assert answer.rcode() == dns.rcode.REFUSED
                 assert not answer.answer
-            # A key of the same name with another secret is no key of ours.
+            # A key of the same name with another secret is not a key of ours.
             forged = dns.message.make_query(ZONE, "AXFR")
             other = dns.tsig.Key("k", base64.b64encode(b"guessed").decode(), "hmac-sha256")
             forged.use_tsig(other)
@@ -165,7 +165,7 @@ def test_nobody_else_may_transfer(news: MemoryNews, networks: list[str], keys: l
     asyncio.run(scenario())
 
 
-def test_an_ixfr_over_udp_is_told_the_serial_alone(news: MemoryNews) -> None:
+def test_an_ixfr_over_udp_returns_only_the_serial(news: MemoryNews) -> None:
     """RFC 1995: who is behind comes again over TCP."""
 
     async def scenario() -> None:
@@ -181,12 +181,12 @@ def test_an_ixfr_over_udp_is_told_the_serial_alone(news: MemoryNews) -> None:
             assert refused.rcode() == dns.rcode.REFUSED
             query.use_tsig(dict(peers.keys))
 
-            async def told() -> bool:
+            async def reports() -> bool:
                 answer = await dns.asyncquery.udp(query, "127.0.0.1", port=server.port, timeout=10)
                 assert (answer.rcode(), answer.had_tsig, len(answer.answer)) == (0, True, 1)
                 return bool(answer.answer[0][0].serial == 2)
 
-            await until(told, lambda: "serial 2")
+            await until(reports, lambda: "serial 2")
             query = dns.message.make_query("zz.borg.internal", "IXFR")
             query.use_tsig(dict(peers.keys))
             other = await dns.asyncquery.udp(query, "127.0.0.1", port=server.port, timeout=10)

@@ -258,7 +258,7 @@ def test_cells_come_and_go(news: MemoryNews) -> None:
     asyncio.run(scenario())
 
 
-def test_a_restored_cell_is_read_anew_and_its_serial_goes_on(news: MemoryNews) -> None:
+def test_a_restored_cell_is_read_again_and_its_serial_goes_on(news: MemoryNews) -> None:
     news.write(CELL, [reported(0, health="unhealthy")])
 
     async def scenario() -> None:
@@ -276,7 +276,7 @@ def test_a_restored_cell_is_read_anew_and_its_serial_goes_on(news: MemoryNews) -
     asyncio.run(scenario())
 
 
-def test_a_restored_cell_that_has_moved_on_since_is_read_anew_too(news: MemoryNews) -> None:
+def test_a_restored_cell_that_has_moved_on_since_is_read_again_too(news: MemoryNews) -> None:
     """Its revision alone would not tell."""
     news.write(CELL, [reported(0, health="unhealthy")])
 
@@ -313,7 +313,7 @@ def test_a_journal_with_a_gap_is_replaced_by_a_snapshot(news: MemoryNews) -> Non
     asyncio.run(scenario())
 
 
-def test_who_is_far_behind_reads_rows(news: MemoryNews, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_is_far_behind_reads_rows(news: MemoryNews, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("naming.following.follower.MOST_BEHIND", 5)
 
     async def scenario() -> None:

@@ -83,7 +83,7 @@ def test_what_lies_between_exists_and_holds_nothing(directory: ZoneDirectory, na
         "front.service.machine.cc",
     ],
 )  # fmt: skip
-def test_what_is_no_service_is_nxdomain(directory: ZoneDirectory, name: str) -> None:
+def test_input_that_is_not_a_service_is_nxdomain(directory: ZoneDirectory, name: str) -> None:
     response = ask(directory, name)
     assert response.rcode() == dns.rcode.NXDOMAIN
     assert negative(response)
@@ -137,7 +137,7 @@ def test_srv_tells_weights_and_addresses_are_chosen_by_them(directory: ZoneDirec
     assert texts(ask(directory, "2.web.ubar.cc")) == ["10.0.0.3"]  # its own name is its own
 
 
-def test_families_are_told_apart_before_weights_choose(directory: ZoneDirectory) -> None:
+def test_families_are_distinguished_before_weights_choose(directory: ZoneDirectory) -> None:
     table = directory.cells["cc"]
     table.apply(changed(labels={"service": "front"}, published=Published(weights=((0, 0, 90),))), 100)
     table.apply(reported(0, address="fd00::1"), 101)
@@ -229,7 +229,7 @@ def test_jobs_that_end_take_their_service_along(directory: ZoneDirectory) -> Non
     assert len(texts(ask(directory, "back.service.ubar.cc"))) == 3
 
 
-def told(response: dns.message.Message) -> list[set[str]]:
+def reports(response: dns.message.Message) -> list[set[str]]:
     """Records of the answer and beside it, in no order."""
     return [
         {f"{rrset.name} {rrset.ttl} {rdata}" for rrset in section for rdata in rrset}
@@ -267,7 +267,7 @@ def test_answers_by_hand_are_as_those_that_are_signed_which_dnspython_makes(via:
         signed = dns.message.from_wire(wire, keyring=directory.keyring, request_mac=query.mac)
         assert signed.had_tsig
         assert plain.answer
-        assert (plain.flags, plain.payload, told(plain)) == (signed.flags, signed.payload, told(signed))
+        assert (plain.flags, plain.payload, reports(plain)) == (signed.flags, signed.payload, reports(signed))
 
 
 def test_an_answer_of_a_thousand_tasks_is_made_in_steps() -> None:

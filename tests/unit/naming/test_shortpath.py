@@ -209,7 +209,7 @@ def test_each_task_of_a_job_is_answered_as_often_as_any_other() -> None:
 
 @pytest.mark.parametrize("name", ["web.ubar.cc", "front.service.ubar.cc"])
 def test_shares_are_as_weights(name: str) -> None:
-    """For who takes the first address and for who takes any; canaries of a tenth of the weight."""
+    """For who takes the first address and for a client that takes any; canaries of a tenth of the weight."""
     canaries = Published(weights=((0, 9, 1),))
     published = Published(weights=((0, 11, 10),))
     table = table_of(
@@ -314,7 +314,7 @@ def test_cookies_and_other_options_are_the_long_paths() -> None:
 
 @pytest.mark.parametrize("rdtype", ["A", "AAAA"])
 @pytest.mark.parametrize("payload", [0, 512, 800, 1_232, 4_096])
-def test_an_answer_is_no_larger_than_who_asks_takes(rdtype: str, payload: int) -> None:
+def test_an_answer_is_at_most_as_large_as_the_client_accepts(rdtype: str, payload: int) -> None:
     long = "j" * 60
     six = [machine(number, f"2001:db8::{number + 1:x}") for number in range(30)]
     machines = six if rdtype == "AAAA" else [machine(number) for number in range(30)]
@@ -371,7 +371,7 @@ def test_no_bytes_break_it(noise: bytes, at: int, patch: bytes) -> None:
             assert dns.message.from_wire(got).rcode() == dns.message.from_wire(slow).rcode()
 
 
-def test_who_asks_for_signatures_hears_that_it_did() -> None:
+def test_the_answer_echoes_a_request_for_signatures() -> None:
     """RFC 3225 §3: DO is sent back."""
     short = short_of(directory_of(table_of(*running(3))))
     for name in ("web.ubar.cc", "1.web.ubar.cc", "none.ubar.cc"):

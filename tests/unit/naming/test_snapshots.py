@@ -29,7 +29,7 @@ from scheduling.core.vocabulary.published import Published
 from tests.unit.naming.cells import ended, evicted, machine, placed, reported, running, submitted, table_of
 
 CELL, ZONE = 3, "borg.internal"
-# What is only ever added to, or belongs to whoever watches the table.
+# What is only ever added to, or belongs to anyone who watches the table.
 PASSING = {"families", "touched", "before"}
 
 
@@ -285,7 +285,7 @@ def test_a_snapshot_that_was_broken_off_by_the_end_is_written_then(
     asyncio.run(scenario())
 
 
-def test_another_history_or_a_journal_that_lacks_the_next_revision_is_read_anew(
+def test_another_history_or_a_journal_that_lacks_the_next_revision_is_read_again(
     news: MemoryNews, tmp_path: Path
 ) -> None:
     async def scenario() -> None:

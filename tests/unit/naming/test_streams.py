@@ -1,4 +1,4 @@
-"""Who may keep a connection over TCP: by the bounds alone, and on real sockets."""
+"""A client that may keep a connection over TCP: by the bounds alone, and on real sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.naming.cells import directory_of, running, table_of
 
 
 class Room:
-    """Streams that remember who was told to give way, and which bound was met."""
+    """Streams that remember who was asked to give way, and which bound was met."""
 
     def __init__(self, most: int, most_a_source: int) -> None:
         self.bounds: list[str] = []
@@ -45,7 +45,7 @@ def test_the_idlest_of_its_source_gives_way_and_nobody_elses() -> None:
     assert len(room.streams) == 4
 
 
-def test_who_is_being_answered_never_gives_way() -> None:
+def test_a_client_that_is_being_answered_never_gives_way() -> None:
     room = Room(most=2, most_a_source=2)
     for address in ("192.0.2.1", "192.0.2.2"):
         stream = room.open(address)
@@ -102,7 +102,7 @@ def test_numbers_stay_right_whatever_opens_and_ends() -> None:
         ("fe80::1%eth0", "fe80::/64"),
     ],
 )
-def test_who_counts_as_one(address: str, source: str) -> None:
+def test_connections_are_counted_per_client_network(address: str, source: str) -> None:
     assert source_of(address) == source
 
 

@@ -184,7 +184,7 @@ def test_a_restore_never_takes_the_serial_back(revision: int, lost: int, ordinal
     lived=st.integers(1, 2**31 // STARTS_A_SECOND - 1),
     revision=st.integers(0, 2**31),
 )
-def test_a_cell_made_anew_under_its_name_goes_on_above_the_first(
+def test_a_cell_made_again_under_its_name_goes_on_above_the_first(
     made: int, lived: int, revision: int
 ) -> None:
     published = serial_of(min(revision, lived * STARTS_A_SECOND - 1), start=serial_start(made))
@@ -287,7 +287,7 @@ def test_jobs_come_to_a_service_change_it_and_leave() -> None:
 
 
 @pytest.mark.parametrize("label", ["", "0", "9web", "Web", "my_web", "web.x", "web-", "w" * 64])
-def test_a_label_that_is_no_name_of_a_service_makes_none(label: str) -> None:
+def test_a_label_that_does_not_name_a_service_makes_none(label: str) -> None:
     assert table_of(submitted(labels={"service": label})).services == {}
 
 

@@ -212,7 +212,7 @@ def test_what_authorities_may_issue_is_carried() -> None:
     assert_equal_to_answers(secondary, directory)
 
 
-def test_who_is_too_far_behind_takes_the_whole_zone() -> None:
+def test_a_client_that_is_too_far_behind_takes_the_whole_zone() -> None:
     table = table_of(*running(3))
     directory = directory_of(table)
     primary, secondary = filled(directory), Secondary()

@@ -2,7 +2,7 @@
 
 `named-checkzone` at its strictest, and `nsd-checkzone`, check the records against each other: targets of SRV that have
 addresses, names that are allowed, one SOA, nothing out of the zone. `ldns-verify-zone` checks signatures and refuses a
-zone that has none ("No DNSKEY records at zone apex"), so the zone is signed first, as whoever wants DNSSEC would:
+zone that has none ("No DNSKEY records at zone apex"), so the zone is signed first, as anyone who wants DNSSEC would:
 `ldns-signzone` has to bring every name into order, those without records too, and what it makes has to verify.
 """
 
@@ -77,7 +77,7 @@ def zone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def said(*command: str | Path) -> str:
+def output(*command: str | Path) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
@@ -100,15 +100,15 @@ def complaints_of_named(zone: Path) -> list[str]:
 
 def test_named_checkzone_has_nothing_to_say(zone: Path) -> None:
     assert complaints_of_named(zone) == []
-    assert said(*STRICT, ZONE, zone).endswith("OK\n")
+    assert output(*STRICT, ZONE, zone).endswith("OK\n")
 
 
 def test_nsd_checkzone_has_nothing_to_say(zone: Path) -> None:
-    assert said("nsd-checkzone", ZONE, zone) == f"zone {ZONE} is ok\n"
+    assert output("nsd-checkzone", ZONE, zone) == f"zone {ZONE} is ok\n"
 
 
 def test_ldns_reads_every_record(zone: Path) -> None:
-    again = said("ldns-read-zone", "-c", zone)
+    again = output("ldns-read-zone", "-c", zone)
     assert len(again.splitlines()) == len(zone.read_text().splitlines())
 
 
@@ -123,8 +123,8 @@ def test_a_signed_copy_verifies(zone: Path, tmp_path: Path, denial: list[str]) -
         check=True,
     )
     signed = tmp_path / "signed"
-    said("ldns-signzone", *denial, "-o", ZONE, "-f", signed, zone, tmp_path / key.stdout.strip())
-    assert "Zone is verified and complete" in said("ldns-verify-zone", "-V3", signed)
+    output("ldns-signzone", *denial, "-o", ZONE, "-f", signed, zone, tmp_path / key.stdout.strip())
+    assert "Zone is verified and complete" in output("ldns-verify-zone", "-V3", signed)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,9 @@ def test_a_signed_copy_verifies(zone: Path, tmp_path: Path, denial: list[str]) -
         ("", f"a.{ZONE}. 5 IN CNAME b.{ZONE}.\na.{ZONE}. 5 IN A 10.0.0.1\n", "CNAME and other data"),
     ],
 )
-def test_what_is_wrong_would_be_told(zone: Path, tmp_path: Path, removed: str, added: str, told: str) -> None:
+def test_the_checks_report_a_wrong_zone(
+    zone: Path, tmp_path: Path, removed: str, added: str, told: str
+) -> None:
     text = zone.read_text()
     assert removed in text
     (tmp_path / "zone").write_text(text.replace(removed, "") + added)

@@ -31,7 +31,7 @@ def rows_of(table: NameTable) -> NameTable:
     return again
 
 
-def test_who_has_a_serial_from_another_process_has_what_is_so_after_the_next_change() -> None:
+def test_a_client_that_has_a_serial_from_another_process_has_what_is_so_after_the_next_change() -> None:
     table = table_of(*running(3))
     secondary = Secondary()
     secondary.refresh(filled(directory_of(table)))
@@ -108,7 +108,7 @@ def test_a_network_of_ipv4_is_known_on_a_socket_of_both_families() -> None:
 
 
 def test_a_port_whose_name_is_too_long_for_dns_spoils_no_transfer() -> None:
-    """Who asks can't even spell it; the task's own name has just room enough."""
+    """A client that asks can't even spell it; the task's own name has just room enough."""
     directory = ZoneDirectory(zone=".".join(["z" * 60] * 3))
     long = "j" * (253 - len(f"0..ubar.cc.{directory.zone}"))
     events_ = (machine(0), submitted(long, tasks=1), placed(0, 0), reported(0))

@@ -57,5 +57,5 @@ def test_only_whole_days_are_left(now: dt.datetime, end: dt.datetime, expected: 
     assert calendar.whole_days_left(now, end, BERLIN) == expected
 
 
-def test_nothing_sold_is_no_step() -> None:
+def test_a_day_without_sales_adds_no_step() -> None:
     assert calendar.steps([]) == ()

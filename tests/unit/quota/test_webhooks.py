@@ -96,7 +96,7 @@ def test_networks_that_the_settings_allow_may_be_called() -> None:
         "https://" + "a" * 70 + ".x/", "javascript:alert(1)",
     ],
 )  # fmt: skip
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_input_that_is_not_an_address_is_refused(url: str) -> None:
     with pytest.raises(Rejected) as refused:
         receiver(url)
     assert list(refused.value.fields) == ["target"]
@@ -119,7 +119,7 @@ def test_an_address_is_taken_apart() -> None:
         (("budget",), "info", False),
     ],
 )
-def test_who_wants_a_warning_that_an_order_was_placed(
+def test_a_user_who_wants_a_warning_that_an_order_was_placed(
     kinds: tuple[str, ...], level: str, answer: bool
 ) -> None:
     assert wanted("order.placed", "warning", kinds=kinds, from_level=level) is answer

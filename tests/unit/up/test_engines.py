@@ -90,7 +90,7 @@ def test_data_of_another_major_version_is_refused(home: Path) -> None:
         engines.prepare_postgres(home)
 
 
-def test_files_that_are_no_data_directory_are_left_alone(home: Path) -> None:
+def test_files_outside_a_data_directory_are_left_alone(home: Path) -> None:
     (home / "postgres").mkdir(parents=True)
     (home / "postgres" / "thesis.tex").touch()
     with pytest.raises(EngineError, match="not a data directory"):

@@ -35,7 +35,7 @@ def test_an_operator_may_tune_but_not_redirect() -> None:
     assert "EDITOR" not in env
 
 
-def test_a_setting_that_does_nothing_is_told() -> None:
+def test_a_setting_that_does_nothing_is_reported() -> None:
     given = {
         "BORG_DNS_TLL": "9",
         "BORG_DNS_HOST": "::1",
@@ -69,7 +69,7 @@ def test_a_machine_learns_no_address_and_no_key_of_the_server() -> None:
     assert env["BORGLET_CAPACITY"] == "cpu=2"
 
 
-def test_what_a_borglet_may_be_told_reaches_the_one_of_make_up() -> None:
+def test_settings_of_a_borglet_reach_the_one_of_make_up() -> None:
     optional = set(re.findall(r"^#(BORGLET_\w+)=", _BORGLET_ENV.read_text(), re.MULTILINE))
     assert "BORGLET_TASK_USER" in optional
     env = machine_environment(_OPTIONS, dict.fromkeys(optional, "1"))

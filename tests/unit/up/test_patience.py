@@ -25,7 +25,7 @@ def test_a_process_that_works_gets_another_window(work: Work) -> None:
     assert patience.verdict(220.0, work).over, "it has done nothing since"
 
 
-def test_a_log_that_grows_is_no_sign_of_health() -> None:
+def test_a_log_that_grows_is_not_a_sign_of_health() -> None:
     patience = ProcessPatience(60.0, now=0.0, work=Work(), count_log=False)
     assert patience.verdict(60.0, Work(log_bytes=10)).over
 

@@ -120,7 +120,7 @@ def test_a_process_that_works_is_slow_and_one_that_hangs_is_unwell(
     assert "web is unwell: it has used" in caplog.text
 
 
-def test_who_needs_another_waits_for_it_and_is_stopped_before_it(tmp_path: Path) -> None:
+def test_a_process_that_needs_another_waits_for_it_and_is_stopped_before_it(tmp_path: Path) -> None:
     story = tmp_path / "story"
     bye = (
         "import signal,sys,time\n"
@@ -142,7 +142,7 @@ def test_who_needs_another_waits_for_it_and_is_stopped_before_it(tmp_path: Path)
     assert story.read_text().splitlines() == ["base starts", "web starts", "web stops", "base stops"]
 
 
-def test_what_a_process_needs_being_away_is_no_fault_of_its_own(tmp_path: Path) -> None:
+def test_a_process_is_not_blamed_for_a_missing_dependency(tmp_path: Path) -> None:
     sick = tmp_path / "sick"
     asked: list[float] = []
 
@@ -171,7 +171,7 @@ def test_what_a_process_needs_being_away_is_no_fault_of_its_own(tmp_path: Path) 
     run(scenario())
 
 
-def test_what_a_process_said_at_its_end_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_last_output_of_a_process_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with supervisor(tmp_path) as kept:
             kept.start([script("borglet", "import sys; print('capacity.cpu: no quantity'); sys.exit(2)")])
@@ -205,7 +205,7 @@ def test_a_process_that_ignores_the_stop_signal_is_killed(
     assert "web ignores SIGTERM; killing it" in caplog.text
 
 
-def test_who_is_stopped_in_a_hurry_is_not_said_to_ignore_it(
+def test_a_process_that_is_stopped_in_a_hurry_is_not_reported_as_stubborn(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
