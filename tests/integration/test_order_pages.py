@@ -141,7 +141,7 @@ def test_renewal_is_switched(market) -> None:
     assert "will be renewed" in client.post(f"/orders/{order.pk}/renew/", {"renew": "1"}, follow=True).text
     order.refresh_from_db()
     assert order.renew
-    assert "is renewed before that" in client.get(f"/orders/{order.pk}/").text
+    assert "It will be renewed before then" in client.get(f"/orders/{order.pk}/").text
     assert "not be renewed" in client.post(f"/orders/{order.pk}/renew/", {"renew": "0"}, follow=True).text
 
 
@@ -212,12 +212,12 @@ def test_grants_say_when_they_end_and_how_long_they_count(market) -> None:
     order = market_world.ordered(market.tenant, cores(2), days=30)
     client = signed_in("viewer")
     assert "in force" in client.get("/quota/").text
-    for days, told in ((26, "ends soon"), (31, "still counts for running jobs until"), (34, "are refused")):
+    for days, told in ((26, "ends soon"), (31, "still counts for running jobs until"), (34, "are rejected")):
         with clock.at(order.ends_at + dt.timedelta(days=days - 30)):
             orders_advance(clock.now())
             assert told in client.get("/quota/").text, days
             if days == 31:
-                assert "For jobs that run it still counts until" in client.get(f"/orders/{order.pk}/").text
+                assert "For running jobs, it still counts until" in client.get(f"/orders/{order.pk}/").text
 
 
 def test_the_calendar_shows_each_band_and_resource(market) -> None:

@@ -139,7 +139,7 @@ def test_undo_without_an_earlier_version_says_so(world) -> None:
 def test_undo_of_a_version_that_is_not_in_force_any_more_is_refused(world) -> None:
     answer = signed_in("operator").post(JOB + "undo/", {"uid": world.job.uid, "version": "7"})
     assert answer.status_code == 409
-    assert "Look at the job again" in answer.text
+    assert "Check the job, then undo again" in answer.text
 
 
 def submit(client: Client, text: str, **more):
@@ -165,10 +165,10 @@ def test_the_plan_of_an_update_says_what_happens_to_tasks_and_names(world) -> No
     client = signed_in("operator")
     submit(client, GOOD, do="submit")
     answer = submit(client, GOOD.replace("sleep, '9'", "sleep, '8'") + "\nnames: {ttl_s: 60}")
-    for told in ("will be restarted, 1 at a time at most", "for 60 s, 5 s until now"):
+    for told in ("will be restarted, at most 1 at a time", "for 60 s, 5 s until now"):
         assert told in answer.text
     kept = submit(client, GOOD + "\noverrides: {'1': {weight: 0}}")
-    for told in ("stay as they are", "will be changed where they are", "Task 1 has weight 0"):
+    for told in ("will not change", "will be changed in place", "Task 1 has weight 0"):
         assert told in kept.text
 
 
@@ -256,7 +256,7 @@ def test_only_ones_own_tokens_can_be_revoked(world) -> None:
     token = Token.objects.get()
     assert signed_in("viewer").post(f"/tokens/{token.key}/revoke/").status_code == 404
     assert signed_in("sre").post(f"/tokens/{token.key}/revoke/").status_code == 404
-    assert "is revoked" in signed_in("owner").post(f"/tokens/{token.key}/revoke/", follow=True).text
+    assert "was revoked" in signed_in("owner").post(f"/tokens/{token.key}/revoke/", follow=True).text
     token.refresh_from_db()
     assert token.revoked_at is not None
 
@@ -386,7 +386,7 @@ def test_nobody_makes_an_account_or_sends_mail(world, path) -> None:
             client.post(f"/accounts/{path}", {"email": "a@b.cd"}),
         ):
             assert answer.status_code == 403
-            assert "ask one" in answer.text
+            assert "Ask an SRE" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/accounts/password/change/", "/accounts/2fa/"])

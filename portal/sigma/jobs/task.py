@@ -1,4 +1,4 @@
-"""One task: where it is, where it has been, and what it prints."""
+"""The page of one task: its current and earlier machines, its usage, its events and its logs."""
 
 from __future__ import annotations
 
