@@ -23,7 +23,7 @@ from unfold.sites import UnfoldAdminSite
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from portal.console import capacity, names
-from portal.console.attention import tell_market
+from portal.console.attention import add_market_messages
 from portal.console.journal import JournalAdmin
 from portal.settings.policies import CONSOLE
 from quota import admin as quota_admin
@@ -121,7 +121,7 @@ class SreSite(UnfoldAdminSite):
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         if self.has_permission(request):
             tell_held(request, self.name)
-            tell_market(request, self.name)
+            add_market_messages(request, self.name)
         return super().index(request, extra_context)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:

@@ -19,7 +19,9 @@ HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
 def drawn(values, *, times=None, step=HOUR, **more) -> Plot:
     hours = times if times is not None else [BEGIN + number * HOUR for number in range(len(values))]
     until = BEGIN + max(24, len(values)) * HOUR
-    return lines("t", hours, [Series("a", values)], since=BEGIN, until=until, step=step, tell=str, **more)
+    return lines(
+        "t", hours, [Series("a", values)], since=BEGIN, until=until, step=step, format_value=str, **more
+    )
 
 
 def points(piece: str) -> list[tuple[float, float]]:
@@ -56,7 +58,7 @@ def test_bars_stand_on_each_other_and_reach_their_sum(pairs) -> None:
     times = [BEGIN + number * DAY for number in range(len(pairs))]
     plot = bars(
         "t", times, [Series("a", [a for a, _ in pairs]), Series("b", [b for _, b in pairs])],
-        since=BEGIN, until=BEGIN + 40 * DAY, step=DAY, tell=str, label=lambda at: f"{at:%F}",
+        since=BEGIN, until=BEGIN + 40 * DAY, step=DAY, format_value=str, label=lambda at: f"{at:%F}",
     )  # fmt: skip
     for bar in plot.bars:
         assert -1 <= float(bar.y) <= HEIGHT
@@ -68,12 +70,19 @@ def test_bars_stand_on_each_other_and_reach_their_sum(pairs) -> None:
 
 def test_a_running_sum_shows_its_limit_even_far_above_it() -> None:
     plot = running(
-        "t", [BEGIN], Series("spent", [10]), since=BEGIN, until=BEGIN + DAY, step=DAY, tell=str, limit=1000
+        "t",
+        [BEGIN],
+        Series("spent", [10]),
+        since=BEGIN,
+        until=BEGIN + DAY,
+        step=DAY,
+        format_value=str,
+        limit=1000,
     )
     assert plot.limit == "1000"
     assert 0 < float(plot.limit_y) < HEIGHT / 10
     none = running(
-        "t", [], Series("spent", []), since=BEGIN, until=BEGIN + DAY, step=DAY, tell=str, limit=None
+        "t", [], Series("spent", []), since=BEGIN, until=BEGIN + DAY, step=DAY, format_value=str, limit=None
     )
     assert (none.limit_y, none.empty) == ("", True)
 

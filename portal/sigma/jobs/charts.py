@@ -84,7 +84,7 @@ def usage_charts(
                 series(_("mean"), lambda window: 1000 * window.average_usage_cpus, cpu),
                 series(_("90th percentile"), lambda window: 1000 * window.cpu_usage_distribution[9]),
             ],
-            tell=partial(describe, CPU),
+            format_value=partial(describe, CPU),
             limit=limit[CPU],
         ),
         draw(
@@ -94,7 +94,7 @@ def usage_charts(
                 series(_("peak"), lambda window: window.maximum_usage_memory),
                 series(_("page cache"), lambda window: window.page_cache_memory),
             ],
-            tell=partial(describe, RAM),
+            format_value=partial(describe, RAM),
             limit=limit[RAM],
         ),
     ]

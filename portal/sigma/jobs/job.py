@@ -136,8 +136,8 @@ def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         confirm=int(shown) if shown.isdecimal() and len(shown) < 10 else None,
     )
     if killed:
-        told = ngettext("%d task is being killed.", "%d tasks are being killed.", killed) % killed
-        messages.success(request, told)
+        text = ngettext("%d task is being killed.", "%d tasks are being killed.", killed) % killed
+        messages.success(request, text)
     else:
         messages.info(request, _("Nothing to kill: every task has already ended."))
     return _back(row)

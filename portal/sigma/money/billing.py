@@ -177,7 +177,7 @@ def _plots(tenant: Tenant, days: list[RevenueDay], month: dt.date, limit: int | 
     return [
         plots.running(
             _("Spent since the first of the month"), times, plots.Series(_("spent"), [one.spent for one in days]),
-            since=since, until=until, step=day, tell=short, limit=limit,
+            since=since, until=until, step=day, format_value=short, limit=limit,
         ),
         plots.bars(
             _("By day"), times,
@@ -185,7 +185,7 @@ def _plots(tenant: Tenant, days: list[RevenueDay], month: dt.date, limit: int | 
                 plots.Series(_("quota"), [one.orders for one in days]),
                 plots.Series(_("measured usage"), [one.usage for one in days]),
             ],
-            since=since, until=until, step=day, tell=short, label=lambda at: f"{at:%F}",
+            since=since, until=until, step=day, format_value=short, label=lambda at: f"{at:%F}",
         ),
     ]  # fmt: skip
 

@@ -107,7 +107,7 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
     def drawn(title: str, *of: plots.Series) -> plots.Plot:
         return plots.lines(
             title, times, of, since=period.since, until=period.until, step=period.step,
-            tell=lambda value: describe(place, value),
+            format_value=lambda value: describe(place, value),
         )  # fmt: skip
 
     charts = [
