@@ -1,5 +1,7 @@
-"""How people get in: an SRE makes their account, or an owner invites them. There is no other sign-up, and no setting
-for an identity provider (OIDC, SAML) yet. Service accounts have tokens and never sign in."""
+"""Sign-in and accounts of people: an SRE creates an account, or an owner sends an invitation.
+
+There is no other sign-up, and no identity provider (OIDC, SAML) yet. Service accounts have tokens and cannot sign in.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,20 @@ from quota.tenancy.invitations import invitation_accept, invitation_of
 from quota.tenancy.sign_in import TOO_MANY, TooManyAttempts, address_of, check_limited
 from quota.vocabulary.errors import Rejected
 
-# Of the session: the secret of the invitation whose link was opened.
+# The session's key for the secret of the opened invitation.
 INVITATION = "invitation"
 
 
 def invited(request: HttpRequest) -> Invitation | None:
-    """The open invitation that this browser has followed."""
+    """Return the open invitation whose link this browser has opened, or None."""
     try:
         return invitation_of(str(request.session.get(INVITATION, "")))
     except Rejected:
         return None
 
 
-class PasswordBackend(AuthenticationBackend):  # type: ignore[misc]
-    """Checks a password once: the backends after this one would only hash the same wrong password again."""
+class PasswordBackend(AuthenticationBackend):
+    """Check a password only once. The next backends would hash the same wrong password again."""
 
     def authenticate(self, request: HttpRequest | None, **credentials: Any) -> AbstractBaseUser:
         user = super().authenticate(request, **credentials)
@@ -53,15 +55,22 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         return invited(request) is not None
 
     def clean_username(self, username: str, shallow: bool = False) -> str:
-        """`name@tenant` are service accounts."""
+        """Reject names with @, which are reserved for service accounts (`name@tenant`)."""
         if "@" in username:
-            raise forms.ValidationError(_("A user name has no @; programs' names have."))
-        return str(super().clean_username(username, shallow))
+            raise forms.ValidationError(
+                _(
+                    "A user name must not contain @, which is reserved for service accounts. Choose another name."
+                )
+            )
+        return super().clean_username(username, shallow)
 
     def save_user(
         self, request: HttpRequest, user: AbstractBaseUser, form: forms.BaseForm, commit: bool = True
     ) -> AbstractBaseUser:
-        """Whoever holds the link reads that address. Raises `Rejected`, and the caller's transaction ends."""
+        """Save the user with the invitation's address, and accept the invitation.
+
+        Raises `Rejected`, which rolls back the caller's transaction.
+        """
         secret = str(request.session.get(INVITATION, ""))
         user = super().save_user(request, user, form, commit=False)
         user.email = invitation_of(secret).email  # type: ignore[attr-defined]
@@ -72,27 +81,29 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         return user
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
-        """`authenticate` applies the limits of this portal in place of allauth's."""
+        """Skip allauth's limits: `authenticate` applies those of this portal."""
 
     def authenticate(self, request: HttpRequest, **credentials: Any) -> AbstractBaseUser | None:
-        """The user, or None if the password is wrong; also for reauthentication. Raises `ValidationError` of the form,
-        with code `too-many-attempts`, while the waiting time after wrong attempts is not over."""
+        """Return the user, or None if the password is wrong; also for reauthentication.
+
+        After too many wrong attempts, raises `ValidationError` with code `too-many-attempts` until a wait has passed.
+        """
         check = partial(super().authenticate, request, **credentials)
         try:
             return check_limited(str(credentials.get("username", "")), address_of(request), check)
         except TooManyAttempts as problem:
             seconds = problem.figures["retry_after_s"]
-            told = ngettext(
+            text = ngettext(
                 "There were too many wrong attempts. Try again in %(seconds)d second.",
                 "There were too many wrong attempts. Try again in %(seconds)d seconds.",
                 seconds,
             )
-            raise forms.ValidationError(told, code=problem.code, params={"seconds": seconds}) from problem
+            raise forms.ValidationError(text, code=problem.code, params={"seconds": seconds}) from problem
 
     def pre_login(self, request: HttpRequest, user: AbstractBaseUser, **how: Any) -> HttpResponse | None:
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
-            told = _("%s is a service account: it has tokens, and never signs in.") % user.get_username()
-            problem = Rejected("service-account", told, status=403)
+            detail = _("%s is a service account, which never signs in. Use one of its tokens instead.")
+            problem = Rejected("service-account", detail % user.get_username(), status=403)
             return render(request, "sigma/refused.html", {"problem": problem}, status=403)
         return cast("HttpResponse | None", super().pre_login(request, user, **how))
 
@@ -101,7 +112,7 @@ class SignInView(LoginView):  # type: ignore[misc]
     template_name = "sigma/login.html"
 
     def form_invalid(self, form: forms.BaseForm) -> HttpResponse:
-        """The form again; with status 429 and `Retry-After` while the password is not looked at."""
+        """Show the form again. While attempts are blocked, the status is 429 with `Retry-After`."""
         answer = super().form_invalid(form)
         for error in form.non_field_errors().as_data():
             if error.code == TOO_MANY:
@@ -110,14 +121,14 @@ class SignInView(LoginView):  # type: ignore[misc]
         return cast("HttpResponse", answer)
 
 
-class PasswordForm(ChangePasswordForm):  # type: ignore[misc]
-    """A new password; on request it also revokes the tokens, which do not depend on the password."""
+class PasswordForm(ChangePasswordForm):
+    """The form for a new password. It can also revoke the tokens, which do not depend on the password."""
 
     revoke_tokens = forms.BooleanField(required=False, label=gettext_lazy("Also revoke all my tokens"))
 
 
-class PasswordView(PasswordChangeView):  # type: ignore[misc]
-    """Changing one's own password, which ends all other sessions of the user, open pages and shells included."""
+class PasswordView(PasswordChangeView):
+    """Change the user's password. This ends all other sessions of the user, with their open pages and shells."""
 
     template_name = "sigma/password.html"
     form_class = PasswordForm
@@ -135,13 +146,13 @@ class PasswordView(PasswordChangeView):  # type: ignore[misc]
             if form.cleaned_data["revoke_tokens"]:
                 principal = principal_of_user(user, request_id=self.request.borg_request_id)
                 count = tokens_revoke(principal=principal, user=user)
-                told = ngettext("%d token is revoked.", "%d tokens are revoked.", count) % count
-                messages.success(self.request, told)
+                text = ngettext("%d token is revoked.", "%d tokens are revoked.", count) % count
+                messages.success(self.request, text)
             elif count := tokens_in_force().filter(user_id=user.pk).count():
-                told = ngettext(
+                text = ngettext(
                     "%d token still works with the new password.",
                     "%d tokens still work with the new password.",
                     count,
                 )
-                messages.warning(self.request, told % count)
-        return cast("HttpResponse", answer)
+                messages.warning(self.request, text % count)
+        return answer

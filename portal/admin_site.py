@@ -1,6 +1,6 @@
-"""The SRE console: django-unfold's admin, for staff only. Apps offer `PAGES`; here they get their site.
+"""The SRE console: django-unfold's admin site, for staff only. It registers the `PAGES` that the apps export.
 
-Signing in is the portal's: one door, with its rate limit and its second factor.
+It uses the portal's sign-in, with its rate limit and its second factor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unfold.sites import UnfoldAdminSite
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from portal.console import capacity, names
-from portal.console.attention import notify_market
+from portal.console.attention import add_market_messages
 from portal.console.journal import JournalAdmin
 from portal.settings.policies import CONSOLE
 from quota import admin as quota_admin
@@ -51,7 +51,7 @@ _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
             (_("Jobs"), "work", "scheduling_job"),
             (_("Tasks"), "list", "scheduling_task"),
             (_("Updates"), "update", "scheduling_update"),
-            (_("Pending: why"), "help", "scheduling_pendingverdict"),
+            (_("Why pending"), "help", "scheduling_pendingverdict"),
             (_("Departures"), "logout", "scheduling_departure"),
             (_("Crashed pairs"), "block", "scheduling_crashedpair"),
             (_("Shells"), "terminal", "scheduling_shellsession"),
@@ -64,7 +64,7 @@ _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
             (_("Orders"), "shopping_cart", "quota_order"),
             (_("Shortfalls"), "warning", "quota_shortfall"),
             (_("Grants"), "sell", "quota_quota"),
-            (_("In use"), "bar_chart", "quota_quotause"),
+            (_("Quota in use"), "bar_chart", "quota_quotause"),
             (_("Capacity planning"), "monitoring", "capacity"),
             (_("Capacity of cells"), "database", "quota_cellcapacity"),
             (_("Markets"), "storefront", "quota_market"),
@@ -91,7 +91,7 @@ _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
             (_("Invitations"), "mail", "quota_invitation"),
             (_("Service accounts"), "robot_2", "quota_serviceaccount"),
             (_("Capabilities"), "shield", "quota_capability"),
-            (_("Asked for"), "back_hand", "quota_capabilityrequest"),
+            (_("Capability requests"), "back_hand", "quota_capabilityrequest"),
             (_("Records"), "history", "quota_record"),
         ),
     ),
@@ -113,15 +113,15 @@ _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
     ),
     (_("Clock"), ((_("Periodic tasks"), "schedule", "django_celery_beat_periodictask"),)),
 )
-# Pages that list no model.
+# Pages that show no model's list.
 _OWN_PAGES = frozenset({"capacity", "names"})
 
 
 class SreSite(UnfoldAdminSite):
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         if self.has_permission(request):
-            notify_held(request, self.name)
-            notify_market(request, self.name)
+            tell_held(request, self.name)
+            add_market_messages(request, self.name)
         return super().index(request, extra_context)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
@@ -175,16 +175,18 @@ class SreSite(UnfoldAdminSite):
         return admin.has_view_permission
 
 
-class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]
-    """Accounts. By Django's own permissions: only superusers make SREs."""
+class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):
+    """User accounts. Django's permissions apply: only superusers can create SREs."""
 
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """People: service accounts have pages of their own, and get no password here; who looks for a holder of a
-        capability finds both."""
+        """Return people only, because service accounts have their own pages and no password.
+
+        The autocomplete search for the holder of a capability finds both.
+        """
         rows = super().get_queryset(request)
         searched = request.resolver_match is not None and request.resolver_match.url_name == "autocomplete"
         return rows if searched else rows.filter(service_account=None)

@@ -1,4 +1,4 @@
-"""The web process: `uvicorn portal.asgi:application`. HTTP by Django, /live/ and /ws/ by Channels."""
+"""The web process: `uvicorn portal.asgi:application`. Django serves HTTP, and Channels serves /live/ and /ws/."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.production")
-# Each request may run in a thread of its own: connections are shared, or PostgreSQL runs out of them.
+# Each request may run in its own thread. They share connections, else PostgreSQL would run out of them.
 os.environ.setdefault("BORG_DATABASE_POOL", "8")
 
 from django.core.asgi import get_asgi_application
 
-http = get_asgi_application()  # first: what follows needs the apps loaded
+http = get_asgi_application()  # first, because the next imports need the loaded apps
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.db import database_sync_to_async  # noqa: E402
@@ -37,8 +37,8 @@ if settings.STATIC_ROOT and not (Path(settings.STATIC_ROOT) / "staticfiles.json"
         f"Cannot start the web process: there are no static files in {settings.STATIC_ROOT}. Run `make install`."
     )
 
-# Python's collector walks all long-lived objects again and again; a long-lived process does better without
-# (DESIGN §3: p99 fell from near a second to 46 ms with 10,000 connections).
+# Python's collector traverses all long-lived objects each time, so it runs less often here
+# (DESIGN §3: p99 fell from almost a second to 46 ms with 10,000 connections).
 GC_THRESHOLDS = (50_000, 20, 50)
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -46,7 +46,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    """Pay at the start for what the first requests would pay for, and end the hub with the process."""
+    """Load the URLs and tune the garbage collector at the start, and stop the hubs at the end."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":

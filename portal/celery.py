@@ -13,8 +13,8 @@ app = Celery("borg")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(related_name="celery_tasks")
 
-# A master makes tens of thousands of values a second, none of them in cycles: with Python's own thresholds the
-# collector takes half of the time of a large commit (DESIGN §3).
+# A master creates tens of thousands of objects per second, none of them in cycles. With Python's default thresholds,
+# the collector takes half of the time of a large commit (DESIGN §3).
 GC_THRESHOLDS = (100_000, 50, 100)
 
 

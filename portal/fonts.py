@@ -1,6 +1,6 @@
 """Cut unfold's fonts down to the icons and characters that pages use (development only).
 
-Unfold ships 4,000 icons (290 KB) and four weights of Inter (115 KB each). The subsets take 20 KB each. They lie in
+Unfold ships 4,000 icons (290 KB) and four weights of Inter (115 KB each). The subsets take 20 KB each. They are in
 `portal/static/` under unfold's own paths, so that Django's finders prefer them and no style sheet has to change.
 """
 
@@ -36,7 +36,7 @@ _IN_STYLES = re.compile(r'content:"([a-z0-9_\\]+)"')
 def icons_named(project: Path) -> set[str]:
     """Return the icons that the project names, and every word of unfold's templates that could be one.
 
-    Words of the sidebar and of unfold that are not icons do no harm: the font has no glyph for them.
+    Words that are not icons are harmless, because the font has no glyph for them.
     """
     words: set[str] = set()
     for path in _unfold_sources():
@@ -51,7 +51,7 @@ def icons_named(project: Path) -> set[str]:
 
 
 def ligatures(font: Any) -> dict[str, str]:
-    """The name of each icon in a font, and the glyph that replaces its letters."""
+    """Return the glyph of each icon of a font by the icon's name."""
     letters: dict[str, str] = {}
     for code, glyph in font.getBestCmap().items():
         letters.setdefault(glyph, chr(code))

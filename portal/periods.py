@@ -1,4 +1,4 @@
-"""The period that a page of figures is about, as its address asks for it."""
+"""The period of a page of figures, read from its URL."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 DAYS = (1, 7, 14, 30, 90, 365)
-# Longer than this, a point stands for a day instead of an hour.
+# In longer periods, a point covers a day instead of an hour.
 HOURLY_DAYS = 14
 HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ReportPeriod:
-    """Whole hours (or days) in UTC that end with the one that `now` is in."""
+    """A period of whole hours or days in UTC. The last one contains `now`."""
 
     days: int
     since: dt.datetime
@@ -27,7 +27,7 @@ class ReportPeriod:
 
 
 def period_of(given: Mapping[str, str], now: dt.datetime, *, default: int = 7) -> ReportPeriod:
-    """The last `?days=` days; what isn't offered counts as the default."""
+    """Return the last `?days=` days. An unknown value counts as the default."""
     text = given.get("days", "")
     days = int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else default
     days = days if days in DAYS else default

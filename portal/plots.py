@@ -1,6 +1,6 @@
-"""Figures over time as lines and bars of an SVG, for `parts/plot.html`. Pure.
+"""Plots of values over time as lines and bars of an SVG, for `parts/plot.html`. Pure.
 
-A value stands for a stretch of time and is drawn as wide as that; where none is known, the line has a hole.
+Each value covers a period and is drawn as wide as that period. The line has a gap where no value is known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ COLOURS = 7
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """`values`: one per time of its plot, None where unknown."""
+    """A named series. `values`: one per time of its plot, None where unknown."""
 
     name: str
     values: Sequence[int | None]
@@ -23,7 +23,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class PlottedLine:
-    """`pieces`: points of unbroken stretches, as SVG's `polyline` takes them; `last`: the newest value, in words."""
+    """A line. `pieces`: points of each unbroken part, for SVG's `polyline`; `last`: the newest value as text."""
 
     name: str
     colour: int
@@ -33,7 +33,7 @@ class PlottedLine:
 
 @dataclass(frozen=True, slots=True)
 class ChartBar:
-    """`x`, `y`, `width`, `height`: in the plot's own units, as text, so that no locale writes a comma."""
+    """A bar. `x`, `y`, `width`, `height`: in the plot's units, as text, so that no locale writes a comma."""
 
     colour: int
     x: str
@@ -45,7 +45,7 @@ class ChartBar:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """`top`: the value at its upper edge, in words. `ticks`: times at the left, in the middle, at the right."""
+    """A plot. `top`: the value at the upper edge, as text. `ticks`: times at the left, in the middle, at the right."""
 
     title: str
     lines: tuple[PlottedLine, ...]
@@ -59,7 +59,7 @@ class Plot:
 
     @property
     def keys(self) -> list[PlottedLine]:
-        """Name, colour and newest value of what is drawn."""
+        """Return the lines for the legend, with name, colour and newest value."""
         return [line for line in self.lines if line.last]
 
     @property
@@ -78,12 +78,12 @@ def lines(
     format_value: Callable[[int], str],
     limit: int | None = None,
 ) -> Plot:
-    """Step lines of `series` from `since` to `until`; every time stands for `step` from then on, or until the next.
+    """Return a plot of step lines. Each value covers `step` from its time, or less if the next value comes earlier.
 
-    With a `limit` the upper edge is the limit, or a little above the largest value where that is larger.
+    With a `limit`, the upper edge is the limit, or a little above the largest value if that is larger.
     """
     most = max((value for one in series for value in one.values if value is not None), default=0)
-    top = _room(most) if not limit or most > limit else limit
+    top = _upper_edge(most) if not limit or most > limit else limit
     drawn = []
     for number, one in enumerate(series):
         known = [(at, value) for at, value in zip(times, one.values, strict=True) if value is not None]
@@ -95,8 +95,10 @@ def lines(
                 format_value(known[-1][1]) if known else "–",
             )
         )
-    y, told = ("", "") if not limit else (f"{max(1.0, HEIGHT * (1 - limit / top)):.1f}", format_value(limit))
-    return Plot(title, tuple(drawn), (), format_value(top), _ticks(since, until), limit_y=y, limit=told)
+    y, limit_text = (
+        ("", "") if not limit else (f"{max(1.0, HEIGHT * (1 - limit / top)):.1f}", format_value(limit))
+    )
+    return Plot(title, tuple(drawn), (), format_value(top), _ticks(since, until), limit_y=y, limit=limit_text)
 
 
 def bars(
@@ -110,9 +112,9 @@ def bars(
     format_value: Callable[[int], str],
     label: Callable[[dt.datetime], str],
 ) -> Plot:
-    """Stacked bars, one a time; what is below zero or unknown counts as nothing."""
+    """Return a plot of stacked bars, one per time. Negative and unknown values count as 0."""
     sums = [sum(max(0, one.values[place] or 0) for one in series) for place in range(len(times))]
-    top = _room(max(sums, default=0))
+    top = _upper_edge(max(sums, default=0))
     found = []
     for place, at in enumerate(times):
         x = _x(at, since, until)
@@ -148,16 +150,16 @@ def running(
     format_value: Callable[[int], str],
     limit: int | None,
 ) -> Plot:
-    """A sum that grows, against a limit that it should stay below."""
+    """Return a plot of a growing sum and its limit."""
     most = max([value for value in one.values if value is not None] + [limit or 0], default=0)
-    top = _room(most)
+    top = _upper_edge(most)
     known = [(at, value) for at, value in zip(times, one.values, strict=True) if value is not None]
     line = PlottedLine(
         one.name, 1, tuple(_pieces(known, since=since, until=until, step=step, top=top)),
         format_value(known[-1][1]) if known else format_value(0),
     )  # fmt: skip
-    y, told = ("", "") if not limit else (f"{HEIGHT * (1 - limit / top):.1f}", format_value(limit))
-    return Plot(title, (line,), (), format_value(top), _ticks(since, until), limit_y=y, limit=told)
+    y, limit_text = ("", "") if not limit else (f"{HEIGHT * (1 - limit / top):.1f}", format_value(limit))
+    return Plot(title, (line,), (), format_value(top), _ticks(since, until), limit_y=y, limit=limit_text)
 
 
 def _pieces(
@@ -173,7 +175,7 @@ def _pieces(
     for place, (at, value) in enumerate(known):
         if before is None or at - before > step * 1.5:
             pieces.append([])
-        # Days of 23 and 25 hours leave no hole and no overlap.
+        # Days of 23 and 25 hours cause no gap and no overlap.
         end = min([at + step, until, *(following for following, _ in known[place + 1 : place + 2])])
         y = f"{HEIGHT * (1 - max(0, value) / top):.1f}"
         pieces[-1] += [f"{_x(at, since, until):.1f},{y}", f"{_x(end, since, until):.1f},{y}"]
@@ -186,8 +188,8 @@ def _x(at: dt.datetime, since: dt.datetime, until: dt.datetime) -> float:
     return WIDTH * min(max(share, 0.0), 1.0)
 
 
-def _room(most: int) -> int:
-    """The value at the upper edge: a little above the most, never zero."""
+def _upper_edge(most: int) -> int:
+    """Return the value at the upper edge: a little above `most`, never zero."""
     return max(1, most + most // 20)
 
 

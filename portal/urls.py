@@ -1,4 +1,4 @@
-"""Every door of the web process."""
+"""All URLs of the web process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ accounts = [
 
 
 def favicon(request: HttpRequest) -> HttpResponse:
-    """Where browsers look for an icon when a document names none, such as JSON."""
+    """Redirect to the icon. Browsers request it for documents that name no icon, such as JSON."""
     return redirect(static("portal/icon.svg"))
 
 

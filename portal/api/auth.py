@@ -14,7 +14,7 @@ from scheduling.identity.tokens import BadIdentity, looks_like_one
 
 
 class TaskCaller:
-    """Stands where a user would: no person, no row. `request.auth` says which task it is, and what it may."""
+    """The user object of a task, without a database row. `request.auth` has the task and its permissions."""
 
     pk = None
     is_authenticated = is_active = True

@@ -1,4 +1,4 @@
-"""How request bodies are read."""
+"""Parsers of request bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.spec.nesting import TOO_DEEP, too_deep
 
 
 class LimitedJSONParser(JSONParser):
-    """JSON within the size and depth that this server reads, whether or not the request says how long it is."""
+    """Parse JSON up to the server's limits of size and depth, also if the request has no Content-Length."""
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
         body = parser_context["request"]._request.body

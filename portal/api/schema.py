@@ -1,4 +1,4 @@
-"""How the OpenAPI document is drawn from the views."""
+"""The generator of the OpenAPI document from the views."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from quota.rehearsal import DRY_RUN, RehearsedView
 _TEXT = {"type": "string"}
 _PROBLEMS = {
     400: "The body is not JSON, or is nested too deeply.",
-    401: "The token or the session proves nothing.",
+    401: "The token or the session is not valid.",
     403: "The caller may not do this.",
-    404: "The thing does not exist, or the caller may not know that it does.",
-    406: "The answer has no form that the header `Accept` allows.",
-    409: "The state of the thing does not allow this now.",
+    404: "The object does not exist, or the caller may not see it.",
+    406: "The answer is not available in a format that the header `Accept` allows.",
+    409: "The current state of the object does not allow this.",
     413: "The body is too large.",
-    415: "The body is of a type that is not read here.",
-    422: "The request breaks a rule; `fields` names the places.",
+    415: "The content type of the body is not supported.",
+    422: "The request is invalid; `fields` names the wrong fields.",
     429: "Too many requests; try again after `Retry-After` seconds.",
-    503: "A part of the system does not answer; try again, after `Retry-After` seconds where it is given.",
+    503: "A part of the system does not answer. Try again, after `Retry-After` seconds if it is given.",
 }
 _HEADERS = {
     401: {"WWW-Authenticate": {"schema": _TEXT, "required": True}},
@@ -36,7 +36,7 @@ _HEADERS = {
 
 
 class Schema(AutoSchema):
-    """Adds what follows from the views: dry runs, columns that may be null, and the problems of each operation."""
+    """Adds facts from the views: dry runs, nullable columns, and the problems of each operation."""
 
     def get_override_parameters(self) -> list[Any]:
         found = list(super().get_override_parameters())
@@ -47,8 +47,10 @@ class Schema(AutoSchema):
     def _get_response_bodies(self, direction: str = "response") -> dict[str, Any]:
         bodies: dict[str, Any]
         answered = self.get_response_serializers()
-        if self.method == "DELETE" and is_serializer(answered):  # the generator takes it for an empty 204
-            bodies = {"200": self._get_response_for_code(answered, "200", direction=direction)}  # type: ignore[no-untyped-call]
+        if self.method == "DELETE" and is_serializer(
+            answered
+        ):  # by default, the generator would write an empty 204
+            bodies = {"200": self._get_response_for_code(answered, "200", direction=direction)}
         else:
             bodies = super()._get_response_bodies(direction)  # type: ignore[arg-type]
         for status in self._problem_statuses():
@@ -64,7 +66,7 @@ class Schema(AutoSchema):
         return found
 
     def _problem(self, status: int) -> dict[str, Any]:
-        """A reference to the response that all operations share."""
+        """Return a reference to the response of this status, which all operations share."""
         schema = self.resolve_serializer(ProblemSerializer(), "response").ref
         shared = ResolvedComponent(  # type: ignore[no-untyped-call]
             name=f"Problem{status}",
@@ -80,7 +82,7 @@ class Schema(AutoSchema):
         return shared.ref
 
     def _map_serializer_field(self, field: Any, direction: str, bypass_extensions: bool = False) -> Any:
-        """What is read of a column may be whatever the column may hold, also where the field does not say so."""
+        """Allow null and blank in a read-only field if its column allows them."""
         column = _column_of(field) if field.read_only else None
         if column is not None:
             field.allow_null = field.allow_null or column.null
@@ -88,12 +90,14 @@ class Schema(AutoSchema):
                 field.allow_blank = field.allow_blank or column.blank
         found = super()._map_serializer_field(field, direction, bypass_extensions)  # type: ignore[no-untyped-call]
         if getattr(field, "allow_blank", False) and "format" in found:
-            found = {name: value for name, value in found.items() if name != "format"}  # "" is not an address
+            found = {
+                name: value for name, value in found.items() if name != "format"
+            }  # "" does not match the format
         return found
 
 
-def _column_of(field: serializers.Field[Any]) -> Any:  # type: ignore[type-arg]
-    """The model's field that a serializer's field begins at; None for what is not read of a column."""
+def _column_of(field: serializers.Field) -> Any:
+    """Return the model field behind a serializer's field, or None if there is none."""
     model = getattr(getattr(field.parent, "Meta", None), "model", None)
     if model is None or not isinstance(field.source, str):
         return None

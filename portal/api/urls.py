@@ -1,4 +1,4 @@
-"""`/api/v1/`: each app brings its own routes."""
+"""URLs below `/api/v1/`. Each app defines its own."""
 
 from __future__ import annotations
 

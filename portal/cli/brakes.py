@@ -31,9 +31,9 @@ def brake_list(ctx: typer.Context, cell: CellOption = None) -> None:
 
     `lost` holds back placing the tasks of lost machines elsewhere. `stops` holds back automatic stops of tasks.
     """
-    ours = context.of(ctx)
-    rows = ours.client.get(_path(ours, cell))
-    if ours.json:
+    session = context.of(ctx)
+    rows = session.client.get(_path(session, cell))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("BRAKE", "STATE", "TASKS HELD", "SINCE", "BY", "DETAIL"),
@@ -71,9 +71,9 @@ def brake_keep(
 @quarantine.command("list")
 def quarantine_list(ctx: typer.Context, cell: CellOption = None) -> None:
     """List tasks that run on machines but are unknown to the cell's history."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(f"/api/v1/cells/{part(ours.cell(cell))}/quarantine/"))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(f"/api/v1/cells/{part(session.cell(cell))}/quarantine/"))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("MACHINE", "TASK", "KEY", "SINCE", "DECIDED"),
@@ -118,18 +118,18 @@ def quarantine_keep(
     _release(ctx, cell, hostname, keys, "keep", reason, dry_run=dry_run)
 
 
-def _path(ours: Context, cell: str | None) -> str:
-    return f"/api/v1/cells/{part(ours.cell(cell))}/brakes/"
+def _path(session: Context, cell: str | None) -> str:
+    return f"/api/v1/cells/{part(session.cell(cell))}/brakes/"
 
 
 def _decide(
     ctx: typer.Context, cell: str | None, kind: str, verb: str, body: dict[str, Any], *, dry_run: bool
 ) -> None:
-    ours = context.of(ctx)
-    path = f"{_path(ours, cell)}{part(kind)}:{verb}"
-    answer = ours.client.post(path, body, **({"dry_run": "1"} if dry_run else {}))
+    session = context.of(ctx)
+    path = f"{_path(session, cell)}{part(kind)}:{verb}"
+    answer = session.client.post(path, body, **({"dry_run": "1"} if dry_run else {}))
     would = "would be" if dry_run else "is"
-    return output.as_json(answer) if ours.json else output.say(f"Brake {kind} {would} {answer['state']}.")
+    return output.as_json(answer) if session.json else output.say(f"Brake {kind} {would} {answer['state']}.")
 
 
 def _release(
@@ -142,11 +142,11 @@ def _release(
     *,
     dry_run: bool,
 ) -> None:
-    ours = context.of(ctx)
+    session = context.of(ctx)
     body = {"action": action, "reason": reason, **({"keys": keys} if keys else {})}
-    path = machine_path(ours, cell, hostname).removesuffix("/")
-    answer = ours.client.post(f"{path}:quarantine", body, **({"dry_run": "1"} if dry_run else {}))
-    if ours.json:
+    path = machine_path(session, cell, hostname).removesuffix("/")
+    answer = session.client.post(f"{path}:quarantine", body, **({"dry_run": "1"} if dry_run else {}))
+    if session.json:
         return output.as_json(answer)
     number = sum(task["release"] == action for task in answer["quarantined"])
     would = "would be" if dry_run else "is" if number == 1 else "are"

@@ -28,9 +28,9 @@ Number = Annotated[int, typer.Argument(metavar="REQUEST", help="Number shown by 
 @capability.command("list")
 def capability_list(ctx: typer.Context) -> None:
     """List your capabilities and those of the members of your tenants. SREs see all of them."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(_CAPABILITIES))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(_CAPABILITIES))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("NUMBER", "USER", "KIND", "CELL", "BY", "ENDS", "REASON"),
@@ -48,9 +48,9 @@ def capability_list(ctx: typer.Context) -> None:
 @capability.command("requests")
 def capability_requests(ctx: typer.Context) -> None:
     """List the requests for capabilities and their answers."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(_REQUESTS))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(_REQUESTS))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("NUMBER", "TENANT", "USER", "KIND", "CELL", "STATE", "ASKED", "REASON", "ANSWER"),
@@ -83,13 +83,13 @@ def capability_ask(
 
     Example: borgctl tenant capability ask shell --cell cc --reason "look at what hangs"
     """
-    ours = context.of(ctx)
-    owner = whose(ours, tenant)
+    session = context.of(ctx)
+    owner = whose(session, tenant)
     body = {"tenant": owner, "kind": kind.value, "cell": cell, "reason": reason}
     body |= {"user": user} if user else {}
-    body |= _until(ours, until, owner, "until")
-    answer = ours.client.post(_REQUESTS, body, **dry(dry_run))
-    if ours.json:
+    body |= _until(session, until, owner, "until")
+    answer = session.client.post(_REQUESTS, body, **dry(dry_run))
+    if session.json:
         return output.as_json(answer)
     if dry_run:
         return output.say("Dry run: no request was sent.")
@@ -114,10 +114,10 @@ def capability_answer(
     """Grant or reject a request for a capability. For SREs."""
     if grant is None:
         raise bad_usage("no decision is given: use --grant or --refuse", grant="give it, or --refuse")
-    ours = context.of(ctx)
-    body: dict[str, Any] = {"granted": grant, "answer": answer, **_until(ours, until, None, "until")}
-    done = ours.client.put(f"{_REQUESTS}{part(number)}/", body, **dry(dry_run))
-    if ours.json:
+    session = context.of(ctx)
+    body: dict[str, Any] = {"granted": grant, "answer": answer, **_until(session, until, None, "until")}
+    done = session.client.put(f"{_REQUESTS}{part(number)}/", body, **dry(dry_run))
+    if session.json:
         return output.as_json(done)
     return output.say(f"Request {number} of {done['user']} {would(dry_run)} {done['state']}.")
 
@@ -133,12 +133,12 @@ def capability_grant(
     dry_run: DryRun = False,
 ) -> None:
     """Grant a capability without a request, or change its end. For SREs."""
-    ours = context.of(ctx)
+    session = context.of(ctx)
     body = {"user": user, "kind": kind.value, "cell": cell, "reason": reason}
-    answer = ours.client.post(
-        _CAPABILITIES, {**body, **_until(ours, until, None, "expires_at")}, **dry(dry_run)
+    answer = session.client.post(
+        _CAPABILITIES, {**body, **_until(session, until, None, "expires_at")}, **dry(dry_run)
     )
-    if ours.json:
+    if session.json:
         return output.as_json(answer)
     has = "would have" if dry_run else "has"
     return output.say(f"{user} {has} {kind} until {output.when(answer['expires_at'])}.")
@@ -151,16 +151,16 @@ def capability_revoke(
     dry_run: DryRun = False,
 ) -> None:
     """Revoke a capability at once. For SREs."""
-    ours = context.of(ctx)
-    ours.client.delete(f"{_CAPABILITIES}{part(number)}/", **dry(dry_run))
-    if ours.json:
+    session = context.of(ctx)
+    session.client.delete(f"{_CAPABILITIES}{part(number)}/", **dry(dry_run))
+    if session.json:
         return output.as_json({"removed": not dry_run})
     return output.say(f"Capability {number} {would(dry_run)} revoked.")
 
 
-def _until(ours: Context, given: str | None, tenant: str | None, field: str) -> dict[str, str]:
+def _until(session: Context, given: str | None, tenant: str | None, field: str) -> dict[str, str]:
     """Return the end, if given, as a request field. Days are in the tenant's time zone, or in UTC for SREs."""
     if given is None:
         return {}
-    home = time_zone_of(ours, tenant) if tenant else "UTC"
+    home = time_zone_of(session, tenant) if tenant else "UTC"
     return {field: periods.end("until", given, time_zone=home).isoformat()}

@@ -22,9 +22,9 @@ Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of t
 @app.command()
 def cells(ctx: typer.Context) -> None:
     """List all cells."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages("/api/v1/cells/"))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages("/api/v1/cells/"))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("CELL", "CLUSTER", "SITE", "REVISION"),
@@ -42,9 +42,9 @@ def machines(
     cell: CellOption = None,
 ) -> None:
     """List the machines of a cell."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(f"/api/v1/cells/{part(ours.cell(cell))}/machines/", state=state))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(f"/api/v1/cells/{part(session.cell(cell))}/machines/", state=state))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("MACHINE", "STATE", "TASKS", "ADDRESS", "RACK", "PLATFORM", "CPU", "RAM", "REASON"),
@@ -62,9 +62,9 @@ def machines(
 @machine.command("show")
 def machine_show(ctx: typer.Context, hostname: Hostname, cell: CellOption = None) -> None:
     """Show all details of a machine."""
-    ours = context.of(ctx)
-    answer = ours.client.get(machine_path(ours, cell, hostname))
-    if ours.json:
+    session = context.of(ctx)
+    answer = session.client.get(machine_path(session, cell, hostname))
+    if session.json:
         return output.as_json(answer)
     shown = {
         **answer,
@@ -103,14 +103,14 @@ def machine_grow(
     cell: CellOption = None,
 ) -> None:
     """Raise the capacity that the cell uses of a machine. Its attribute capacity.claimed holds what it reports."""
-    ours = context.of(ctx)
+    session = context.of(ctx)
     capacity = sizes_given(cpu, ram, disk, disk_bandwidth, accelerators)
     if not capacity:
         raise bad_usage("no capacity is given: use --cpu, --ram, --disk …", capacity="not given")
-    path = machine_path(ours, cell, hostname).removesuffix("/")
-    answer = ours.client.post(f"{path}:grow", {"capacity": capacity})
+    path = machine_path(session, cell, hostname).removesuffix("/")
+    answer = session.client.post(f"{path}:grow", {"capacity": capacity})
     shown = output.figures(answer["capacity"])
-    return output.as_json(answer) if ours.json else output.say(f"{hostname} now has the capacity {shown}.")
+    return output.as_json(answer) if session.json else output.say(f"{hostname} now has the capacity {shown}.")
 
 
 @machine.command("rotate")
@@ -146,20 +146,20 @@ def machine_join_token(
     cell: CellOption = None,
 ) -> None:
     """Issue a token with which machines join the cell. It is shown only once."""
-    ours = context.of(ctx)
-    path = f"/api/v1/cells/{part(ours.cell(cell))}/join-tokens/"
-    answer = ours.client.post(path, {"uses": uses, "ttl_s": ttl})
-    return output.as_json(answer) if ours.json else output.say(answer["token"])
+    session = context.of(ctx)
+    path = f"/api/v1/cells/{part(session.cell(cell))}/join-tokens/"
+    answer = session.client.post(path, {"uses": uses, "ttl_s": ttl})
+    return output.as_json(answer) if session.json else output.say(answer["token"])
 
 
-def machine_path(ours: Context, cell: str | None, hostname: str) -> str:
+def machine_path(session: Context, cell: str | None, hostname: str) -> str:
     """Return the path of a machine in the API. Raises `CommandFailed` if the host name is not possible."""
     if hostname in ("", ".", "..") or "/" in hostname:  # would lead to another path of the API
         raise bad_usage(
             f"{hostname!r} is not a host name; `borgctl machines` lists the machines",
             machine="not a host name",
         )
-    return f"/api/v1/cells/{part(ours.cell(cell))}/machines/{part(hostname)}/"
+    return f"/api/v1/cells/{part(session.cell(cell))}/machines/{part(hostname)}/"
 
 
 def _do(
@@ -173,11 +173,11 @@ def _do(
     dry_run: bool,
 ) -> None:
     """Post an action and print `message`, with {host}, {would} and {state} filled in."""
-    ours = context.of(ctx)
-    path = machine_path(ours, cell, hostname).removesuffix("/")
-    answer: dict[str, Any] = ours.client.post(
+    session = context.of(ctx)
+    path = machine_path(session, cell, hostname).removesuffix("/")
+    answer: dict[str, Any] = session.client.post(
         f"{path}:{verb}", {"reason": reason}, **({"dry_run": "1"} if dry_run else {})
     )
     would = "would be" if dry_run else "is"
     text = message.format(host=hostname, would=would, state=answer["state"])
-    return output.as_json(answer) if ours.json else output.say(text)
+    return output.as_json(answer) if session.json else output.say(text)

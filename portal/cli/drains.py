@@ -54,7 +54,7 @@ def machine_drain(
     With --wait, exit status 1 if the deadline has passed while disruption budgets still hold tasks, or if a machine
     goes down before it reports that all tasks have stopped.
     """
-    ours = context.of(ctx)
+    session = context.of(ctx)
     names = hostnames or []
     if sum(map(bool, (names, rack, power_domain))) != 1:
         raise bad_usage(
@@ -69,17 +69,17 @@ def machine_drain(
     }
     query = {"dry_run": "1"} if dry_run else {}
     if len(names) == 1:
-        path = machine_path(ours, cell, names[0]).removesuffix("/")
-        answer = ours.client.post(f"{path}:drain", body, **query)
+        path = machine_path(session, cell, names[0]).removesuffix("/")
+        answer = session.client.post(f"{path}:drain", body, **query)
         states = [(names[0], answer["state"])]
     else:
         chosen = {"machines": names} if names else {"rack": rack} if rack else {"power_domain": power_domain}
-        path = f"/api/v1/cells/{part(ours.cell(cell))}/machines:drain"
-        answer = ours.client.post(path, {**body, **chosen}, **query)
+        path = f"/api/v1/cells/{part(session.cell(cell))}/machines:drain"
+        answer = session.client.post(path, {**body, **chosen}, **query)
         states = [(row["machine"], row["state"]) for row in answer]
     if wait and not dry_run:
-        return _wait(ours, cell, {name for name, _ in states})
-    if ours.json:
+        return _wait(session, cell, {name for name, _ in states})
+    if session.json:
         return output.as_json(answer)
     for name, state in states:
         output.say(f"{name} {'would be' if dry_run else 'is'} {state}.")
@@ -89,9 +89,9 @@ def machine_drain(
 @app.command()
 def drains(ctx: typer.Context, cell: CellOption = None) -> None:
     """List the draining machines, the tasks left on them, and the disruption budgets they wait for."""
-    ours = context.of(ctx)
-    rows = _progress(ours, cell)
-    if ours.json:
+    session = context.of(ctx)
+    rows = _progress(session, cell)
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("MACHINE", "STATE", "LEFT", "OF", "MOVING", "STOPPING", "WAITING FOR", "DEADLINE", "BY", "REASON"),
@@ -106,27 +106,27 @@ def drains(ctx: typer.Context, cell: CellOption = None) -> None:
     )  # fmt: skip
 
 
-def _progress(ours: Context, cell: str | None) -> list[dict[str, Any]]:
-    return list(ours.client.pages(f"/api/v1/cells/{part(ours.cell(cell))}/drains/"))
+def _progress(session: Context, cell: str | None) -> list[dict[str, Any]]:
+    return list(session.client.pages(f"/api/v1/cells/{part(session.cell(cell))}/drains/"))
 
 
-def _wait(ours: Context, cell: str | None, wanted: set[str]) -> None:
+def _wait(session: Context, cell: str | None, wanted: set[str]) -> None:
     """Print changes until no task is left. Raises `CommandFailed` once only disruption budgets hold tasks past the
     last deadline, or the remaining machines are down."""
     last = ""
     while True:
-        rows = [row for row in _progress(ours, cell) if row["machine"] in wanted]
+        rows = [row for row in _progress(session, cell) if row["machine"] in wanted]
         left = [row for row in rows if not row["done"]]
         summary = _format_progress(rows, left)
         if not left:
-            return output.as_json(rows) if ours.json else output.say(summary)
+            return output.as_json(rows) if session.json else output.say(summary)
         if all(_stuck(row) for row in left):
             raise CommandFailed("deadline", f"the deadline has passed: {summary}", document={"drains": rows})
         if all(_stuck(row) or _unreachable(row) for row in left):
             down = format_machines([row for row in left if _unreachable(row)])
             why = f"{down}: down, so it is unknown whether its last tasks have stopped: {summary}"
             raise CommandFailed("machine-down", why, document={"drains": rows})
-        if summary != last and not ours.json:
+        if summary != last and not session.json:
             output.say(summary)
         last = summary
         time.sleep(_LOOK_EVERY_S)

@@ -32,13 +32,13 @@ def invite(
 
     Example: borgctl tenant invite kim@example.com --role operator
     """
-    ours = context.of(ctx)
-    owner = whose(ours, tenant)
+    session = context.of(ctx)
+    owner = whose(session, tenant)
     body = {"email": email, "role": role.value}
     if until is not None:
-        body["expires_at"] = periods.end("until", until, time_zone=time_zone_of(ours, owner)).isoformat()
-    answer = ours.client.post(f"{path_of(owner)}invitations/", body, **dry(dry_run))
-    if ours.json:
+        body["expires_at"] = periods.end("until", until, time_zone=time_zone_of(session, owner)).isoformat()
+    answer = session.client.post(f"{path_of(owner)}invitations/", body, **dry(dry_run))
+    if session.json:
         return output.as_json(answer)
     if dry_run:
         return output.say("Dry run: no invitation was sent.")
@@ -52,9 +52,9 @@ def invite(
 @app.command()
 def invitations(ctx: typer.Context, tenant: TenantOption = None) -> None:
     """List the invitations to a tenant and their states."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(f"{path_of(whose(ours, tenant))}invitations/"))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(f"{path_of(whose(session, tenant))}invitations/"))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("KEY", "E-MAIL", "ROLE", "STATE", "BY", "SENT", "ENDS"),
@@ -82,9 +82,9 @@ def withdraw(
             f"{key!r} is not a key of an invitation; `borgctl tenant invitations` lists the keys",
             key="not a key",
         )
-    ours = context.of(ctx)
-    path = f"{path_of(whose(ours, tenant))}invitations/{part(key)}/"
-    answer = ours.client.delete(path, **dry(dry_run))
-    if ours.json:
+    session = context.of(ctx)
+    path = f"{path_of(whose(session, tenant))}invitations/{part(key)}/"
+    answer = session.client.delete(path, **dry(dry_run))
+    if session.json:
         return output.as_json(answer)
-    return output.say(f"The invitation of {answer['email']} {would(dry_run)} withdrawn.")
+    return output.say(f"The invitation for {answer['email']} {would(dry_run)} withdrawn.")

@@ -19,11 +19,11 @@ File = Annotated[str, typer.Argument(help="Job file (.jsonnet, .yaml or .json), 
 @app.command()
 def submit(ctx: typer.Context, file: File, dry_run: DryRun = False) -> None:
     """Submit a job. Submitting the same file again changes nothing."""
-    ours = context.of(ctx)
+    session = context.of(ctx)
     spec = jobfile.read(file)
-    job = _target(ours, spec)
-    answer = ours.client.submit(f"/api/v1/cells/{part(job.cell)}/jobs/", _body(spec, job), **_dry(dry_run))
-    if ours.json:
+    job = _target(session, spec)
+    answer = session.client.submit(f"/api/v1/cells/{part(job.cell)}/jobs/", _body(spec, job), **_dry(dry_run))
+    if session.json:
         return output.as_json(answer)
     if answer["outcome"] == "unchanged":
         return output.say(f"{job} already runs with this spec; nothing changes.")
@@ -34,31 +34,31 @@ def submit(ctx: typer.Context, file: File, dry_run: DryRun = False) -> None:
 @app.command()
 def plan(ctx: typer.Context, file: File) -> None:
     """Show what submitting or updating with FILE would do, and change nothing. Exit status 1 if rejected."""
-    ours = context.of(ctx)
+    session = context.of(ctx)
     spec = jobfile.read(file)
-    job = _target(ours, spec)
-    answer = ours.client.post(f"{job.path}plan/", _body(spec, job))
+    job = _target(session, spec)
+    answer = session.client.post(f"{job.path}plan/", _body(spec, job))
     if problem := answer["problem"]:
         detail = f"{job} would be rejected: {problem['detail']}"
         # `--json` prints the whole plan, which contains the problem.
         raise CommandFailed(problem["code"], detail, fields=problem["fields"], document=answer)
-    _show_change(ours, answer)
+    _show_change(session, answer)
 
 
 @app.command()
 def update(ctx: typer.Context, file: File, dry_run: DryRun = False) -> None:
     """Update the job to the spec in FILE, a few tasks at a time."""
-    ours = context.of(ctx)
+    session = context.of(ctx)
     spec = jobfile.read(file)
-    job = _target(ours, spec)
-    _show_change(ours, ours.client.post(f"{job.path}update/", _body(spec, job), **_dry(dry_run)))
+    job = _target(session, spec)
+    _show_change(session, session.client.post(f"{job.path}update/", _body(spec, job), **_dry(dry_run)))
 
 
 @app.command()
 def undo(ctx: typer.Context, job: JobArgument, dry_run: DryRun = False) -> None:
     """Roll the job back to the spec it had before its last update."""
-    ours = context.of(ctx)
-    _show_change(ours, ours.client.post(f"{ours.job(job).path}undo/", **_dry(dry_run)))
+    session = context.of(ctx)
+    _show_change(session, session.client.post(f"{session.job(job).path}undo/", **_dry(dry_run)))
 
 
 @app.command()
@@ -74,11 +74,11 @@ def kill(
     dry_run: DryRun = False,
 ) -> None:
     """Stop a job, or some of its tasks, after the notice set in its job file."""
-    ours = context.of(ctx)
-    named = ours.job(job)
+    session = context.of(ctx)
+    named = session.job(job)
     body = {"reason": reason, "confirm": confirm, **({"indexes": task} if task else {})}
-    answer = ours.client.post(f"{named.path}kill/", body, **_dry(dry_run))
-    if ours.json:
+    answer = session.client.post(f"{named.path}kill/", body, **_dry(dry_run))
+    if session.json:
         return output.as_json(answer)
     killed = output.number(answer["killed"], "task")
     return output.say(f"{named}: {killed} {'would be killed' if dry_run else 'killed'}.")
@@ -99,13 +99,13 @@ def status(
     cell: CellOption = None,
 ) -> None:
     """List the jobs that you can see, or show one job in full."""
-    ours = context.of(ctx)
+    session = context.of(ctx)
     if job is not None:
-        answer = ours.client.get(ours.job(job).path)
-        return output.as_json(answer) if ours.json else _show(answer)
-    path = f"/api/v1/cells/{part(ours.cell(cell))}/jobs/"
-    rows = list(ours.client.pages(path, state=state, tenant=tenant, label=label or None))
-    if ours.json:
+        answer = session.client.get(session.job(job).path)
+        return output.as_json(answer) if session.json else _show(answer)
+    path = f"/api/v1/cells/{part(session.cell(cell))}/jobs/"
+    rows = list(session.client.pages(path, state=state, tenant=tenant, label=label or None))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("JOB", "HEALTH", "RUNNING", "PENDING", "DEAD", "PRIORITY", "BAND", "SUBMITTED"),
@@ -137,10 +137,14 @@ def _health(answer: dict[str, Any]) -> str:
     return str(answer.get("health", answer["state"]))
 
 
-def _target(ours: Context, spec: dict[str, Any]) -> JobReference:
+def _target(session: Context, spec: dict[str, Any]) -> JobReference:
     """Return the job that a file describes; the profile supplies missing fields. Raises `CommandFailed`."""
     found: dict[str, str] = {}
-    for field, otherwise in (("name", ""), ("tenant", ours.profile.tenant), ("cell", ours.profile.cell)):
+    for field, otherwise in (
+        ("name", ""),
+        ("tenant", session.profile.tenant),
+        ("cell", session.profile.cell),
+    ):
         value = spec.get(field) or otherwise
         if not isinstance(value, str) or not value:
             what = "is missing; add it" if not value else f"{value!r} is not a string; put it in quotes"
@@ -160,8 +164,8 @@ def _dry(dry_run: bool) -> dict[str, str]:
     return {"dry_run": "1"} if dry_run else {}
 
 
-def _show_change(ours: Context, answer: dict[str, Any]) -> None:
-    if ours.json:
+def _show_change(session: Context, answer: dict[str, Any]) -> None:
+    if session.json:
         return output.as_json(answer)
     output.say(f"{'Dry run: ' if answer['dry_run'] else ''}{answer['sentence']}")
     words = {

@@ -26,9 +26,9 @@ Month = Annotated[
 @app.command()
 def balance(ctx: typer.Context) -> None:
     """Show the credits of each of your tenants: available, held for orders, owed, and spent this month."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(f"{_QUOTA}balances/"))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(f"{_QUOTA}balances/"))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("TENANT", "AVAILABLE", "HELD", "OWED", "SPENDABLE", "MONTH", "SPENT", "OF", "PERCENT"),
@@ -82,8 +82,8 @@ def budget(
       borgctl quota budget --monthly 5000 --alert 80 --alert 100 --action stop-buying
       borgctl quota budget --tenant org --hand-down 2000 --to team --text "first quarter"
     """
-    ours = context.of(ctx)
-    owner = whose(ours, tenant)
+    session = context.of(ctx)
+    owner = whose(session, tenant)
     path = f"{_QUOTA}budgets/{part(owner)}/"
     dry = {"dry_run": "1"} if dry_run else {}
     watched = _watched(monthly, alert, action, overdraft)
@@ -96,17 +96,17 @@ def budget(
         raise bad_usage("--hand-down and --to are needed together: give both", to="one without the other")
     if grant is not None:
         body = {"amount": credits_given("grant", grant), "text": text}
-        answer = ours.client.post(f"{path}grants/", body, **dry)
+        answer = session.client.post(f"{path}grants/", body, **dry)
     elif hand_down is not None:
         body = {"to": to, "amount": credits_given("hand-down", hand_down), "text": text}
-        answer = ours.client.post(f"{path}hand-down/", body, **dry)
+        answer = session.client.post(f"{path}hand-down/", body, **dry)
     elif watched:
-        now = ours.client.get(path)
+        now = session.client.get(path)
         kept = {name: now[name] for name in ("monthly", "alerts", "action")}
-        answer = ours.client.put(path, {**kept, **watched}, **dry)
+        answer = session.client.put(path, {**kept, **watched}, **dry)
     else:
-        answer = ours.client.get(path)
-    if ours.json:
+        answer = session.client.get(path)
+    if session.json:
         return output.as_json(answer)
     return _show_budget(answer)
 
@@ -122,11 +122,11 @@ def ledger(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of postings.")] = 50,
 ) -> None:
     """List the postings of the ledger, newest first, with the accounts that each credit came from and went to."""
-    ours = context.of(ctx)
+    session = context.of(ctx)
     query = {"tenant": tenant, "kind": kind, "order": order}
     asked = {name: value for name, value in query.items() if value is not None}
-    rows = list(ours.client.pages(f"{_QUOTA}ledger/", at_most=limit, **asked))
-    if ours.json:
+    rows = list(session.client.pages(f"{_QUOTA}ledger/", at_most=limit, **asked))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("POSTING", "TIME", "KIND", "TENANT", "ORDER", "ENTRIES", "TEXT"),
@@ -144,9 +144,9 @@ def ledger(
 @app.command()
 def invoices(ctx: typer.Context, tenant: TenantOption = None) -> None:
     """List the invoices of past months, newest first."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(f"{_QUOTA}invoices/", **({"tenant": tenant} if tenant else {})))  # type: ignore[arg-type]
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(f"{_QUOTA}invoices/", **({"tenant": tenant} if tenant else {})))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("INVOICE", "TENANT", "MONTH", "CHARGED", "REFUNDED", "TOTAL", "ISSUED"),
@@ -179,24 +179,24 @@ def invoice(
 
     Example: borgctl quota invoice 2027-000017 --pdf january.pdf
     """
-    ours = context.of(ctx)
+    session = context.of(ctx)
     if number is None:
         if pdf is not None or csv:
             raise bad_usage(
                 "no invoice number is given: `borgctl quota invoices` lists them", number="not given"
             )
         query = {"month": periods.month(month)} if month is not None else {}
-        answer = ours.client.get(f"{_QUOTA}invoices/drafts/{part(whose(ours, tenant))}/", **query)
+        answer = session.client.get(f"{_QUOTA}invoices/drafts/{part(whose(session, tenant))}/", **query)
     elif month is not None:
         raise bad_usage("give either a number or --month, not both", month="given together with a number")
     else:
         path = f"{_QUOTA}invoices/{part(number)}"
         if pdf is not None:
-            return _write(pdf, ours.client.download(f"{path}.pdf"))
+            return _write(pdf, session.client.download(f"{path}.pdf"))
         if csv:
-            return output.write(ours.client.download(f"{path}.csv").decode())
-        answer = ours.client.get(f"{path}/")
-    if ours.json:
+            return output.write(session.client.download(f"{path}.csv").decode())
+        answer = session.client.get(f"{path}/")
+    if session.json:
         return output.as_json(answer)
     name = f"Invoice {answer['number']}" if answer["number"] != "draft" else "Not issued yet: the invoice"
     output.say(f"{name} of {answer['tenant']} for {answer['month']} ({answer['time_zone']})")
@@ -221,14 +221,14 @@ def costs(
 
     Example: borgctl quota costs --by label --label team --month 2027-01
     """
-    ours = context.of(ctx)
-    query: dict[str, Any] = {"by": by, "tenant": tenant or ours.profile.tenant or None, "label": label}
+    session = context.of(ctx)
+    query: dict[str, Any] = {"by": by, "tenant": tenant or session.profile.tenant or None, "label": label}
     query["month"] = periods.month(month) if month is not None else None
     asked = {name: value for name, value in query.items() if value is not None}
     if csv:
-        return output.write(ours.client.download(f"{_QUOTA}costs.csv", **asked).decode())
-    rows = ours.client.get(f"{_QUOTA}costs/", **asked)
-    if ours.json:
+        return output.write(session.client.download(f"{_QUOTA}costs.csv", **asked).decode())
+    rows = session.client.get(f"{_QUOTA}costs/", **asked)
+    if session.json:
         return output.as_json(rows)
     return output.table(
         (by.upper(), "QUOTA", "UNUSED", "USAGE", "TOTAL"),

@@ -31,8 +31,8 @@ def resolve(
     ] = False,
 ) -> int | None:
     """Show the addresses, ports, health, weight and load behind a name."""
-    ours = context.of(ctx)
-    path = _path(ours, name)
+    session = context.of(ctx)
+    path = _path(session, name)
     if watch:
         from portal.cli import watching  # takes 50 ms, so other commands do not import it
 
@@ -40,9 +40,9 @@ def resolve(
             raise bad_usage(
                 f"{name!r} is a machine; --watch works only for jobs, tasks and services", watch="a machine"
             )
-        return watching.run(ours, path)
-    answer = ours.client.get(path)
-    if ours.json:
+        return watching.run(session, path)
+    answer = session.client.get(path)
+    if session.json:
         output.as_json(answer)
     elif "endpoints" not in answer and "index" not in answer:
         _machine(answer)
@@ -76,7 +76,7 @@ def _machine(answer: dict[str, Any]) -> None:
     )
 
 
-def _path(ours: Context, name: str) -> str:
+def _path(session: Context, name: str) -> str:
     """Return the path of a name below the portal's address. Raises `CommandFailed`.
 
     `/bns/…` is a complete name. For other names the profile supplies the rest, and `service` or `machine` before the
@@ -86,7 +86,7 @@ def _path(ours: Context, name: str) -> str:
     segments = name.removeprefix("/bns/").strip("/").split("/")
     kind = segments[-2] if len(segments) > 1 else ""
     if kind == "machine" and len(segments) <= 3 and (len(segments) == 3 or not whole):
-        cell = ours.cell(segments[0] if len(segments) == 3 else None)
+        cell = session.cell(segments[0] if len(segments) == 3 else None)
         if not _HOST.fullmatch(segments[-1]):
             raise bad_usage(
                 f"{segments[-1]!r} is not a host name; `borgctl machines` lists the machines",
@@ -94,20 +94,20 @@ def _path(ours: Context, name: str) -> str:
             )
         return f"/bns/{part(cell)}/machine/{part(segments[-1])}/"
     if kind == "service" and (len(segments) == 4 or (len(segments) <= 3 and not whole)):
-        return _service(ours, segments)
+        return _service(session, segments)
     job_name, index = context.split_index("/".join(segments))
     if whole and job_name.count("/") < 2:
         raise bad_usage(
             f"{name!r} is not complete: write /bns/cell/tenant/job, or omit /bns/", job="not complete"
         )
-    job = ours.job(job_name)
+    job = session.job(job_name)
     path = f"/bns/{part(job.cell)}/{part(job.tenant)}/{part(job.name)}/"
     return f"{path}{index}/" if index is not None else path
 
 
-def _service(ours: Context, segments: list[str]) -> str:
-    cell = ours.cell(segments[0] if len(segments) == 4 else None)
-    tenant = segments[-3] if len(segments) >= 3 else ours.profile.tenant
+def _service(session: Context, segments: list[str]) -> str:
+    cell = session.cell(segments[0] if len(segments) == 4 else None)
+    tenant = segments[-3] if len(segments) >= 3 else session.profile.tenant
     if not tenant:
         raise CommandFailed(
             "no-tenant",

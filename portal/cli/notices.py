@@ -42,15 +42,15 @@ def notices_list(
 
     Example: borgctl notices list --unread --read
     """
-    ours = context.of(ctx)
+    session = context.of(ctx)
     query = {"kind": kind, "level": level, "tenant": tenant, "unread": "1" if unread else None}
     asked = {name: value for name, value in query.items() if value is not None}
-    rows = list(ours.client.pages(_NOTICES, at_most=limit, **asked))
+    rows = list(session.client.pages(_NOTICES, at_most=limit, **asked))
     if read and rows:
-        ours.client.post(
+        session.client.post(
             f"{_NOTICES}read/", {"up_to": rows[0]["id"], **({"tenant": tenant} if tenant else {})}
         )
-    if ours.json:
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("NOTICE", "TIME", "TENANT", "LEVEL", "KIND", "NEW", "SUBJECT"),
@@ -68,9 +68,9 @@ def notices_list(
 @notices.command()
 def kinds(ctx: typer.Context) -> None:
     """List the kinds of notifications."""
-    ours = context.of(ctx)
-    rows = ours.client.get(f"{_NOTICES}kinds/")
-    if ours.json:
+    session = context.of(ctx)
+    rows = session.client.get(f"{_NOTICES}kinds/")
+    if session.json:
         return output.as_json(rows)
     return output.table(("KIND", "ABOUT"), [(row["name"], row["about"]) for row in rows], empty="None.")
 
@@ -78,9 +78,9 @@ def kinds(ctx: typer.Context) -> None:
 @notices.command()
 def channels(ctx: typer.Context) -> None:
     """List the channels that deliver notifications, and their state."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(_CHANNELS))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(_CHANNELS))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("CHANNEL", "TENANT", "KIND", "TO", "ABOUT", "MIN LEVEL", "STATE", "ERROR"),
@@ -122,13 +122,13 @@ def add(
       borgctl notices add team@example.com --kind order --kind budget
       borgctl notices add https://hooks.example.com/borg --level warning
     """
-    ours = context.of(ctx)
+    session = context.of(ctx)
     body: dict[str, Any] = {
-        "tenant": None if sre else whose(ours, tenant), "kind": "webhook" if "://" in target else "email",
+        "tenant": None if sre else whose(session, tenant), "kind": "webhook" if "://" in target else "email",
         "target": target, "kinds": kind or [], "level": level,
     }  # fmt: skip
-    answer = ours.client.post(_CHANNELS, body, **({"dry_run": "1"} if dry_run else {}))
-    if ours.json:
+    answer = session.client.post(_CHANNELS, body, **({"dry_run": "1"} if dry_run else {}))
+    if session.json:
         return output.as_json(answer)
     if dry_run:
         return output.say("Dry run: no channel was added.")
@@ -138,9 +138,9 @@ def add(
 @notices.command()
 def test(ctx: typer.Context, channel: Channel) -> None:
     """Send a test notification through a channel. This also ends a pause. `deliveries` shows the result."""
-    ours = context.of(ctx)
-    answer = ours.client.post(f"{_CHANNELS}{part(channel)}/test/")
-    return output.as_json(answer) if ours.json else output.say("A test notification is on its way.")
+    session = context.of(ctx)
+    answer = session.client.post(f"{_CHANNELS}{part(channel)}/test/")
+    return output.as_json(answer) if session.json else output.say("A test notification is on its way.")
 
 
 @notices.command()
@@ -150,9 +150,9 @@ def deliveries(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of deliveries.")] = 20,
 ) -> None:
     """List the deliveries of a channel, newest first."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(f"{_CHANNELS}{part(channel)}/deliveries/", at_most=limit))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(f"{_CHANNELS}{part(channel)}/deliveries/", at_most=limit))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("NOTICE", "KIND", "STATE", "ATTEMPTS", "SENT", "NEXT", "ERROR", "SUBJECT"),
@@ -180,11 +180,11 @@ def secret(
     ] = None,
 ) -> None:
     """Show the secrets that sign a webhook now, newest first. For owners."""
-    ours = context.of(ctx)
+    session = context.of(ctx)
     path = f"{_CHANNELS}{part(channel)}/secret/"
     body = {"overlap_hours": overlap_hours} if overlap_hours is not None else {}
-    answer = ours.client.post(path, body) if rotate else ours.client.get(path)
-    if ours.json:
+    answer = session.client.post(path, body) if rotate else session.client.get(path)
+    if session.json:
         return output.as_json(answer)
     for one in answer["secrets"]:
         output.say(one)
@@ -194,9 +194,9 @@ def secret(
 @notices.command()
 def remove(ctx: typer.Context, channel: Channel, dry_run: DryRun = False) -> None:
     """Remove a channel. The inbox keeps all notifications."""
-    ours = context.of(ctx)
-    ours.client.delete(f"{_CHANNELS}{part(channel)}/", **({"dry_run": "1"} if dry_run else {}))
-    if ours.json:
+    session = context.of(ctx)
+    session.client.delete(f"{_CHANNELS}{part(channel)}/", **({"dry_run": "1"} if dry_run else {}))
+    if session.json:
         return output.as_json({"removed": not dry_run})
     return output.say(f"Channel {channel} {'would be' if dry_run else 'is'} removed.")
 

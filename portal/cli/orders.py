@@ -48,9 +48,9 @@ def orders(
     cell: Annotated[str | None, typer.Option("--cell", help="List only orders for this cell.")] = None,
 ) -> None:
     """List the orders of your tenants. --state pending lists those that wait for a decision."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(_ORDERS, state=state, tenant=tenant, cell=cell))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(_ORDERS, state=state, tenant=tenant, cell=cell))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("ORDER", "TENANT", "CELL", "BAND", "STATE", "FROM", "UNTIL", "CREDITS", "AMOUNTS"),
@@ -68,9 +68,9 @@ def orders(
 @app.command()
 def order(ctx: typer.Context, number: Number) -> None:
     """Show one order in full, with the parts of its price."""
-    ours = context.of(ctx)
-    answer = ours.client.get(_path(number))
-    if ours.json:
+    session = context.of(ctx)
+    answer = session.client.get(_path(number))
+    if session.json:
         return output.as_json(answer)
     output.say(
         f"Order {answer['id']} of {answer['tenant']}: {amounts_shown(answer['amounts'])} at {answer['band']} "
@@ -122,15 +122,15 @@ def cancel(
     ctx: typer.Context, number: Number, reason: Reason = "", yes: Yes = False, dry_run: DryRun = False
 ) -> None:
     """Cancel an order. For an active order, the quota ends now and the remaining whole days are refunded."""
-    ours = context.of(ctx)
-    before = ours.client.get(_path(number))
+    session = context.of(ctx)
+    before = session.client.get(_path(number))
     if not (yes or dry_run):
-        would = ours.client.post(_path(number) + "cancel/", {"reason": reason}, dry_run="1")
+        would = session.client.post(_path(number) + "cancel/", {"reason": reason}, dry_run="1")
         ends = "Its quota ends now, and " if before["state"] == "active" else ""
         sure(f"Cancel order {number}? {ends}{_comes_back(before, would)}.")
     dry = {"dry_run": "1"} if dry_run else {}
-    answer = ours.client.post(_path(number) + "cancel/", {"reason": reason}, **dry)
-    if ours.json:
+    answer = session.client.post(_path(number) + "cancel/", {"reason": reason}, **dry)
+    if session.json:
         return output.as_json(answer)
     return output.say(
         f"Order {number} {'would be' if dry_run else 'is'} cancelled: {_comes_back(before, answer)}."
@@ -155,8 +155,8 @@ def change(
 
     Example: borgctl quota change 17 --cpu 400 --until 2027-06-30
     """
-    ours = context.of(ctx)
-    before = ours.client.get(_path(number))
+    session = context.of(ctx)
+    before = session.client.get(_path(number))
     body: dict[str, Any] = {"note": note}
     sizes = sizes_given(cpu, ram, disk, disk_bandwidth, accelerators)
     if sizes:
@@ -165,10 +165,10 @@ def change(
         } | sizes
     if until is not None:
         now = dt.datetime.now(dt.UTC).replace(microsecond=0)
-        home = time_zone_of(ours, before["tenant"])
+        home = time_zone_of(session, before["tenant"])
         body["ends_at"] = periods.period(None, until, None, time_zone=home, now=now).ends.isoformat()
     if not (yes or dry_run):
-        would = ours.client.post(_path(number) + "change/", body, dry_run="1")
+        would = session.client.post(_path(number) + "change/", body, dry_run="1")
         sure(
             f"Instead of order {number}: {amounts_shown(would['amounts'])} until {output.when(would['ends_at'])} for "
             f"{credits_of(would['price'])} credits, minus the unused part of order {number}?"
@@ -221,9 +221,9 @@ def _waits(row: dict[str, Any]) -> bool:
 
 
 def _do(ctx: typer.Context, number: int, verb: str, body: dict[str, Any], *, dry_run: bool) -> None:
-    ours = context.of(ctx)
-    answer = ours.client.post(f"{_path(number)}{verb}/", body, **({"dry_run": "1"} if dry_run else {}))
-    if ours.json:
+    session = context.of(ctx)
+    answer = session.client.post(f"{_path(number)}{verb}/", body, **({"dry_run": "1"} if dry_run else {}))
+    if session.json:
         return output.as_json(answer)
     would = "would be" if dry_run else "is"
     instead = f" instead of order {number}" if answer["id"] != number and not dry_run else ""

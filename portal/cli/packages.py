@@ -65,14 +65,14 @@ def package_upload(
     dry_run: DryRun = False,
 ) -> None:
     """Upload an archive to the cell's package store as name@tag. Uploading it again changes nothing."""
-    ours = context.of(ctx)
-    path = f"{_path(ours, cell, tenant)}{part(name)}/{part(tag)}/"
+    session = context.of(ctx)
+    path = f"{_path(session, cell, tenant)}{part(name)}/{part(tag)}/"
     with tempfile.TemporaryFile() as packed, _opened(what, packed) as file:
         digest, size = _measured(file)
-        answer = ours.client.upload(
+        answer = session.client.upload(
             path, _chunks(file), size, digest=digest, **({"dry_run": "1"} if dry_run else {})
         )
-    if ours.json:
+    if session.json:
         return output.as_json(answer)
     outcomes = {
         "uploaded": "uploaded", "moved": "moved to this version", "unchanged": "unchanged, it exists already",
@@ -93,13 +93,13 @@ def package_tag(
     dry_run: DryRun = False,
 ) -> None:
     """Add or move a tag to a package in the store. Jobs use it from their next update on."""
-    ours = context.of(ctx)
-    base = _path(ours, cell, tenant)
+    session = context.of(ctx)
+    base = _path(session, cell, tenant)
     name, version = _split(reference)
-    found = ours.client.get(f"{base}{part(name)}/{part(version)}/")
+    found = session.client.get(f"{base}{part(name)}/{part(version)}/")
     path = f"{base}{part(name)}/{part(tag)}/"
-    answer = ours.client.put(path, {"digest": found["digest"]}, **({"dry_run": "1"} if dry_run else {}))
-    if ours.json:
+    answer = session.client.put(path, {"digest": found["digest"]}, **({"dry_run": "1"} if dry_run else {}))
+    if session.json:
         return output.as_json(answer)
     would = "would be" if dry_run else "is"
     return output.say(f"{name}@{tag} {would} {found['digest']}.")
@@ -113,10 +113,10 @@ def package_list(
     tenant: TenantOption = None,
 ) -> None:
     """List the packages in a cell's store."""
-    ours = context.of(ctx)
-    path = f"/api/v1/cells/{part(ours.cell(cell))}/packages/"
-    rows = list(ours.client.pages(path, tenant=tenant or ours.profile.tenant or None, name=name))
-    if ours.json:
+    session = context.of(ctx)
+    path = f"/api/v1/cells/{part(session.cell(cell))}/packages/"
+    rows = list(session.client.pages(path, tenant=tenant or session.profile.tenant or None, name=name))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("PACKAGE", "TENANT", "TAGS", "SIZE", "FORMAT", "JOBS", "UPLOADED", "BY", "DIGEST"),
@@ -136,10 +136,10 @@ def package_show(
     ctx: typer.Context, reference: Reference, cell: CellOption = None, tenant: TenantOption = None
 ) -> None:
     """Show all details of a package, and the live jobs that may run it."""
-    ours = context.of(ctx)
+    session = context.of(ctx)
     name, version = _split(reference)
-    answer = ours.client.get(f"{_path(ours, cell, tenant)}{part(name)}/{part(version)}/")
-    if ours.json:
+    answer = session.client.get(f"{_path(session, cell, tenant)}{part(name)}/{part(version)}/")
+    if session.json:
         return output.as_json(answer)
     shown = {
         **answer, "size_bytes": quantity("disk", answer["size_bytes"]), "tags": ", ".join(answer["tags"]),
@@ -160,24 +160,24 @@ def package_delete(
     dry_run: DryRun = False,
 ) -> None:
     """Delete a tag, or with a digest the package and all its tags. A package without tags is deleted too."""
-    ours = context.of(ctx)
+    session = context.of(ctx)
     name, version = _split(reference)
-    path = f"{_path(ours, cell, tenant)}{part(name)}/{part(version)}/"
-    answer = ours.client.delete(path, **({"dry_run": "1"} if dry_run else {}))
-    if ours.json:
+    path = f"{_path(session, cell, tenant)}{part(name)}/{part(version)}/"
+    answer = session.client.delete(path, **({"dry_run": "1"} if dry_run else {}))
+    if session.json:
         return output.as_json(answer)
     would = "would be" if dry_run else "is"
     kept = "" if answer["deleted"] else "; the package stays, because it has other tags"
     return output.say(f"{name}@{version} {would} deleted{kept}.")
 
 
-def _path(ours: Context, cell: str | None, tenant: str | None) -> str:
-    owner = tenant or ours.profile.tenant
+def _path(session: Context, cell: str | None, tenant: str | None) -> str:
+    owner = tenant or session.profile.tenant
     if not owner:
         raise CommandFailed(
             "no-tenant", "no tenant is given: use --tenant, or set `tenant` in the profile.", status=2
         )
-    return f"/api/v1/cells/{part(ours.cell(cell))}/packages/{part(owner)}/"
+    return f"/api/v1/cells/{part(session.cell(cell))}/packages/{part(owner)}/"
 
 
 def _split(reference: str) -> tuple[str, str]:

@@ -44,9 +44,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 @quota.command("list")
 def quota_list(ctx: typer.Context) -> None:
     """List your granted quota and its use per cell and band."""
-    ours = context.of(ctx)
-    rows = ours.client.get("/api/v1/quota/")
-    if ours.json:
+    session = context.of(ctx)
+    rows = session.client.get("/api/v1/quota/")
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("TENANT", "CELL", "BAND", "RESOURCE", "IN USE", "GRANTED"),
@@ -63,9 +63,9 @@ def quota_list(ctx: typer.Context) -> None:
 @quota.command()
 def bands(ctx: typer.Context) -> None:
     """List the priority bands and their price factors."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages("/api/v1/quota/bands/"))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages("/api/v1/quota/bands/"))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("BAND", "PRIORITIES", "PROD", "PRICE", "SOLD UP TO"),
@@ -84,9 +84,9 @@ def bands(ctx: typer.Context) -> None:
 @quota.command()
 def prices(ctx: typer.Context, cell: CellOption = None) -> None:
     """List the current prices of a cell, in credits per unit and hour, before the band and scarcity factors."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages("/api/v1/quota/prices/", cell=ours.cell(cell), in_force="1"))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages("/api/v1/quota/prices/", cell=session.cell(cell), in_force="1"))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("CELL", "VERSION", "RESOURCE", "UNIT", "BOUGHT", "USED", "SINCE"),
@@ -122,11 +122,11 @@ def price(
 
     Example: borgctl quota price --band production --cpu 200 --ram 1Ti --days 30
     """
-    ours = context.of(ctx)
+    session = context.of(ctx)
     sizes = sizes_given(cpu, ram, disk, disk_bandwidth, accelerators)
-    wanted = _wanted(ours, tenant, cell, band, sizes, like, begin, until, days)
-    answer = ours.client.post("/api/v1/quota/quotes/", wanted, dry_run="1")
-    if ours.json:
+    wanted = _wanted(session, tenant, cell, band, sizes, like, begin, until, days)
+    answer = session.client.post("/api/v1/quota/quotes/", wanted, dry_run="1")
+    if session.json:
         return output.as_json(answer)
     return _show_price(answer)
 
@@ -171,13 +171,13 @@ def buy(
       borgctl quota buy --like web --from 2027-01-01 --until 2027-03-31 --renew
       borgctl quota buy --band batch --cpu 500 --days 7 --at-most 100 --yes
     """
-    ours = context.of(ctx)
+    session = context.of(ctx)
     most = credits_given("at-most", at_most) if at_most is not None else None
     sizes = sizes_given(cpu, ram, disk, disk_bandwidth, accelerators)
-    wanted = _wanted(ours, tenant, cell, band, sizes, like, begin, until, days)
+    wanted = _wanted(session, tenant, cell, band, sizes, like, begin, until, days)
     dry = {"dry_run": "1"} if dry_run else {}
-    quote = ours.client.post("/api/v1/quota/quotes/", wanted, **dry)
-    if not ours.json:
+    quote = session.client.post("/api/v1/quota/quotes/", wanted, **dry)
+    if not session.json:
         _show_price(quote)
     if most is not None and quote["price"] > most:
         raise CommandFailed(
@@ -196,8 +196,8 @@ def buy(
         order["key"] = key
     if not dry_run:
         order["quote"] = quote["id"]
-    answer = ours.client.post("/api/v1/quota/orders/", order, **dry)
-    if ours.json:
+    answer = session.client.post("/api/v1/quota/orders/", order, **dry)
+    if session.json:
         return output.as_json(answer)
     if dry_run:
         return output.say("Dry run: nothing was ordered.")
@@ -221,19 +221,19 @@ def calendar_days(
 
     Example: borgctl quota calendar --band production --days 30
     """
-    ours = context.of(ctx)
+    session = context.of(ctx)
     first = periods.day("from", begin) if begin is not None else None
-    owner = tenant or ours.profile.tenant
-    home = time_zone_of(ours, owner) if owner else "UTC"
-    rows = ours.client.get(
+    owner = tenant or session.profile.tenant
+    home = time_zone_of(session, owner) if owner else "UTC"
+    rows = session.client.get(
         "/api/v1/quota/calendar/",
-        cell=ours.cell(cell),
+        cell=session.cell(cell),
         band=_band(band),
         first=first,
         days=days,
         time_zone=home,
     )
-    if ours.json:
+    if session.json:
         return output.as_json(rows)
     names = resource or [name for name in _SOLD if any(row["limit"].get(name) for row in rows)]
     return output.table(
@@ -258,11 +258,15 @@ def usage(
 
     Example: borgctl quota usage --band production --days 30
     """
-    ours = context.of(ctx)
-    answer = ours.client.get(
-        "/api/v1/quota/usage/", tenant=whose(ours, tenant), cell=ours.cell(cell), band=_band(band), days=days
+    session = context.of(ctx)
+    answer = session.client.get(
+        "/api/v1/quota/usage/",
+        tenant=whose(session, tenant),
+        cell=session.cell(cell),
+        band=_band(band),
+        days=days,
     )
-    if ours.json:
+    if session.json:
         return output.as_json(answer)
     if not answer["hours"]:
         return output.say("You had no jobs there in that time.")
@@ -283,8 +287,8 @@ def sure(question: str) -> None:
         raise CommandFailed("aborted", "nothing was changed")
 
 
-def whose(ours: Context, given: str | None) -> str:
-    tenant = given or ours.profile.tenant
+def whose(session: Context, given: str | None) -> str:
+    tenant = given or session.profile.tenant
     if not tenant:
         raise bad_usage(
             "no tenant is given: use --tenant, or set `tenant` in the profile", tenant="not given"
@@ -292,9 +296,9 @@ def whose(ours: Context, given: str | None) -> str:
     return tenant
 
 
-def time_zone_of(ours: Context, tenant: str) -> str:
+def time_zone_of(session: Context, tenant: str) -> str:
     """Return the tenant's time zone, in which `--from` and `--until` count days."""
-    return ours.client.get(f"/api/v1/tenants/{part(tenant)}/").get("time_zone") or "UTC"
+    return session.client.get(f"/api/v1/tenants/{part(tenant)}/").get("time_zone") or "UTC"
 
 
 def amounts_shown(amounts: dict[str, int]) -> str:
@@ -329,7 +333,7 @@ def _show_price(quote: dict[str, Any]) -> None:
 
 
 def _wanted(
-    ours: Context,
+    session: Context,
     tenant: str | None,
     cell: str | None,
     band: str | None,
@@ -342,7 +346,7 @@ def _wanted(
     """Return the body of a quote. Other options override the values of `--like`. Raises `CommandFailed`."""
     amounts: dict[str, Any] = {}
     if like is not None:
-        job = ours.client.get(ours.job(like).path)
+        job = session.client.get(session.job(like).path)
         amounts = {
             name: exact(name, value) for name, value in job["requested"].items() if name in _SOLD and value
         }
@@ -352,10 +356,10 @@ def _wanted(
         raise bad_usage(
             "no quantity is given: use --cpu, --ram, --disk …, or --like JOB", amounts="not given"
         )
-    owner = whose(ours, tenant)
-    where, at = ours.cell(cell), _band(band)
+    owner = whose(session, tenant)
+    where, at = session.cell(cell), _band(band)
     now = dt.datetime.now(dt.UTC).replace(microsecond=0)
-    chosen = periods.period(begin, until, days, time_zone=time_zone_of(ours, owner), now=now)
+    chosen = periods.period(begin, until, days, time_zone=time_zone_of(session, owner), now=now)
     return {"tenant": owner, "cell": where, "band": at, "amounts": amounts, **chosen.body()}
 
 

@@ -23,9 +23,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the service a
 @account.command("list")
 def account_list(ctx: typer.Context, tenant: TenantOption = None) -> None:
     """List the service accounts of a tenant."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(_path(whose(ours, tenant))))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(_path(whose(session, tenant))))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("NAME", "USER", "ROLE", "STATE", "BY", "SINCE", "PURPOSE"),
@@ -50,11 +50,11 @@ def add(
     dry_run: DryRun = False,
 ) -> None:
     """Create a service account. `service-account token NAME` issues a token for it."""
-    ours = context.of(ctx)
-    owner = whose(ours, tenant)
+    session = context.of(ctx)
+    owner = whose(session, tenant)
     body = {"name": name, "role": role.value, "description": description}
-    answer = ours.client.post(_path(owner), body, **dry(dry_run))
-    if ours.json:
+    answer = session.client.post(_path(owner), body, **dry(dry_run))
+    if session.json:
         return output.as_json(answer)
     return output.say(f"Service account {answer['user']} {would(dry_run)} {answer['role']} of {owner}.")
 
@@ -82,9 +82,9 @@ def account_set(
         raise bad_usage(
             "no change is given: use --role, --description, --enable or --disable", options="not given"
         )
-    ours = context.of(ctx)
-    answer = ours.client.put(_path(whose(ours, tenant), name), changed, **dry(dry_run))
-    if ours.json:
+    session = context.of(ctx)
+    answer = session.client.put(_path(whose(session, tenant), name), changed, **dry(dry_run))
+    if session.json:
         return output.as_json(answer)
     state = "enabled" if answer["enabled"] else "disabled"
     return output.say(f"Service account {answer['user']} {would(dry_run)} {state}, {answer['role']}.")
@@ -95,12 +95,12 @@ def remove(
     ctx: typer.Context, name: Name, yes: Yes = False, tenant: TenantOption = None, dry_run: DryRun = False
 ) -> None:
     """Remove a service account and its tokens permanently."""
-    ours = context.of(ctx)
-    owner = whose(ours, tenant)
+    session = context.of(ctx)
+    owner = whose(session, tenant)
     if not (yes or dry_run):
         sure(f"Remove service account {name} of {owner}? Its tokens stop working at once, permanently.")
-    ours.client.delete(_path(owner, name), **dry(dry_run))
-    if ours.json:
+    session.client.delete(_path(owner, name), **dry(dry_run))
+    if session.json:
         return output.as_json({"removed": not dry_run})
     return output.say(f"Service account {name} of {owner} {would(dry_run)} removed.")
 
@@ -123,15 +123,15 @@ def token(
 
     `borgctl tokens revoke KEY` revokes it.
     """
-    ours = context.of(ctx)
-    owner = whose(ours, tenant)
+    session = context.of(ctx)
+    owner = whose(session, tenant)
     body: dict[str, object] = {"name": called}
     if scope:
         body["scopes"] = [one.value for one in scope]
     if until is not None:
-        body["expires_at"] = periods.end("until", until, time_zone=time_zone_of(ours, owner)).isoformat()
-    answer = ours.client.post(f"{_path(owner, name)}tokens/", body, **dry(dry_run))
-    if ours.json:
+        body["expires_at"] = periods.end("until", until, time_zone=time_zone_of(session, owner)).isoformat()
+    answer = session.client.post(f"{_path(owner, name)}tokens/", body, **dry(dry_run))
+    if session.json:
         return output.as_json(answer)
     return output.say("Dry run: no token was issued." if dry_run else answer["secret"])
 
@@ -139,9 +139,9 @@ def token(
 @account.command()
 def tokens(ctx: typer.Context, name: Name, tenant: TenantOption = None) -> None:
     """List the tokens of a service account. Their secrets are not stored."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(f"{_path(whose(ours, tenant), name)}tokens/"))
-    return output.as_json(rows) if ours.json else shown(rows)
+    session = context.of(ctx)
+    rows = list(session.client.pages(f"{_path(whose(session, tenant), name)}tokens/"))
+    return output.as_json(rows) if session.json else shown(rows)
 
 
 def _path(tenant: str, name: str = "") -> str:

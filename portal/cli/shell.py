@@ -46,11 +46,11 @@ _LAST_WORDS_S = 10.0
 _HEARD, _RESIZED = b".", b"r"
 
 
-def run(ours: Context, job: JobReference, index: int, command: list[str]) -> int:
+def run(session: Context, job: JobReference, index: int, command: list[str]) -> int:
     """Return the exit status of the shell or command. Raises `CommandFailed`."""
     plain = not (sys.stdin.isatty() and sys.stdout.isatty())
     path = _path(job, index, command, plain)
-    with sockets.dialled(ours, path, what="shells", max_size=SHELL_FRAME_BYTES + 1) as socket:
+    with sockets.dialled(session, path, what="shells", max_size=SHELL_FRAME_BYTES + 1) as socket:
         return Terminal(socket, plain=plain).run()
 
 

@@ -28,15 +28,15 @@ PASSING = (4429, 4503)
 
 @contextlib.contextmanager
 def dialled(
-    ours: Context, path: str, *, what: str, max_size: int, compression: str | None = None
+    session: Context, path: str, *, what: str, max_size: int, compression: str | None = None
 ) -> Iterator[ClientConnection]:
     """Open a WebSocket. `what` names its purpose in error messages. Raises `CommandFailed`."""
-    portal = ours.profile.url.rstrip("/")
+    portal = session.profile.url.rstrip("/")
     try:
         socket = connect(  # type: ignore[call-overload]
             f"ws{portal.removeprefix('http')}{path}",
-            origin=portal,
-            additional_headers={"Authorization": f"Bearer {ours.client.profile.token}"},
+            origin=portal,  # type: ignore[arg-type]
+            additional_headers={"Authorization": f"Bearer {session.client.profile.token}"},
             ssl=ssl.create_default_context() if portal.startswith("https:") else None,
             open_timeout=10.0,
             close_timeout=2.0,

@@ -35,9 +35,9 @@ def tasks(
     ] = None,
 ) -> None:
     """List the tasks of a job with their state, health and machine."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(f"{ours.job(job).path}tasks/", state=state))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(f"{session.job(job).path}tasks/", state=state))
+    if session.json:
         return output.as_json(rows)
     # The columns for allocs and accelerators appear only if a task has one.
     placed = [name for name in ("alloc", "devices") if any(row.get(name) for row in rows)]
@@ -68,10 +68,10 @@ def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
 @app.command()
 def why(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]")]) -> None:
     """Explain why a job or task is pending, or why it runs on its machine."""
-    ours = context.of(ctx)
+    session = context.of(ctx)
     named, index = context.split_index(name)
-    answer = ours.client.get(f"{ours.job(named).path}why/", index=index)
-    if ours.json:
+    answer = session.client.get(f"{session.job(named).path}why/", index=index)
+    if session.json:
         return output.as_json(answer)
     for sentence in answer["sentences"]:
         output.say(sentence)
@@ -100,10 +100,10 @@ def events(
     cell: CellOption = None,
 ) -> None:
     """List the events of a job, or of the whole cell, newest first."""
-    ours = context.of(ctx)
-    path = f"{ours.job(job).path}events/" if job else f"/api/v1/cells/{part(ours.cell(cell))}/events/"
-    rows = list(ours.client.pages(path, at_most=limit))
-    if ours.json:
+    session = context.of(ctx)
+    path = f"{session.job(job).path}events/" if job else f"/api/v1/cells/{part(session.cell(cell))}/events/"
+    rows = list(session.client.pages(path, at_most=limit))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("REVISION", "TIME", "EVENT", "SUBJECT", "MACHINE", "DETAIL", "BY"),
@@ -148,35 +148,37 @@ def logs(
     ] = None,
 ) -> None:
     """Show the last 64 KiB of a task's output. With -f, follow new output. With --grep, search the whole log."""
-    ours = context.of(ctx)
-    job, index = ours.task(task)
+    session = context.of(ctx)
+    job, index = session.task(task)
     stream = "stderr" if stderr else "stdout"
     if follow and (grep or since or incarnation):
         raise bad_usage(
             "-f cannot be combined with --grep, --since or --incarnation: it shows only new output"
         )
     if follow:
-        return _follow(ours, job, index, stream)
+        return _follow(session, job, index, stream)
     asked = {"since": _since(since), "incarnation": incarnation}
     if grep:
-        return _search(ours, job, index, stream, asked | {"search": grep, "ignore_case": ignore_case or None})
-    chunk = _chunk(ours, job, index, stream, 0 if since else -_TAIL_BYTES, **asked)
-    if ours.json:
+        return _search(
+            session, job, index, stream, asked | {"search": grep, "ignore_case": ignore_case or None}
+        )
+    chunk = _chunk(session, job, index, stream, 0 if since else -_TAIL_BYTES, **asked)
+    if session.json:
         return output.as_json(chunk)
     output.write(chunk["text"])
     while since and chunk["text"]:  # since that time: all output, not only the end
-        chunk = _chunk(ours, job, index, stream, chunk["end"], **asked)
+        chunk = _chunk(session, job, index, stream, chunk["end"], **asked)
         output.write(chunk["text"])
     return None
 
 
-def _search(ours: Context, job: JobReference, index: int, stream: str, asked: dict[str, Any]) -> None:
+def _search(session: Context, job: JobReference, index: int, stream: str, asked: dict[str, Any]) -> None:
     """Search part by part: a machine searches for less than half a second per request."""
     offset, complete = 0, False
     while not complete:
-        chunk = _chunk(ours, job, index, stream, offset, **asked)
+        chunk = _chunk(session, job, index, stream, offset, **asked)
         for line in chunk["lines"]:
-            if ours.json:
+            if session.json:
                 output.as_json_line(line)
             else:
                 output.write(f"{output.when(line['at']) if line['at'] else '-'}  {line['text']}\n")
@@ -206,10 +208,10 @@ def usage(
     hours: Annotated[int, typer.Option(min=1, max=168, help="Number of hours to show.")] = 3,
 ) -> None:
     """Show the resource usage of a task in windows of five minutes."""
-    ours = context.of(ctx)
-    job, index = ours.task(task)
-    rows = ours.client.get(f"{job.path}tasks/{index}/usage/", hours=hours)
-    if ours.json:
+    session = context.of(ctx)
+    job, index = session.task(task)
+    rows = session.client.get(f"{job.path}tasks/{index}/usage/", hours=hours)
+    if session.json:
         return output.as_json(rows)
     return output.table(
         (
@@ -250,21 +252,21 @@ def ssh(
     """Open a shell in a running task, or run a command there and exit with its status."""
     from portal.cli import shell  # takes 50 ms, so other commands do not import it
 
-    ours = context.of(ctx)
-    job, index = ours.task(task)
-    return shell.run(ours, job, index, command or [])
+    session = context.of(ctx)
+    job, index = session.task(task)
+    return shell.run(session, job, index, command or [])
 
 
-def _follow(ours: Context, job: JobReference, index: int, stream: str) -> None:
+def _follow(session: Context, job: JobReference, index: int, stream: str) -> None:
     """Print new output until the task ends, also across restarts, moves and short outages."""
-    task: dict[str, Any] = ours.client.get(f"{job.path}tasks/{index}/")
+    task: dict[str, Any] = session.client.get(f"{job.path}tasks/{index}/")
     offset, patient_until = -_TAIL_BYTES, time.monotonic() + _PATIENCE_S
     while True:
         # The last output may appear between two requests: stop only if the task was dead before the last one.
         over, text = task["state"] == "dead", ""
         try:
-            chunk = _chunk(ours, job, index, stream, offset)
-            now = ours.client.get(f"{job.path}tasks/{index}/")
+            chunk = _chunk(session, job, index, stream, offset)
+            now = session.client.get(f"{job.path}tasks/{index}/")
             if now["incarnation"] == task["incarnation"]:
                 offset, text = chunk["end"], chunk["text"]
             else:
@@ -277,9 +279,9 @@ def _follow(ours: Context, job: JobReference, index: int, stream: str) -> None:
             if not (waits or trouble.passing) or time.monotonic() >= patient_until:
                 raise
             if waits:
-                task = ours.client.get(f"{job.path}tasks/{index}/")
+                task = session.client.get(f"{job.path}tasks/{index}/")
                 patient_until = time.monotonic() + _PATIENCE_S
-        if text and ours.json:
+        if text and session.json:
             output.as_json_line(chunk)
         elif text:
             output.write(text, flush=True)
@@ -290,9 +292,9 @@ def _follow(ours: Context, job: JobReference, index: int, stream: str) -> None:
 
 
 def _chunk(
-    ours: Context, job: JobReference, index: int, stream: str, offset: int, **asked: Any
+    session: Context, job: JobReference, index: int, stream: str, offset: int, **asked: Any
 ) -> dict[str, Any]:
-    answer: dict[str, Any] = ours.client.get(
+    answer: dict[str, Any] = session.client.get(
         f"{job.path}tasks/{index}/logs/", stream=stream, offset=offset, limit=_TAIL_BYTES, **asked
     )
     return answer

@@ -33,9 +33,9 @@ def tenant_list(
     ] = None,
 ) -> None:
     """List the tenants that you can see."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(_TENANTS, parent=below))
-    if ours.json:
+    session = context.of(ctx)
+    rows = list(session.client.pages(_TENANTS, parent=below))
+    if session.json:
         return output.as_json(rows)
     return output.table(
         ("TENANT", "TITLE", "BELOW", "TIME ZONE", "CONTACT"),
@@ -52,12 +52,12 @@ def show(
     ] = None,
 ) -> None:
     """Show all details of a tenant, with its teams and members."""
-    ours = context.of(ctx)
-    owner = whose(ours, name)
-    answer = ours.client.get(path_of(owner))
-    teams = list(ours.client.pages(_TENANTS, parent=owner))
-    members = list(ours.client.pages(f"{path_of(owner)}members/"))
-    if ours.json:
+    session = context.of(ctx)
+    owner = whose(session, name)
+    answer = session.client.get(path_of(owner))
+    teams = list(session.client.pages(_TENANTS, parent=owner))
+    members = list(session.client.pages(f"{path_of(owner)}members/"))
+    if session.json:
         return output.as_json({**answer, "teams": [row["name"] for row in teams], "members": members})
     output.say(" - ".join(filter(None, (answer["name"], answer["title"]))))
     for word, value in (
@@ -100,16 +100,16 @@ def create(
 
     Example: borgctl tenant create acme-search --below acme --title Search
     """
-    ours = context.of(ctx)
+    session = context.of(ctx)
     if alone and below:
         raise bad_usage(
             "--below and --alone cannot be combined: give one of them", below="given together with --alone"
         )
     body: dict[str, Any] = {"name": name, "title": title, "contact": contact}
-    body |= {"parent": None if alone else whose(ours, below)}
+    body |= {"parent": None if alone else whose(session, below)}
     body |= {"time_zone": time_zone} if time_zone else {}
-    answer = ours.client.post(_TENANTS, body, **dry(dry_run))
-    if ours.json:
+    answer = session.client.post(_TENANTS, body, **dry(dry_run))
+    if session.json:
         return output.as_json(answer)
     where = f" below {answer['parent']}" if answer["parent"] else ""
     return output.say(f"Tenant {answer['name']} {would(dry_run)} created{where}.")
@@ -137,8 +137,8 @@ def tenant_set(
     dry_run: DryRun = False,
 ) -> None:
     """Change a tenant's settings. Options that you omit keep their values."""
-    ours = context.of(ctx)
-    owner = whose(ours, tenant)
+    session = context.of(ctx)
+    owner = whose(session, tenant)
     given = {
         "title": title, "contact": contact, "time_zone": time_zone, "task_api": task_api, "max_jobs": max_jobs,
         "max_teams": max_teams,
@@ -146,11 +146,11 @@ def tenant_set(
     changed = {key: value for key, value in given.items() if value is not None}
     if not changed:
         raise bad_usage("no change is given: use --title, --contact, --time-zone …", options="not given")
-    before = ours.client.get(path_of(owner))
-    answer = ours.client.put(
+    before = session.client.get(path_of(owner))
+    answer = session.client.put(
         path_of(owner), {"title": before["title"], "contact": before["contact"], **changed}, **dry(dry_run)
     )
-    if ours.json:
+    if session.json:
         return output.as_json(answer)
     settings = ", ".join(f"{key.replace('_', ' ')} {value!r}" for key, value in changed.items())
     return output.say(f"Tenant {owner} {'would have' if dry_run else 'has'} {settings}.")
@@ -169,9 +169,9 @@ def move(
     """Move a tenant to another organisation, or out of its organisation. For SREs."""
     if alone == bool(below):
         raise bad_usage("no destination is given: use --below TENANT or --alone", below="give it, or --alone")
-    ours = context.of(ctx)
-    answer = ours.client.post(f"{path_of(name)}move/", {"parent": below}, **dry(dry_run))
-    if ours.json:
+    session = context.of(ctx)
+    answer = session.client.post(f"{path_of(name)}move/", {"parent": below}, **dry(dry_run))
+    if session.json:
         return output.as_json(answer)
     return output.say(f"Tenant {name} {would(dry_run)} {f'below {below}' if below else 'on its own'} now.")
 
@@ -179,9 +179,9 @@ def move(
 @tenant.command()
 def members(ctx: typer.Context, tenant: TenantOption = None) -> None:
     """List the members of a tenant and their roles, without the owners of its organisation, who own it too."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages(f"{path_of(whose(ours, tenant))}members/"))
-    return output.as_json(rows) if ours.json else _members(rows)
+    session = context.of(ctx)
+    rows = list(session.client.pages(f"{path_of(whose(session, tenant))}members/"))
+    return output.as_json(rows) if session.json else _members(rows)
 
 
 @tenant.command()
@@ -193,14 +193,14 @@ def add(
     dry_run: DryRun = False,
 ) -> None:
     """Add a person who has an account as a member. For SREs. Owners use `invite`, which the person accepts."""
-    ours = context.of(ctx)
-    owner = whose(ours, tenant)
-    if (known := _role_of(ours, owner, user)) is not None:
+    session = context.of(ctx)
+    owner = whose(session, tenant)
+    if (known := _role_of(session, owner, user)) is not None:
         raise CommandFailed(
             "already-member",
             f"{user} is already a member of {owner} with role {known}: change the role with `borgctl tenant role`",
         )
-    _set_role(ours, owner, user, role, dry_run=dry_run)
+    _set_role(session, owner, user, role, dry_run=dry_run)
 
 
 @tenant.command("role")
@@ -212,13 +212,13 @@ def member_role(
     dry_run: DryRun = False,
 ) -> None:
     """Change the role of a member. It takes effect at once, also for the member's tokens."""
-    ours = context.of(ctx)
-    owner = whose(ours, tenant)
-    if _role_of(ours, owner, user) is None:
+    session = context.of(ctx)
+    owner = whose(session, tenant)
+    if _role_of(session, owner, user) is None:
         raise CommandFailed(
             "not-found", f"{user} is not a member of {owner}; invite them with `borgctl tenant invite`"
         )
-    _set_role(ours, owner, user, role, dry_run=dry_run)
+    _set_role(session, owner, user, role, dry_run=dry_run)
 
 
 @tenant.command()
@@ -226,10 +226,10 @@ def remove(
     ctx: typer.Context, user: UserArgument, tenant: TenantOption = None, dry_run: DryRun = False
 ) -> None:
     """Remove a member from a tenant. With your own name you leave it. The last owner cannot be removed."""
-    ours = context.of(ctx)
-    owner = whose(ours, tenant)
-    ours.client.delete(f"{path_of(owner)}members/{part(user)}/", **dry(dry_run))
-    if ours.json:
+    session = context.of(ctx)
+    owner = whose(session, tenant)
+    session.client.delete(f"{path_of(owner)}members/{part(user)}/", **dry(dry_run))
+    if session.json:
         return output.as_json({"removed": not dry_run})
     return output.say(f"{user} {would(dry_run)} removed from {owner}.")
 
@@ -246,14 +246,16 @@ def would(dry_run: bool) -> str:
     return "would be" if dry_run else "is"
 
 
-def _role_of(ours: Context, tenant: str, user: str) -> str | None:
-    rows = ours.client.pages(f"{path_of(tenant)}members/")
+def _role_of(session: Context, tenant: str, user: str) -> str | None:
+    rows = session.client.pages(f"{path_of(tenant)}members/")
     return next((str(row["role"]) for row in rows if row["user"] == user), None)
 
 
-def _set_role(ours: Context, tenant: str, user: str, role: Role, *, dry_run: bool) -> None:
-    answer = ours.client.put(f"{path_of(tenant)}members/{part(user)}/", {"role": role.value}, **dry(dry_run))
-    if ours.json:
+def _set_role(session: Context, tenant: str, user: str, role: Role, *, dry_run: bool) -> None:
+    answer = session.client.put(
+        f"{path_of(tenant)}members/{part(user)}/", {"role": role.value}, **dry(dry_run)
+    )
+    if session.json:
         return output.as_json(answer)
     return output.say(f"{user} {would(dry_run)} {answer['role']} of {tenant}.")
 

@@ -32,8 +32,8 @@ def login(
     --profile names the profile; otherwise it has the name of the user. If there is only one cell or one tenant, the
     profile uses it.
     """
-    ours = context.of(ctx)
-    where = (url or ours.profile.url).rstrip("/")
+    session = context.of(ctx)
+    where = (url or session.profile.url).rstrip("/")
     if not where:
         raise CommandFailed("no-url", "no portal is given: use --url.", status=2)
     name = user or typer.prompt("User name", err=True)
@@ -47,14 +47,14 @@ def login(
     answer = Client(profiles.Profile("", where)).post("/api/v1/login/", body)
     ours_now = Client(profiles.Profile("", where, answer["secret"]))
     profile = profiles.Profile(
-        name=ours.profile_name or name,
+        name=session.profile_name or name,
         url=where,
         token=answer["secret"],
         cell=cell or _only(ours_now, "/api/v1/cells/"),
         tenant=tenant or _only(ours_now, "/api/v1/tenants/"),
     )
     file = profiles.save(profile)
-    if ours.json:
+    if session.json:
         return output.as_json(
             {
                 "profile": profile.name, "file": str(file), "cell": profile.cell, "tenant": profile.tenant,
@@ -85,20 +85,20 @@ def tokens_issue(
     The profile's token must have scope admin (`borgctl login --admin`). It becomes the parent of the new token, which
     cannot expire later than its parent.
     """
-    ours = context.of(ctx)
+    session = context.of(ctx)
     given = {"name": name, "scopes": scope, "tenant": tenant, "expires_at": expires}
-    answer = ours.client.post(
+    answer = session.client.post(
         "/api/v1/tokens/", {key: value for key, value in given.items() if value is not None}
     )
-    return output.as_json(answer) if ours.json else output.say(answer["secret"])
+    return output.as_json(answer) if session.json else output.say(answer["secret"])
 
 
 @tokens.command("list")
 def tokens_list(ctx: typer.Context) -> None:
     """List your tokens, each below the one that issued it. Their secrets are not stored."""
-    ours = context.of(ctx)
-    rows = list(ours.client.pages("/api/v1/tokens/"))
-    return output.as_json(rows) if ours.json else shown(rows)
+    session = context.of(ctx)
+    rows = list(session.client.pages("/api/v1/tokens/"))
+    return output.as_json(rows) if session.json else shown(rows)
 
 
 def shown(rows: list[dict[str, Any]]) -> None:
@@ -122,9 +122,9 @@ def tokens_revoke(ctx: typer.Context, key: str) -> None:
         raise bad_usage(
             f"{key!r} is not a key of a token; `borgctl tokens list` lists the keys", key="not a key"
         )
-    ours = context.of(ctx)
-    answer = ours.client.delete(f"/api/v1/tokens/{part(key)}/")
-    return output.as_json(answer) if ours.json else output.say(f"Token {key} is revoked.")
+    session = context.of(ctx)
+    answer = session.client.delete(f"/api/v1/tokens/{part(key)}/")
+    return output.as_json(answer) if session.json else output.say(f"Token {key} is revoked.")
 
 
 def _password(from_stdin: bool) -> str:

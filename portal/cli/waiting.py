@@ -48,10 +48,10 @@ def wait(
     that the resolvers had then. Feeds and `resolve` are always up to date. Exit status 1 if the timeout expires (the
     message lists the servers that are behind), if the job ends before it runs, and, with `--for done`, if it fails.
     """
-    ours = context.of(ctx)
+    session = context.of(ctx)
     until, pause = time.monotonic() + timeout, _FIRST_PAUSE_S
-    waiting = _Waiting(ours, ours.job(job), wanted, until, secondaries=not without_secondaries)
-    ours.client.until = until
+    waiting = _Waiting(session, session.job(job), wanted, until, secondaries=not without_secondaries)
+    session.client.until = until
     while not waiting.is_over():
         left = until - time.monotonic()
         if left <= 0:
@@ -60,7 +60,9 @@ def wait(
             )
         time.sleep(min(pause, left))
         pause = min(_LONGEST_PAUSE_S, pause * 1.2)
-    return output.as_json(waiting.answer) if ours.json else output.say(f"{waiting.job}: {waiting.summary}.")
+    return (
+        output.as_json(waiting.answer) if session.json else output.say(f"{waiting.job}: {waiting.summary}.")
+    )
 
 
 @dataclass
@@ -68,7 +70,7 @@ class _Waiting:
     """`whole_at`: first revision at which all tasks were up and stayed up. `serial`: serial of the resolvers' zone
     once they had reached that revision. `behind`: text for each server that has not."""
 
-    ours: Context
+    session: Context
     job: JobReference
     wanted: WaitGoal
     until: float
@@ -94,7 +96,7 @@ class _Waiting:
         If the portal answered before and is now unreachable, it may come back, so this is not a failure.
         """
         try:
-            self.answer = self.ours.client.get(self.job.path)
+            self.answer = self.session.client.get(self.job.path)
             self.trouble = ""
             return self._reached(self.answer)
         except CommandFailed as failed:
@@ -130,7 +132,7 @@ class _Waiting:
 
     def _behind(self, revision: int) -> Iterator[str]:
         left = min(_LONGEST_SURVEY_S, max(_SHORTEST_SURVEY_S, self.until - time.monotonic()))
-        followed = self.ours.client.get(f"/bns/{part(self.job.cell)}/", within_s=f"{left:.3f}")
+        followed = self.session.client.get(f"/bns/{part(self.job.cell)}/", within_s=f"{left:.3f}")
         late = [one for one in followed["resolvers"] if (one["revision"] or 0) < revision]
         yield from (_late(one, one["revision"], revision) for one in late)
         if late or not self.secondaries:

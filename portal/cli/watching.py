@@ -24,18 +24,18 @@ _MOST_BYTES = 256 * 1024 * 1024
 _SHOWN = ("address", "ports", "serving", "health", "phase", "weight", "machine")
 
 
-def run(ours: Context, path: str) -> int:
+def run(session: Context, path: str) -> int:
     """Print changes until Ctrl-C, then return 0. Raises `CommandFailed` if the portal rejects the request or the name
     no longer exists.
     """
-    ours.client.get(path)  # reports a wrong name or token in the usual way
-    watching = _Watching(json=ours.json)
+    session.client.get(path)  # reports a wrong name or token in the usual way
+    watching = _Watching(json=session.json)
     pause = _FIRST_PAUSE_S
     try:
         while True:
             try:
                 with sockets.dialled(
-                    ours, f"/ws{path}", what="names to watch", max_size=_MOST_BYTES, compression="deflate"
+                    session, f"/ws{path}", what="names to watch", max_size=_MOST_BYTES, compression="deflate"
                 ) as socket:
                     while True:
                         watching.take(json.loads(socket.recv(_SILENCE_S)))

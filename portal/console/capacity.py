@@ -1,4 +1,4 @@
-"""Capacity planning for SREs: what was sold, reserved and used in a cell, what is stranded, when it is sold out."""
+"""The console's page for capacity planning: sold, reserved, used and stranded capacity, and when quota sells out."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from scheduling.cells.capacity_reports import Point, ReportStep, bands_sampled, 
 from scheduling.models import Cell
 
 RESOURCES = [name for place, name in enumerate(NAMES) if place != PORTS]
-# As far as anybody may buy.
+# The longest time in advance that users can buy.
 AHEAD = dt.timedelta(days=366)
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the calendar says of a band and resource: what may be sold, what is sold now, and when none is left.
+    """The calendar's figures of a band and resource.
 
-    `least`: the least that is left in the next year; `sold_out_at` none: always something is left;
-    `already`: nothing is left now.
+    `limit`: sellable; `sold`: sold now; `least`: least free amount within a year; `sold_out_at`: None if some stays
+    free; `already`: nothing is free now.
     """
 
     band: str
@@ -57,7 +57,7 @@ class CapacityFilter:
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """The console's page; `site` gives what every page of it shows."""
+    """Show the page. `site` provides the context that all console pages share."""
     chosen = _chosen(request)
     context: dict[str, Any] = {
         **site.each_context(request),
@@ -80,7 +80,7 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
 
 
 def download(request: HttpRequest) -> HttpResponse:
-    """Every band and resource of the period."""
+    """Return a CSV file with every band and resource of the period."""
     chosen = _chosen(request)
     if chosen.cell is None:
         return csv_answer("capacity.csv", table([], cell=""))
@@ -89,7 +89,7 @@ def download(request: HttpRequest) -> HttpResponse:
 
 
 def forecasts(cell: str, resource: int) -> list[Forecast]:
-    """One per band that is sold, straight from the calendar."""
+    """Return a forecast per sold band, computed from the calendar."""
     if not CellCapacity.objects.filter(cell=cell).exists():
         return []
     now = clock.now()
@@ -116,7 +116,7 @@ def forecasts(cell: str, resource: int) -> list[Forecast]:
 
 
 def _chosen(request: HttpRequest) -> CapacityFilter:
-    """Raises nothing: what isn't there counts as the first."""
+    """Return the filters of the request. An unknown value counts as the first choice."""
     principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
     cells = {cell.name: cell for cell in cells_visible(principal).order_by("name")}
     cell = cells.get(request.GET.get("cell", "")) or next(iter(cells.values()), None)
@@ -137,13 +137,13 @@ def _points(request: HttpRequest, chosen: CapacityFilter, band: str | None) -> l
 
 
 def _newest(request: HttpRequest, chosen: CapacityFilter) -> dict[str, Any]:
-    """The last point of each band, for a table."""
+    """Return a table with the last point of each band."""
     place = chosen.resource
     last: dict[str, Point] = {point.band: point for point in _points(request, chosen, None)}
     columns = ("sold", "granted", "asked", "limit", "reserved", "used", "unused", "idle")
     return {
         "headers": [
-            _("band"), _("sold"), _("granted"), _("asked for"), _("limits"), _("reserved"), _("used"),
+            _("band"), _("sold"), _("granted"), _("requested"), _("limits"), _("reserved"), _("used"),
             _("limit, not reserved"), _("reserved, not used"),
         ],
         "rows": [
@@ -170,11 +170,11 @@ def _plots(points: Sequence[Point], chosen: CapacityFilter) -> list[plots.Plot]:
     capacity = [(_("capacity"), "capacity")] if whole else []
     found = [
         drawn(
-            _("Sold, granted and asked for"),
-            (_("sold"), "sold"), (_("granted"), "granted"), (_("asked for"), "asked"), *capacity,
+            _("Sold, granted and requested"),
+            (_("sold"), "sold"), (_("granted"), "granted"), (_("requested"), "asked"), *capacity,
         ),
         drawn(
-            _("Limits, reservations and usage of tasks that run"),
+            _("Limits, reservations and usage of running tasks"),
             (_("limits"), "limit"), (_("reserved"), "reserved"), (_("used"), "used"), *capacity,
         ),
         drawn(

@@ -14,7 +14,7 @@ from scheduling.admin.events import EventAdmin
 
 
 class JournalAdmin(EventAdmin):
-    """As the list of facts, with each event told in a sentence. The kind stays as the sentence's title."""
+    """The list of events, each as a sentence. The event's kind is the sentence's title."""
 
     list_display = ["place", "when", "sentence", "about", "machine_shown", "actor", "request_id", "cause"]
 

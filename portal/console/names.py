@@ -1,6 +1,6 @@
-"""Names for SREs: what a cell's names are made of, who answers for them, and whether all have caught up (§2.6).
+"""The console's page of a cell's names, their DNS servers, and how far these are behind (§2.6).
 
-The page is there at once; servers are asked by a second request, which takes what it takes and no more than a bound.
+The page loads at once. A second request queries the servers, with a bound on its time.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from scheduling.access.selectors import cells_visible
 from scheduling.models import Cell, Event, Job
 
 MOST_SHOWN = 20
-LONG = dt.timedelta(minutes=2)  # from here on in minutes and hours
-# What a state is called, and the kind of the label that says it.
+LONG = dt.timedelta(minutes=2)  # longer delays are shown in minutes and hours
+# The text of each state, and the kind of its label.
 STATES: dict[FollowState, tuple[str | Promise, str]] = {
     FollowState.CAUGHT_UP: (gettext_lazy("caught up"), "success"),
     FollowState.BEHIND: (gettext_lazy("behind"), "warning"),
@@ -48,7 +48,7 @@ ROLES = {ServerRole.RESOLVER: gettext_lazy("resolver"), ServerRole.SECONDARY: ge
 
 @dataclass(frozen=True, slots=True)
 class ServerRow:
-    """A server as a row of the table. `kind`: of the label; `lag`: how far behind it is, in words."""
+    """A server as a row of the table. `kind`: of the label; `lag`: its delay, as text."""
 
     role: str
     address: str
@@ -70,7 +70,7 @@ class ServerCounts:
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """The console's page; with `ask`, also what the servers say now."""
+    """Show the page. With `ask`, query the servers too."""
     principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
     cells = {cell.name: cell for cell in cells_visible(principal).order_by("name")}
     cell = cells.get(request.GET.get("cell", "")) or next(iter(cells.values()), None)
@@ -94,7 +94,7 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
 
 
 def counts_of(cell: Cell) -> ServerCounts:
-    """Of live jobs, which are those that have names. One query."""
+    """Return the counts of live jobs, the only jobs that have names. One query."""
     failing = Q(tasks_running__gt=0, tasks_up=0)
     service = JSONObject(tenant=F("tenant"), service=F("labels__service"))
     row = (
@@ -110,7 +110,7 @@ def counts_of(cell: Cell) -> ServerCounts:
 
 
 def _failing(cell: Cell) -> dict[str, Any]:
-    """Jobs none of whose placed tasks serves, those with most tasks first, as a table."""
+    """Return a table of the jobs that have placed tasks but no serving task, the largest first."""
     rows = Job.objects.filter(cell=cell, tasks_running__gt=0, tasks_up=0).exclude(state="dead")
     found = rows.select_related("tenant").order_by("-tasks_running", "id")[:MOST_SHOWN]
     return {
@@ -137,8 +137,8 @@ def _table(followers: list[ServerRow]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _number(said: int | None) -> str:
-    return "–" if said is None else str(said)
+def _number(value: int | None) -> str:
+    return "–" if value is None else str(value)
 
 
 def _label(one: ServerRow) -> SafeString:
@@ -156,33 +156,33 @@ def _asked(cell: Cell) -> dict[str, Any]:
 
 
 def _shown(cell: Cell, one: FollowerReport) -> ServerRow:
-    said, kind = STATES[one.state]
+    state, kind = STATES[one.state]
     return ServerRow(
-        str(ROLES[one.server.role]), str(one.server), str(said), kind, one.serial, one.revision,
+        str(ROLES[one.server.role]), str(one.server), str(state), kind, one.serial, one.revision,
         _lag(cell, one), _means(one),
     )  # fmt: skip
 
 
 def _lag(cell: Cell, one: FollowerReport) -> str:
-    """One query for a resolver that is behind."""
+    """Return how far a server is behind, as text. One query for a resolver that is behind."""
     if one.behind:
         return ngettext("%d in the serial", "%d in the serial", one.behind) % one.behind
     if one.revision is None or one.revision >= cell.revision:
         return ""
     behind = cell.revision - one.revision
-    told = ngettext("%d revision", "%d revisions", behind) % behind
+    text = ngettext("%d revision", "%d revisions", behind) % behind
     first = (
         Event.objects.filter(cell_id=cell.pk, revision__gt=one.revision).order_by("revision", "seq").first()
     )
     if first is None:
-        return told
+        return text
     since = timezone.now() - first.time
     for_long = timesince(first.time) if since > LONG else _("%.1f s") % since.total_seconds()
-    return f"{told}, {for_long}"
+    return f"{text}, {for_long}"
 
 
 def _means(one: FollowerReport) -> str:
-    """What a state means for clients, and what to do."""
+    """Return what a state means for clients, and what to do."""
     match one.state:
         case FollowState.CAUGHT_UP:
             return ""
@@ -201,10 +201,10 @@ def _means(one: FollowerReport) -> str:
                 "It has not reached the journal for a long time and answers from memory. Check PostgreSQL and Redis."
             )
         case FollowState.SILENT:
-            told = _(
+            text = _(
                 "No answer within %(seconds)d s (%(error)s). Check that it runs and that its port is reachable."
             )
-            return told % {"seconds": TIMEOUT_S, "error": one.detail}
+            return text % {"seconds": TIMEOUT_S, "error": one.detail}
         case FollowState.UNKNOWN:
             return _("It has a zone. Only a resolver can report whether it is the newest one.")
         case FollowState.NO_ZONE:

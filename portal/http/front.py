@@ -143,7 +143,7 @@ class _Reply:
 
 
 class _Reading:
-    """Receives the body, and lets the deadline begin at its end: slow senders are not slow requests.
+    """Receives the body, and starts the deadline at its end, so that slow senders do not count as slow requests.
 
     `late` is done when the deadline and the grace are over.
     """

@@ -30,7 +30,7 @@ _LONGEST_CHAIN = 20
 
 
 class Overloaded(Exception):
-    """This process has too much of one kind of work; the message says what was asked for and what to do."""
+    """This process has too much of one kind of work; the message names the request and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,9 @@ class WatchedName:
     version: int = field(default=0, compare=False)
     revision: int = field(default=0, compare=False)
     history: int = field(default=0, compare=False)
-    pollers: int = field(default=0, compare=False)  # who waits for a whole answer; the loop's
+    pollers: int = field(
+        default=0, compare=False
+    )  # polls that wait for a whole answer; changed only in the event loop
     _cell: Cell | None = field(default=None, compare=False, repr=False)
     _jobs: dict[int, Job] = field(default_factory=dict, compare=False, repr=False)
     _rows: dict[int, PlacedRow] = field(default_factory=dict, compare=False, repr=False)
@@ -105,7 +107,7 @@ class WatchedName:
     _body: tuple[int, int, bytes] = field(default=(-1, -1, b""), compare=False, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, compare=False, repr=False)
 
-    # -- what it is
+    # -- reads
 
     def begin(self) -> None:
         """Read the name, unless it was read before. Queries the database."""
@@ -145,7 +147,7 @@ class WatchedName:
             self.name, self.cell_id, self.tenant_id, after=after, until=self.since
         )
 
-    # -- what happens to it
+    # -- changes
 
     def changes(self, news: CellNews) -> NamesMessages | None:
         """Return the update for new events, or None if none concerns the name. At most three or four queries."""

@@ -101,18 +101,18 @@ class NamePolls:
 
     async def _wait(self, viewer: Viewer, names: WatchedName, asked: _Asked, body: _Body) -> bytes | None:
         """Return the answer, or None if the time is over, the caller left, or the answer is not made yet."""
-        history, leaving = names.history, asyncio.ensure_future(body.until_left())
+        history, caller_left = names.history, asyncio.ensure_future(body.until_left())
         try:
             async with asyncio.timeout(asked.wait_s):
                 while True:
-                    coming = asyncio.ensure_future(viewer.outbox.get())
+                    next_message = asyncio.ensure_future(viewer.outbox.get())
                     try:
-                        await asyncio.wait((coming, leaving), return_when=asyncio.FIRST_COMPLETED)
+                        await asyncio.wait((next_message, caller_left), return_when=asyncio.FIRST_COMPLETED)
                     finally:
-                        coming.cancel()
-                    if leaving.done():
+                        next_message.cancel()
+                    if caller_left.done():
                         return None
-                    message = coming.result()
+                    message = next_message.result()
                     news = message.get("names")
                     if news is None:  # messages were lost
                         if names.changed_at > asked.after or names.history != history:
@@ -122,7 +122,7 @@ class NamePolls:
         except TimeoutError:
             return None
         finally:
-            leaving.cancel()
+            caller_left.cancel()
 
 
 def _begin(

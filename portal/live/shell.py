@@ -62,8 +62,8 @@ class Shell(AsyncWebsocketConsumer):
         self.pool = link.connect(settings.BORG_REDIS_URL)
         try:
             await self._ask()
-        except Rejected as refused:
-            await self._end(refused.detail, code=4000 + refused.status)
+        except Rejected as problem:
+            await self._end(problem.detail, code=4000 + problem.status)
         except RedisError as error:
             await self._end(f"shells need Redis, which does not answer: {error}", code=NOT_WELL)
 
@@ -84,7 +84,7 @@ class Shell(AsyncWebsocketConsumer):
             task.add_done_callback(self._failed)
 
     def _open(self) -> tuple[Principal | None, ShellSession | None]:
-        """Raises `Rejected`."""
+        """Check the caller and request the shell. None: not signed in. Raises `Rejected`."""
         principal = principal_of(self.scope)
         if principal is None:
             return None, None
@@ -175,7 +175,7 @@ class Shell(AsyncWebsocketConsumer):
     # -- the end
 
     async def _end(self, reason: str, *, code: int) -> None:
-        """Send the client the reason. The machine ends the shell because nothing follows."""
+        """Send the client the reason and close. Without further frames, the machine ends the shell."""
         if self.over:
             return
         self.over, self.how = True, reason

@@ -101,7 +101,7 @@ class NamesWatch(AsyncWebsocketConsumer):
             await self.close(SIGN_IN, reason="sign in first, or give a token that is valid")
             return
         try:
-            more = await self._say_all()
+            more = await self._send_state()
         except BaseException:  # the client is gone, and `disconnect` is not called
             names_hub.leave(self.viewer)
             raise
@@ -118,7 +118,7 @@ class NamesWatch(AsyncWebsocketConsumer):
         return watched(principal, self._name()) if principal is not None else None
 
     def _name(self) -> Watchable:
-        """Raises `Rejected`."""
+        """Parse the name in the URL. Raises `Rejected`."""
         return watchable(self.scope["url_route"]["kwargs"]["name"].strip("/"))
 
     async def disconnect(self, code: int) -> None:
@@ -138,10 +138,10 @@ class NamesWatch(AsyncWebsocketConsumer):
             except TimeoutError:
                 await self.send(f'{{"type":"alive","revision":{names_hub.revision(self.viewer.topic)}}}')
                 continue
-            if not await (self._say_all() if message["resync"] else self._say(message)):
+            if not await (self._send_state() if message["resync"] else self._send_update(message)):
                 return
 
-    async def _say(self, message: dict[str, Any]) -> bool:
+    async def _send_update(self, message: dict[str, Any]) -> bool:
         """Send an update and return whether more can follow."""
         update: NamesMessages = message["names"]
         if update.version <= self.version:  # the state that was sent includes it
@@ -153,7 +153,8 @@ class NamesWatch(AsyncWebsocketConsumer):
             await self.close(NOT_FOUND, reason="the name no longer exists")
         return update.facts is not None
 
-    async def _say_all(self) -> bool:
+    async def _send_state(self) -> bool:
+        """Send the complete state and return whether updates can follow."""
         assert self.viewer is not None
         names = names_of(self.viewer)
         self.version, revision, body = await body_of(names)

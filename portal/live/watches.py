@@ -1,6 +1,6 @@
 """Limits on watches: live pages, WebSockets of names, and waiting long polls.
 
-Each watch holds a connection and memory for as long as its caller likes. So there is a limit per caller and a limit
+Each watch holds a connection and memory for as long as its caller wants. So there is a limit per caller and a limit
 per process. A watch beyond a limit is rejected, and existing watches go on.
 """
 

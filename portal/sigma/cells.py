@@ -1,4 +1,4 @@
-"""Cells, and the live page of a cell's machines."""
+"""The list of cells, and the live page of one cell's machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cell_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 @page
 def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
     row = selectors.cell_named(principal, cell)
-    # Read before the rows: what is newer than this, the live page asks for again.
+    # Read before the rows: the live page requests every change after this revision again.
     revision = journal.newest(row.id)
     chosen = {name: request.GET.get(name, "").strip() for name in ("state", "rack", "q")}
     state = chosen["state"] if chosen["state"] in STATES else ""

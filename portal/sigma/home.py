@@ -1,4 +1,4 @@
-"""What is mine: tenants with their jobs by state, quota in use, and the cells."""
+"""The home page: the user's tenants with jobs by state and quota in use, and the cells."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from quota.selectors import QuotaStanding, grants_visible, standings, tenants_vi
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access import selectors
 
-# More than this is a list to search in, not a page to look at.
+# The most tenants and cells that the page lists.
 MOST = 50
-# Quota that ends this soon is told of, so many grants at most.
+# The page warns about grants that end within `SOON`, at most `ENDING` of them.
 SOON = dt.timedelta(days=14)
 ENDING = 5
 
@@ -34,7 +34,7 @@ class TenantCard:
     role: str
     jobs: dict[str, int]
     quota: list[QuotaStanding]
-    budget: int | None = None  # micro-credits that may be spent; None for who may not see it
+    budget: int | None = None  # available micro-credits; None if the user may not see them
 
 
 @page

@@ -1,4 +1,4 @@
-"""Names: a box that takes any spelling and leads there, lists of jobs and services, and the page of a service."""
+"""The names page: a search box for any spelling of a name, lists of jobs and services, the page of a service."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def service(request: HttpRequest, principal: Principal, cell: str, tenant: str, 
 
 
 def _address(principal: Principal, sought: object) -> str | None:
-    """Where the page of a name is; None for what several jobs may be. Raises `NotFound`."""
+    """Return the URL of a name's page, or None if several jobs match. Raises `NotFound`."""
     match sought:
         case PartialName(tenant="", job=_, index=None):
             return None

@@ -1,4 +1,4 @@
-"""The inbox, and where notices go besides: channels of one's tenants, and the SREs' own."""
+"""The inbox of notices, and the notification channels of the user's tenants and of the SREs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from quota.vocabulary.permissions import Action, Principal
 
 PAGE_SIZE = 50
 OVERLAP_HOURS = [0, 1, 24, 168]
-# What kinds begin with, for filters.
+# The first parts of the kinds, for filters.
 GROUPS = sorted({kind.name.partition(".")[0] for kind in KINDS})
 
 
 @page
 def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Newest first; older ones by the id of the last one shown, so that nothing is counted."""
+    """List notices, newest first. `before`, the last shown id, leads to older ones, so rows are never counted."""
     asked = request.GET
     choice = inbox.Choice(
         tenant=asked.get("tenant", ""),
@@ -49,7 +49,7 @@ def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
             "older": shown[PAGE_SIZE - 1].id if len(shown) > PAGE_SIZE else None,
             "chosen": choice,
             "filtered": choice != inbox.Choice() or bool(before),
-            # Marked is all up to a notice: only where nothing in between is hidden.
+            # "Mark as read" covers all notices up to this one, so no filter may hide some of them.
             "up_to": shown[0].id if shown and not (choice.kind or choice.level or before) else None,
             "owners": [_name(owner) for owner in inbox.owners(principal)],
             "sre": inbox.SRE,
@@ -78,7 +78,7 @@ def read(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 @page
 def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """All channels one may see, and a form for a new one where one may make it."""
+    """List the visible channels, with a form for a new channel if the user may add one."""
     managed = [owner for owner in inbox.owners(principal) if inbox.may_manage(principal, owner)]
     context: dict[str, Any] = {
         "managed": [_name(owner) for owner in managed],
@@ -108,7 +108,7 @@ def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         except Rejected as problem:
             context["problem"], status = problem, problem.status
         else:
-            messages.success(request, _("The channel is there. Try it with a test."))
+            messages.success(request, _("The channel was added. Send a test to check it."))
             return redirect("sigma:channel", channel.pk)
     rows = inbox.channels_visible(principal)
     context["page_obj"] = page_of(request, rows, PAGE_SIZE)
@@ -121,7 +121,7 @@ def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 @never_cache
 @page
 def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    """What it is for, what went through it, and for its owners its settings and its secret."""
+    """Show a channel and its deliveries. Its owners also see its settings and its secret."""
     row = inbox.channel_numbered(principal, number)
     context: dict[str, Any] = {"levels": LEVELS, "groups": GROUPS, "hours": OVERLAP_HOURS}
     status = 200
@@ -159,9 +159,7 @@ def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResp
 def test(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
     row = inbox.channel_numbered(principal, number)
     channels.channel_test(principal=principal, channel=row)
-    messages.success(
-        request, _("A test is on its way. Load this page again in a few seconds to see how it went.")
-    )
+    messages.success(request, _("A test was sent. Reload this page in a few seconds to see the result."))
     return redirect("sigma:channel", row.pk)
 
 
@@ -175,7 +173,7 @@ def rotate(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
             "invalid", _("hours: choose from the list"), fields={"hours": _("not one of the list")}
         )
     channels.channel_secret_rotate(principal=principal, channel=row, overlap=dt.timedelta(hours=int(hours)))
-    messages.success(request, _("Webhooks are signed with a new secret now. Give it to the receiver."))
+    messages.success(request, _("Webhooks are now signed with a new secret. Give it to the receiver."))
     return redirect("sigma:channel", row.pk)
 
 
@@ -186,7 +184,7 @@ def remove(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
     if not inbox.may_manage(principal, row.tenant):
         raise Forbidden(Action.TENANT_ADMIN, _("Only owners of the tenant may remove its channels."))
     channels.channel_remove(principal=principal, channel=row)
-    messages.success(request, _("The channel is gone. The inbox keeps everything."))
+    messages.success(request, _("The channel was removed. The inbox keeps all notices."))
     return redirect("sigma:channels")
 
 
@@ -195,10 +193,10 @@ def _name(owner: Any) -> str:
 
 
 def _finer(row: NoticeChannel) -> list[str]:
-    """Kinds that the form, which offers beginnings, does not show; it leaves them as they are."""
+    """Return the channel's full kinds, which the form does not show because it offers only groups. It keeps them."""
     return [kind for kind in row.kinds if kind not in GROUPS]
 
 
 def _no_nul(*texts: str) -> None:
     if any("\x00" in text for text in texts):
-        raise Rejected("invalid", _("a field holds a NUL character; leave it out"))
+        raise Rejected("invalid", _("A field contains a NUL character. Remove it."))

@@ -1,4 +1,4 @@
-"""What somebody typed to find a name: any spelling of it, down to a part. Pure.
+"""The parser of the search box for names. It accepts any spelling of a name, or a part of one. Pure.
 
 /bns/cc/ubar/web/7   7.web.ubar.cc.borg.internal   7.web.ubar.cc   http://web.ubar.cc.borg.internal:8080/
 _http._tcp.web.ubar.cc.borg.internal   cc/ubar/web   ubar/web/7   web/7   web   ubar/service/shop
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from naming.table.names import PREFIX, SERVICE, Name, check_label, parse_dns, parse_index, parse_path
 
-_END = re.compile(r"[/?#]")  # of the host in an address on the web
+_END = re.compile(r"[/?#]")  # of the host in a URL
 
 
 @dataclass(frozen=True, slots=True)
 class PartialName:
-    """A job of any cell and, where `tenant` is empty, of any tenant."""
+    """A job in any cell. If `tenant` is empty, of any tenant."""
 
     tenant: str
     job: str
@@ -26,14 +26,14 @@ class PartialName:
 
 @dataclass(frozen=True, slots=True)
 class ServicePart:
-    """A service of any cell."""
+    """A service in any cell."""
 
     tenant: str
     service: str
 
 
 def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | PartialName | ServicePart:
-    """`cells`: names below them may leave the zone out, as feeds write them. Raises `InvalidName`."""
+    """Parse a name. Names below one of `cells` may omit the zone, as in feeds. Raises `InvalidName`."""
     name = _host(text.strip()).removesuffix(".")
     if name.startswith((PREFIX, PREFIX.removeprefix("/"))):
         return parse_path(name if name.startswith("/") else f"/{name}")
@@ -50,7 +50,7 @@ def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | Partial
 
 
 def _host(text: str) -> str:
-    """Without the rest of an address on the web, and without a port."""
+    """Return the host of a URL, without its port."""
     if "://" in text:
         text = _END.split(text.partition("://")[2])[0].rpartition("@")[2]
     host, colon, port = text.rpartition(":")
@@ -58,7 +58,7 @@ def _host(text: str) -> str:
 
 
 def _by_slashes(parts: list[str]) -> Name | PartialName | ServicePart:
-    """`[[cell/]tenant/]job[/index]`: names of jobs begin with a letter, so that a number is always an index."""
+    """Parse `[[cell/]tenant/]job[/index]`. Job names begin with a letter, so a number is always an index."""
     index = parse_index(parts.pop()) if len(parts) > 1 and parts[-1].isdecimal() else None
     if len(parts) == 1:
         return PartialName("", check_label(parts[0], "name"), index)

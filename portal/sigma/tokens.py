@@ -1,4 +1,4 @@
-"""One's own tokens: issued with a secret that is shown once, listed, revoked."""
+"""The user's own tokens: issue one (its secret is shown once), list them, revoke one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DAYS = [7, 30, 90, 365]
 @never_cache
 @page
 def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """The secret is in the answer to the POST and nowhere else: no redirect, no message, no cache."""
+    """List tokens and issue new ones. Only the response to the POST contains the secret, and nothing caches it."""
     context = {
         "scopes": [scope.value for scope in Scope],
         "days": DAYS,
@@ -69,12 +69,12 @@ def revoke(request: HttpRequest, principal: Principal, key: str) -> HttpResponse
     if not tokens_of(principal).filter(key=key).exists():
         raise Rejected("not-found", _("You have no token %s.") % key, status=404)
     token = token_revoke(principal=principal, key=key)
-    messages.success(request, _("Token %s is revoked, and so are the tokens that it issued.") % token.name)
+    messages.success(request, _("Token %s was revoked, with all tokens that it issued.") % token.name)
     return redirect("sigma:tokens")
 
 
 def token_families(rows: Iterable[Token]) -> list[Token]:
-    """The tokens of a page, each below the one that issued it."""
+    """Return the tokens of a page, each below the token that issued it."""
     return in_families(
         rows, key=lambda row: row.key, parent=lambda row: row.parent.key if row.parent else None
     )

@@ -1,4 +1,4 @@
-"""The tenants' portal, Sigma: one module a page."""
+"""URLs of Sigma, the portal for tenants. Each page has one module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pages of the market write what is sold, and link to the shop with its form filled in."""
+"""Template tags of the market pages: amounts, orders, and links to the shop's form."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ register = template.Library()
 
 @register.simple_tag
 def wanted(amounts: Sequence[int]) -> str:
-    """`4 cores, 16 GiB RAM` of what is not zero."""
+    """Return the amounts that are not zero as `4 cores, 16 GiB RAM`."""
     return wanted_words(amounts) or _("nothing")
 
 
 @register.simple_tag
 def band_help(band: PriorityBand | None) -> str:
-    """For whom a band is, in a sentence."""
+    """Return a description of the band."""
     return band_words(band) if band is not None else ""
 
 
@@ -48,7 +48,7 @@ def link_to(
     first: dt.date | None = None,
     days: int | None = None,
 ) -> str:
-    """The shop with this wish, some of it changed."""
+    """Return a link to the shop with this wish, partly changed."""
     period = wish.period if first is None else wish.period.moved(first)
     if days is not None:
         period = QuotaPeriod(period.first, period.first + dt.timedelta(days=days - 1))
@@ -57,7 +57,7 @@ def link_to(
 
 @register.simple_tag
 def shop_link(fields: dict[str, str]) -> str:
-    """The shop with its form filled in."""
+    """Return a link to the shop with its form filled in."""
     return shop_url(fields)
 
 
@@ -68,7 +68,7 @@ def wanted_or_dash(amounts: Sequence[int]) -> str:
 
 @register.simple_tag
 def signed(micro: int) -> SafeString | str:
-    """A movement of money, `+12.50` or `−3.00`; a dash for none."""
+    """Return a change of money as `+12.50` or `−3.00`; a dash for 0."""
     if not micro:
         return "–"
     return f"{'+' if micro > 0 else '−'}{format_credits(abs(micro))}"
@@ -76,7 +76,7 @@ def signed(micro: int) -> SafeString | str:
 
 @register.simple_tag
 def signed_away(micro: int) -> str:
-    """An amount without its sign, for a line that says which way it goes."""
+    """Return an amount without its sign, for a line that names the direction."""
     return format_credits(abs(micro))
 
 
@@ -91,14 +91,14 @@ _STATES = {
     "rejected": gettext_lazy("rejected"),
     "cancelled": gettext_lazy("cancelled"),
 }
-# What happens by itself, when its time has come.
+# Events that happen automatically, without a user.
 _UNASKED = {"order.active", "order.expired", "order.reminder", "order.timed-out", "order.renewal-failed"}
 _TONES = {"pending": "wait", "approved": "good", "active": "good", "rejected": "bad"}
 
 
 @register.simple_tag
 def order_state(order: Order) -> SafeString:
-    """Its state as a coloured label."""
+    """Return the state of an order as a coloured label."""
     tone, text = _TONES.get(order.state, "plain"), _STATES.get(order.state, order.state)
     return format_html('<span class="tag tag-{}">{}</span>', tone, text)
 
@@ -110,7 +110,7 @@ def order_state_name(name: str) -> str:
 
 @register.simple_tag
 def period_of(order: Order | Quote) -> str:
-    """First and last day in the tenant's time zone."""
+    """Return the first and the last day in the tenant's time zone."""
     period = wish_of(order, zone_of(order.tenant)).period
     first = "j M" if period.first.year == period.last.year else "j M Y"
     return f"{date_format(period.first, first)} – {date_format(period.last, 'j M Y')}"
@@ -118,33 +118,33 @@ def period_of(order: Order | Quote) -> str:
 
 @register.simple_tag
 def order_replaces(order: Order) -> str:
-    said = {"change": _("Changes"), "renewal": _("Renews"), "transfer": _("Handed over from")}
-    return said.get(order.replaced_as, _("Replaces"))
+    labels = {"change": _("Changes"), "renewal": _("Renews"), "transfer": _("Transferred from")}
+    return labels.get(order.replaced_as, _("Replaces"))
 
 
 @register.simple_tag
 def order_followed(order: Order) -> str:
-    said = {"change": _("Changed to"), "renewal": _("Renewed as"), "transfer": _("Handed over as")}
-    return said.get(order.replaced_as, _("Replaced by"))
+    labels = {"change": _("Changed to"), "renewal": _("Renewed as"), "transfer": _("Transferred as")}
+    return labels.get(order.replaced_as, _("Replaced by"))
 
 
 @register.simple_tag
 def order_event(record: Record) -> str:
-    """What happened to an order, by whom, and why."""
-    said = kind_words(record.kind)
+    """Return an event of an order, with its author and the reason."""
+    event = kind_words(record.kind)
     data = record.data
     if record.kind == "order.renewal-set":
-        said = _("renewal switched on") if data.get("renew") else _("renewal switched off")
+        event = _("renewal switched on") if data.get("renew") else _("renewal switched off")
     by = str(data.get("by") or "") or record.actor
-    text = said if record.kind in _UNASKED else _("%(what)s by %(who)s") % {"what": said, "who": by}
+    text = event if record.kind in _UNASKED else _("%(what)s by %(who)s") % {"what": event, "who": by}
     if data.get("back"):
-        text += ", " + _("%s credits paid back") % format_credits(int(data["back"]), places=2)
+        text += ", " + _("%s credits refunded") % format_credits(int(data["back"]), places=2)
     return f"{text}: {data['reason']}" if data.get("reason") else text
 
 
 @register.filter
 def clock(moment: dt.datetime, zone: str) -> str:
-    """An instant in the tenant's time zone: `22 Nov, 14:05`."""
+    """Return an instant in the tenant's time zone: `22 Nov, 14:05`."""
     return date_format(moment.astimezone(ZoneInfo(zone)), "j M, H:i")
 
 

@@ -1,4 +1,4 @@
-"""How pages write amounts of money, and times in a tenant's own zone."""
+"""Template filters for amounts of money, and for times in a tenant's time zone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ register = template.Library()
 
 @register.filter("credits")
 def in_credits(micro: int | None) -> SafeString | str:
-    """`{{ 1200500000|credits }}` is 1,200.50, to the last micro-credit; a dash for none."""
+    """Return `1,200.50` for `{{ 1200500000|credits }}`, exact to the micro-credit; a dash for None."""
     return "–" if micro is None else format_html('<span class="amount">{}</span>', format_credits(micro))
 
 
 @register.filter
 def movement(micro: int) -> SafeString | str:
-    """A change with its sign; nothing for none."""
+    """Return a change with its sign; nothing for 0."""
     if not micro:
         return ""
     tone = "in" if micro > 0 else "out"
@@ -32,7 +32,10 @@ def movement(micro: int) -> SafeString | str:
 
 @register.filter
 def in_zone(moment: dt.datetime | None, zone: str) -> SafeString | str:
-    """`2026-11-21 13:05` in a time zone, exact in its title. Not a `<time>`, of which scripts make "3 days ago"."""
+    """Return `2026-11-21 13:05` in a time zone, with the exact time as its title.
+
+    The element is not a `<time>`, because the script turns those into "3 days ago".
+    """
     if moment is None:
         return "–"
     local = moment.astimezone(ZoneInfo(zone))

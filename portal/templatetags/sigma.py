@@ -1,4 +1,4 @@
-"""How pages write times, quantities, states and bars. Every colour is paired with a word."""
+"""Template tags for times, quantities, states, bars and the navigation. Every colour comes with a word."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from scheduling.models import Job
 
 register = template.Library()
 
-# Tone of a state: its colour. The word itself always stands beside it.
+# The tone of a state sets its colour. The word itself is always shown too.
 _TONES = {
     "up": "good", "running": "good", "healthy": "good", "done": "good", "finished": "good", "active": "good",
     "pending": "wait", "assigned": "wait", "installing": "wait", "starting": "wait", "stopping": "wait",
@@ -49,7 +49,7 @@ _WORDS = [
 
 @register.filter
 def ago(value: dt.datetime | None) -> SafeString | str:
-    """A time as people read it, with the exact one beside it. The page's script keeps it moving."""
+    """Return a relative time, with the exact time as its title. The page's script updates it."""
     if value is None:
         return "–"
     exact = timezone.localtime(value).strftime("%Y-%m-%d %H:%M:%S %Z")
@@ -60,19 +60,19 @@ def ago(value: dt.datetime | None) -> SafeString | str:
 
 @register.filter
 def exact(value: dt.datetime | None) -> str:
-    """A time with its zone."""
+    """Return the exact time with its zone."""
     return timezone.localtime(value).strftime("%Y-%m-%d %H:%M:%S %Z") if value else "–"
 
 
 @register.filter
 def quantity(value: int, resource: str) -> str:
-    """`{{ 67108864|quantity:"ram" }}` is 64 MiB."""
+    """Return `64 MiB` for `{{ 67108864|quantity:"ram" }}`."""
     return describe(NAMES.index(resource), int(value))
 
 
 @register.filter
 def money(micro: int | None) -> SafeString | str:
-    """`{{ 12500000|money }}` is 12.50, an amount of money; whoever points at it sees what rounding hid."""
+    """Return `12.50` for `{{ 12500000|money }}`. If it is rounded, its title is the exact amount."""
     if micro is None:
         return "–"
     shown, whole = amounts.format_credits(int(micro), places=2), amounts.format_credits(int(micro))
@@ -81,19 +81,19 @@ def money(micro: int | None) -> SafeString | str:
 
 @register.filter
 def money_exact(micro: int | None) -> str:
-    """The same to the last micro-credit, for what has to add up."""
+    """Return an amount exact to the micro-credit, for columns that must add up."""
     return "–" if micro is None else amounts.format_credits(int(micro))
 
 
 @register.filter
 def exit_words(value: dict[str, Any] | None) -> str:
-    """How the processes of a task ended, in words."""
+    """Return how the processes of a task ended, in words."""
     return exit_of(value)
 
 
 @register.filter
 def breakable(name: str) -> SafeString:
-    """A long name that lines may break after dots and slashes of, rather than anywhere."""
+    """Return a long name with line breaks allowed only after dots and slashes."""
     return format_html_join(
         SafeString("<wbr>"), "{}", ((part,) for part in re.findall(r"[^./]*[./]?", name) if part)
     )
@@ -101,13 +101,13 @@ def breakable(name: str) -> SafeString:
 
 @register.filter
 def task_index(identity: int) -> int:
-    """A task's number in its job, of its id."""
+    """Return a task's index in its job from its id."""
     return split_task_id(identity)[1]
 
 
 @register.simple_tag
 def state(word: str, text: str = "") -> SafeString | str:
-    """A state as a coloured label; `text` when it should read otherwise."""
+    """Return a state as a coloured label. `text` replaces its word."""
     if not word:
         return "–"
     return format_html('<span class="tag tag-{}">{}</span>', _TONES.get(word, "plain"), text or _(word))
@@ -115,7 +115,7 @@ def state(word: str, text: str = "") -> SafeString | str:
 
 @register.simple_tag
 def health(job: Job) -> SafeString | str:
-    """The health of a job as a coloured label; of one that has ended, how it ended."""
+    """Return the health of a job as a coloured label. For an ended job, return its outcome."""
     found = health_of(job).state
     word = (job.outcome or job.state) if found is JobHealth.ENDED else found.value
     return state(word)
@@ -123,7 +123,7 @@ def health(job: Job) -> SafeString | str:
 
 @register.inclusion_tag("sigma/parts/bar.html")
 def bar(label: str, used: int, total: int, resource: str) -> dict[str, Any]:
-    """Used of total as a bar and in words. A total of 0 shows as nothing granted."""
+    """Return used of total as a bar and in words. A total of 0 means that nothing is granted."""
     percent = min(100.0, 100.0 * used / total) if total else (100.0 if used else 0.0)
     index = NAMES.index(resource)
     return {
@@ -138,7 +138,7 @@ def bar(label: str, used: int, total: int, resource: str) -> dict[str, Any]:
 
 @register.inclusion_tag("sigma/parts/navigation.html", takes_context=True)
 def navigation(context: Context) -> dict[str, Any]:
-    """Sections, and the pages of the one that this page is in."""
+    """Return the sections, and the pages of the current section."""
     match = getattr(context.get("request"), "resolver_match", None)
     here = match.url_name or "" if match is not None and match.namespace == "sigma" else ""
     section = section_of(here)
@@ -162,7 +162,7 @@ def navigation(context: Context) -> dict[str, Any]:
 
 @register.inclusion_tag("sigma/parts/bell.html", takes_context=True)
 def bell(context: Context) -> dict[str, Any]:
-    """How many notices the reader has not read, in one query; pages of accounts have yet to find the reader."""
+    """Return the number of the user's unread notices, in one query. Account pages first look up the user."""
     request = context.get("request")
     principal = getattr(request, "borg_principal", None)
     if principal is None and request is not None and request.user.is_authenticated:
@@ -178,7 +178,7 @@ def bell(context: Context) -> dict[str, Any]:
 
 @register.simple_tag(takes_context=True)
 def current(context: Context, *names: str) -> SafeString | str:
-    """` aria-current="page"` where the page is one of these."""
+    """Return ` aria-current="page"` if the current page is one of `names`."""
     match = getattr(context.get("request"), "resolver_match", None)
     here = match is not None and match.namespace == "sigma" and match.url_name in names
     return SafeString(' aria-current="page"') if here else ""
@@ -186,7 +186,7 @@ def current(context: Context, *names: str) -> SafeString | str:
 
 @register.simple_tag(takes_context=True)
 def query(context: Context, **changes: Any) -> str:
-    """This page's query string with some values changed; empty ones go."""
+    """Return this page's query string with `changes`, without empty values."""
     given = context["request"].GET.copy()
     for name, value in changes.items():
         given[name] = value

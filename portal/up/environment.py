@@ -1,4 +1,4 @@
-"""The environment of each process: the variables that `deploy/borg.env` explains, filled in for one host."""
+"""The environment of each process: the variables of `deploy/borg.env`, with values for one host."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from portal.settings.environment import complaints
 from portal.up.options import CELL, OptionError, Options
 
-# Variables that a process inherits from the shell of `make up`; no others, so that a start does not depend on a shell.
+# The only variables that a process inherits from the shell of `make up`, so that a start does not depend on it.
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "NUMBA_CACHE_DIR", "PYTHONPATH")
-# Settings of the operator's that pass through to the server's processes.
+# Settings that the operator can pass to the server processes.
 _TUNABLE = (
     "BORG_DEBUG",
     "BORG_ALLOWED_HOSTS",
@@ -37,9 +37,9 @@ _TUNABLE = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
 )
-# What begins like this is a setting of ours, or misspelt.
+# Variables with these prefixes are settings of Borg Portal or misspelt.
 _FAMILIES = ("BORG_DNS_", "BORG_SMTP_", "BORG_MAX_")
-# Options of the Borglet's, such as BORGLET_CAPACITY; where it lives and dials is not theirs to say.
+# Options of the Borglet that the operator can pass. Its home and its link address are set by `make up`.
 _BORGLET = (
     *("BORGLET_CAPACITY", "BORGLET_RACK", "BORGLET_PLATFORM", "BORGLET_POWER_DOMAIN", "BORGLET_ATTRIBUTES"),
     *("BORGLET_PORT_", "BORGLET_RUNTIME", "BORGLET_TASK_", "BORGLET_DEVICES"),
@@ -48,7 +48,7 @@ _BORGLET = (
 
 
 def machine_environment(options: Options, inherited: Mapping[str, str]) -> dict[str, str]:
-    """For a Borglet: no address of PostgreSQL or Redis, no key. Tasks run below it."""
+    """Return the environment of a Borglet, without database URLs and keys, because tasks run below it."""
     kept = {name: inherited[name] for name in _INHERITED if name in inherited}
     tuned = {name: value for name, value in inherited.items() if name.startswith(_BORGLET)}
     return {
@@ -70,7 +70,7 @@ def environment(
     redis_url: str,
     secret_key: str,
 ) -> dict[str, str]:
-    """For every process of the server's."""
+    """Return the environment of all server processes."""
     tuned = {name: inherited[name] for name in _TUNABLE if inherited.get(name)}
     return {
         **machine_environment(options, inherited),
@@ -92,21 +92,21 @@ def environment(
     }
 
 
-def unheard(options: Options, inherited: Mapping[str, str]) -> Iterator[str]:
-    """A line for each setting of a family of ours that is given and does nothing: misspelt, or set by `make up`."""
-    ours = environment(options, {}, database_url="", redis_url="", secret_key="")
+def ignored_settings(options: Options, inherited: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each given setting that has no effect, because it is misspelt or `make up` sets it."""
+    fixed = environment(options, {}, database_url="", redis_url="", secret_key="")
     for name in sorted(inherited):
-        if name in _TUNABLE or not name.startswith(_FAMILIES) or inherited[name] in ("", ours.get(name)):
+        if name in _TUNABLE or not name.startswith(_FAMILIES) or inherited[name] in ("", fixed.get(name)):
             continue
-        if name in ours:
-            yield f"{name}={inherited[name]!r} has no effect: make up sets it to {ours[name]}."
+        if name in fixed:
+            yield f"{name}={inherited[name]!r} has no effect: make up sets it to {fixed[name]}."
         else:
             near = get_close_matches(name, _TUNABLE, n=1)
             yield f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ".")
 
 
 def check(options: Options, inherited: Mapping[str, str]) -> None:
-    """Raises `OptionError` for settings with which the server's processes could not start."""
+    """Raise `OptionError` for settings with which the server processes could not start."""
     env = environment(options, inherited, database_url="", redis_url="", secret_key="")
-    if told := list(complaints({name: env[name] for name in env.keys() & inherited.keys()})):
-        raise OptionError("\n".join(told))
+    if problems := list(complaints({name: env[name] for name in env.keys() & inherited.keys()})):
+        raise OptionError("\n".join(problems))

@@ -1,15 +1,15 @@
-"""BORG_HOME: all data of one host, and who may use it now.
+"""BORG_HOME: all data of one host, and the lock of the process that uses it.
 
 postgres/  redis/     the engines' data
 authority/            the cell's TLS authority
 packages/             archives of packages, by cell and digest
-names/                what the resolver starts from before it reaches PostgreSQL
-borglet/  fleet/      the machine, and simulated ones
+names/                snapshots from which the resolver starts before it reaches PostgreSQL
+borglet/  fleet/      the machine, and simulated machines
 log/                  NAME.log, rotated
 run/                  lock, and a record of each process
-secrets.json          what was generated: secret key, passwords, tokens (0600)
-client.toml           what borgctl needs (0600)
-layout                the number of this layout
+secrets.json          generated secret key, passwords and tokens (0600)
+client.toml           configuration of borgctl (0600)
+layout                the version number of this layout
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LAYOUT = 1
 
 
 class HomeError(RuntimeError):
-    """The home can't be used; the message says why and what to do."""
+    """The home cannot be used. The message gives the cause and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Home:
 
     @property
     def metrics(self) -> Path:
-        """What the processes of this start count together."""
+        """Return the folder in which the processes of this start share their metrics."""
         return self.run / "metrics"
 
     @property
@@ -70,16 +70,16 @@ class Home:
     def exists(self) -> bool:
         return (self.path / "layout").exists()
 
-    def metrics_anew(self) -> None:
-        """Figures begin at zero with each start: the processes that counted the others are gone."""
+    def reset_metrics(self) -> None:
+        """Delete the metrics of an earlier start, whose processes have ended."""
         shutil.rmtree(self.metrics, ignore_errors=True)
         self.metrics.mkdir(mode=0o700)
 
     def prepare(self) -> None:
-        """Make the folders, or check those of an earlier start.
+        """Create the folders, or check those of an earlier start.
 
-        Raises `HomeError` for a home that a newer version made, a folder that is full of something else, and a
-        place where this user may not write.
+        Raises `HomeError` if a newer version created the home, if the folder contains other files, or if this user
+        may not write there.
         """
         with self._usable():
             self._prepare()
@@ -90,9 +90,10 @@ class Home:
             strangers = sorted({entry.name for entry in self.path.iterdir()} - {"run", "log"})
             if strangers:
                 raise HomeError(
-                    f"{self.path} is not a BORG_HOME and not empty (it contains {strangers[0]}); name another folder"
+                    f"{self.path} is not a BORG_HOME and is not empty (it contains {strangers[0]}); "
+                    "choose another folder"
                 )
-        # Others may pass but not list: under root the engines, and the tasks, run as somebody else.
+        # Other users may pass but not list: under root, the engines and the tasks run as other users.
         self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
         for folder in (self.log, self.run):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -100,13 +101,14 @@ class Home:
             found = layout.read_text().strip()
             if not found.isdigit() or int(found) > LAYOUT:
                 raise HomeError(
-                    f"{self.path} has layout {found}, this version knows up to {LAYOUT}: use the version that made it"
+                    f"{self.path} has layout {found}, and this version supports at most {LAYOUT}; "
+                    "use the version that created it"
                 )
         layout.write_text(f"{LAYOUT}\n")
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the home alone. Raises `HomeError` with the pid of the process that holds it."""
+        """Lock the home. Raises `HomeError` with the pid of the process that holds the lock."""
         with self._usable():
             self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -116,8 +118,8 @@ class Home:
             except BlockingIOError:
                 holder = os.read(descriptor, 20).decode().strip() or "unknown"
                 raise HomeError(
-                    f"{self.path} is in use by process {holder}. Stop that one (kill -INT {holder}), "
-                    "or start on another BORG_HOME."
+                    f"{self.path} is in use by process {holder}. Stop that process (kill -INT {holder}), "
+                    "or start with another BORG_HOME."
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -132,13 +134,13 @@ class Home:
         except OSError as error:
             where = f" ({error.filename})" if error.filename and Path(error.filename) != self.path else ""
             raise HomeError(
-                f"{self.path} can't be used as BORG_HOME: {error.strerror}{where}; name another in BORG_HOME"
+                f"{self.path} cannot be used as BORG_HOME: {error.strerror}{where}; set another folder in BORG_HOME"
             ) from error
 
     def secrets_read(self) -> dict[str, Any]:
-        """What was generated so far, with a secret key in any case.
+        """Return the stored secrets. Generate the secret key if it is missing.
 
-        Raises `HomeError` when the file is damaged.
+        Raises `HomeError` if the file is damaged.
         """
         try:
             known = json.loads(self.secrets.read_text())
@@ -152,7 +154,7 @@ class Home:
         return dict(known)
 
     def secrets_add(self, news: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge what was generated now, and keep it: it is shown nowhere else again."""
+        """Add new secrets to the file, the only place where they are stored, and return all."""
         merged = _merged(self.secrets_read(), news)
         write_private(self.secrets, json.dumps(merged, indent=2) + "\n")
         return merged
@@ -169,7 +171,7 @@ def client_toml(
     tenant_token: str,
     before: str = "",
 ) -> str:
-    """What borgctl finds in `BORG_HOME/client.toml`. Profiles that `borgctl login` added to `before` stay."""
+    """Return the text of `BORG_HOME/client.toml`. It keeps the profiles that `borgctl login` added to `before`."""
     text = json.dumps  # a JSON string of these characters is a TOML string
     old = tomllib.loads(before)
     others = {name: entry for name, entry in old.get("profiles", {}).items() if name not in ("admin", "demo")}
@@ -185,7 +187,7 @@ def client_toml(
     ]
     return "\n".join(
         [
-            "# Written at each start of Borg Portal. Keep it private: it holds tokens.",
+            "# Written at each start of Borg Portal. Keep it private: it contains tokens.",
             f"url = {text(url)}",
             f"cell = {text(cell)}",
             f"zone = {text(zone)}",
@@ -205,7 +207,7 @@ def client_toml(
 
 
 def write_private(path: Path, content: str) -> None:
-    """Write for the owner alone, whole or not at all, and on disk when this returns."""
+    """Write a file that only its owner can read, atomically and synced to disk."""
     fresh = path.with_name(f"{path.name}.new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -217,7 +219,7 @@ def write_private(path: Path, content: str) -> None:
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """`new` over `old`, key by key; what `new` leaves out or knows as None stays."""
+    """Return `old` updated with `new`, key by key. Keys that `new` omits or has as None keep their old value."""
     result = dict(old)
     for key, value in new.items():
         if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):

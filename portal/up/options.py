@@ -1,4 +1,4 @@
-"""Options of `make up`, read from the environment and checked here once."""
+"""The options of `make up`, read from the environment and checked."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LARGEST_FLEET = 100_000
 
 
 class OptionError(ValueError):
-    """A setting can't be used; the message names it, and the cure."""
+    """A setting is invalid. The message names it and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetOption:
-    """Simulated machines beside the real one: `count` equal ones, or those of a file."""
+    """Simulated machines beside the real one: `count` equal machines, or the machines of a file."""
 
     count: int = 0
     file: Path | None = None
@@ -46,7 +46,7 @@ class Options:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Options:
-        """Raises `OptionError`."""
+        """Read the options from the environment. Raises `OptionError`."""
         options = cls(
             home=Path(env.get("BORG_HOME") or ".borg").resolve(),
             host="127.0.0.1",
@@ -57,7 +57,7 @@ class Options:
             hostname=_label(env.get("BORGLET_HOSTNAME") or os.uname().nodename),
             fleet=_fleet(env.get("MACHINES") or ""),
         )
-        # DNS listens on TCP too, so that no two of the three can be the same.
+        # DNS listens on TCP too, so the three ports must differ.
         ports = {"PORT": options.port, "DNS_PORT": options.dns_port, "LINK_PORT": options.link_port}
         if len(set(ports.values())) < len(ports):
             story = ", ".join(f"{name}={port}" for name, port in ports.items())
@@ -68,12 +68,14 @@ class Options:
 def _port(env: Mapping[str, str], name: str, default: int) -> int:
     text = env.get(name) or str(default)
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65535:
-        raise OptionError(f"{name}={text!r}: a port is a number from 1 to 65535, such as {name}={default}")
+        raise OptionError(
+            f"{name}={text!r}: a port must be a number from 1 to 65535, for example {name}={default}"
+        )
     return int(text)
 
 
 def _label(nodename: str) -> str:
-    """A host's own name as one DNS label, which it may not be."""
+    """Turn a host's name into a valid DNS label."""
     label = re.sub(r"[^a-z0-9-]+", "-", nodename.partition(".")[0].lower())[:63].strip("-")
     return label or "localhost"
 
@@ -86,7 +88,9 @@ def _fleet(text: str) -> FleetOption | None:
         raise OptionError(f"MACHINES={text!r}: write MACHINES=simulated:100 or MACHINES=simulated:FILE.csv")
     if what.isascii() and what.isdigit():
         if not 1 <= int(what) <= _LARGEST_FLEET:
-            raise OptionError(f"MACHINES={text!r}: between 1 and {_LARGEST_FLEET} machines can be simulated")
+            raise OptionError(
+                f"MACHINES={text!r}: the number of machines must be between 1 and {_LARGEST_FLEET}"
+            )
         return FleetOption(count=int(what))
     file = Path(what).resolve()
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""Is a port free? And who has it, if not."""
+"""Check that ports are free, and name the process that uses one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from naming.ports import holder
 
 
 class PortTaken(RuntimeError):
-    """Somebody else listens where we want to; the message names the setting to change."""
+    """A port is in use. The message names the setting to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class RequestedPort:
 
 
 def check_free(host: str, wanted: Iterable[RequestedPort]) -> None:
-    """Raises `PortTaken` for the first port that can't be bound."""
+    """Raise `PortTaken` for the first port that cannot be bound."""
     for want in wanted:
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM) if want.udp else (socket.SOCK_STREAM,):
             with socket.socket(socket.AF_INET, kind) as probe:
@@ -37,11 +37,11 @@ def check_free(host: str, wanted: Iterable[RequestedPort]) -> None:
 
 
 def _sentence(host: str, want: RequestedPort, kind: socket.SocketKind, error: OSError) -> str:
-    cure = f"choose another one, such as {want.setting}={min(want.port + 1, 65535)}"
+    cure = f"choose another port, such as {want.setting}={min(want.port + 1, 65535)}"
     if error.errno == errno.EACCES:
         return f"{want.setting}={want.port}: this user cannot listen on ports below 1024; {cure}"
     if error.errno != errno.EADDRINUSE:
-        return f"{want.setting}={want.port} on {host} can't be used ({error.strerror}); {cure}"
+        return f"{want.setting}={want.port} on {host} cannot be used ({error.strerror}); {cure}"
     found = holder(want.port, "tcp" if kind == socket.SOCK_STREAM else "udp")
     by = f" by {found}" if found else ""
-    return f"{want.setting}={want.port} is taken on {host}{by}; stop that, or {cure}"
+    return f"{want.setting}={want.port} is in use on {host}{by}; stop that process, or {cure}"

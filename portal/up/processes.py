@@ -1,4 +1,4 @@
-"""The table of what runs on one host, and what each needs. A new process is one entry here."""
+"""The table of the processes of one host and their needs. A new process is one new entry."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from portal.up.supervision import probes
 from portal.up.supervision.keeper import Spec
 
 ENGINES = ("postgres", "redis")
-# What holds or starts tasks: stopped first, so that nobody above sees the tasks end.
+# These start or hold tasks. They stop first, so that the servers do not see the tasks end.
 MACHINES = ("borglet", "fleet")
-# What a job file may ask for between SIGTERM and SIGKILL.
+# The longest notice between SIGTERM and SIGKILL that a job file may request.
 LONGEST_NOTICE_S = 3600.0
 
 _BORGLET = (sys.executable, "-m", "borglet")
@@ -31,7 +31,7 @@ def engine(launch: EngineLaunch) -> Spec:
         env=launch.env,
         ready=launch.probe,
         alive=launch.probe,
-        # After a crash the engine first replays its log. A restart would begin the replay again, so wait.
+        # After a crash, the engine replays its log first. A restart would begin the replay again.
         start_s=300.0,
         unwell_limit=12,
         stop_signal=launch.stop_signal,
@@ -42,12 +42,12 @@ def engine(launch: EngineLaunch) -> Spec:
 
 
 def schema(env: Mapping[str, str], result: Path) -> Spec:
-    """A step, run once at each start: migrate, and make what a first start needs."""
+    """Return the step that runs once per start: migrate, and create what a first start needs."""
     return Spec("schema", (sys.executable, "-m", "portal.up.schema", str(result)), env=env, start_s=600.0)
 
 
 def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
-    """Everything above the machines that a start waits for. One of each is enough on one host."""
+    """Return the servers that a start waits for. One of each is enough on one host."""
     host = options.host
     worker_pulse, beat_pulse, link_pulse = (home.run / f"{name}.pulse" for name in ("worker", "beat", "link"))
     return [
@@ -69,7 +69,7 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             env={**env, "BORG_PULSE": str(link_pulse)},
             needs=ENGINES,
             pulse=link_pulse,
-            # Its loop touches the file. A handshake would queue behind those of ten thousand machines.
+            # Its loop touches the file. A TLS handshake would queue behind those of ten thousand machines.
             ready=probes.heartbeat(link_pulse, 30.0),
             alive=probes.heartbeat(link_pulse, 30.0),
         ),
@@ -114,12 +114,12 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
 
 
 def spares(home: Home, env: Mapping[str, str]) -> list[Spec]:
-    """What nobody waits for at a start: the second scheduler, idle until an SRE wants one for batch."""
+    """Return the second scheduler, which is idle until an SRE enables it for batch. A start does not wait for it."""
     return [_master("master-batch", f"cell.{CELL}.batch", home, env)]
 
 
 def _master(name: str, queue: str, home: Home, env: Mapping[str, str]) -> Spec:
-    """A process for one scheduler of the cell (`scheduling.master.schedulers.queue_of`)."""
+    """Return the process of one scheduler of the cell (`scheduling.master.schedulers.queue_of`)."""
     pulse = home.run / f"{name}.pulse"
     return Spec(
         name=name,
@@ -133,15 +133,15 @@ def _master(name: str, queue: str, home: Home, env: Mapping[str, str]) -> Spec:
         ready=probes.heartbeat(pulse, 150.0),
         # One run of the master fills its only thread for up to 60 s.
         alive=probes.heartbeat(pulse, 150.0),
-        # Nothing is lost if that run is cut short: what counts is committed, the lease ends by itself.
+        # Killing it loses nothing: results are committed, and the lease expires by itself.
         stop_signal=signal.SIGKILL,
     )
 
 
 def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mapping[str, str]) -> list[Spec]:
-    """The Borglet of this host, and the simulated fleet if one is wished.
+    """Return the Borglet of this host, and the simulated fleet if the options request one.
 
-    `joins`: one-time tokens by process, for those that have not joined yet.
+    `joins`: one-time tokens by process name, for processes that have not joined yet.
     """
     specs = [
         Spec(
@@ -171,9 +171,9 @@ def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mappin
 
 
 def stop_tasks(home: Home, env: Mapping[str, str], *, notice_s: float = LONGEST_NOTICE_S) -> Spec:
-    """A step: end the tasks that outlive the Borglet on purpose, with their own notice but at most `notice_s`.
+    """Return the step that stops the tasks, which outlive the Borglet by design. Each gets at most `notice_s`.
 
-    It bounds itself by the longest notice it finds; the bound here is for a step that hangs.
+    The step itself ends after the longest notice of the tasks. The bound here ends a step that hangs.
     """
     argv = (*_BORGLET, "stop-all", "--home", str(home.borglet), "--notice-s", str(notice_s))
     return Spec("stop-tasks", argv, env=env, start_s=notice_s + 60.0)

@@ -1,8 +1,8 @@
-"""`python -m portal.up.schema FILE`: migrate the database, make what a first start needs, write that to FILE.
+"""`python -m portal.up.schema FILE`: migrate the database, bootstrap it, and write the generated secrets to FILE.
 
-One process does both, since loading Django takes longer than either when there is nothing to do. What
-`manage.py bootstrap` prints holds secrets that are kept nowhere else: they go to a private file and not to a
-log, and the file is on disk before the transaction that made them commits.
+One process does both, because loading Django takes longer than either step when nothing is to do. The output of
+`manage.py bootstrap` contains secrets that are stored nowhere else. They go to a private file instead of a log, and
+the file is on disk before the transaction commits.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def main(argv: list[str]) -> int:
     django.setup()
     if unknown := migrations_of_later(connection):
         print(
-            f"A newer version migrated this home: {unknown[0]} is not known here. Use that version or a later "
-            "one, or make restore of a backup from before into another BORG_HOME.",
+            f"A newer version migrated this home: this version does not have {unknown[0]}. Use that version or a later "
+            "one, or restore an earlier backup into another BORG_HOME with make restore.",
             file=sys.stderr,
         )
         return 1
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
 
 
 def migrations_of_later(connection: BaseDatabaseWrapper) -> list[str]:
-    """Migrations the database has and this version has not, as `app.name`, sorted."""
+    """Return the applied migrations that this version does not have, as sorted `app.name`."""
     from django.db.migrations.loader import MigrationLoader
 
     loader = MigrationLoader(connection, ignore_no_migrations=True)

@@ -67,22 +67,22 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
 
     # Nonsense is reported at its field, too much at the budget and the cell.
     page.get_by_role("textbox", name="Cores").fill("-6")
-    expect(page.locator("#error-cpu")).to_contain_text("can't be read")
+    expect(page.locator("#error-cpu")).to_contain_text("is not a quantity")
     expect(page.get_by_role("textbox", name="Cores")).to_have_attribute("aria-invalid", "true")
     page.get_by_role("textbox", name="Cores").fill("180")
     expect(page.get_by_role("alert").first).to_contain_text("too much for the budget of ubar")
-    expect(page.get_by_role("button", name="Go on to order…")).to_be_disabled()
+    expect(page.get_by_role("button", name="Continue to order…")).to_be_disabled()
     page.get_by_role("textbox", name="Cores").fill("1000")
-    expect(page.locator("#error-cpu")).to_contain_text("only 190 cores left")
+    expect(page.locator("#error-cpu")).to_contain_text("only 190 cores free")
     expect(page.get_by_role("textbox", name="Cores")).to_be_focused()
 
     # A quote that holds, then the order, which waits.
     page.get_by_role("textbox", name="Cores").fill("6")
     expect(page.locator("#offer")).to_contain_text("6 cores, 8 GiB RAM")
     assert page.evaluate("window.marked === true"), "the page was loaded again"
-    page.get_by_role("button", name="Go on to order…").click()
+    page.get_by_role("button", name="Continue to order…").click()
     expect(page.get_by_text("This price holds until")).to_be_visible()
-    page.get_by_label("What it is for").fill("The new shop front.")
+    page.get_by_label("Purpose").fill("The new shop front.")
     page.get_by_role("button", name=re.compile("Order for .* credits")).click()
     expect(page.get_by_role("heading", name=re.compile(r"Order \d+"))).to_contain_text("waits for approval")
     order = Order.objects.get()
@@ -116,9 +116,9 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     # An hour later it is known what the job really used.
     _an_hour(market, Job.objects.get(name="web"))
     page.goto("/shop/?cell=cc&band=production")
-    used = page.get_by_role("region", name="What you have at production in cc")
+    used = page.get_by_role("region", name="Your quota in band production of cc")
     expect(used.get_by_role("row", name="Cores")).to_contain_text("0.5 cores")
-    used.get_by_role("link", name="Take what would do").click()
+    used.get_by_role("link", name="Use what is enough").click()
     expect(page.get_by_role("textbox", name="Cores")).to_have_value("625m")
 
     # The month ends, and the invoice says what the order cost.
@@ -154,7 +154,7 @@ def test_the_shop_works_without_scripts(chromium, portal, market) -> None:
         page.get_by_role("button", name="a week").click()
         expect(page.locator("#offer")).to_contain_text("for 7 days")
         expect(page.locator("#offer")).to_contain_text("3 cores, 4 GiB RAM")
-        page.get_by_role("button", name="Go on to order…").click()
+        page.get_by_role("button", name="Continue to order…").click()
         page.get_by_role("button", name=re.compile("Order for .* credits")).click()
         expect(page.get_by_role("heading", name=re.compile(r"Order \d+"))).to_contain_text(
             "waits for approval"

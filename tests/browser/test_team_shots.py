@@ -88,7 +88,7 @@ def test_pages_of_teams_look_right(chromium, portal, secret, theme, width) -> No
         path = "/invitations/" + link_of(secret).rsplit("/invitations/")[1]
         page.goto(path)
         shoot("join")
-        page.get_by_role("link", name="Make an account").click()
+        page.get_by_role("link", name="Create an account").click()
         shoot("signup")
         sign_in(page, "sre")
         for name, where in PAGES.items():

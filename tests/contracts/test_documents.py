@@ -112,7 +112,7 @@ def test_the_runbook_says_that_the_journal_grows_as_long_as_nothing_removes_its_
 def test_no_document_promises_an_identity_provider_that_nothing_configures() -> None:
     assert not apps.is_installed("allauth.socialaccount"), "say in portal/accounts.py how people come in"
     code = (ROOT / "portal" / "accounts.py").read_text()
-    assert "no setting\nfor an identity provider" in code
+    assert "no identity provider (OIDC, SAML) yet" in code
     assert named(r"(?i)identity provider") == {}
 
 

@@ -153,7 +153,7 @@ def test_draining_asks_why_and_goes_through_the_journal(sre, world) -> None:
     asked = act(sre, "scheduling_machine", "drain", world.machine)
     assert 'name="reason"' in asked.text
     assert Machine.objects.get().state == "up"
-    assert "Say why" in act(sre, "scheduling_machine", "drain", world.machine, reason=" ").text
+    assert "Give a reason" in act(sre, "scheduling_machine", "drain", world.machine, reason=" ").text
     done = act(sre, "scheduling_machine", "drain", world.machine, reason="new disk")
     assert "Drain machines: done for 1" in done.text
     world.machine.refresh_from_db()
@@ -386,7 +386,7 @@ def test_a_cells_page_shows_its_schedulers_and_who_waits(sre, world) -> None:
     path = reverse("admin:scheduling_cell_change", args=[world.cell.pk])
     wakeups.client().delete(f"borg:passes:{world.cell.pk}:default")
     page = sre.get(path).text
-    assert "Nobody runs it" in page
+    assert "No worker runs this scheduler" in page
     assert f"cell.{world.cell.name}" in page
     lease.take(world.cell.id, scheduler="default", holder="node-1:4711:ab", ttl_s=60)
     one = pass_log.Pass(

@@ -75,7 +75,7 @@ def test_people_are_invited_and_programs_have_accounts(ann, ubar) -> None:
     assert "/invitations/" in told[1]
     (row,) = ann.json("tenant", "invitations")
     assert (row["email"], row["state"]) == ("kim@example.com", "open")
-    assert ann.out("tenant", "withdraw", row["key"]) == "The invitation of kim@example.com is withdrawn.\n"
+    assert ann.out("tenant", "withdraw", row["key"]) == "The invitation for kim@example.com is withdrawn.\n"
     assert ann.out("tenant", "invitations").splitlines()[1].split()[3] == "withdrawn"
     assert "email: " in ann.run("tenant", "invite", "nobody").stderr
 

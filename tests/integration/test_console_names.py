@@ -116,7 +116,7 @@ def test_the_page_itself_asks_nobody_and_tells_what_rows_say(world, settings) ->
     path = reverse("admin:names")
     page = client.get(path).text
     assert "Zone cc.borg.internal" in page
-    assert "are being asked" in page
+    assert "Querying the resolver and the secondaries" in page
     assert 'hx-trigger="load, every 5s"' in page
     assert "Jobs that fail open" in page
     assert '<a class="text-primary-600 dark:text-primary-500" href="/jobs/cc/ubar/jfoo/">' in page

@@ -148,7 +148,7 @@ def test_an_invoice_is_a_page_a_pdf_and_a_csv_that_say_the_same(world) -> None:
 
 def test_a_draft_is_said_to_be_one_and_stored_nowhere(world, at_noon) -> None:
     page = signed_in("owner").get("/billing/draft/?tenant=ubar")
-    assert "The month is not over" in page.text
+    assert "The month has not ended" in page.text
     assert "249.999999" in page.text
     assert not Invoice.objects.exists()
 
@@ -234,7 +234,7 @@ def test_costs_add_up_on_the_page_and_in_the_file(world, at_noon) -> None:
         ]
     labels = {row["key"] for row in read}
     assert "'-danger" in labels
-    assert "Say which label" in client.get("/costs/?tenant=ubar&by=label").text
+    assert "Enter the label to group by" in client.get("/costs/?tenant=ubar&by=label").text
     assert client.get("/costs/?tenant=ubar&by=<x>&over=9&teams=yes").status_code == 200
 
 

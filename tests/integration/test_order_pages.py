@@ -48,8 +48,8 @@ def test_a_list_tells_states_and_filters(market) -> None:
         some = client.get("/orders/", {"state": state, "tenant": "ubar", "cell": "cc"}).text
         assert f'href="/orders/{shown.pk}/"' in some
         assert f'href="/orders/{hidden.pk}/"' not in some
-    assert "No order is like that" in client.get("/orders/", {"cell": "nowhere"}).text
-    assert "Nothing was ordered yet" in signed_in("stranger").get("/orders/").text
+    assert "No order matches" in client.get("/orders/", {"cell": "nowhere"}).text
+    assert "No orders yet" in signed_in("stranger").get("/orders/").text
 
 
 def test_an_order_shows_everything_of_it(market) -> None:
@@ -71,7 +71,7 @@ def test_cancelling_says_first_what_comes_back(market) -> None:
     client = signed_in("buyer")
     with clock.at(clock.now() + dt.timedelta(days=10)):
         said = re.search(
-            r"<strong>.*?([\d,.]+)(?:</span>)? credits go back to the budget",
+            r"<strong>.*?([\d,.]+)(?:</span>)? credits return to the budget",
             client.get(f"/orders/{order.pk}/").text,
         )
         assert said is not None
@@ -99,9 +99,9 @@ def test_a_change_is_shown_before_it_is_done_and_done_once(market) -> None:
         wanted = {"cpu": "4", "ram": "16Gi", "disk": "0", "until": until[1], "key": key[1]}
         before = available(market)
         shown = client.post(f"/orders/{order.pk}/change/", wanted | {"do": "plan"})
-        assert "It needs nobody's approval" in shown.text
+        assert "It needs no approval" in shown.text
         assert (Order.objects.count(), available(market)) == (1, before), "nothing was done yet"
-        took = re.search(r"Taken from the budget now</dt><dd>([\d.,]+)<", shown.text)
+        took = re.search(r"Charged to the budget now</dt><dd>([\d.,]+)<", shown.text)
         done = client.post(f"/orders/{order.pk}/change/", wanted | {"do": "change"})
         again = client.post(f"/orders/{order.pk}/change/", wanted | {"do": "change"})
     new = Order.objects.get(replaces=order)
@@ -141,7 +141,7 @@ def test_renewal_is_switched(market) -> None:
     assert "will be renewed" in client.post(f"/orders/{order.pk}/renew/", {"renew": "1"}, follow=True).text
     order.refresh_from_db()
     assert order.renew
-    assert "is renewed before that" in client.get(f"/orders/{order.pk}/").text
+    assert "It will be renewed before then" in client.get(f"/orders/{order.pk}/").text
     assert "not be renewed" in client.post(f"/orders/{order.pk}/renew/", {"renew": "0"}, follow=True).text
 
 
@@ -212,12 +212,12 @@ def test_grants_say_when_they_end_and_how_long_they_count(market) -> None:
     order = market_world.ordered(market.tenant, cores(2), days=30)
     client = signed_in("viewer")
     assert "in force" in client.get("/quota/").text
-    for days, told in ((26, "ends soon"), (31, "still counts for running jobs until"), (34, "are refused")):
+    for days, told in ((26, "ends soon"), (31, "still counts for running jobs until"), (34, "are rejected")):
         with clock.at(order.ends_at + dt.timedelta(days=days - 30)):
             orders_advance(clock.now())
             assert told in client.get("/quota/").text, days
             if days == 31:
-                assert "For jobs that run it still counts until" in client.get(f"/orders/{order.pk}/").text
+                assert "For running jobs, it still counts until" in client.get(f"/orders/{order.pk}/").text
 
 
 def test_the_calendar_shows_each_band_and_resource(market) -> None:
@@ -235,17 +235,17 @@ def test_the_calendar_shows_each_band_and_resource(market) -> None:
 
 def test_home_tells_what_waits_what_ends_and_what_is_left(market) -> None:
     before = signed_in("owner").get("/").text
-    assert "for your word" not in before
+    assert "for your decision" not in before
     assert "Ends soon" not in before
     assert "2,000.00" in before
     order = market_world.ordered(market.tenant, cores(3), days=5)
     by("owner")
     market_world.ordered(market.tenant, cores(1), days=40)
     page = signed_in("owner").get("/").text
-    assert "1 order waits for your word" in page
+    assert "1 order waits for your decision" in page
     assert f'Ends soon: <a href="/orders/{order.pk}/">3 cores, 12 GiB RAM</a>' in page
     seen = signed_in("viewer").get("/").text
-    assert "for your word" not in seen
+    assert "for your decision" not in seen
     assert "Budget left" not in seen
 
 

@@ -59,12 +59,12 @@ def test_the_page_says_when_it_is_too_early(world) -> None:
     Quota.objects.update(starts_at=now - 2 * HOUR)
     metered(world, now - 2 * HOUR)
     page = signed_in("viewer").get("/planning/?tenant=ubar").text
-    assert "there are figures of 2 finished hours, and 6 are needed" in page
-    assert "What could be given back" not in page
+    assert "2 hours are measured, and 6 are needed" in page
+    assert "Quota that could be given back" not in page
     Quota.objects.update(starts_at=now - 30 * HOUR)
     page = signed_in("viewer").get("/planning/?tenant=ubar").text
     assert "The figures are of 30 finished hours." in page
-    assert "What could be given back" in page
+    assert "Quota that could be given back" in page
 
 
 def this_hour() -> dt.datetime:

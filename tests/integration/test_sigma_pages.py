@@ -113,7 +113,7 @@ def test_a_simulated_task_says_once_that_it_writes_no_log(world) -> None:
 
 
 def test_one_task_can_be_killed_and_the_reason_is_kept(world) -> None:
-    assert "It waits for the next scheduling pass" in signed_in("viewer").get(JOB + "1/").text
+    assert "The task waits for the next scheduling pass" in signed_in("viewer").get(JOB + "1/").text
     answer = signed_in("operator").post(
         JOB + "kill/", {"uid": world.job.uid, "index": "1", "reason": "stuck"}, follow=True
     )
@@ -139,7 +139,7 @@ def test_undo_without_an_earlier_version_says_so(world) -> None:
 def test_undo_of_a_version_that_is_not_in_force_any_more_is_refused(world) -> None:
     answer = signed_in("operator").post(JOB + "undo/", {"uid": world.job.uid, "version": "7"})
     assert answer.status_code == 409
-    assert "Look at the job again" in answer.text
+    assert "Check the job, then undo again" in answer.text
 
 
 def submit(client: Client, text: str, **more):
@@ -165,10 +165,10 @@ def test_the_plan_of_an_update_says_what_happens_to_tasks_and_names(world) -> No
     client = signed_in("operator")
     submit(client, GOOD, do="submit")
     answer = submit(client, GOOD.replace("sleep, '9'", "sleep, '8'") + "\nnames: {ttl_s: 60}")
-    for told in ("will be restarted, 1 at a time at most", "for 60 s, 5 s until now"):
+    for told in ("will be restarted, at most 1 at a time", "for 60 s, 5 s until now"):
         assert told in answer.text
     kept = submit(client, GOOD + "\noverrides: {'1': {weight: 0}}")
-    for told in ("stay as they are", "will be changed where they are", "Task 1 has weight 0"):
+    for told in ("will not change", "will be changed in place", "Task 1 has weight 0"):
         assert told in kept.text
 
 
@@ -183,7 +183,7 @@ def test_the_plan_of_an_update_says_what_happens_to_tasks_and_names(world) -> No
         ("name: Web!\ntask: {command: [sleep]}", "name", "Web!"),
         ("name: web\ncolour: red\ntask: {command: [sleep]}", "colour", "colour"),
         ("{", "file", "neither JSON nor YAML"),
-        ("- a\n- b", "file", "holds no job"),
+        ("- a\n- b", "file", "does not contain a job"),
         ("a: &x [1]\nb: *x", "file", "aliases"),
         ("name: web\ntask: {command: [sleep], restart: {on: sometimes}}", "task.restart.on", "sometimes"),
         ("name: web\ntask: [", "file", "line 2: "),
@@ -208,7 +208,7 @@ def test_what_quota_refuses_is_reported_with_figures(world) -> None:
     assert answer.status_code in (403, 409, 422)
     assert "quota" in answer.text
     body = answer.content.decode()
-    assert "What would help" in body
+    assert "Possible solutions" in body
     assert '<a href="/jobs/cc/ubar/jfoo/">jfoo</a>' in body
     assert "/shop/?tenant=ubar&amp;cell=cc&amp;band=production&amp;" in body
     assert "borgctl quota buy --tenant ubar" in body
@@ -256,7 +256,7 @@ def test_only_ones_own_tokens_can_be_revoked(world) -> None:
     token = Token.objects.get()
     assert signed_in("viewer").post(f"/tokens/{token.key}/revoke/").status_code == 404
     assert signed_in("sre").post(f"/tokens/{token.key}/revoke/").status_code == 404
-    assert "is revoked" in signed_in("owner").post(f"/tokens/{token.key}/revoke/", follow=True).text
+    assert "was revoked" in signed_in("owner").post(f"/tokens/{token.key}/revoke/", follow=True).text
     token.refresh_from_db()
     assert token.revoked_at is not None
 
@@ -287,9 +287,9 @@ def test_pages_cost_the_same_whatever_there_is_to_show(world, path) -> None:
 
 def test_pages_are_filtered_and_paged(world) -> None:
     client = signed_in("viewer")
-    assert "No machine is like that" in client.get("/cells/cc/?state=down").text
+    assert "No machine matches" in client.get("/cells/cc/?state=down").text
     assert "m1" in client.get("/cells/cc/?state=up&rack=r1&q=m1").text
-    assert "No job is like that" in client.get("/jobs/?state=dead").text
+    assert "No job matches" in client.get("/jobs/?state=dead").text
     assert client.get("/jobs/?page=999&state=nonsense").status_code == 200
     assert client.get(JOB + "?state=dead").context["page_obj"].paginator.count == 0
 
@@ -386,7 +386,7 @@ def test_nobody_makes_an_account_or_sends_mail(world, path) -> None:
             client.post(f"/accounts/{path}", {"email": "a@b.cd"}),
         ):
             assert answer.status_code == 403
-            assert "ask one" in answer.text
+            assert "Ask an SRE" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/accounts/password/change/", "/accounts/2fa/"])
@@ -422,7 +422,7 @@ def test_a_task_in_an_alloc_names_its_alloc(world) -> None:
     page = "/jobs/cc/ubar/inside/"
     assert "in alloc 0" in signed_in("viewer").get(page).text
     told = signed_in("viewer").get(page + "0/").text
-    assert "It lives in shelf/0, and is wherever that is." in told
+    assert "The task runs in shelf/0, so it is always on the alloc's machine." in told
     assert "No score" not in told
     with journal.write(world.cell.id, rows.ME) as entry:
         transitions.tasks_evict(entry, [changes.Eviction(task_id(outer.id, 0), 1, "preemption")])
@@ -438,7 +438,7 @@ def test_packages_are_shown_to_members_with_the_jobs_that_may_run_them(world) ->
     assert "tool" in shown
     assert f'<a href="{JOB}">jfoo</a>' in shown
     assert "tool" not in signed_in("stranger").get("/packages/").text
-    assert "No package is like that" in signed_in("viewer").get("/packages/?q=other").text
+    assert "No package matches" in signed_in("viewer").get("/packages/?q=other").text
 
 
 def test_a_page_of_packages_asks_as_often_whatever_it_shows(world) -> None:
@@ -472,7 +472,7 @@ def test_an_update_opens_the_spec_in_force_of_that_very_job(world) -> None:
     page = client.get(path + "update/")
     assert opened(page).startswith("name: web\n")
     form = {"uid": job.uid, "version": "1", "text": opened(page), "do": "plan"}
-    assert "nothing would change" in client.post(path + "update/", form).text
+    assert "Nothing would change" in client.post(path + "update/", form).text
     changed = opened(page).replace("'9'", "'8'")
     assert "Update the job" in client.post(path + "update/", {**form, "text": changed}).text
     done = client.post(path + "update/", {**form, "text": changed, "do": "submit"})

@@ -73,7 +73,7 @@ def test_a_refusal_stays_on_the_page_with_its_cure(ann) -> None:
 
 def test_other_members_see_no_forms_and_their_posts_change_nothing(tenant, ann) -> None:
     bob = browser("bob", tenant=tenant, role=Role.VIEWER)
-    assert "Make a team" not in bob.get(HERE).text
+    assert "Create a team" not in bob.get(HERE).text
     before = Record.objects.count()
     for path, given in (
         (HERE, {"do": "team", "name": "x"}), (HERE + "invitations/", {"email": "a@b.org", "role": "owner"}),
@@ -111,8 +111,8 @@ def test_somebody_who_is_signed_in_joins(ann) -> None:
 def test_somebody_new_makes_an_account_and_joins_with_it(ann) -> None:
     path = invite(ann)
     new = Client()
-    assert "Make an account" in new.get(path).text
-    assert "With it you join ubar as operator" in new.get("/accounts/signup/").text
+    assert "Create an account" in new.get(path).text
+    assert "With this account you join ubar as operator" in new.get("/accounts/signup/").text
     given = {"username": "carol", "password1": PASSWORD, "password2": PASSWORD}
     wrong = new.post("/accounts/signup/", {**given, "username": "ci@ubar"})
     assert "has no @" in wrong.text
@@ -207,8 +207,8 @@ def test_what_happened_is_filtered_and_paged(tenant, ann) -> None:
     assert older is not None
     assert "n0@example.org" in ann.get(f"{path}?before={older[1]}").text
     assert "n59@" not in ann.get(f"{path}?kind=service-account").text
-    assert "Nothing that fits" in ann.get(f"{path}?actor=nobody").text
-    assert "Nothing that fits" in ann.get(f"{path}?until=2020-01-01").text
+    assert "No record matches" in ann.get(f"{path}?actor=nobody").text
+    assert "No record matches" in ann.get(f"{path}?until=2020-01-01").text
     for wrong in ("since=x", "since=0001-01-01", "until=2026-99-01"):
         assert ann.get(f"{path}?{wrong}").status_code == 422
     assert browser("root", sre=True).get(path).status_code == 200

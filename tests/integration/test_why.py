@@ -132,7 +132,7 @@ def test_the_task_page_shows_the_receipts(cell) -> None:
     boss = portal_world.signed_in("boss")
     page = boss.get(f"/jobs/cc/other/{urgent.name}/0/").text
     for part in (
-        "Why it is here",
+        "Why the task is on this machine",
         "packing",
         "-10.750",
         "Runner-up",

@@ -1,4 +1,4 @@
-"""The authority that machines trust: shown, and replaced without shutting any of them out."""
+"""Show the TLS authority that machines trust, or replace it without disconnecting any machine."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ME = system("authority")
 
 
 class Command(BaseCommand):
-    help = "Show the authority of the cells, or let another take its place: stage, switch, retire."
+    help = "Show the TLS authority of the cells, or replace it in three steps: stage, switch, retire."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("step", choices=["show", "stage", "switch", "retire"])
-        parser.add_argument(
-            "--certificate", type=Path, help="stage: the certificate of an authority of one's own"
-        )
+        parser.add_argument("--certificate", type=Path, help="stage: the certificate of your own authority")
         parser.add_argument("--key", type=Path, help="stage: its key")
         parser.add_argument(
-            "--leave-behind", action="store_true", help="switch: though machines don't trust it yet"
+            "--leave-behind",
+            action="store_true",
+            help="switch: even if some machines do not trust it yet",
         )
 
     def handle(self, *args: Any, step: str, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a new installation needs before anybody can sign in. Idempotent; prints what it made as JSON."""
+"""Create what a new installation needs before anybody can sign in. Idempotent. Prints the results as JSON."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from scheduling.machines.joining import join_token_issue
 from scheduling.models import Cell
 
 ME = system("bootstrap")
-# The demonstration tenant may ask for this at each band that costs quota.
+# The quota of the demonstration tenant in each band that needs quota.
 DEMO_QUOTA: Vector = (1_000_000, 2**42, 2**46, 2**40, 100_000, 100_000)
-# Credits it may spend: a core costs about 15 a month at the prices that a cell begins with.
+# Its credits. At a cell's initial prices, a core costs about 15 per month.
 DEMO_CREDITS = 10_000
 
 # Simulated machines that may join with one token.
@@ -37,7 +37,7 @@ FLEET_USES = 100_000
 
 
 class Command(BaseCommand):
-    help = "Make the bands, a cell, a demonstration tenant, an SRE and a tenant user, where they are missing."
+    help = "Create the bands, a cell, a demonstration tenant, an SRE and a tenant user, if they are missing."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--cell", default="dev")
@@ -68,7 +68,7 @@ class Command(BaseCommand):
             "demo", staff=False, scopes=[Scope.READ, Scope.WRITE], tenant=owner, role=Role.OWNER
         )
         journal.ensure_partitions()
-        # For the machines of this host, should they not have joined yet; what is left over expires.
+        # For machines of this host that have not joined yet. Unused tokens expire.
         made["join_tokens"] = {
             name: join_token_issue(principal=ME, cell=home, uses=uses)
             for name, uses in (("borglet", 1), ("fleet", FLEET_USES))
@@ -84,7 +84,7 @@ class Command(BaseCommand):
         tenant: Tenant | None = None,
         role: Role | None = None,
     ) -> dict[str, str]:
-        """Name, password and token of a user made now; only the name of one that exists."""
+        """Create a user and return its name, password and token. If it exists, return only its name."""
         users = get_user_model().objects
         if users.filter(username=name).exists():
             return {"username": name}

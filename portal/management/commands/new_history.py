@@ -1,4 +1,4 @@
-"""After a database was restored: what Borglets run and it doesn't know must not be killed (DESIGN §2)."""
+"""Start a new history after a restore, so that Borglets keep tasks that the backup does not have (DESIGN §2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduling.models import Cell
 
 
 class Command(BaseCommand):
-    help = "Begin a new history of every cell. Run once after restoring a backup, before anything starts."
+    help = "Start a new history of every cell. Run it once after restoring a backup, before anything starts."
 
     def handle(self, *args: Any, **options: Any) -> None:
         for cell in Cell.objects.order_by("id"):

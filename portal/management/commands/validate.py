@@ -1,4 +1,4 @@
-"""Check the invariants of cells; exit status 1 when one is broken."""
+"""Check the invariants of cells. The exit status is 1 if one is broken."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, cell: str | None, **options: Any) -> None:
         cells = Cell.objects.filter(name=cell) if cell else Cell.objects.all()
         if cell and not cells:
-            raise CommandError(f"no cell {cell!r}")
+            raise CommandError(f"there is no cell {cell!r}; omit the name to check all cells")
         problems = [(row.name, problem) for row in cells for problem in validate(row.id)]
         for name, problem in problems:
             self.stderr.write(f"{name}: {problem}")
         if problems:
             raise CommandError(f"{len(problems)} broken invariants")
-        self.stdout.write(f"{len(cells)} cells are sound")
+        self.stdout.write(f"{len(cells)} cells checked; no invariant is broken")

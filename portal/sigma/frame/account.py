@@ -1,4 +1,4 @@
-"""What accounts can't do by themselves here: no mail leaves this portal, and SREs make the accounts."""
+"""The page that replaces self-service for accounts: the portal sends no mail, and SREs create the accounts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from quota.vocabulary.errors import Rejected
 
 
 def by_an_sre(request: HttpRequest) -> HttpResponse:
-    """In the place of allauth's pages that send mail: forgotten passwords, changed addresses, sign-up."""
+    """Replace the allauth pages that send mail: forgotten password, changed address and sign-up."""
     return refused(
         request,
         Rejected(
             "by-an-sre",
-            _("Accounts, addresses and forgotten passwords are looked after by an SRE: ask one."),
+            _("Only an SRE can create an account, change its address or reset its password. Ask an SRE."),
             status=403,
         ),
     )

@@ -1,4 +1,4 @@
-"""Where one can go: sections in the upper line, the pages of the section one is in below it. Add a page here."""
+"""The navigation: sections in the upper line, and the current section's pages below it. Add new pages here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class NavigationLink(NamedTuple):
-    """`name`: of the page in `portal.sigma.urls`; `also`: of pages below it, which have no link of their own."""
+    """A link to the page `name` of `portal.sigma.urls`. `also`: names of its subpages, which have no own link."""
 
     name: str
     title: str | Promise
@@ -20,7 +20,7 @@ class NavigationLink(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Leads to its first page."""
+    """A group of pages. Its title links to the first of them."""
 
     title: str | Promise
     links: tuple[NavigationLink, ...]
@@ -41,7 +41,7 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         _("Quota"),
         (
-            NavigationLink("quota", _("What we have")),
+            NavigationLink("quota", _("Our quota")),
             NavigationLink("shop", _("Shop"), ("quote",)),
             NavigationLink("orders", _("Orders"), ("order", "order-change")),
             NavigationLink("approvals", _("Approvals")),
@@ -70,5 +70,5 @@ SECTIONS: tuple[Section, ...] = (
 
 
 def section_of(name: str) -> Section | None:
-    """The section that a page belongs to."""
+    """Return the section that contains the page `name`, or None."""
     return next((section for section in SECTIONS if any(link.holds(name) for link in section.links)), None)

@@ -1,4 +1,4 @@
-"""What all pages share: a signed-in principal, and refusals shown as a page with the status that fits."""
+"""Code that all pages share: the signed-in principal, the page for rejected requests, and pagination."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ View = Callable[Concatenate[HttpRequest, Principal, P], HttpResponse]
 
 
 def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
-    """A view for signed-in people. It gets their principal; a `Rejected` becomes a page that says what to do.
+    """Wrap a view for signed-in users. It receives their principal. A `Rejected` becomes an error page.
 
-    Times are shown in the time zone of the person's first tenant.
+    The page shows times in the time zone of the user's first tenant.
     """
 
     @login_required
     @wraps(view)
     def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
-        principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
-        cast(Any, request).borg_principal = principal  # whose unread notices the frame around the page counts
+        principal = principal_of_user(request.user, request_id=request.borg_request_id)
+        request.borg_principal = principal  # the page frame counts this user's unread notices
         try:
             _check_form(request)
             with timezone.override(principal.time_zone):
@@ -44,21 +44,22 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
 
 
 def _check_form(request: HttpRequest) -> None:
-    """PostgreSQL has no NUL character, so nothing that a form names or says holds one. Raises `Rejected`."""
+    """Raise `Rejected` if a form value contains NUL, which PostgreSQL cannot store."""
     for name, values in request.POST.lists():
         if any("\x00" in value for value in values):
-            told = _("holds a NUL character; leave it out")
-            raise Rejected("invalid", f"{name}: {told}", fields={name: told})
+            detail = _("contains a NUL character; remove it")
+            raise Rejected("invalid", f"{name}: {detail}", fields={name: detail})
 
 
 def refused(request: HttpRequest, problem: Rejected) -> HttpResponse:
+    """Return the page for a rejected request, with the status of `problem`."""
     return render(request, "sigma/refused.html", {"problem": problem}, status=problem.status)
 
 
-def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page[Any]:
-    """The page of `rows` that `?page=` asks for; the nearest one when there is none of that number.
+def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page:
+    """Return the page of `rows` that `?page=` names, or the nearest existing page.
 
-    `count` spares the counting where a counter is kept anyway.
+    If the caller passes `count`, the rows are not counted again.
     """
     paginator = Paginator(rows, size)
     if count is not None:

@@ -1,4 +1,4 @@
-"""Which of one's tenants a page is about."""
+"""The choice of the tenant that a page shows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from quota.models import Tenant
 from quota.selectors import tenant_named, tenants_visible
 from quota.vocabulary.permissions import Action, Principal, may, require
 
-# More than this is a list to search in: such people give the name in the address.
+# A longer list is hard to use. Users with more tenants give the name in the URL.
 MOST = 200
 
 
 def tenants_of(principal: Principal, action: Action = Action.TENANT_VIEW) -> list[str]:
-    """Names of those that the principal may do `action` for."""
+    """Return the names of the tenants for which the principal has permission for `action`."""
     names = tenants_visible(principal).order_by("name").values_list("name", flat=True)[: 5 * MOST]
     return [name for name in names if may(principal, action, tenant=name)][:MOST]
 
@@ -21,9 +21,9 @@ def tenants_of(principal: Principal, action: Action = Action.TENANT_VIEW) -> lis
 def chosen_tenant(
     request: HttpRequest, principal: Principal, action: Action = Action.TENANT_VIEW
 ) -> Tenant | None:
-    """`?tenant=`, else the first that the principal may do `action` for; None for those who have none.
+    """Return the tenant named by `?tenant=`, else the first one that allows `action`, else None.
 
-    Raises `NotFound` for one that is not theirs, `Forbidden` for one of theirs that they may not do it for.
+    Raises `NotFound` if the principal cannot see the tenant, `Forbidden` if they see it but may not do `action`.
     """
     if name := request.GET.get("tenant", "").strip():
         tenant = tenant_named(principal, name)

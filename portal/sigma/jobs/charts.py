@@ -1,4 +1,4 @@
-"""Plots of what a task used: five-minute windows, and the newest sample for the time since the last of them."""
+"""Plots of a task's usage: five-minute windows, then the newest sample for the time after the last window."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from scheduling.models import InstanceUsage, Task
 from scheduling.usage import live
 
 HISTORY = dt.timedelta(hours=3)
-# Until there is more to show, a plot covers this much.
+# A plot covers at least this period.
 SHORTEST = dt.timedelta(minutes=15)
 WINDOW = dt.timedelta(minutes=5)
-# A sample is drawn at least this wide, so that the first one can be seen.
+# A sample is drawn at least this wide, so that the first one is visible.
 NARROWEST = dt.timedelta(seconds=20)
-# Machines report at least this often; the page names the larger figure to people who wait for the first sample.
+# A sample is shown for `SAMPLE_KEPT_S`. The page announces the first sample within `FIRST_SAMPLE_S`.
 SAMPLE_KEPT_S, FIRST_SAMPLE_S = 60.0, 15
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a task used at the last report of its machine. `at`: the time of that report."""
+    """The usage of a task in the last report of its machine. `at`: the time of that report."""
 
     at: dt.datetime
     cpu_milli: int
@@ -37,7 +37,7 @@ class Sample:
 
 
 def newest_sample(task: Task) -> Sample | None:
-    """Of the incarnation that runs; None where none came within the last minute. One command to Redis."""
+    """Return the newest sample of the running incarnation, or None if it is older than a minute. One Redis command."""
     if task.machine_id is None:
         return None
     try:
@@ -56,7 +56,7 @@ def newest_sample(task: Task) -> Sample | None:
 def usage_charts(
     windows: Sequence[InstanceUsage], sample: Sample | None, *, limit: Sequence[int], until: dt.datetime
 ) -> list[Plot]:
-    """CPU and memory against their limits; none without a window or a sample. `limit`: in the units of the axis."""
+    """Return the CPU and RAM plots with their limits, or [] without data. `limit`: in the units of the axis."""
     if not windows and sample is None:
         return []
     times = [window.start_time for window in windows]

@@ -1,4 +1,4 @@
-"""Everything that happened to a job: pages by place in the journal, which nobody has to count."""
+"""The event list of a job. Pages are addressed by position in the journal, so rows are never counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quota.vocabulary.permissions import Principal
 from scheduling.models import Event, Job
 
 PAGE_SIZE = 50
-# What the filter offers, in the order of a job's life.
+# The choices of the filter, in the order of a job's life.
 KINDS = (
     "job.submitted", "job.changed", "job.ended", "tasks.added", "task.placed", "task.reported", "task.updated",
     "task.evicted", "task.ended", "task.gone", "task.revived", "update.started", "update.ended", "shell.opened",
@@ -27,7 +27,7 @@ KINDS = (
 @page
 @require_GET
 def events(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """Newest first. `before` and `after`: the place of an event, as `revision.seq`. Five queries at most."""
+    """Show events, newest first. `before`, `after`: an event's position, `revision.seq`. Five queries at most."""
     job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     kind = request.GET.get("kind", "")
     kind = kind if kind in KINDS else ""
@@ -52,7 +52,7 @@ def _rows(job: Job, kind: str) -> QuerySet[Event]:
 def _page_of(
     rows: QuerySet[Event], before: tuple[int, int] | None, after: tuple[int, int] | None
 ) -> tuple[list[Event], bool, bool]:
-    """One page, newest first; whether there are older ones, and newer ones."""
+    """Return one page, newest first, then whether older events exist, then whether newer events exist."""
     if after is not None:
         later = rows.filter(Q(revision__gt=after[0]) | Q(seq__gt=after[1]), revision__gte=after[0])
         found = list(later.order_by("revision", "seq")[: PAGE_SIZE + 1])
@@ -68,14 +68,14 @@ def _cursor(event: Event) -> str:
 
 
 def _place(request: HttpRequest, name: str) -> tuple[int, int] | None:
-    """Raises `Rejected` for what is no place in the journal."""
+    """Return the journal position in the parameter `name`, or None. Raises `Rejected` if it is malformed."""
     given = request.GET.get(name, "")
     if not given:
         return None
     revision, _dot, seq = given.partition(".")
     if not (revision.isdecimal() and seq.isdecimal() and len(revision) <= 18 and len(seq) <= 9):
-        problem = _("%(name)s: %(given)r is not a place in the journal. Follow a link of this page.")
+        problem = _("%(name)s: %(given)r is not a position in the journal. Use the links on this page.")
         raise Rejected(
-            "invalid", problem % {"name": name, "given": given[:40]}, fields={name: _("not a place")}
+            "invalid", problem % {"name": name, "given": given[:40]}, fields={name: _("not a position")}
         )
     return int(revision), int(seq)

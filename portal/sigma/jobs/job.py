@@ -1,4 +1,4 @@
-"""One job: its tasks live, why some are pending, its update, what happened; kill and undo."""
+"""The live page of one job: tasks, reasons for pending tasks, the update and events; the kill and undo actions."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
 
 
 def status_context(row: Job) -> dict[str, Any]:
-    """What the live parts of the page show: a fixed number of queries."""
+    """Return the context of the page's live parts, in a fixed number of queries."""
     verdict = reads.verdict_of(row) if row.tasks_pending else None
     (row,) = with_health([row])
     troubles: Troubles = row.health.troubles  # type: ignore[attr-defined]
     crashes = crashing_tasks(row) if troubles.crashing else []
     return {
         "job": row,
-        "troubles": format_troubles(troubles, living=row.tasks_total - row.tasks_dead, words=WORDS),
-        "crashes": crash_sentences(crashes, WORDS),
-        # A task that stays up is well after a while, and no event says so: the page asks again then.
+        "troubles": tell_troubles(troubles, living=row.tasks_total - row.tasks_dead, words=WORDS),
+        "crashes": crashes_told(crashes, WORDS),
+        # A crashing task counts as healthy after it stays up for a while. No event reports this, so the page reloads.
         "again_s": SETTLED_S if troubles.crashing else None,
         "progress": reads.update_progress(row),
         "whys": explain(row, verdicts.read(verdict.whys)) if verdict else [],
@@ -93,7 +93,7 @@ def status_context(row: Job) -> dict[str, Any]:
 @page
 @require_GET
 def specs(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """One version of the spec, and how it differs from another."""
+    """Show one version of the spec and its difference from another version."""
     row = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     version = _number(request, "version", row.spec_version)
     against = _number(request, "against", max(version - 1, 0))
@@ -117,15 +117,17 @@ def specs(request: HttpRequest, principal: Principal, cell: str, tenant: str, na
 @page
 @require_POST
 def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """Kill the very job that was on the page, or one task of it."""
+    """Kill the job that the page showed (found by UID), or one of its tasks."""
     row = reads.job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
     index = request.POST.get("index", "")
     indexes = None
     if index:
         if not index.isdigit():
-            raise Rejected("invalid", _("index: give the number of a task"), fields={"index": _("no number")})
+            raise Rejected(
+                "invalid", _("index: give the number of a task"), fields={"index": _("not a number")}
+            )
         indexes = [int(index)]
-    shown = request.POST.get("confirm", "")  # the number of tasks that the page asked about
+    shown = request.POST.get("confirm", "")  # the number of tasks in the page's question
     killed = job_kill(
         principal=principal,
         job=row,
@@ -134,27 +136,29 @@ def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         confirm=int(shown) if shown.isdecimal() and len(shown) < 10 else None,
     )
     if killed:
-        told = ngettext("%d task is being killed.", "%d tasks are being killed.", killed) % killed
-        messages.success(request, told)
+        text = ngettext("%d task is being killed.", "%d tasks are being killed.", killed) % killed
+        messages.success(request, text)
     else:
-        messages.info(request, _("Nothing to kill: every task had ended before."))
+        messages.info(request, _("Nothing to kill: every task has already ended."))
     return _back(row)
 
 
 @page
 @require_POST
 def undo(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """Back to the spec before. Refused when another version came in force after the page was shown."""
+    """Return to the previous spec. Raises `Conflict` if another version came into force since the page was shown."""
     row = reads.job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
     if request.POST.get("version", "") != str(row.spec_version):
         raise Conflict(
             "job-changed",
-            _("Meanwhile version %d of the spec came into force. Look at the job again, then undo.")
+            _(
+                "Version %d of the spec came into force since this page was shown. Check the job, then undo again."
+            )
             % row.spec_version,
         )
     done = job_undo(principal=principal, job=row)
     messages.success(
-        request, _("The job goes back: version %d, equal to the one before, is rolling out.") % done.version
+        request, _("Undo started: version %d, equal to the previous spec, is rolling out.") % done.version
     )
     return _back(row)
 
@@ -175,7 +179,7 @@ def _text(file: Mapping[str, object]) -> str:
 
 
 def _diff(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Lines with what happened to them: "added", "removed", "place" or "same"."""
+    """Return the lines of the diff, each with "added", "removed", "place" (a position) or "same"."""
     kinds = {"+": "added", "-": "removed", "@": "place", " ": "same"}
     lines = difflib.unified_diff(_text(old).splitlines(), _text(new).splitlines(), lineterm="", n=3)
     return [(kinds[line[0]], line) for line in lines if not line.startswith(("+++", "---"))]

@@ -1,4 +1,4 @@
-"""The list of jobs one may see."""
+"""The list of jobs that the user may see."""
 
 from __future__ import annotations
 

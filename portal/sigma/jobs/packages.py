@@ -1,4 +1,4 @@
-"""The packages of one's tenants, and which live jobs may run them."""
+"""The packages of the user's tenants, and the live jobs that may run them."""
 
 from __future__ import annotations
 

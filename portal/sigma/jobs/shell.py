@@ -1,4 +1,4 @@
-"""A terminal in a task. The page is only the screen: who may is asked again by the socket that it opens."""
+"""The terminal page of a task. The WebSocket that it opens checks the permission again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submit a job: paste a spec, see the plan, then do it. Errors stand by their fields."""
+"""The submit page: paste a spec, see the plan, then submit it. Errors appear beside their fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scheduling.models import Cell
 from scheduling.spec import job_spec, parser
 from scheduling.spec.nesting import TOO_DEEP, too_deep
 
-MAX_YAML_BYTES = 256 * 1024  # a second of CPU; JSON takes a hundredth of that
+MAX_YAML_BYTES = 256 * 1024  # parsing takes a second of CPU; JSON takes a hundredth of that
 
 EXAMPLE = """\
 name: hello
@@ -39,7 +39,7 @@ task:
 
 @page
 def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """GET: an empty form. POST `do=plan`: what would happen. POST `do=submit`: it happens."""
+    """Show the form (GET), the plan of a spec (POST `do=plan`), or submit the spec (POST `do=submit`)."""
     cells = list(selectors.cells_visible(principal).order_by("name")[:200])
     names = tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]
     tenants = [name for name in names if may(principal, Action.JOB_WRITE, tenant=name)]
@@ -75,23 +75,23 @@ def _apply(
     request: HttpRequest, principal: Principal, cell: Cell, wanted: job_spec.JobSpecification
 ) -> HttpResponse:
     done = job_apply(principal=principal, cell=cell, job_spec=wanted)
-    told = {
+    text = {
         "submitted": _("Job %s was submitted."),
         "updated": _("Job %s is being updated."),
-        "unchanged": _("Job %s runs with this very spec already; nothing changed."),
+        "unchanged": _("Job %s already runs with this spec. Nothing changed."),
     }
-    messages.success(request, told[done.outcome] % wanted.name)
+    messages.success(request, text[done.outcome] % wanted.name)
     return redirect("sigma:job", cell=cell.name, tenant=wanted.tenant, name=wanted.name)
 
 
 def file_of(text: str) -> dict[str, Any]:
-    """JSON or YAML as a mapping. Raises `Rejected` that names the line."""
+    """Parse JSON or YAML into a mapping. Raises `Rejected`, which names the line."""
     is_json = text.lstrip().startswith("{")
     most = parser.MAX_BYTES if is_json else MAX_YAML_BYTES
     if (size := len(text.encode())) > most:
         form = "JSON" if is_json else "YAML"
         raise _unreadable(
-            _("has %(size)d bytes, and this page reads at most %(most)d bytes of %(form)s")
+            _("has %(size)d bytes; this page accepts at most %(most)d bytes of %(form)s")
             % {"size": size, "most": most, "form": form}
         )
     try:
@@ -106,12 +106,12 @@ def file_of(text: str) -> dict[str, Any]:
     if too_deep(given):
         raise _unreadable(TOO_DEEP)
     if not isinstance(given, dict):
-        raise _unreadable(_("holds no job: a job has a name and a task"))
+        raise _unreadable(_("does not contain a job; a job has at least the fields name and task"))
     return given
 
 
 def fits_of(plan: JobPlan, cell: Cell) -> list[str]:
-    """Whether the tasks of a plan would fit, in words."""
+    """Return sentences that say whether the tasks of a plan would fit."""
     extra = tuple(cell.extra_resources)
     return [
         line
@@ -125,13 +125,13 @@ def _unreadable(why: str) -> Rejected:
 
 
 def steps_of(plan: JobPlan) -> list[tuple[str, int, str]]:
-    """What happens to how many tasks, and to which."""
+    """Return, for each step of the plan, a label, the number of tasks and their index ranges."""
     words = {
         "added": _("will be added"),
         "removed": _("will be ended"),
-        "restarted": _("will be restarted, %d at a time at most") % max(plan.max_down, 1),
-        "in_place": _("will be changed where they are"),
-        "kept": _("stay as they are"),
+        "restarted": _("will be restarted, at most %d at a time") % max(plan.max_down, 1),
+        "in_place": _("will be changed in place"),
+        "kept": _("will not change"),
     }
     return [
         (words[name], share.count, ", ".join(f"{a}–{b}" if a != b else str(a) for a, b in share.ranges[:10]))

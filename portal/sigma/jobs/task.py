@@ -1,4 +1,4 @@
-"""One task: where it is, where it has been, and what it prints."""
+"""The page of one task: its current and earlier machines, its usage, its events and its logs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def task(
     row = task_at(job, index)
     ports = list(zip(port_names(job, [row]).get(row.spec_version) or [], row.ports, strict=False))
     history = incarnations_of(row)
-    told = receipts_for(principal, job, [one.event for one in history])
+    found = receipts_for(principal, job, [one.event for one in history])
     verdict = reads.verdict_of(job) if row.state == TaskState.PENDING else None
     now = timezone.now()
     windows = list(usage_windows.of_task(row, since=now - HISTORY))
@@ -39,8 +39,8 @@ def task(
         "first_sample_s": FIRST_SAMPLE_S,
         "job": job,
         "task": row,
-        "placement": told.placement if row.state == TaskState.RUNNING else None,
-        "preempted": told.preempted,
+        "placement": found.placement if row.state == TaskState.RUNNING else None,
+        "preempted": found.preempted,
         "whys": explain(job, verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
         "ports": ports,

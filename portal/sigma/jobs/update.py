@@ -1,4 +1,4 @@
-"""Update a job by a new spec: the spec in force to edit, the plan, then the update. It never touches another job."""
+"""The update page: edit the current spec, see the plan, then update the job. It never changes another job."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _FIRST_OF_TASK = ("command", "limit", "ports", "env")
 
 @page
 def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """GET: the spec in force. POST `do=plan`: what would happen. POST `do=submit`: it happens.
+    """Show the current spec (GET), the plan of an update (POST `do=plan`), or update the job (POST `do=submit`).
 
-    The page belongs to the very job that was on it: its UID and the version that it showed come back with the form.
+    The form returns the job's UID and the spec version, so that the page acts only on the job that it showed.
     """
     given = request.POST if request.method == "POST" else request.GET
     job = job_named(principal, cell, tenant, name, uid=given.get("uid", ""))
@@ -49,11 +49,11 @@ def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
         wanted = spec_for(principal=principal, cell=job.cell, file=file, tenant=tenant, name=job.name)
         if given.get("do") == "submit":
             done = job_update(principal=principal, job=job, job_spec=wanted)
-            told = {
+            text = {
                 "updated": _("Job %s is being updated."),
-                "unchanged": _("Job %s runs with this spec already. Nothing changed."),
+                "unchanged": _("Job %s already runs with this spec. Nothing changed."),
             }
-            messages.success(request, told[done.outcome] % job.name)
+            messages.success(request, text[done.outcome] % job.name)
             return redirect("sigma:job", cell=cell, tenant=tenant, name=name)
         plan = job_plan(principal=principal, cell=job.cell, job_spec=wanted)
     except Rejected as problem:
@@ -65,7 +65,7 @@ def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
 
 
 def _check_current(job: Job, version: str) -> None:
-    """Raises `Conflict` where the job has ended, or another version came into force since the page was shown."""
+    """Raise `Conflict` if the job has ended, or if another version came into force since the page was shown."""
     if job.state == JobState.DEAD:
         raise Conflict(
             "job-ended", _("Job %s has ended, so it cannot be updated. Submit it again.") % job.name
@@ -82,12 +82,12 @@ def _check_current(job: Job, version: str) -> None:
 
 
 def _text(job: Job) -> str:
-    """The spec in force, its name first; PostgreSQL keeps no order of keys."""
+    """Return the current spec as YAML, with the main fields first. PostgreSQL does not keep the order of keys."""
     spec = job_current_spec(job)
     spec = _first(_FIRST, {**spec, "task": _first(_FIRST_OF_TASK, spec["task"])})
     return yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with these keys in front."""
+    """Return a copy of `given` with `keys` first."""
     return {key: given[key] for key in keys if key in given} | dict(given)

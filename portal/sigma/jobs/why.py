@@ -1,4 +1,4 @@
-"""Why tasks are pending, and why they are where they are: the scheduler's own words in the reader's language (§2.6)."""
+"""Reasons for pending tasks and for placements, in the reader's language (§2.6)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ WORDS = Words(gettext, ngettext)
 
 
 def explain(job: Job, whys: Sequence[Why]) -> list[VerdictText]:
-    """One a class of the job's pending tasks; one query. Everyone who sees the job is told the same: a page goes
-    to all who watch it, so tenants other than its own have no names.
+    """Return one text per class of the job's pending tasks. One query.
+
+    All viewers of the job receive the same text, so the text hides the names of other tenants.
     """
     names = hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
     own = job.tenant.name
@@ -35,7 +36,7 @@ def explain(job: Job, whys: Sequence[Why]) -> list[VerdictText]:
 
 
 def receipts_for(principal: Principal, job: Job, events: Sequence[Event]) -> Receipts:
-    """Of a task's placements, from its events, newest first; two queries."""
+    """Return the receipts of a task's placements from its events, newest first. Two queries."""
     return receipts(
         events, sees=lambda tenant: may(principal, Action.JOB_VIEW, tenant=tenant, cell=job.cell.name)
     )

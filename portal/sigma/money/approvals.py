@@ -1,4 +1,4 @@
-"""Orders that wait for oneself, each with what one decides by."""
+"""The page of orders that wait for the user's decision, with the figures needed to decide."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE_SIZE = 20
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An order, what its tenant has and asks for at that band in that cell already, and its budget."""
+    """An order, the tenant's granted and used quota in the same band and cell, and its budget in micro-credits."""
 
     order: Order
     granted: Vector
@@ -38,7 +38,7 @@ def approvals(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def cases(orders: list[Order]) -> list[Case]:
-    """Three queries, whatever their number."""
+    """Return the case of each order. Three queries in total."""
     now = clock.now()
     tenants = {order.tenant_id for order in orders}
     granted: dict[tuple[int, str, int], Vector] = {}

@@ -1,4 +1,4 @@
-"""A tenant's money: what it has, what this month costs, its budget, what came and went, and its invoices."""
+"""The billing page: a tenant's balance, this month's cost, its budget, its ledger and its invoices."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def billing(request: HttpRequest, principal: Principal) -> HttpResponse:
 @page
 @require_POST
 def budget(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """How spending is watched. What is refused is shown with what was given, to be put right."""
+    """Set the budget. If it is rejected, show the form again with the given values."""
     tenant = tenant_named(principal, request.POST.get("tenant", ""))
     require(principal, Action.BILLING_ADMIN, tenant=tenant.name)
     given = {name: request.POST.get(name, "").strip() for name in ("monthly", "alerts", "action")}
@@ -66,7 +66,7 @@ def budget(request: HttpRequest, principal: Principal) -> HttpResponse:
 @page
 @require_POST
 def hand_down(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """From an organisation to one of its teams, or from a team back to it."""
+    """Transfer credits from an organisation to one of its teams, or from a team back to it."""
     tenant = tenant_named(principal, request.POST.get("tenant", ""))
     require(principal, Action.BILLING_ADMIN, tenant=tenant.name)
     handed = {name: request.POST.get(name, "").strip() for name in ("to", "amount", "text")}
@@ -86,7 +86,7 @@ def hand_down(request: HttpRequest, principal: Principal) -> HttpResponse:
         return _shown(request, principal, tenant, problem=problem, handed=handed)
     messages.success(
         request,
-        _("%(amount)s credits are with %(to)s now.")
+        _("%(amount)s credits were transferred to %(to)s.")
         % {"amount": format_credits(amount or 0), "to": other.name},
     )
     return _back(tenant)
@@ -94,7 +94,7 @@ def hand_down(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 @page
 def ledger_csv(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """All of it, or one `?month=`, such as 2026-11, of the tenant's own zone."""
+    """Return the whole ledger, or one `?month=`, such as 2026-11, in the tenant's time zone."""
     tenant = _required(request, principal)
     month = _month(request.GET.get("month", "").strip())
     since, until = months.bounds(month, tenant.time_zone) if month is not None else (None, None)
@@ -115,7 +115,7 @@ def invoice_file(request: HttpRequest, principal: Principal, number: str, form: 
 
 @page
 def draft(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """What the invoice of the running month would be if it ended now."""
+    """Show the invoice of the current month as if the month ended now."""
     return _invoice_page(request, principal, invoice_draft(_required(request, principal)))
 
 
@@ -212,12 +212,16 @@ def _file(row: Invoice, form: str) -> HttpResponse:
 def _required(request: HttpRequest, principal: Principal) -> Tenant:
     tenant = chosen_tenant(request, principal, Action.BILLING_VIEW)
     if tenant is None:
-        raise Rejected("not-found", _("You have no tenant whose money you may see."), status=404)
+        raise Rejected(
+            "not-found",
+            _("You may not see the billing of any tenant. Ask an owner of your tenant for a role that may."),
+            status=404,
+        )
     return tenant
 
 
 def _related(tenant: Tenant) -> list[Tenant]:
-    """To whom money may be handed: teams, and the organisation."""
+    """Return the tenants that may receive credits: the organisation and the teams."""
     rows = list(Tenant.objects.filter(parent=tenant).order_by("name")[:200])
     if tenant.parent_id is not None:
         rows = [Tenant.objects.get(pk=tenant.parent_id), *rows]
@@ -238,15 +242,15 @@ def _month(text: str) -> dt.date | None:
         return None
     if match := re.match(r"^(2[0-9]{3})-(0[1-9]|1[0-2])\Z", text):
         return dt.date(int(match[1]), int(match[2]), 1)
-    told = _("a month such as 2026-11")
-    raise Rejected("invalid", f"month: {told}", fields={"month": told})
+    detail = _("%r is not a month; give one such as 2026-11") % text[:20]
+    raise Rejected("invalid", f"month: {detail}", fields={"month": detail})
 
 
 def _percents(text: str) -> list[int]:
     parts = [part.strip().removesuffix("%").strip() for part in text.split(",") if part.strip()]
     if not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
-        told = _("percentages such as 50, 80, 100")
-        raise Rejected("invalid", f"alerts: {told}", fields={"alerts": told})
+        detail = _("%r is not a list of percentages; give one such as 50, 80, 100") % text[:40]
+        raise Rejected("invalid", f"alerts: {detail}", fields={"alerts": detail})
     return [int(part) for part in parts]
 
 
@@ -259,10 +263,10 @@ def _back(tenant: Tenant) -> HttpResponse:
 _KINDS = {
     "budget": gettext_lazy("Credits granted"),
     "hold": gettext_lazy("Held for"),
-    "unhold": gettext_lazy("Free again from"),
+    "unhold": gettext_lazy("Released from"),
     "charge": gettext_lazy("Charged for"),
-    "refund": gettext_lazy("Refunded of"),
+    "refund": gettext_lazy("Refunded for"),
     "usage": gettext_lazy("Measured usage"),
     "settle": gettext_lazy("Debt settled"),
-    "transfer": gettext_lazy("Handed on"),
+    "transfer": gettext_lazy("Transferred"),
 }

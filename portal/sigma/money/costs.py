@@ -1,4 +1,4 @@
-"""What quota and usage cost a tenant, by job, team, band, cell or label, over a period; and as a CSV file."""
+"""The costs page: a tenant's cost by job, team, band, cell or label over a period; also as a CSV file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quota.tables import csv_answer
 from quota.vocabulary import months
 from quota.vocabulary.permissions import Action, Principal, may
 
-# What a page shows; the file has all.
+# Rows on the page. The CSV file contains all rows.
 SHOWN = 100
 OVER = {
     "month": gettext_lazy("this month"),
@@ -46,7 +46,7 @@ class CostsFilter:
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """A cost, and how wide its parts are of the dearest's bar, in per mille."""
+    """A cost, and the widths of its parts in per mille of the highest cost's bar."""
 
     name: str
     cost: Cost
@@ -95,7 +95,7 @@ def costs_csv(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def _chosen(request: HttpRequest, principal: Principal) -> CostsFilter | None:
-    """What isn't offered counts as the first that is."""
+    """Return the filters of the request. An unknown value counts as the default."""
     tenant = chosen_tenant(request, principal, Action.BILLING_VIEW)
     if tenant is None:
         return None
@@ -155,7 +155,7 @@ def _rows(found: list[Cost], chosen: CostsFilter) -> list[CostRow]:
 
 def _nobody(by: str) -> str:
     return {
-        "job": _("bought, asked for by no job"),
+        "job": _("bought, but not requested by any job"),
         "label": _("without this label"),
         "band": _("free priority"),
     }.get(by, "–")
@@ -168,7 +168,7 @@ def _total(found: list[Cost]) -> Cost:
 
 
 def _table(found: list[Cost], chosen: CostsFilter | None) -> Iterator[list[object]]:
-    """Exact, in micro-credits; the columns add up."""
+    """Yield the rows of the CSV file, exact in micro-credits, so that the columns add up."""
     yield ["tenant", "from", "until", "by", "label", "key", "quota", "unused", "usage", "total"]
     if chosen is not None:
         for one in found:

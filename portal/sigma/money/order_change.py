@@ -1,4 +1,4 @@
-"""Change an order: more, less, longer or shorter. First it is tried and taken back, to show what comes of it."""
+"""The page that changes the amounts or the end of an order. The preview makes the change and rolls it back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FIELDS = {"csrfmiddlewaretoken", "until", "do", "key", "note", *(size.name for 
 
 @dataclass(frozen=True, slots=True)
 class ChangePreview:
-    """What a change would do. Money in micro-credits; `takes`: from the budget at once, below 0 it gives back."""
+    """The result of a change, in micro-credits. `takes`: charged to the budget at once; negative for a refund."""
 
     price: int
     parts: list[Any]
@@ -48,7 +48,7 @@ class ChangePreview:
 @never_cache
 @page
 def change(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    """GET: the order as it is. POST `do=plan`: what would come of it. POST `do=change`: it is done."""
+    """Show the order (GET), preview a change (POST `do=plan`), or make it (POST `do=change`)."""
     row = order_numbered(principal, number)
     require(principal, Action.QUOTA_BUY, tenant=row.tenant.name, cell=row.cell)
     wish = wish_of(row, zone_of(row.tenant))
@@ -68,10 +68,10 @@ def change(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
         if request.POST.get("do") == "change":
             new = order_change(principal=principal, order=row, key=key, note=context["note"], **wanted)
             if new.state == OrderState.PENDING.value:
-                told = _("Order %(new)d is to replace order %(old)d and waits for approval.")
+                text = _("Order %(new)d will replace order %(old)d after its approval.")
             else:
-                told = _("Order %(new)d has replaced order %(old)d.")
-            messages.success(request, told % {"new": new.pk, "old": row.pk})
+                text = _("Order %(new)d has replaced order %(old)d.")
+            messages.success(request, text % {"new": new.pk, "old": row.pk})
             return redirect("sigma:order", number=new.pk)
         context["outcome"] = _tried(principal, row, wanted)
     except Rejected as problem:
@@ -96,7 +96,7 @@ def _form(request: HttpRequest, context: dict[str, Any], *, status: int = 200) -
 
 
 def _wanted(row: Order, given: dict[str, str], errors: dict[str, str]) -> dict[str, Any]:
-    """What is to be changed. Raises `Rejected` naming the fields."""
+    """Return the arguments of the change. Raises `Rejected`, which names the fields."""
     zone = zone_of(row.tenant)
     amounts = amounts_read(given, errors)
     wanted: dict[str, Any] = {}
@@ -108,8 +108,8 @@ def _wanted(row: Order, given: dict[str, str], errors: dict[str, str]) -> dict[s
         if last != wish_of(row, zone).period.last:
             wanted["ends_at"] = midnight(last + DAY, zone)
     if errors or amounts is None:
-        raise Rejected("invalid", _("It can't be changed like this."), fields=errors)
-    # What the shop doesn't sell stays as it is.
+        raise Rejected("invalid", _("The order was not changed: correct the marked fields."), fields=errors)
+    # Resources that the shop does not sell keep their amounts.
     kept = tuple(a if NAMES[i] in given else row.amounts[i] for i, a in enumerate(amounts))
     if kept != tuple(row.amounts):
         wanted["amounts"] = kept
@@ -117,7 +117,7 @@ def _wanted(row: Order, given: dict[str, str], errors: dict[str, str]) -> dict[s
 
 
 def _tried(principal: Principal, row: Order, wanted: dict[str, Any]) -> ChangePreview:
-    """The change done for real, looked at, and taken back."""
+    """Make the change, read its result, and roll it back."""
     with transaction.atomic():
         before = balance_of(row.tenant)
         new = order_change(principal=principal, order=row, **wanted)
@@ -131,5 +131,5 @@ def _tried(principal: Principal, row: Order, wanted: dict[str, Any]) -> ChangePr
 
 
 def _key(row: Order, given: str) -> str:
-    """A form changes once, however often it is sent."""
+    """Return a key that makes a form change the order only once, even if it is sent twice."""
     return f"change-{row.pk}-{given[:32]}" if given else ""

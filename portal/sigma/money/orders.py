@@ -1,4 +1,4 @@
-"""Orders of quota: the list, everything about one, and what may be done with it."""
+"""The list of quota orders, the page of one order, and the actions on it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ALIVE = (OrderState.PENDING.value, OrderState.APPROVED.value, OrderState.ACTIVE.
 
 @page
 def order_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Filters: state (`waiting`: pending and approved), tenant, cell."""
+    """List orders, filtered by state (`waiting`: pending and approved), tenant and cell."""
     chosen = {name: request.GET.get(name, "") for name in ("state", "tenant", "cell")}
     rows = orders_visible(principal)
     if chosen["state"] == "waiting":
@@ -102,7 +102,7 @@ def reject(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
         done = order_reject(principal=principal, order=row, reason=request.POST.get("reason", "").strip())
     except Rejected as problem:
         return _order(request, principal, row, problem)
-    messages.success(request, _("Order %d is rejected; its money and its quota are free again.") % done.pk)
+    messages.success(request, _("Order %d is rejected. Its credits and its quota are released.") % done.pk)
     return _on(request, done)
 
 
@@ -118,7 +118,7 @@ def cancel(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
     back = done.refunded - before if row.state == OrderState.ACTIVE.value else done.price
     messages.success(
         request,
-        _("Order %(number)d is cancelled; %(back)s credits are back in the budget.")
+        _("Order %(number)d is cancelled. %(back)s credits are back in the budget.")
         % {"number": done.pk, "back": format_credits(back, places=2)},
     )
     return _on(request, done)
@@ -132,8 +132,8 @@ def renew(request: HttpRequest, principal: Principal, number: int) -> HttpRespon
         done = order_renewal_set(principal=principal, order=row, renew=request.POST.get("renew") == "1")
     except Rejected as problem:
         return _order(request, principal, row, problem)
-    told_by = _("Order %d will be renewed.") if done.renew else _("Order %d will end and not be renewed.")
-    messages.success(request, told_by % done.pk)
+    text = _("Order %d will be renewed.") if done.renew else _("Order %d will end and not be renewed.")
+    messages.success(request, text % done.pk)
     return _on(request, done)
 
 
@@ -151,14 +151,14 @@ def transfer(request: HttpRequest, principal: Principal, number: int) -> HttpRes
         return _order(request, principal, row, problem)
     messages.success(
         request,
-        _("What was left of order %(old)d belongs to %(tenant)s now, as order %(new)d.")
+        _("The rest of order %(old)d now belongs to %(tenant)s as order %(new)d.")
         % {"old": row.pk, "tenant": done.tenant.name, "new": done.pk},
     )
     return _on(request, done)
 
 
 def _on(request: HttpRequest, row: Order) -> HttpResponse:
-    """Back to the list of approvals where the button was there, else to the order."""
+    """Redirect to the list of approvals if the form came from there, else to the order."""
     if request.POST.get("back") == "approvals":
         return redirect("sigma:approvals")
     return redirect("sigma:order", number=row.pk)
@@ -203,14 +203,14 @@ def _order(
 
 
 def _others(principal: Principal, row: Order) -> list[str]:
-    """Tenants that it may be handed to."""
+    """Return the tenants that may receive the order."""
     names = tenants_visible(principal).exclude(pk=row.tenant_id).order_by("name")
     found = names.values_list("name", flat=True)[:200]
     return [name for name in found if may(principal, Action.QUOTA_BUY, tenant=name, cell=row.cell)]
 
 
 def wish_again(row: Order) -> Any:
-    """The same once more, from today on where its days are over."""
+    """Return the order as a new wish. If its period has begun, the wish starts today."""
     zone = zone_of(row.tenant)
     wish = wish_of(row, zone)
     today = clock.now().astimezone(zone).date()
@@ -223,7 +223,7 @@ def wish_again(row: Order) -> Any:
 
 
 def _least(row: Order, now: dt.datetime) -> list[dict[str, Any]]:
-    """What stays free on the fullest of its days, with this order counted as sold; below 0: too much is sold."""
+    """Return, per resource, the least free amount during the order, which counts as sold. Negative: oversold."""
     zone = zone_of(row.tenant)
     period = wish_of(row, zone).period
     first = max(period.first, now.astimezone(zone).date())

@@ -1,4 +1,4 @@
-"""What a tenant owned, asked for and used over time: a page for people who plan what to buy, and its CSV file."""
+"""The planning page: quota that a tenant owned, requested and used over time; also as a CSV file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quota.vocabulary.resources import AXIS, CPU, NAMES, PORTS, describe
 
 RESOURCES = [name for place, name in enumerate(NAMES) if place != PORTS]
 FREE = "free"
-# With fewer finished hours it is too early to say what could be given back.
+# With fewer finished hours, it is too early to estimate unneeded quota.
 LEAST_HOURS = 6
 
 
@@ -97,7 +97,7 @@ def _points(principal: Principal, chosen: PlanningFilter) -> list[Planned]:
 
 
 def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> list[plots.Plot]:
-    """`spare`: whether there are enough figures to say what could be given back."""
+    """Return the plots. `spare`: also plot the quota that could be given back."""
     place, period = chosen.resource, chosen.period
     times = [point.at for point in points]
 
@@ -112,9 +112,9 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
 
     charts = [
         drawn(
-            _("Owned, asked for, reserved and used"),
+            _("Owned, requested, reserved and used"),
             series(_("owned"), [point.owned[place] for point in points]),
-            series(_("asked for"), [point.asked[place] for point in points]),
+            series(_("requested"), [point.asked[place] for point in points]),
             series(_("reserved"), [point.reserved[place] for point in points]),
             series(_("used"), [point.used[place] for point in points]),
         ),
@@ -122,10 +122,10 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
     if spare:
         charts.append(
             drawn(
-                _("What could be given back"),
-                series(_("owned, not asked for"), [max(0, p.owned[place] - p.asked[place]) for p in points]),
+                _("Quota that could be given back"),
+                series(_("owned, not requested"), [max(0, p.owned[place] - p.asked[place]) for p in points]),
                 series(
-                    _("asked for, not reserved"), [max(0, p.asked[place] - p.reserved[place]) for p in points]
+                    _("requested, not reserved"), [max(0, p.asked[place] - p.reserved[place]) for p in points]
                 ),
                 series(_("reserved, not used"), [max(0, p.reserved[place] - p.used[place]) for p in points]),
             )
@@ -134,12 +134,12 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
 
 
 def _figures(points: list[Planned], place: int) -> list[tuple[str, str, str]]:
-    """Name, mean and most of each."""
+    """Return the name, the mean and the maximum of each series."""
     found = []
     seconds = [point.seconds for point in points]
     for name, values in (
         (_("owned"), [point.owned[place] for point in points]),
-        (_("asked for"), [point.asked[place] for point in points]),
+        (_("requested"), [point.asked[place] for point in points]),
         (_("reserved"), [point.reserved[place] for point in points]),
         (_("used"), [point.used[place] for point in points]),
     ):

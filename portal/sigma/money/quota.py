@@ -1,4 +1,4 @@
-"""Quota of one's tenants: granted, asked for and in use, when what ends, and what is left of each cell day by day."""
+"""The quota page: granted, ordered and used quota of the user's tenants, and each cell's free quota per day."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DAYS = 28
 
 @dataclass(frozen=True, slots=True)
 class QuotaRow:
-    """What a tenant has at a band in a cell. `asked`: by orders that wait; `ends_at`: when some of it ends next."""
+    """A tenant's quota in a band of a cell. `asked`: in open orders; `ends_at`: the next end of a grant."""
 
     standing: QuotaStanding
     asked: Vector
@@ -39,7 +39,7 @@ class QuotaRow:
 
 @dataclass(frozen=True, slots=True)
 class BandDay:
-    """One day of a band. `percent` of what may be sold is left; `level`: 0 (nothing) to 5, its colour."""
+    """One day of a band. `percent`: free share of the sellable amount; `level`: its colour, 0 (nothing) to 5."""
 
     day: dt.date
     left: int
@@ -76,7 +76,7 @@ def quota(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def _rows(principal: Principal, now: dt.datetime) -> list[QuotaRow]:
-    """Four queries, whatever there is."""
+    """Return all rows, in four queries."""
     asked: dict[tuple[str, str, str], Vector] = {}
     waiting = orders_visible(principal).filter(state__in=WAITING).order_by()
     for *key, amounts in waiting.values_list("tenant__name", "cell", "band__name", "amounts"):
@@ -94,7 +94,7 @@ def _rows(principal: Principal, now: dt.datetime) -> list[QuotaRow]:
 def _calendar(
     cell: str, bands: list[PriorityBand], resource: str, now: dt.datetime, zone: ZoneInfo
 ) -> list[tuple[PriorityBand, list[BandDay]]]:
-    """What is left of a resource at each band that is sold, for some weeks from today on."""
+    """Return the free amount of a resource in each sold band, for `DAYS` days from today."""
     index = NAMES.index(resource)
     first = now.astimezone(zone).date()
     return [

@@ -1,1 +1,1 @@
-"""Reads that one page needs and nobody else: plain functions, each a fixed number of queries."""
+"""Reads that only pages need: plain functions, each with a fixed number of queries."""

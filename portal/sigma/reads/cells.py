@@ -1,4 +1,4 @@
-"""Cells and machines as pages show them."""
+"""Queries of cells and machines for pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduling.models.machines import REMOVED
 
 @dataclass(frozen=True, slots=True)
 class CellSummary:
-    """Machines by state, and tasks of live jobs by state; `up`: people's "running"."""
+    """Machines by state, and tasks of live jobs by state. `up` tasks are those that users call running."""
 
     machines_up: int
     machines_draining: int
@@ -32,7 +32,7 @@ class CellSummary:
 
 @dataclass(frozen=True, slots=True)
 class MachineRow:
-    """A machine and what the limits of its tasks sum up to, per resource of the bars."""
+    """A machine with the number of its tasks and the sums of their limits."""
 
     machine: Machine
     tasks: int
@@ -50,7 +50,7 @@ class MachineRow:
 
 
 def cell_counts(cell_ids: Sequence[int]) -> dict[int, CellSummary]:
-    """Counts of several cells: two queries."""
+    """Return the counts of several cells by id. Two queries."""
     machines = {
         (row["cell_id"], row["state"]): row["n"]
         for row in Machine.objects.filter(cell_id__in=cell_ids)
@@ -78,7 +78,7 @@ def cell_counts(cell_ids: Sequence[int]) -> dict[int, CellSummary]:
 
 
 def machines_of(cell: Cell, *, state: str = "", rack: str = "", search: str = "") -> QuerySet[Machine]:
-    """Machines of a cell by hostname; removed ones only when asked for."""
+    """Return the machines of a cell by hostname. Removed machines appear only with `state="removed"`."""
     rows = Machine.objects.filter(cell=cell).order_by("hostname")
     rows = rows.filter(state=state) if state else rows.exclude(state=REMOVED)
     if rack:
@@ -94,7 +94,7 @@ def racks_of(cell: Cell) -> list[str]:
 
 
 def machine_rows(machines: Sequence[Machine]) -> list[MachineRow]:
-    """What runs on each of these machines: one query, whatever their number."""
+    """Return the machines with the totals of their tasks. One query."""
     with connection.cursor() as cursor:
         cursor.execute(
             'SELECT machine_id, count(*), sum("limit"[1])::bigint, sum("limit"[2])::bigint,'
@@ -106,7 +106,7 @@ def machine_rows(machines: Sequence[Machine]) -> list[MachineRow]:
 
 
 def machine_rows_by_id(cell_id: int, ids: Sequence[int]) -> list[MachineRow]:
-    """The same for live pages: two queries."""
+    """Return the rows of the machines with these ids that are not removed. Two queries."""
     machines = Machine.objects.filter(cell_id=cell_id, id__in=ids).exclude(state=REMOVED)
     return machine_rows(list(machines.order_by("hostname")))
 

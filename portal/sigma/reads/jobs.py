@@ -1,4 +1,4 @@
-"""Jobs, their tasks, specs and updates as pages show them."""
+"""Queries of jobs, tasks and updates for pages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.health import with_health
 from scheduling.models import Job, PendingVerdict, Task, Update
 
-# Jobs with a task that is not up; nobody has more of them on one page.
+# The most jobs with a task that is not up whose health one page computes.
 MOST_LOOKED_AT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateProgress:
-    """How far an update has come: tasks that follow the new version, of those alive."""
+    """The progress of an update: live tasks that follow the new version, of all live tasks."""
 
     update: Update
     followed: int
@@ -36,7 +36,7 @@ class UpdateProgress:
 
 
 def jobs_visible(principal: Principal) -> QuerySet[Job]:
-    """Jobs of all cells whose tenant the principal may look at."""
+    """Return the jobs of all cells that the principal may see."""
     rows = Job.objects.select_related("cell", "tenant")
     if Scope.READ not in principal.scopes:
         return rows.none()
@@ -49,14 +49,14 @@ def jobs_visible(principal: Principal) -> QuerySet[Job]:
 
 
 def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counter[int]:
-    """How many live jobs of these tenants are failing. Two queries; of more than `MOST_LOOKED_AT` the newest count."""
+    """Return the number of failing live jobs per tenant. Two queries, which read the newest `MOST_LOOKED_AT` jobs."""
     rows = jobs_visible(principal).filter(tenant__in=tenant_ids, tasks_up__lt=F("tasks_total"))
     found = with_health(rows.exclude(state=JobState.DEAD.value).order_by("-id")[:MOST_LOOKED_AT])
     return Counter(job.tenant_id for job in found if job.health.state is JobHealth.FAILING)  # type: ignore[attr-defined]
 
 
 def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: str = "") -> Job:
-    """The live job of that name, or the one that ended last; with `uid` that very one. Raises `NotFound`."""
+    """Return the job with this `uid`, else the live job of this name, else the last ended one. Raises `NotFound`."""
     full = f"{cell}/{tenant}/{name}"
     if not may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell):
         raise NotFound("job", full)
@@ -75,7 +75,7 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """By index, with `departures`. `up` and `placed` part what the rows call running."""
+    """Return the tasks by index, with `departures`. The states `up` and `placed` are the two parts of `running`."""
     rows = (
         Task.objects.filter(job=job)
         .select_related("machine")
@@ -90,13 +90,13 @@ def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
 
 
 def tasks_by_id(ids: Sequence[int]) -> list[Task]:
-    """By index, as `tasks_of` reads them: three queries at most."""
+    """Return these tasks by index, with the same relations as `tasks_of`. At most three queries."""
     rows = Task.objects.filter(id__in=ids).select_related("machine").prefetch_related(STILL_STOPPING)
     return list(rows.order_by("index"))
 
 
 def update_progress(job: Job) -> UpdateProgress | None:
-    """The newest update of a job, and how far it is: two queries."""
+    """Return the progress of the job's newest update, or None. Two queries."""
     update = Update.objects.filter(job=job).order_by("-id").first()
     if update is None:
         return None
@@ -112,6 +112,6 @@ def verdict_of(job: Job) -> PendingVerdict | None:
 
 
 def namesakes(job: Job) -> list[Job]:
-    """Earlier and later jobs of the same name: their histories never merge."""
+    """Return the other jobs of the same name, newest first. Their histories stay separate."""
     rows = Job.objects.filter(cell_id=job.cell_id, tenant_id=job.tenant_id, name=job.name)
     return with_health(rows.exclude(pk=job.pk).order_by("-id")[:10])

@@ -1,4 +1,4 @@
-"""What happened, told from the journal, with what caused it: "died <- evicted <- drain <- by whom"."""
+"""Journal events as sentences with their causes: "died <- evicted <- drain <- the SRE who started it"."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from django.db.models import Q
 from portal.sigma.reads import sentences
 from scheduling.models import Event, Job, Machine, Task
 
-# How far a chain of causes is followed; each step is one query for all events together.
+# The longest chain of causes. Each step is one query for all events together.
 CHAIN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class EventSentence:
-    """An event as a sentence, and the chain of sentences that led to it, nearest first."""
+    """An event as a sentence, and its chain of causes as sentences, nearest first."""
 
     event: Event
     sentence: str
@@ -24,7 +24,7 @@ class EventSentence:
 
 
 def events_of(job: Job, *, index: int | None = None, limit: int = 25) -> list[EventSentence]:
-    """The newest events of a job, or of one of its tasks. At most `CHAIN` + 2 queries."""
+    """Return the newest events of a job, or of one of its tasks. At most `CHAIN` + 2 queries."""
     rows = Event.objects.filter(cell_id=job.cell_id, job_id=job.id)
     if index is not None:
         rows = rows.filter(task_index=index)
@@ -32,7 +32,7 @@ def events_of(job: Job, *, index: int | None = None, limit: int = 25) -> list[Ev
 
 
 def incarnations_of(task: Task, *, limit: int = 100) -> list[EventSentence]:
-    """Where a task has been: its placements and how each one ended, newest first."""
+    """Return the placements of a task and how each one ended, newest first."""
     rows = Event.objects.filter(
         cell_id=task.cell_id,
         job_id=task.job_id,
@@ -43,7 +43,7 @@ def incarnations_of(task: Task, *, limit: int = 100) -> list[EventSentence]:
 
 
 def event_sentences(events: Sequence[Event]) -> list[EventSentence]:
-    """Events of one cell as sentences with their causes."""
+    """Return events of one cell as sentences with their causes."""
     known = {(event.revision, event.seq): event for event in events}
     front: Iterable[Event] = events
     for _step in range(CHAIN):

@@ -1,4 +1,4 @@
-"""What pages of the market read beside the market's own selectors."""
+"""Market queries that only pages need."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from scheduling.models import Job
 
 
 def cells_sold(principal: Principal) -> list[str]:
-    """Cells that have reported what they have, by name."""
+    """Return the names of the visible cells that have reported their capacity."""
     names = CellCapacity.objects.order_by("cell").values_list("cell", flat=True)[:200]
     return [name for name in names if may(principal, Action.CELL_VIEW, cell=name)]
 
 
 def zone_of(tenant: Tenant) -> ZoneInfo:
-    """What the tenant's days are."""
+    """Return the time zone of the tenant's days."""
     return ZoneInfo(tenant.time_zone)
 
 
 def approval_words(tenant: Tenant, cell: str, band: str, price: int, *, orderer: str) -> str:
-    """A sentence that says who will decide about such an order of `orderer`."""
+    """Return a sentence that names the approver of such an order by the user `orderer`."""
     rules = ApprovalRule.objects.filter(
         Q(cell="") | Q(cell=cell), Q(band=None) | Q(band__name=band), Q(tenant=None) | Q(tenant=tenant),
         Q(most_price=None) | Q(most_price__gte=price),
     )  # fmt: skip
-    said = {
+    sentences = {
         "auto": _("A rule approves it at once."),
         "owner": _("An owner of the tenant has to approve it."),
         "sre": _("An SRE has to approve it."),
@@ -38,16 +38,16 @@ def approval_words(tenant: Tenant, cell: str, band: str, price: int, *, orderer:
     approver = rules.order_by("rank").values_list("approver", flat=True).first() or "sre"
     if approver == "owner" and set(owners_of(tenant)) <= {orderer}:
         return _("An SRE has to approve it, because the tenant has no other owner.")
-    return said[approver]
+    return sentences[approver]
 
 
 def owners_of(tenant: Tenant) -> list[str]:
-    """Whom to ask for budget: owners of the tenant and of its organisation."""
+    """Return up to five owners of the tenant and of its organisation, who can raise the budget."""
     rows = Membership.objects.filter(Q(tenant=tenant) | Q(tenant=tenant.parent_id), role=Role.OWNER.value)
     return sorted(set(rows.values_list("user__username", flat=True)[:5]))
 
 
 def like_this(jobs: QuerySet[Job], tenant: str) -> Iterable[Job]:
-    """Live jobs of a tenant, newest first; those inside an alloc set ask for nothing themselves."""
+    """Return a tenant's live jobs, newest first, without those in an alloc set, which request no quota."""
     rows = jobs.filter(tenant__name=tenant, alloc_set__isnull=True, priority__gt=0).exclude(state="dead")
     return rows.order_by("-id")[:100]

@@ -1,4 +1,4 @@
-"""Names of jobs, tasks, machines and services as pages show them (§2.6). Nothing here asks a resolver."""
+"""Names of jobs, tasks, machines and services for pages (§2.6). This module sends no DNS query."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from scheduling.jobs.updates import spec_of
 from scheduling.models import Job, Task
 
 DNS_PORT = 53
-MOST_SERVICES = 100  # of one page
+MOST_SERVICES = 100  # per page
 Range = tuple[int, int]  # of indexes, both included
 
 
 @dataclass(frozen=True, slots=True)
 class PortName:
-    """A port and the name that SRV is asked for. `number`: of one task, 0 where the name is a job's."""
+    """A port and its SRV name. `number`: the task's port number, 0 if the name belongs to a job."""
 
     port: str
     dns: str
@@ -39,9 +39,9 @@ class PortName:
 
 @dataclass(frozen=True, slots=True)
 class JobNames:
-    """`first`, `last`: DNS names of its first and last task; `weights`: (first, last, weight) where one is not 1.
+    """Names of a job. `first`, `last`: DNS names of its first and last task.
 
-    `dig`, `borgctl`: how to ask, to be copied.
+    `weights`: (first, last, weight) of the tasks whose weight is not 1. `dig`, `borgctl`: commands to copy.
     """
 
     path: str
@@ -59,9 +59,9 @@ class JobNames:
 
 @dataclass(frozen=True, slots=True)
 class TaskNames:
-    """`address`, `machine`: empty while the task is not placed; `machine` is a DNS name.
+    """Names of a task. `address`, `machine` (a DNS name): empty while the task is not placed.
 
-    `load`: CPU used now, in percent of the limit; None: not known.
+    `load`: current CPU usage in percent of the limit, or None if unknown.
     """
 
     path: str
@@ -77,9 +77,9 @@ class TaskNames:
 
 @dataclass(frozen=True, slots=True)
 class WeightGroup:
-    """Tasks of one job and one weight. `tasks`: their range, None for all of the job that no other group has.
+    """Tasks of one job with the same weight. `tasks`: their range, or None for all tasks not in another group.
 
-    `alone`: the job has no other group. `share`: of the clients, 0 to 1.
+    `alone`: the job has no other group. `share`: the group's share of the clients, 0 to 1.
     """
 
     job: Job
@@ -92,13 +92,13 @@ class WeightGroup:
 
     @property
     def percent(self) -> str:
-        """To a tenth, `37.5`."""
+        """Return the share in percent, rounded to a tenth: `37.5`."""
         return f"{100 * self.share:.1f}".removesuffix(".0")
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """The live jobs behind a service's name and who of them answers."""
+    """The live jobs of a service, and the shares of their tasks."""
 
     name: ServiceName
     dns: str
@@ -119,7 +119,7 @@ class ServiceView:
 
 
 def names_of_job(job: Job) -> JobNames:
-    """`job` with its cell and tenant. No query."""
+    """Return the names of a job that was loaded with its cell and tenant. No query."""
     name = name_of(job)
     dns, last = name.dns(settings.BORG_ZONE), max(job.tasks_total - 1, 0)
     ports = [PortName(port, _srv(port, dns)) for port in job.port_names]
@@ -140,13 +140,13 @@ def names_of_job(job: Job) -> JobNames:
 
 
 def leave_of(job: Job) -> float:
-    """Seconds between leaving the answers and SIGTERM, for tasks of the newest spec. One query."""
+    """Return the seconds between a task's removal from DNS and SIGTERM, in the newest spec. One query."""
     spec = spec_of(job)
     return spec.leave_s(spec.base, ttl_s=settings.BORG_DNS_TTL)
 
 
 def names_of_task(job: Job, task: Task, ports: Sequence[tuple[str, int]]) -> TaskNames:
-    """`ports`: by name, as the task's version of the spec has them. No query, one question to Redis."""
+    """Return the names of a task. `ports`: (name, number) of its spec version. No query, one Redis read."""
     name = name_of(job).task(task.index)
     dns, machine = name.dns(settings.BORG_ZONE), task.machine
     host = MachineName(job.cell.name, machine.hostname.lower()) if machine else None
@@ -164,7 +164,7 @@ def names_of_task(job: Job, task: Task, ports: Sequence[tuple[str, int]]) -> Tas
 
 
 def service_named(principal: Principal, name: ServiceName) -> ServiceView:
-    """Two queries. Raises `NotFound` where no live job carries the label, or none that may be seen."""
+    """Return a service. Two queries. Raises `NotFound` if no visible live job has the service's label."""
     visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
     jobs = jobs_of_service(name) if visible else []
     if not jobs:
@@ -173,7 +173,7 @@ def service_named(principal: Principal, name: ServiceName) -> ServiceView:
 
 
 def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:
-    """One query, or none where all tasks weigh the same."""
+    """Return the view of a service with these jobs. One query, or none if all weights are equal."""
     dns = name.dns(settings.BORG_ZONE)
     ports = [
         PortName(port, _srv(port, dns)) for port in sorted({port for job in jobs for port in job.port_names})
@@ -191,7 +191,7 @@ def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:
 
 
 def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int, int]]:
-    """Services that these jobs stand behind: name, DNS name, how many jobs, placed and serving tasks. One query."""
+    """Return the services of these jobs: name, DNS name, numbers of jobs, placed and serving tasks. One query."""
     rows = (
         jobs.filter(kind="job", labels__has_key="service")
         .values_list("cell__name", "tenant__name", "labels__service")
@@ -207,7 +207,7 @@ def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int
 
 
 def groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
-    """Placed and serving tasks by job and weight, without shares. One query, or none where all tasks weigh the same."""
+    """Return placed and serving tasks by job and weight, without shares. One query, or none if weights are equal."""
     ranges = [
         (job.id, first, last, weight) for job in jobs for first, last, weight in published_of(job).weights
     ]
@@ -229,8 +229,11 @@ def groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
 
 
 def shared(groups: Sequence[WeightGroup]) -> list[WeightGroup]:
-    """The same with their shares of the clients, as the name answers: of the tasks that serve, or of all that are
-    placed where none does, those that have a weight, in proportion to it; where none has, all alike. Pure."""
+    """Return the groups with their shares of the clients, computed in the same way as the DNS answers. Pure.
+
+    Serving tasks share the clients in proportion to their weights. If no task serves, all placed tasks count as
+    serving. If all weights are 0, the shares are equal.
+    """
     able = [group.serving for group in groups]
     if not any(able):
         able = [group.placed for group in groups]
@@ -247,10 +250,10 @@ def shared(groups: Sequence[WeightGroup]) -> list[WeightGroup]:
 
 
 def dig(question: str) -> str:
-    """A command that asks this installation's first resolver, where the settings say where that is."""
+    """Return a `dig` command. It names this installation's first resolver if the settings give its address."""
     try:
         first = servers()[0]
-    except InvalidPeers:  # the console's page tells which setting is wrong; a tenant's page goes without
+    except InvalidPeers:  # the console shows the wrong setting; a tenant's page omits the resolver
         return f"dig +short {question}"
     if not settings.BORG_DNS_RESOLVERS and ip_address(settings.BORG_DNS_HOST).is_unspecified:
         return f"dig +short {question}"
@@ -258,7 +261,7 @@ def dig(question: str) -> str:
 
 
 def _counted(ranges: Collection[tuple[int, int, int]]) -> dict[tuple[int, int], tuple[int, int]]:
-    """(job, first) -> placed and serving tasks of that range."""
+    """Return (job, first) -> (placed, serving) tasks of each range."""
     if not ranges:
         return {}
     with connection.cursor() as cursor:

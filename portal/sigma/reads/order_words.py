@@ -1,4 +1,4 @@
-"""What state an order or a grant is in, in a sentence that says what comes next."""
+"""Sentences about the state of an order or a grant, and about its next step."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _KINDS = {
     "order.approved": "approved",
     "order.rejected": "rejected",
     "order.active": "began: its quota is in force",
-    "order.reminder": "reminded that it ends soon",
+    "order.reminder": "reminder sent that it ends soon",
     "order.renewed": "renewed",
     "order.renewal-failed": "could not be renewed",
     "order.renewal-set": "renewal switched",
     "order.expired": "ended",
     "order.cancelled": "cancelled",
     "order.changed": "changed",
-    "order.transferred": "handed to another team",
-    "order.timed-out": "taken back: nobody decided in time",
+    "order.transferred": "transferred to another team",
+    "order.timed-out": "cancelled, because nobody decided in time",
 }
 
 
 class OrderStatus(NamedTuple):
-    """`tone`: of its colour, `label`: one or two words, `sentence`: what comes next."""
+    """A state. `tone`: of its colour, `label`: one or two words, `sentence`: the next step."""
 
     tone: str
     label: str
@@ -38,35 +38,35 @@ class OrderStatus(NamedTuple):
 
 
 def format_order_state(order: Order, *, now: dt.datetime, rules: Market) -> str:
-    """What an order waits for, or what became of it."""
+    """Return a sentence about what an order waits for, or how it ended."""
     zone = zone_of(order.tenant)
 
     def day(moment: dt.datetime) -> str:
         return date_format(moment.astimezone(zone), "j M Y, H:i")
 
     if order.state == OrderState.PENDING.value:
-        who = _("an owner of the tenant") if order.approver == "owner" else _("an SRE")
+        approver = _("an owner of the tenant") if order.approver == "owner" else _("an SRE")
         until = order.created_at + dt.timedelta(hours=rules.approval_hours)
         return _(
-            "It waits for %(who)s to approve it. Quota and money are set aside meanwhile; if nobody decides by"
-            " %(until)s, both are free again."
-        ) % {"who": who, "until": day(until)}
+            "It waits for approval by %(who)s. Its quota and credits are held until then. If nobody decides by"
+            " %(until)s, both are released."
+        ) % {"who": approver, "until": day(until)}
     if order.state == OrderState.APPROVED.value:
-        return _("It is approved and begins on %s. Its quota is set aside.") % day(order.starts_at)
+        return _("It is approved and begins on %s. Its quota is held until then.") % day(order.starts_at)
     if order.state == OrderState.ACTIVE.value:
         if order.renew and not order.renew_error:
-            return _("Its quota is in force until %s, and is renewed before that.") % day(order.ends_at)
+            return _("Its quota is in force until %s. It will be renewed before then.") % day(order.ends_at)
         if order.renew:
             return _("It could not be renewed: %s") % order.renew_error
         grace = order.grace_until or order.ends_at
         if grace > order.ends_at:
             return _(
-                "Its quota is in force until %(end)s. For jobs that still run then it goes on to count until"
-                " %(grace)s; after that new ones are refused."
+                "Its quota is in force until %(end)s. For jobs that still run then, it counts until %(grace)s."
+                " After that, new jobs are rejected."
             ) % {"end": day(order.ends_at), "grace": day(grace)}
         return _("Its quota is in force until %s.") % day(order.ends_at)
     if order.state == OrderState.EXPIRED.value and order.grace_until is not None and order.grace_until > now:
-        return _("It ended on %(end)s. For jobs that run it still counts until %(grace)s.") % {
+        return _("It ended on %(end)s. For running jobs, it still counts until %(grace)s.") % {
             "end": day(order.ends_at), "grace": day(order.grace_until),
         }  # fmt: skip
     if order.state == OrderState.EXPIRED.value:
@@ -77,14 +77,14 @@ def format_order_state(order: Order, *, now: dt.datetime, rules: Market) -> str:
 
 
 def grant_standing(grant: Quota, now: dt.datetime) -> OrderStatus:
-    """Whether a grant is in force, ends soon, is in its grace, or over; days in the tenant's time zone."""
+    """Return the state of a grant: in force, ends soon, in its grace period, or over. Days in the tenant's zone."""
     zone = zone_of(grant.tenant)
 
     def day(moment: dt.datetime) -> str:
         return date_format(moment.astimezone(zone), "j M, H:i")
 
     if grant.starts_at > now:
-        return OrderStatus("plain", _("to come"), _("begins %s") % day(grant.starts_at))
+        return OrderStatus("plain", _("not begun"), _("begins %s") % day(grant.starts_at))
     if grant.ends_at is None:
         return OrderStatus("good", _("in force"), _("without an end"))
     if grant.ends_at > now:
@@ -99,7 +99,7 @@ def grant_standing(grant: Quota, now: dt.datetime) -> OrderStatus:
     if until > now:
         return OrderStatus("wait", _("ended"), _("still counts for running jobs until %s") % day(until))
     return OrderStatus(
-        "plain", _("over"), _("since %s; new jobs beyond what is left are refused") % day(until)
+        "plain", _("over"), _("since %s; new jobs beyond the remaining quota are rejected") % day(until)
     )
 
 

@@ -1,4 +1,4 @@
-"""Orders as pages show them: whose they are, who has to decide, what became of them."""
+"""Queries of orders for pages: visibility, approvers, history and money."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from quota.vocabulary import calendar
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, may
 
-# How much of an order's history a page shows.
+# The most history rows and postings of an order on its page.
 MOST = 100
 
 
 @dataclass(frozen=True, slots=True)
 class PostingRow:
-    """A posting as the tenant sees it: what it did to what may be spent, to what is set aside, and to what is paid."""
+    """A posting as the tenant sees it: its changes of the available, held and paid credits."""
 
     posting: Posting
     available: int
@@ -30,13 +30,13 @@ class PostingRow:
 
 
 def orders_visible(principal: Principal) -> QuerySet[Order]:
-    """Newest first."""
+    """Return the visible orders, newest first."""
     rows = Order.objects.filter(tenant__in=tenants_visible(principal))
     return rows.select_related("tenant", "band").order_by("-id")
 
 
 def order_numbered(principal: Principal, number: int) -> Order:
-    """Raises `NotFound`, also when the principal may not know that it exists."""
+    """Return an order. Raises `NotFound` if it does not exist or the principal may not see it."""
     order = Order.objects.select_related("tenant", "band", "prices", "replaces").filter(pk=number).first()
     if order is None or not may(principal, Action.QUOTA_VIEW, tenant=order.tenant.name, cell=order.cell):
         raise NotFound("order", str(number))
@@ -44,10 +44,10 @@ def order_numbered(principal: Principal, number: int) -> Order:
 
 
 def waiting_for(principal: Principal) -> QuerySet[Order]:
-    """Pending orders that wait for this principal's word, those that wait longest first.
+    """Return the pending orders that this principal is asked to decide, oldest first.
 
-    SREs may decide about those that wait for an owner too, but are not asked. Nobody decides about an order of their
-    own, but for SREs.
+    SREs may also decide orders that wait for an owner, but this list does not ask them to. Only SREs may decide
+    their own orders.
     """
     rows = (
         Order.objects.filter(state=OrderState.PENDING.value).select_related("tenant", "band").order_by("id")
@@ -73,13 +73,13 @@ def may_decide(principal: Principal, order: Order) -> bool:
 
 
 def history_of(order: Order) -> list[Record]:
-    """What was recorded about it, newest first."""
+    """Return the records about an order, newest first."""
     rows = Record.objects.filter(tenant=order.tenant.name, kind__startswith="order.", data__order=order.pk)
     return list(rows.order_by("-revision")[:MOST])
 
 
 def money_of(order: Order) -> list[PostingRow]:
-    """Its postings, oldest first: two queries."""
+    """Return the postings of an order, oldest first. Two queries."""
     postings = list(Posting.objects.filter(order=order).order_by("id")[:MOST])
     sums: dict[tuple[int, str], int] = {}
     rows = LedgerEntry.objects.filter(posting__in=postings).values_list("posting_id", "account__kind")
@@ -97,7 +97,7 @@ def money_of(order: Order) -> list[PostingRow]:
 
 
 def refund_of(order: Order, now: dt.datetime) -> int:
-    """What cancelling it now would give back, in micro-credits: all of it before it begins, then whole days."""
+    """Return the refund for cancelling now, in micro-credits: the price before the start, later only whole days."""
     if order.state != OrderState.ACTIVE.value:
         return order.price
     rest = calendar.whole_days_left(now, order.ends_at, zone_of(order.tenant))

@@ -1,4 +1,4 @@
-"""Events of the journal as sentences for people. Pure but for translation; one small function a kind."""
+"""Journal events as sentences for users: one small function per kind. Pure, except for translation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _Hosts = Mapping[int, str]
 
 
 def of(event: Event, hostnames: _Hosts) -> str:
-    """What the event says. `hostnames` by machine id; a machine that is not in it shows by its number."""
-    describe = _SENTENCES.get(event.kind)
-    return describe(event.data, hostnames) if describe else event.kind
+    """Return the sentence of an event. `hostnames`: by machine id; an unknown machine is shown by its number."""
+    sentence = _SENTENCES.get(event.kind)
+    return sentence(event.data, hostnames) if sentence else event.kind
 
 
 def with_actor(event: Event, hostnames: _Hosts) -> str:
@@ -25,7 +25,7 @@ def with_actor(event: Event, hostnames: _Hosts) -> str:
 
 
 def exit_of(exit: _Data | None) -> str:
-    """How processes ended, in words: "exit status 1", "signal 9 (out of memory)"."""
+    """Return how the processes ended, in words: "exit status 1", "signal 9 (out of memory)"."""
     if not exit:
         return ""
     cause = str(exit.get("cause", "")).replace("-", " ")
@@ -49,8 +49,8 @@ def _task(data: _Data) -> str:
 
 
 def _tail(*parts: str | None) -> str:
-    told = "; ".join(part for part in parts if part)
-    return f": {told}" if told else ""
+    details = "; ".join(part for part in parts if part)
+    return f": {details}" if details else ""
 
 
 def _job_submitted(data: _Data, hosts: _Hosts) -> str:
@@ -58,7 +58,7 @@ def _job_submitted(data: _Data, hosts: _Hosts) -> str:
 
 
 def _job_rejected(data: _Data, hosts: _Hosts) -> str:
-    return _("a submission of %(name)s was refused: %(detail)s") % data
+    return _("a submission of %(name)s was rejected: %(detail)s") % data
 
 
 def _job_changed(data: _Data, hosts: _Hosts) -> str:
@@ -75,38 +75,38 @@ def _tasks_added(data: _Data, hosts: _Hosts) -> str:
 
 def _task_placed(data: _Data, hosts: _Hosts) -> str:
     given = {"task": _task(data), "machine": _host(data, hosts), "number": data["incarnation"]}
-    told = _("%(task)s was placed on %(machine)s as incarnation %(number)d") % given
+    text = _("%(task)s was placed on %(machine)s as incarnation %(number)d") % given
     if data.get("victims"):
         number = len(data["victims"])
-        told += ngettext(", preempting %d other", ", preempting %d others", number) % number
-    return told
+        text += ngettext(", preempting %d other", ", preempting %d others", number) % number
+    return text
 
 
 def _task_evicted(data: _Data, hosts: _Hosts) -> str:
     given = {
         "task": _task(data), "machine": _host(data, hosts), "cause": data["cause"].replace("-", " "),
     }  # fmt: skip
-    told = (
+    text = (
         _("%(task)s was evicted from %(machine)s") % given
         if data["cause"] == "other"
         else _("%(task)s was evicted from %(machine)s by %(cause)s") % given
     )
-    return told + _tail(data.get("detail"), exit_of(data.get("exit")))
+    return text + _tail(data.get("detail"), exit_of(data.get("exit")))
 
 
 def _task_ended(data: _Data, hosts: _Hosts) -> str:
-    told = _("%(task)s ended: %(how)s") % {"task": _task(data), "how": data["how"]}
-    return told + _tail(data.get("detail"), exit_of(data.get("exit")))
+    text = _("%(task)s ended: %(how)s") % {"task": _task(data), "how": data["how"]}
+    return text + _tail(data.get("detail"), exit_of(data.get("exit")))
 
 
 def _task_gone(data: _Data, hosts: _Hosts) -> str:
     given = {"number": data["incarnation"], "task": _task(data), "machine": _host(data, hosts)}
-    told = _("the processes of incarnation %(number)d of %(task)s are gone from %(machine)s") % given
-    return told + _tail(exit_of(data.get("exit")))
+    text = _("the processes of incarnation %(number)d of %(task)s are gone from %(machine)s") % given
+    return text + _tail(exit_of(data.get("exit")))
 
 
 def _task_revived(data: _Data, hosts: _Hosts) -> str:
-    return _("%s is to run again") % _task(data)
+    return _("%s will run again") % _task(data)
 
 
 def _task_updated(data: _Data, hosts: _Hosts) -> str:
@@ -118,12 +118,12 @@ def _task_updated(data: _Data, hosts: _Hosts) -> str:
 
 def _task_reported(data: _Data, hosts: _Hosts) -> str:
     given = {"task": _task(data), "machine": _host(data, hosts), "phase": data["phase"]}
-    told = _("%(task)s is %(phase)s on %(machine)s") % given
+    text = _("%(task)s is %(phase)s on %(machine)s") % given
     if data["phase"] == "backoff":
-        told = _("the processes of %(task)s ended on %(machine)s and are started again after a pause") % given
+        text = _("the processes of %(task)s ended on %(machine)s and will restart after a pause") % given
     health = "" if data.get("health") in ("", "unknown") else data["health"]
     restarts = _("%d restarts") % data["restarts"] if data.get("restarts") else ""
-    return told + _tail(health, restarts, exit_of(data.get("exit")))
+    return text + _tail(health, restarts, exit_of(data.get("exit")))
 
 
 def _update_started(data: _Data, hosts: _Hosts) -> str:
@@ -147,9 +147,9 @@ def _shell_opened(data: _Data, hosts: _Hosts) -> str:
 
 def _shell_closed(data: _Data, hosts: _Hosts) -> str:
     given = {"task": _task(data), "seconds": data.get("seconds", 0.0), "how": data["how"]}
-    told = _("the shell in %(task)s ended after %(seconds).0f s: %(how)s") % given
+    text = _("the shell in %(task)s ended after %(seconds).0f s: %(how)s") % given
     bytes_ = {"typed": data.get("bytes_typed", 0), "printed": data.get("bytes_printed", 0)}
-    return told + _tail(_("%(typed)d bytes typed, %(printed)d printed") % bytes_)
+    return text + _tail(_("%(typed)d bytes typed, %(printed)d printed") % bytes_)
 
 
 def _machine_set(data: _Data, hosts: _Hosts) -> str:
@@ -157,8 +157,8 @@ def _machine_set(data: _Data, hosts: _Hosts) -> str:
 
 
 def _machine_state(data: _Data, hosts: _Hosts) -> str:
-    told = _("%(machine)s is %(state)s") % {"machine": _host(data, hosts), "state": data["state"]}
-    return told + _tail(data.get("reason"))
+    text = _("%(machine)s is %(state)s") % {"machine": _host(data, hosts), "state": data["state"]}
+    return text + _tail(data.get("reason"))
 
 
 def _machine_removed(data: _Data, hosts: _Hosts) -> str:
@@ -166,33 +166,33 @@ def _machine_removed(data: _Data, hosts: _Hosts) -> str:
 
 
 def _alloc_kept(data: _Data, hosts: _Hosts) -> str:
-    return _("%(alloc)s left %(machine)s, its disk is kept there for %(number)d log savers") % {
+    return _("%(alloc)s is no longer on %(machine)s; its disk is kept there for %(number)d log savers") % {
         "alloc": _task(data), "machine": _host(data, hosts), "number": len(data.get("savers", ())),
     }  # fmt: skip
 
 
 def _alloc_released(data: _Data, hosts: _Hosts) -> str:
     words = {
-        "saved": _("what %(alloc)s left on %(machine)s is saved"),
-        "too-late": _("what %(alloc)s left on %(machine)s was not saved in time, and is removed"),
-    }.get(data["how"], _("what %(alloc)s left on %(machine)s was dropped by an SRE"))
+        "saved": _("the files of %(alloc)s on %(machine)s are saved"),
+        "too-late": _("the files of %(alloc)s on %(machine)s were not saved in time and are removed"),
+    }.get(data["how"], _("an SRE removed the files of %(alloc)s on %(machine)s"))
     return words % {"alloc": _task(data), "machine": _host(data, hosts)}
 
 
 def _alloc_gone(data: _Data, hosts: _Hosts) -> str:
-    return _("nothing of %(alloc)s is left on %(machine)s") % {
+    return _("%(machine)s has removed everything of %(alloc)s") % {
         "alloc": _task(data), "machine": _host(data, hosts),
     }  # fmt: skip
 
 
 def _machine_credential(data: _Data, hosts: _Hosts) -> str:
-    told = {
+    words = {
         "asked": _("a new secret is due for %s"),
         "offered": _("%s has a new secret; the old one is valid until it is used"),
-        "renewed": _("%s uses its new secret; the old one is void"),
+        "renewed": _("%s uses its new secret; the old one is no longer valid"),
         "revoked": _("the secret of %s was revoked"),
     }
-    sentence = told.get(data["step"], _("the secret of %s changed"))
+    sentence = words.get(data["step"], _("the secret of %s changed"))
     return sentence % _host(data, hosts) + _tail(data.get("reason"))
 
 
@@ -202,11 +202,11 @@ def _lease_taken(data: _Data, hosts: _Hosts) -> str:
 
 def _brake_set(data: _Data, hosts: _Hosts) -> str:
     what = {
-        "lost": _("placing tasks of vanished machines elsewhere"),
-        "stops": _("stopping tasks by the cell itself"),
+        "lost": _("placing tasks of lost machines elsewhere"),
+        "stops": _("stopping tasks on the cell's own decision"),
     }[data["brake"]]
-    told = _("the brake on %(what)s is %(state)s") % {"what": what, "state": data["state"]}
-    return told + _tail(data.get("detail"))
+    text = _("the brake on %(what)s is %(state)s") % {"what": what, "state": data["state"]}
+    return text + _tail(data.get("detail"))
 
 
 def _cell_set(data: _Data, hosts: _Hosts) -> str:
@@ -218,7 +218,7 @@ def _packages_held(data: _Data, hosts: _Hosts) -> str:
         {machine for machines in data.get(name, {}).values() for machine in machines}
         for name in ("came", "went")
     )
-    return _("%(came)d machines have new packages, %(went)d gave some up") % {
+    return _("%(came)d machines have new packages, %(went)d removed packages") % {
         "came": len(came),
         "went": len(went),
     }

@@ -1,4 +1,4 @@
-"""What is left of a cell day by day as bars of an SVG, beside what is asked for. Pure."""
+"""The free quota of a cell per day as bars of an SVG, compared with the requested amount. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 600, 96
 
 
 class DayLeft(NamedTuple):
-    """The least that is left at any instant of a day."""
+    """The least free amounts at any time of a day."""
 
     day: dt.date
     left: Vector
@@ -23,7 +23,7 @@ class DayLeft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityBar:
-    """Days in a row with the same left, as a rectangle. `tone`: `fits`, `short`, or `beside` the period."""
+    """Consecutive days with the same free amount, as a rectangle. `tone`: `fits`, `short`, or `beside` the period."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class AvailabilityBar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One resource over the days. `least`: in the period; `most`: the value at the upper edge."""
+    """One resource over the days. `least`: least free amount in the period; `most`: the value at the upper edge."""
 
     resource: int
     bars: tuple[AvailabilityBar, ...]
@@ -50,9 +50,9 @@ class Chart:
 
 
 def chart(days: Sequence[DayLeft], resource: int, *, asked: int, period: QuotaPeriod) -> Chart:
-    """`days`: in order, without gaps, at least one."""
+    """Return the chart of a resource. `days`: at least one, in order, without gaps."""
     most = max(asked, *(max(0, day.left[resource]) for day in days)) or 1
-    # A line for what is asked must not stick to the frame.
+    # Leave space between the line of the requested amount and the frame.
     top = most * 21 // 20 + 1
     step = WIDTH / len(days)
     bars = []

@@ -1,4 +1,4 @@
-"""The second step of buying: a quote that holds, looked at and ordered once."""
+"""The second step of buying: show a quote, whose price is fixed, and order it once."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ from quota.vocabulary.permissions import Action, Principal, may
 @never_cache
 @page
 def quote(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    """What is about to be ordered, at a price that holds. POST orders it: the form carries nothing of the price or
-    of what is bought, so nothing of it can be tampered with; what it has besides is refused."""
+    """Show the quote (GET), or order it (POST).
+
+    The order's amounts and price come from the stored quote, so users cannot change them in the form. Unknown
+    fields are rejected.
+    """
     row = Quote.objects.select_related("tenant", "band", "prices").filter(pk=number).first()
     if row is None or not may(principal, Action.QUOTA_BUY, tenant=row.tenant.name, cell=row.cell):
         raise NotFound("quote", str(number))
@@ -48,13 +51,16 @@ def _order(request: HttpRequest, principal: Principal, row: Quote) -> HttpRespon
         known_only(request.POST, {"csrfmiddlewaretoken", "price", "renew", "note", "again"})
         if request.POST.get("price") != str(row.price):
             raise Rejected(
-                "tampered", _("The form had another price than the quote; look at it again."), status=409,
+                "tampered",
+                _("The price in the form is not the price of this quote. Check the price below."),
+                status=409,
                 fields={"price": _("not the price of this quote")},
             )  # fmt: skip
         if _same(row) is not None and not request.POST.get("again") and not _placed(row):
             raise Rejected(
-                "ordered-already", _("Just this was ordered already. Say that you want it once more, or leave it."),
-                status=409, fields={"again": _("tick it to order the same once more")},
+                "ordered-already",
+                _("The same quota is already ordered. Tick the box to order it again, or leave this page."),
+                status=409, fields={"again": _("tick the box to order the same again")},
             )  # fmt: skip
         order = order_place(
             principal=principal, tenant=row.tenant, cell=row.cell, band=row.band.name, amounts=tuple(row.amounts),
@@ -64,12 +70,12 @@ def _order(request: HttpRequest, principal: Principal, row: Quote) -> HttpRespon
     except Rejected as problem:
         context = _quote_context(row, given=request.POST) | {"problem": problem}
         return render(request, "sigma/shop/quote.html", context, status=problem.status)
-    told = {
+    text = {
         "pending": _("Order %d is placed. It waits for approval. You get a notice when somebody decides."),
-        "approved": _("Order %d is approved. Its quota is there from its first day on."),
-        "active": _("Order %d is active: its quota is there now."),
+        "approved": _("Order %d is approved. Its quota is available from its first day."),
+        "active": _("Order %d is active. Its quota is available now."),
     }
-    messages.success(request, told.get(order.state, _("Order %d is placed.")) % order.pk)
+    messages.success(request, text.get(order.state, _("Order %d is placed.")) % order.pk)
     return redirect("sigma:order", number=order.pk)
 
 
@@ -96,7 +102,7 @@ def _quote_context(row: Quote, *, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def wish_of(row: Quote | Order, zone: ZoneInfo) -> Wish:
-    """What a quote or an order is for, as the shop's form asks for it."""
+    """Return a quote or an order as the wish of the shop's form."""
     first = row.starts_at.astimezone(zone).date()
     last = (row.ends_at - dt.timedelta(microseconds=1)).astimezone(zone).date()
     return Wish(
@@ -106,7 +112,7 @@ def wish_of(row: Quote | Order, zone: ZoneInfo) -> Wish:
 
 
 def _key(row: Quote) -> str:
-    """One quote is ordered once, however often its form is sent, and from however many tabs."""
+    """Return the key that allows one order per quote, even if the form is sent several times."""
     return f"quote-{row.pk}"
 
 
@@ -115,7 +121,7 @@ def _placed(row: Quote) -> bool:
 
 
 def _same(row: Quote) -> Order | None:
-    """An order of just the same that is alive: a second tab, or a second person."""
+    """Return a live order of the same quota, or None. A second tab or another user may have placed it."""
     return (
         Order.objects.filter(
             tenant=row.tenant, cell=row.cell, band=row.band, amounts=row.amounts, ends_at=row.ends_at,

@@ -1,4 +1,4 @@
-"""What the shop answers to a wish: is it there, what does it cost, is it in the budget, what else would do."""
+"""The shop's offer for a wish: availability, price, budget and alternatives."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import NAMES, Vector, describe
 
-# Days drawn beside the period, so that one sees what comes after it.
+# Days drawn after the period.
 BESIDE = 14
-# At most so many other ways are priced, each a fixed number of queries.
+# The most alternatives that are priced. Each one takes a fixed number of queries.
 OTHERS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class PartLine:
-    """One part of a price in words; `base` and `amount` in micro-credits."""
+    """One part of a price for display. `base` and `amount` in micro-credits."""
 
     name: str
     label: str
@@ -59,7 +59,7 @@ class ChartLine:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another way to get as much. `percent`: dearer or, below 0, cheaper than what was asked for."""
+    """Another way to get the same amounts. `percent`: price difference to the wish; negative is cheaper."""
 
     what: str
     but: str
@@ -74,9 +74,9 @@ class Alternative:
 
 @dataclass(slots=True)
 class QuotaOffer:
-    """Money in micro-credits. `missing`: how much the budget lacks; `most`: what is left on all days.
+    """An offer, in micro-credits. `missing`: the shortfall of the budget; `most`: amounts free on all days.
 
-    `month`: why the month that it begins in has no room for it, where the budget stops buying.
+    `month`: the rejection if the monthly budget stops purchases and the offer exceeds it, else None.
     """
 
     wish: Wish
@@ -118,7 +118,7 @@ class QuotaOffer:
 
     @property
     def affordable_days(self) -> int:
-        """As many whole days as the budget would pay, at about this price a day."""
+        """Return the whole days that the budget can pay at this price per day; 0 if none or all."""
         days = self.balances.spendable * self.wish.period.days // self.price if self.price else 0
         return days if 0 < days < self.wish.period.days else 0
 
@@ -128,35 +128,35 @@ class QuotaOffer:
 
     @property
     def most_useful(self) -> bool:
-        """Whether something of everything that is asked for is left."""
+        """Return whether some of every requested resource is free."""
         return all(left > 0 for left, asked in zip(self.most, self.wish.amounts, strict=True) if asked)
 
     @property
     def short(self) -> dict[str, str]:
-        """What is wrong with each field of which too little is left."""
+        """Return an error for each field whose resource has too little free."""
         return {
-            NAMES[index]: _("only %s left on these days") % described(index, max(0, left))
+            NAMES[index]: _("only %s free on these days") % described(index, max(0, left))
             for index, (left, asked) in enumerate(zip(self.left, self.wish.amounts, strict=True))
             if asked and asked > left
         }
 
     @property
     def shortage(self) -> str:
-        """What is short, and by how much."""
+        """Return a sentence with the resources that are short."""
         short = [
-            _("%(left)s left of %(asked)s asked for") % {
+            _("%(left)s free of %(asked)s requested") % {
                 "left": described(index, max(0, left)), "asked": described(index, asked),
             }
             for index, (left, asked) in enumerate(zip(self.left, self.wish.amounts, strict=True))
             if asked and asked > left
         ]  # fmt: skip
-        return _("Not enough is left: %s.") % "; ".join(short)
+        return _("Not enough is free: %s.") % "; ".join(short)
 
 
 def offer_for(
     principal: Principal, tenant: Tenant, wish: Wish, cells: Sequence[str], *, now: dt.datetime
 ) -> QuotaOffer:
-    """`cells`: those that sell anything. Raises `Rejected` when nothing like it is sold at all."""
+    """Return the offer for a wish. `cells`: those that sell. Raises `Rejected` if the wish cannot be priced."""
     rules = market.market_of(wish.cell)
     price, parts, _prices = quote_preview(
         principal=principal, tenant=tenant, cell=wish.cell, band=wish.band, amounts=wish.amounts,
@@ -177,14 +177,15 @@ def offer_for(
         state = spendings([tenant], budgets=Budget.objects.filter(tenant=tenant), now=moment)[tenant.pk]
         offer.month = beyond_month(state, price)
     if not rules.selling:
-        told = _("%s sells nothing at the moment; an SRE has stopped it. Look at another cell.") % wish.cell
-        offer.problem = Rejected("not-selling", told, fields={"cell": told})
+        detail = _("Cell %s sells nothing now, because an SRE has stopped its sales. Choose another cell.")
+        detail %= wish.cell
+        offer.problem = Rejected("not-selling", detail, fields={"cell": detail})
     offer.alternatives = alternatives(principal, tenant, offer, cells, now=now)
     return offer
 
 
 def left_for(rules: Market, cell: str, band: str, starts_at: dt.datetime, ends_at: dt.datetime) -> Vector:
-    """What is left at every instant until the quota would stop to count, its grace included."""
+    """Return the amounts that are free during the whole period and its grace."""
     return market.availability(cell, band, starts_at, ends_at + _grace(rules, ends_at - starts_at))
 
 
@@ -193,7 +194,7 @@ def enough(left: Sequence[int], amounts: Sequence[int]) -> bool:
 
 
 def days_left(cell: str, band: str, period: QuotaPeriod, zone: Any, *, today: dt.date) -> list[DayLeft]:
-    """The calendar of a period and some days more, at least four weeks."""
+    """Return the calendar of a period and some days around it, at least four weeks."""
     first = max(today, period.first - 3 * DAY)
     count = max(28, (period.last - first).days + 1 + BESIDE)
     return [DayLeft(row.date, row.left) for row in market.calendar_days(cell, band, first, count, zone)]
@@ -210,8 +211,10 @@ def part_line(part: PricePart) -> PartLine:
 def alternatives(
     principal: Principal, tenant: Tenant, offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime
 ) -> list[Alternative]:
-    """Other bands, cells and weeks in which all of it is left, cheapest first: cheaper ones, and any where it isn't
-    left as asked for."""
+    """Return other bands, cells and weeks in which all amounts are free, cheapest first.
+
+    If the wish itself fits, only cheaper ones are returned.
+    """
     found = []
     known: dict[str, Market] = {}
     for what, but, wish in _others(offer, cells, now=now):
@@ -263,7 +266,7 @@ def _first_fit(rules: Market, wish: Wish, *, now: dt.datetime) -> dt.date | None
 
 
 def _others(offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime) -> Iterator[tuple[str, str, Wish]]:
-    """What may be tried instead, the likeliest first, `OTHERS` at most."""
+    """Return the alternatives to check, the likeliest first, at most `OTHERS`."""
     wish = offer.wish
     tried: list[tuple[str, str, Wish]] = []
     bands = {row.name: row for row in PriorityBand.objects.all()}
@@ -277,16 +280,16 @@ def _others(offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime) -> Ite
         firsts = [offer.first_fit, *(day for day in firsts if day > offer.first_fit)][:2]
     for first in firsts:
         period = wish.period.moved(first)
-        said = _("%(first)s to %(last)s") % {
+        dates = _("%(first)s to %(last)s") % {
             "first": date_format(period.first, "j M"), "last": date_format(period.last, "j M Y"),
         }  # fmt: skip
-        tried.append((said, _("as long, but later"), _changed(wish, now=now, period=period)))
+        tried.append((dates, _("the same length, but later"), _changed(wish, now=now, period=period)))
     for cell in cells:
         if cell != wish.cell:
             tried.append(
                 (
                     _("in %s") % cell,
-                    _("another cell: its machines, its own jobs"),
+                    _("another cell, where your jobs would have to run"),
                     _changed(wish, now=now, cell=cell),
                 )
             )

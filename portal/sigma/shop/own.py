@@ -1,4 +1,4 @@
-"""What a tenant has already, and what its jobs really used of it, so that nobody need over-buy (§2.5)."""
+"""A tenant's existing quota and its jobs' real usage, so that users need not buy too much (§2.5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quota.vocabulary.resources import NAMES, SIZE, ZERO, Vector
 
 @dataclass(frozen=True, slots=True)
 class OwnRow:
-    """`asks`: what live jobs ask for now; `use`: over the last days."""
+    """One resource. `asks`: requested by live jobs now; `use`: usage over the last days."""
 
     name: str
     label: str
@@ -24,7 +24,7 @@ class OwnRow:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """`hours`: in which jobs lived, 0: nothing is known of them. `suggested`, `leaner`: sizes to take over."""
+    """All resources. `hours`: hours with usage data, 0 if none. `suggested`, `leaner`: sizes to fill in."""
 
     rows: list[OwnRow]
     hours: int
@@ -41,7 +41,7 @@ class Own:
 
 
 def own_of(principal: Principal, tenant: Tenant, cell: str, band: str) -> Own | None:
-    """None for who has nothing there and never had: four queries."""
+    """Return the tenant's quota and usage, or None if it never had any here. Four queries."""
     usage = usage_of(principal, tenant, cell, band)
     asks = (
         QuotaUse.objects.filter(tenant=tenant, cell=cell, band__name=band)

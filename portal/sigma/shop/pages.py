@@ -1,4 +1,4 @@
-"""The shop: what quota costs and whether it is there, told as the form is filled in; then a quote; then an order."""
+"""The shop page. While the user fills in the form, it shows price and availability. A quote and an order follow."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from quota.vocabulary.permissions import Action, Principal, may, require
 from quota.vocabulary.resources import NAMES
 
 MOST = 200
-# Parts of the form that follow what was chosen: one line of error a field, and what explains the choice.
+# Parts of the form that change with each choice: one error line per field, and the help texts.
 _FOLLOWING = ["tenant", "cell", "band", "from", "until", *(size.name for size in SIZES)]
 OOB = ",".join([*(f"#error-{name}" for name in _FOLLOWING), "#band-help", "#zone"])
-# All that the form of the shop may hold; anything else was put in by hand.
+# The fields of the shop's form. Other fields are rejected.
 _FIELDS = {
     "tenant",
     "cell",
@@ -52,7 +52,7 @@ _FIELDS = {
 @never_cache
 @page
 def shop(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """GET: the form and what it would cost. POST: a quote of it, which the next page confirms."""
+    """Show the form with its price (GET), or make a quote, which the next page confirms (POST)."""
     tenants = {row.name: row for row in _tenants(principal)}
     bands = [row for row in PriorityBand.objects.all() if is_sold(row)]
     bands.sort(key=lambda row: (row.name != "production", -row.low))
@@ -111,7 +111,9 @@ def _quote(
                 asked["seen"] = seen[:20]
             url = reverse("sigma:quote", kwargs={"number": made.pk})
             return redirect(f"{url}?{urlencode(asked)}" if asked else url)
-        problem = Rejected("invalid", _("This can't be ordered as it stands."), fields=form.errors)
+        problem = Rejected(
+            "invalid", _("This cannot be ordered: correct the marked fields."), fields=form.errors
+        )
     except Rejected as refusal:
         problem = refusal
     bands = list(PriorityBand.objects.filter(name__in=choices.bands))
@@ -120,7 +122,7 @@ def _quote(
 
 
 def _filled(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """The size of a live job into the fields of the form."""
+    """Redirect to the form, filled in with the size of a live job."""
     given = {name: value for name, value in request.GET.items() if name not in ("fill", "like")}
     number = request.GET["like"]
     found = jobs_visible(principal).exclude(state="dead")
@@ -158,6 +160,6 @@ def _context(form: Form, choices: Choices, bands: list[PriorityBand], principal:
 
 
 def _tenants(principal: Principal) -> list[Tenant]:
-    """Those that one may buy for first."""
+    """Return the visible tenants. Those for which the principal may buy come first."""
     rows = list(tenants_visible(principal).order_by("name")[:MOST])
     return sorted(rows, key=lambda row: not may(principal, Action.QUOTA_BUY, tenant=row.name))

@@ -1,4 +1,4 @@
-"""Days as people name them and instants as they are sold: first and last day, in the tenant's time zone. Pure."""
+"""Conversion between days, which users enter, and instants, which are sold; in the tenant's time zone. Pure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PRESETS = {
     "month": gettext_lazy("a month"),
     "quarter": gettext_lazy("3 months"),
 }
-# Beyond this no calendar is drawn and no price is told.
+# The last day that has a calendar and a price.
 FARTHEST = dt.date(9998, 12, 31)
 
 
 class DayError(ValueError):
-    """A day that can't be read; its message says what is accepted."""
+    """The text is not a day. The message gives the accepted form."""
 
 
 class QuotaPeriod(NamedTuple):
-    """Both days are part of it."""
+    """A period of days, including both ends."""
 
     first: dt.date
     last: dt.date
@@ -37,12 +37,12 @@ class QuotaPeriod(NamedTuple):
         return (self.last - self.first).days + 1
 
     def moved(self, first: dt.date) -> QuotaPeriod:
-        """As many days from another one on."""
+        """Return a period of the same length that starts on `first`."""
         return QuotaPeriod(first, first + (self.last - self.first))
 
 
 def day_read(text: str, zone: ZoneInfo, *, ends: bool = False) -> dt.date:
-    """`2026-12-01`, or an instant such as `2026-12-01T00:00:00Z` as the day it lies on.
+    """Parse `2026-12-01`, or an instant such as `2026-12-01T00:00:00Z`, into a day.
 
     `ends`: the instant is an end, so midnight belongs to the day before. Raises `DayError`.
     """
@@ -59,12 +59,12 @@ def day_read(text: str, zone: ZoneInfo, *, ends: bool = False) -> dt.date:
     except (ValueError, OverflowError):
         raise DayError(_("%r is not a day; give one such as 2026-12-31") % given[:40]) from None
     if not dt.date(2000, 1, 1) <= day <= FARTHEST:
-        raise DayError(_("%s is too far away to be sold") % given[:40])
+        raise DayError(_("%s is not between 2000-01-01 and 9998-12-31") % given[:40])
     return day
 
 
 def instants(period: QuotaPeriod, zone: ZoneInfo, *, now: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
-    """From when until when in UTC, end excluded. Of today only what is left of it: the past is not sold."""
+    """Return the start and the end (excluded) in UTC. A period that starts today starts now: the past is not sold."""
     starts_at = midnight(period.first, zone)
     if period.first == now.astimezone(zone).date():
         starts_at = max(starts_at, now.replace(second=0, microsecond=0))
@@ -72,7 +72,7 @@ def instants(period: QuotaPeriod, zone: ZoneInfo, *, now: dt.datetime) -> tuple[
 
 
 def preset_last(name: str, first: dt.date) -> dt.date:
-    """The last day of a week, month or quarter that begins with `first`. From 31 January a month ends in February."""
+    """Return the last day of a week, month or quarter from `first`. A month from 31 January ends in February."""
     if name == "week":
         return first + 6 * DAY
     months = {"month": 1, "quarter": 3}[name]
@@ -84,5 +84,5 @@ def preset_last(name: str, first: dt.date) -> dt.date:
 
 
 def preset_of(period: QuotaPeriod) -> str:
-    """Which preset a period is, "" for none."""
+    """Return the preset that the period equals, or ""."""
     return next((name for name in PRESETS if preset_last(name, period.first) == period.last), "")

@@ -1,4 +1,4 @@
-"""What is sold, in people's words: names of resources, hints how to write them, bands."""
+"""Labels and hints for the resources and bands that the shop sells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quota.vocabulary.resources import NAMES, describe
 
 
 class Size(NamedTuple):
-    """A field of the form. `more`: shown only to those who ask for it."""
+    """A field of the form. `more`: hidden until the user opens "more"."""
 
     name: str
     label: str | Promise
@@ -28,28 +28,28 @@ SIZES = (
     Size("ram", gettext_lazy("RAM"), gettext_lazy("16Gi or 512Mi")),
     Size("disk", gettext_lazy("Disk"), gettext_lazy("100Gi or 2Ti")),
     Size("accelerators", gettext_lazy("Accelerators"), gettext_lazy("1, or 250m for a quarter"), True),
-    Size("disk_bandwidth", gettext_lazy("Disk speed"), gettext_lazy("200Mi, for a second"), True),
+    Size("disk_bandwidth", gettext_lazy("Disk speed"), gettext_lazy("200Mi, per second"), True),
 )
 assert {size.name for size in SIZES} == set(UNIT), "the shop sells what has a price"
 LABELS = {size.name: size.label for size in SIZES}
 _BANDS = {
     "monitoring": gettext_lazy(
-        "For watching and alarms: placed before everything else, and never pushed aside."
+        "For monitoring and alerts: placed before all other work, and never preempted."
     ),
-    "production": gettext_lazy("For services that people wait for: never pushed aside by other teams' work."),
+    "production": gettext_lazy("For services with users: never preempted by other teams' jobs."),
     "batch": gettext_lazy(
-        "For work that may wait a little: runs when production leaves room, and may be pushed aside."
+        "For work that can wait: runs when production leaves capacity free, and may be preempted."
     ),
-    "best-effort": gettext_lazy("For trials and odd jobs: cheapest, and the first to be pushed aside."),
+    "best-effort": gettext_lazy("For tests and experiments: the cheapest, and preempted first."),
 }
 
 
 def band_words(band: PriorityBand) -> str:
-    """For whom a band is, with the priorities of its jobs."""
+    """Return a description of the band with its range of priorities."""
     kind = _BANDS.get(band.name) or (
-        _("Placed by its limits, never in what others leave unused.")
+        _("Placed by its limits, never in capacity reclaimed from other jobs.")
         if band.prod
-        else _("May be pushed aside by production.")
+        else _("May be preempted by production jobs.")
     )
     return _("%(kind)s Its jobs have priority %(low)d to %(high)d.") % {
         "kind": kind, "low": band.low, "high": band.high,
@@ -57,17 +57,17 @@ def band_words(band: PriorityBand) -> str:
 
 
 def wanted_words(amounts: Sequence[int]) -> str:
-    """`4 cores, 16 GiB RAM, 100 GiB disk` of what is not zero and sold."""
-    said = []
+    """Return the sold amounts that are not zero as `4 cores, 16 GiB RAM, 100 GiB disk`."""
+    parts = []
     for index, value in enumerate(amounts[: len(NAMES)]):
         name = NAMES[index]
         if not value or name not in UNIT:
             continue
         text = describe(index, int(value))
-        said.append(text if name in ("cpu", "accelerators") else f"{text} {_word(name)}")
-    return ", ".join(said)
+        parts.append(text if name in ("cpu", "accelerators") else f"{text} {_word(name)}")
+    return ", ".join(parts)
 
 
 def _word(name: str) -> str:
-    """A resource in the middle of a sentence."""
+    """Return a resource's name for the middle of a sentence."""
     return str(LABELS[name]) if name == "ram" else str(LABELS[name]).lower()

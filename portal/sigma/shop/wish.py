@@ -1,4 +1,4 @@
-"""What somebody asks the shop for: read from the fields of its form, each with what is wrong about it. Pure."""
+"""A request to the shop, read from the fields of its form, with an error per wrong field. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quota.pricing.arithmetic import UNIT
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import NAMES, QuantityError, Vector, parse_quantity
 
-# What the first look asks for, so that it shows a price: one small service.
+# The defaults of the first visit, one small service, so that the page shows a price.
 FIRST_SIZE = {"cpu": "1", "ram": "4Gi", "disk": "10Gi"}
 FIRST_PERIOD = "month"
 _TOO_MUCH = re.compile(r"[0-9]{7,}(\.[0-9]+)?[a-zA-Z]*\Z")
@@ -32,7 +32,7 @@ _TOO_MUCH = re.compile(r"[0-9]{7,}(\.[0-9]+)?[a-zA-Z]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What may be chosen, the first of each by default; `longest_days`: the cell's longest period, by its name."""
+    """The valid choices. The first of each is the default. `longest_days`: the longest period by cell name."""
 
     tenants: Sequence[str]
     cells: Sequence[str]
@@ -44,7 +44,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What can be priced and ordered. Instants in UTC, end excluded."""
+    """A valid request, which can be priced and ordered. Instants in UTC, end excluded."""
 
     tenant: str
     cell: str
@@ -59,7 +59,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Form:
-    """`given`: what stands in each field; `errors`: what is wrong with it; `wish`: none while something is."""
+    """The form. `given`: the text of each field; `errors`: the error of each field; `wish`: None if any error."""
 
     given: dict[str, str]
     errors: dict[str, str] = field(default_factory=dict)
@@ -69,9 +69,9 @@ class Form:
 
 
 def wish_read(asked: Mapping[str, str], choices: Choices) -> Form:
-    """Fields: tenant, cell, band, from, until (or preset), renew, and one per resource. Absent ones get a default."""
+    """Read the fields tenant, cell, band, from, until (or preset), renew, and one per resource, with defaults."""
     form = Form(given={})
-    tenant = _chosen(form, "tenant", asked, choices.tenants, _("none of your tenants"))
+    tenant = _chosen(form, "tenant", asked, choices.tenants, _("not one of your tenants"))
     cell = _chosen(form, "cell", asked, choices.cells, _("no such cell"))
     band = _chosen(form, "band", asked, choices.bands, _("no such band"))
     amounts = _amounts(form, asked)
@@ -87,18 +87,18 @@ def wish_read(asked: Mapping[str, str], choices: Choices) -> Form:
 
 
 def known_only(given: Mapping[str, str], known: set[str]) -> None:
-    """A form sent with more than it has was put together by hand. Raises `Rejected`."""
+    """Raise `Rejected` if a field is unknown: the page did not produce such a form."""
     other = sorted(set(given) - known)
     if other:
-        told = _("the form has no such field")
+        detail = _("the form has no such field")
         raise Rejected(
             "tampered", _("%s: the form has no such field. Nothing was ordered.") % ", ".join(other)[:200],
-            fields={name[:60]: told for name in other[:20]},
+            fields={name[:60]: detail for name in other[:20]},
         )  # fmt: skip
 
 
 def amounts_read(given: Mapping[str, str], errors: dict[str, str]) -> Vector | None:
-    """What stands in the fields of sizes, as a vector; what is wrong goes into `errors`, and None comes back."""
+    """Return the size fields as a vector. If one is wrong, add to `errors` and return None."""
     hints = {size.name: size.hint for size in SIZES}
     vector = []
     for name in NAMES:
@@ -109,21 +109,21 @@ def amounts_read(given: Mapping[str, str], errors: dict[str, str]) -> Vector | N
         try:
             vector.append(parse_quantity(name, text or "0"))
         except QuantityError:
-            errors[name] = _("%(given)s can't be read; write a number such as %(hint)s") % {
+            errors[name] = _("%(given)s is not a quantity; write one such as %(hint)s") % {
                 "given": text[:20], "hint": hints[name],
             }  # fmt: skip
             if _TOO_MUCH.match(text):
-                errors[name] = _("that is more than there is anywhere")
+                errors[name] = _("this is more than any cell has")
     if len(vector) < len(NAMES):
         return None
     if not any(vector):
-        errors["cpu"] = _("nothing is asked for; give a number of cores, or of something else")
+        errors["cpu"] = _("no amount is given; enter a number of cores or of another resource")
         return None
     return tuple(vector)
 
 
 def quantity_text(name: str, value: int) -> str:
-    """A quantity as job files and the form take it: `quantity_text("ram", 2**34)` is `16Gi`."""
+    """Return a quantity in the notation of job files and the form: `quantity_text("ram", 2**34)` is `16Gi`."""
     if name in ("cpu", "accelerators"):
         return str(value // 1000) if value % 1000 == 0 else f"{value}m"
     if name in ("ram", "disk", "disk_bandwidth"):
@@ -134,7 +134,7 @@ def quantity_text(name: str, value: int) -> str:
 
 
 def fields_of(wish: Wish, **changes: object) -> dict[str, str]:
-    """The form's fields that ask for this wish, some of them changed; for links."""
+    """Return the form's fields for this wish, with `changes`; for links."""
     amounts = changes.pop("amounts", wish.amounts)
     period = changes.pop("period", wish.period)
     assert isinstance(amounts, tuple)
@@ -174,7 +174,7 @@ def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: in
     if first is None:
         return None
     if first < form.today:
-        form.errors["from"] = _("%(day)s is over; today is %(today)s in %(zone)s") % {
+        form.errors["from"] = _("%(day)s is in the past; today is %(today)s in %(zone)s") % {
             "day": first, "today": form.today, "zone": zone.key,
         }  # fmt: skip
         return None
@@ -192,7 +192,7 @@ def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: in
         }
     elif period.days > longest:
         form.errors["until"] = _(
-            "%(days)d days; this cell sells %(longest)d at most. Switch renewal on to keep it for longer"
+            "%(days)d days; this cell sells at most %(longest)d. Switch renewal on to keep the quota longer"
         ) % {"days": period.days, "longest": longest}
     return period
 

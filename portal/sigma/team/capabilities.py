@@ -1,4 +1,4 @@
-"""Capabilities of a tenant's people and programs: who holds what until when, and asking the SREs for more."""
+"""Capabilities of a tenant's members and service accounts: the list, and requests to the SREs for more."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from scheduling.access.selectors import cells_visible
 DAYS = [1, 7, 30, 90, 365]
 ABOUT = {
     CapabilityKind.ANY_JOB: gettext_lazy("change or kill any job of the cell, of any tenant"),
-    CapabilityKind.NO_RECLAMATION: gettext_lazy("switch reclamation off: reclamation: false"),
-    CapabilityKind.RESERVE_CORES: gettext_lazy("have whole cores for a task alone: whole_cores: true"),
-    CapabilityKind.SHELL: gettext_lazy("open shells in tasks, with a role that may change the job"),
+    CapabilityKind.NO_RECLAMATION: gettext_lazy("switch resource reclamation off, with reclamation: false"),
+    CapabilityKind.RESERVE_CORES: gettext_lazy("reserve whole cores for one task, with whole_cores: true"),
+    CapabilityKind.SHELL: gettext_lazy("open shells in tasks; also needs a role that may change the job"),
 }
 
 
@@ -63,7 +63,7 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
 
 
 def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
-    """Raises `Rejected`."""
+    """Send the request to the SREs. Raises `Rejected`."""
     post = request.POST
     if post.get("days") not in map(str, DAYS):  # type: ignore[operator]
         raise Rejected("invalid", _("days: choose from the list"), fields={"days": _("not one of the list")})
@@ -72,5 +72,5 @@ def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpRespons
         cell=post.get("cell", ""), reason=post.get("reason", ""),
         until=clock.now() + dt.timedelta(days=int(post["days"])),
     )  # fmt: skip
-    messages.success(request, _("The SREs were asked. The answer comes as a notice."))
+    messages.success(request, _("The request was sent to the SREs. You get a notice when they decide."))
     return redirect("sigma:capabilities", row.name)

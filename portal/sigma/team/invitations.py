@@ -1,4 +1,4 @@
-"""Invitations of a tenant; and joining by one, signed in or with an account that is made for it."""
+"""Invitations of a tenant, and the pages to accept one, signed in or with a new account."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from quota.vocabulary.permissions import Action, Principal, require
 @never_cache
 @page
 def invitation_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
-    """The link is in the answer to the POST and nowhere else."""
+    """List invitations and send new ones. Only the response to the POST contains the link."""
     row = tenant_named(principal, tenant)
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
     context: dict[str, Any] = {**frame(principal, row), "roles": ROLES, "lasts": LASTS, "now": clock.now()}
@@ -63,13 +63,13 @@ def invitation_list(request: HttpRequest, principal: Principal, tenant: str) -> 
 def withdraw(request: HttpRequest, principal: Principal, tenant: str, key: str) -> HttpResponse:
     row = tenant_named(principal, tenant)
     gone = invitation_withdraw(principal=principal, tenant=row, key=key)
-    messages.success(request, _("The invitation of %s is withdrawn.") % gone.email)
+    messages.success(request, _("The invitation for %s was withdrawn.") % gone.email)
     return redirect("sigma:invitations", row.name)
 
 
 @never_cache
 def join(request: HttpRequest, secret: str) -> HttpResponse:
-    """What the link leads to. Opening it changes nothing: mail scanners open links too."""
+    """Show an invitation and accept it by POST. GET changes nothing, because mail scanners open links too."""
     try:
         invitation = invitation_of(secret)
         if request.method == "POST" and request.user.is_authenticated:
@@ -84,8 +84,8 @@ def join(request: HttpRequest, secret: str) -> HttpResponse:
     return render(request, "sigma/team/join.html", {"invitation": invitation, "path": request.path})
 
 
-class JoinView(SignupView):  # type: ignore[misc]
-    """An account for who was invited, and the membership with it: both, or neither."""
+class JoinView(SignupView):
+    """Create the invited user's account and membership in one transaction."""
 
     template_name = "sigma/signup.html"
 

@@ -1,6 +1,6 @@
-"""Records of a tenant as sentences for people: one per kind, with amounts as money and quantities with units.
+"""Records of a tenant as sentences for users: one per kind, with money and quantities formatted.
 
-A record whose kind is not listed, such as one of an older version, is shown as its kind in words and its values.
+A record of an unlisted kind, such as from an older version, shows its kind in words and its values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quota.models import Record
 from quota.vocabulary.money import format_credits as in_credits
 from quota.vocabulary.resources import NAMES, format_number, format_quantities
 
-# Values in micro-credits, by their name in a record.
+# The fields of a record that hold micro-credits.
 _MONEY = frozenset(
     {"amount", "price", "total", "monthly", "overdraft", "most_price", "refunded", "limit", "committed", "available"}
 )  # fmt: skip
@@ -35,7 +35,7 @@ SENTENCES: Mapping[str, str | Promise] = {
     "member.left": gettext_lazy("%(user)s left; the role was %(role)s."),
     "member.removed": gettext_lazy("%(user)s was removed; the role was %(role)s."),
     "invitation.sent": gettext_lazy("%(email)s was invited with the role %(role)s."),
-    "invitation.accepted": gettext_lazy("The invitation of %(email)s with the role %(role)s was accepted."),
+    "invitation.accepted": gettext_lazy("The invitation for %(email)s with the role %(role)s was accepted."),
     "invitation.withdrawn": gettext_lazy("Invitations were withdrawn: %(because)s."),
     "service-account.created": gettext_lazy("The service account %(user)s was created with the role %(role)s."),
     "service-account.changed": gettext_lazy("The service account %(user)s was changed; its role is %(role)s."),
@@ -53,9 +53,9 @@ SENTENCES: Mapping[str, str | Promise] = {
     "quota.granted": gettext_lazy("An SRE granted %(amounts)s in the band %(band)s of cell %(cell)s: %(reason)s"),
     "quota.ended": gettext_lazy("An SRE ended a grant in the band %(band)s of cell %(cell)s."),
     "quota.grace": gettext_lazy(
-        "Quota in the band %(band)s of cell %(cell)s has ended; the grace lasts until %(until)s."
+        "Quota in the band %(band)s of cell %(cell)s has ended; its grace period lasts until %(until)s."
     ),
-    "quota.grace-over": gettext_lazy("The grace in the band %(band)s of cell %(cell)s is over since %(over_at)s."),
+    "quota.grace-over": gettext_lazy("The grace period in the band %(band)s of cell %(cell)s ended at %(over_at)s."),
     "quota.dropped": gettext_lazy("Jobs beyond the quota in cell %(cell)s were moved to the free priority."),
     "order.placed": gettext_lazy("Order %(order)s was placed."),
     "order.passed-on": gettext_lazy("Order %(order)s was passed on to the SREs."),
@@ -80,25 +80,25 @@ SENTENCES: Mapping[str, str | Promise] = {
     "channel.removed": gettext_lazy("The notification channel %(target)s was removed."),
     "channel.secret-rotated": gettext_lazy("The secret of the notification channel %(target)s was replaced."),
     "channel.tested": gettext_lazy("The notification channel %(target)s was tested."),
-    "notices.channel-paused": gettext_lazy("A notification channel was paused, because nothing gets through."),
+    "notices.channel-paused": gettext_lazy("A notification channel was paused, because it cannot be reached."),
     "package.uploaded": gettext_lazy("The package %(name)s was uploaded to cell %(cell)s."),
     "package.tagged": gettext_lazy("The tag %(tag)s of the package %(name)s in cell %(cell)s was set."),
     "package.untagged": gettext_lazy("The tag %(tag)s of the package %(name)s in cell %(cell)s was removed."),
     "package.deleted": gettext_lazy("The package %(name)s was deleted in cell %(cell)s."),
     "package.expired": gettext_lazy("An unused version of the package %(name)s was deleted in cell %(cell)s."),
-    "authority.staged": gettext_lazy("A new authority of the link is announced to the machines."),
-    "authority.switched": gettext_lazy("The link shows certificates of the new authority."),
-    "authority.retired": gettext_lazy("The old authority of the link was removed."),
+    "authority.staged": gettext_lazy("A new certificate authority of the link was announced to the machines."),
+    "authority.switched": gettext_lazy("The link uses certificates of the new certificate authority."),
+    "authority.retired": gettext_lazy("The old certificate authority of the link was removed."),
     "market.set": gettext_lazy("The market rules of cell %(cell)s were changed."),
     "prices.set": gettext_lazy(
-        "Version %(version)s of the prices of cell %(cell)s is in force from %(valid_from)s on."
+        "Version %(version)s of the prices of cell %(cell)s is in force from %(valid_from)s."
     ),
-    "band.set": gettext_lazy("The band %(name)s holds the priorities %(low)s to %(high)s."),
+    "band.set": gettext_lazy("The band %(name)s has the priorities %(low)s to %(high)s."),
     "approval-rule.set": gettext_lazy("The approval rule %(rank)s was set; it is decided by: %(approver)s."),
     "approval-rule.removed": gettext_lazy("The approval rule %(rank)s was removed."),
-    "shortfall.found": gettext_lazy("Cell %(cell)s has less than what is sold."),
+    "shortfall.found": gettext_lazy("Cell %(cell)s has less capacity than it has sold."),
     "shortfall.changed": gettext_lazy("The shortfall of cell %(cell)s changed."),
-    "shortfall.over": gettext_lazy("Cell %(cell)s has again what is sold."),
+    "shortfall.over": gettext_lazy("Cell %(cell)s again has the capacity that it has sold."),
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ class _Values(dict[str, str]):
 
 
 def sentence_of(record: Record) -> str:
-    """What happened, as one sentence. Times are in the zone that is active."""
+    """Return the record as one sentence. Times are in the active time zone."""
     values = _Values({name: _text(name, value) for name, value in record.data.items()})
     if (known := SENTENCES.get(record.kind)) is not None:
         return str(known) % values

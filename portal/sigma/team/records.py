@@ -1,4 +1,4 @@
-"""What happened in a tenant: every change, who made it, when; for its owners and SREs."""
+"""The records of a tenant: every change, its author and its time; for owners and SREs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
 PAGE_SIZE = 50
-# What kinds begin with, for the filter.
+# The first parts of the kinds, for the filter.
 GROUPS = (
     "tenant", "team", "member", "invitation", "service-account", "token", "capability", "quota", "order", "budget",
     "posting", "invoice", "channel",
@@ -27,7 +27,7 @@ GROUPS = (
 
 @page
 def record_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
-    """Newest first; older ones by the revision of the last one shown, so that nothing is counted."""
+    """List records, newest first. `before`, the last shown revision, leads to older ones, so rows are never counted."""
     row = tenant_named(principal, tenant)
     asked = request.GET
     chosen = {name: asked.get(name, "")[:200] for name in ("kind", "actor", "since", "until")}
@@ -54,7 +54,7 @@ def record_list(request: HttpRequest, principal: Principal, tenant: str) -> Http
 
 
 def _day(chosen: dict[str, str], name: str) -> dt.datetime | None:
-    """The beginning of a day in UTC. Raises `Rejected`."""
+    """Return the beginning of a day in UTC, or None. Raises `Rejected`."""
     if not chosen[name]:
         return None
     try:
@@ -62,6 +62,6 @@ def _day(chosen: dict[str, str], name: str) -> dt.datetime | None:
     except ValueError:
         day = None
     if day is None or not 2000 <= day.year <= 9000:
-        told = _("give a day such as 2026-11-21")
-        raise Rejected("invalid", f"{name}: {told}", fields={name: told})
+        detail = _("give a day such as 2026-11-21")
+        raise Rejected("invalid", f"{name}: {detail}", fields={name: detail})
     return dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC)

@@ -1,4 +1,4 @@
-"""Service accounts of a tenant: made, changed, removed by its owners, with their tokens."""
+"""Pages where owners create, change and remove a tenant's service accounts and their tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def account_list(request: HttpRequest, principal: Principal, tenant: str) -> Htt
         context["given"] = {name: post.get(name, "") for name in ("name", "role", "description")}
         try:
             made = service_account_create(principal=principal, tenant=row, **context["given"])
-            messages.success(request, _("%s was made. Give it a token.") % made.user.get_username())
+            messages.success(request, _("%s was created. Issue a token for it.") % made.user.get_username())
             return redirect("sigma:service-account", row.name, made.user.get_username().partition("@")[0])
         except Rejected as problem:
             context["problem"], status = problem, problem.status
@@ -56,7 +56,7 @@ def account_list(request: HttpRequest, principal: Principal, tenant: str) -> Htt
 @never_cache
 @page
 def account(request: HttpRequest, principal: Principal, tenant: str, account: str) -> HttpResponse:
-    """One of them. A new token's secret is in the answer to the POST and nowhere else."""
+    """Show one service account. Only the response to the POST contains a new token's secret."""
     row = tenant_named(principal, tenant)
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
     found = service_account_named(row, account)
@@ -97,7 +97,7 @@ def _issue(request: HttpRequest, principal: Principal, found: ServiceAccount) ->
 
 
 def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -> HttpResponse:
-    """What one of the page's forms asks for, which `do` names. Raises `Rejected`."""
+    """Make the change of the form that `do` names. Raises `Rejected`."""
     post, name = request.POST, found.user.get_username()
     match post.get("do"):
         case "change":
@@ -110,21 +110,23 @@ def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -
             messages.success(request, _("Saved."))
         case "disable" | "enable" as verb:
             service_account_set(principal=principal, account=found, enabled=verb == "enable")
-            told = (
+            text = (
                 _("%s is enabled.")
                 if verb == "enable"
-                else _("%s is disabled: its tokens prove nothing now.")
+                else _("%s is disabled. Its tokens are not accepted now.")
             )
-            messages.success(request, told % name)
+            messages.success(request, text % name)
         case "revoke":
             keys = people.tokens_of_account(principal, found).filter(key=post.get("key", "")[:16])
             for key in keys.values_list("key", flat=True):
                 token_revoke(principal=principal, key=key)
-            messages.success(request, _("The token is revoked: it proves nothing any more."))
+            messages.success(request, _("The token was revoked. It is no longer accepted."))
         case "remove":
             service_account_remove(principal=principal, account=found)
-            messages.success(request, _("%s and its tokens are gone.") % name)
+            messages.success(request, _("%s and its tokens were removed.") % name)
             return redirect("sigma:service-accounts", found.tenant.name)
         case _:
-            raise Rejected("invalid", _("do: unknown; reload the page"), fields={"do": _("unknown")})
+            raise Rejected(
+                "invalid", _("do: unknown action; reload the page and try again"), fields={"do": _("unknown")}
+            )
     return redirect("sigma:service-account", found.tenant.name, name.partition("@")[0])

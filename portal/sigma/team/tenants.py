@@ -1,4 +1,4 @@
-"""Organisations and teams: those one belongs to, and one of them with its settings, teams and members."""
+"""The list of the user's organisations and teams, and the page of one with its settings, teams and members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROLES = tuple(role.value for role in Role)
 
 @page
 def tenant_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Mine, with my role in each; an SRE's are all."""
+    """List the user's tenants with the user's role in each. SREs see all tenants."""
     rows = page_of(request, tenants_visible(principal).select_related("parent").order_by("name"), PAGE_SIZE)
     listed = [(row, *_roles(principal, row.name)) for row in rows]
     return render(request, "sigma/team/tenants.html", {"page_obj": rows, "listed": listed})
@@ -65,7 +65,7 @@ def leave(request: HttpRequest, principal: Principal, tenant: str) -> HttpRespon
 
 
 def frame(principal: Principal, row: Tenant) -> dict[str, Any]:
-    """What every page of a tenant shows: its name, one's role, and which tabs there are."""
+    """Return the context of every page of a tenant: the tenant, the user's role and the permissions for tabs."""
     own, inherited = _roles(principal, row.name)
     return {
         "tenant": row,
@@ -77,14 +77,14 @@ def frame(principal: Principal, row: Tenant) -> dict[str, Any]:
 
 
 def _roles(principal: Principal, name: str) -> tuple[str, str]:
-    """One's own role, and what the organisation gives."""
+    """Return the user's own role, and the role inherited from the organisation."""
     inherited = principal.inherited.get(name)
     role = principal.roles.get(name)
     return ("" if role is None or role == inherited else role.value), inherited.value if inherited else ""
 
 
 def _change(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
-    """What one of the page's forms asks for, which `do` names. Raises `Rejected`."""
+    """Make the change of the form that `do` names. Raises `Rejected`."""
     post = request.POST
     match post.get("do"):
         case "settings":
@@ -97,14 +97,16 @@ def _change(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResp
             made = tenant_create(
                 principal=principal, name=post.get("name", ""), title=post.get("title", ""), parent=row.name
             )
-            messages.success(request, _("Team %s was made.") % made.name)
+            messages.success(request, _("Team %s was created.") % made.name)
         case "role" | "remove":
             username = post.get("user", "")
             role = post.get("role", "") if post["do"] == "role" else None
             user = member_named(principal, row, username, joining=role is not None)
             membership_set(principal=principal, tenant=row, user=user, role=role)
-            told = _("%(user)s is %(role)s now.") if role else _("%(user)s is removed.")
-            messages.success(request, told % {"user": username, "role": role})
+            text = _("%(user)s now has the role %(role)s.") if role else _("%(user)s was removed.")
+            messages.success(request, text % {"user": username, "role": role})
         case _:
-            raise Rejected("invalid", _("do: unknown; reload the page"), fields={"do": _("unknown")})
+            raise Rejected(
+                "invalid", _("do: unknown action; reload the page and try again"), fields={"do": _("unknown")}
+            )
     return redirect("sigma:tenant", row.name)

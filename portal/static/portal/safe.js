@@ -1,5 +1,5 @@
-// The one place where text from the server becomes elements. The Content-Security-Policy already stops inline scripts;
-// here anything that could run one is removed before the elements enter the page.
+// Turns text from the server into elements. This is the only such place. The Content-Security-Policy already blocks
+// inline scripts. This code also removes everything that could run a script before the elements enter the page.
 "use strict";
 
 const safe = (() => {
@@ -10,10 +10,10 @@ const safe = (() => {
     svg g line path polyline polygon rect circle ellipse text tspan defs clippath lineargradient stop`.split(/\s+/));
   const ADDRESSES = new Set(["href", "src", "action", "formaction", "xlink:href"]), PROTOCOLS = new Set(["https:", "http:", "mailto:"]);
 
-  // Trusted Types: browsers that know them let no other script of a page turn text into elements.
+  // In browsers that support Trusted Types, no other script of a page can turn text into elements.
   const parser = window.trustedTypes?.createPolicy("borg", { createHTML: (html) => html }) ?? { createHTML: (html) => html };
 
-  // By the prototype: a form's fields hide its own properties of the same names.
+  // Use the prototype's methods, because fields of a form hide its properties of the same names.
   const own = Element.prototype, tagOf = (element) => Reflect.get(own, "localName", element).toLowerCase();
 
   function isSafe(name, value) {
@@ -41,19 +41,19 @@ const safe = (() => {
     }
   }
 
-  // A whole page, as an inert document.
+  // Return a whole page as an inert document.
   function page(html) {
     const found = new DOMParser().parseFromString(parser.createHTML(html), "text/html");
     clean(found);
     return found;
   }
 
-  // The first element of a piece of a page, rows of tables included; null where nothing is left of it.
+  // Return the first element of an HTML fragment, such as a table row, or null if nothing remains of it.
   function element(html) {
     return page(`<template>${html}</template>`).querySelector("template")?.content.firstElementChild ?? null;
   }
 
-  // HTMX makes elements of whole answers by itself. Where Trusted Types are known, what it gets is cleaned as well.
+  // HTMX turns whole responses into elements itself. With Trusted Types, this policy cleans its input too.
   window.trustedTypes?.createPolicy("default", { createHTML: (html) => page(html).documentElement.outerHTML });
 
   return { page, element };

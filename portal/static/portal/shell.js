@@ -1,4 +1,4 @@
-// A terminal in a task: xterm.js tied to a WebSocket that speaks the frames of borglet/messages.py.
+// A terminal in a task: xterm.js connected to a WebSocket with the frames of borglet/messages.py.
 "use strict";
 
 (() => {
@@ -16,8 +16,8 @@
     cyan: "#78d5df", white: "#d5d9e0", brightBlack: "#8b93a1", brightRed: "#ffa79f", brightGreen: "#a0e6b5",
     brightYellow: "#f7dba0", brightBlue: "#aecbfa", brightMagenta: "#ecbdec", brightCyan: "#a0e5ec", brightWhite: "#ffffff",
   };
-  // xterm.js adds <style> elements to the page and writes `style` attributes: here the first get the page's nonce, and the
-  // second go by the style object, so that the Content-Security-Policy may forbid both to everything else.
+  // xterm.js adds <style> elements and writes `style` attributes. This code gives the elements the page's nonce and sets
+  // the attributes through the style object, so that the Content-Security-Policy can forbid both to all other code.
   const NONCE = document.currentScript.nonce;
   const create = document.createElement.bind(document), setAttribute = Element.prototype.setAttribute;
   document.createElement = (name, ...more) => {
@@ -38,7 +38,7 @@
     constructor(box) {
       this.box = box;
       this.status = box.querySelector("[data-shell-status]");
-      this.typed = []; // what may not be sent yet
+      this.typed = []; // input that may not be sent yet
       this.unconsumed = 0;
       this.over = false;
       this.terminal = new Terminal({ cursorBlink: true, fontSize: 14, lineHeight: 1.15, scrollback: 5000, theme: theme(), fontFamily: "ui-monospace, monospace" });
@@ -62,7 +62,7 @@
       url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
       url.searchParams.set("rows", this.terminal.rows);
       url.searchParams.set("cols", this.terminal.cols);
-      this.say("wait", this.box.dataset.saidOpening);
+      this.showStatus("wait", this.box.dataset.saidOpening);
       this.socket = new WebSocket(url);
       this.socket.binaryType = "arraybuffer";
       this.socket.addEventListener("message", (event) => this.take(new Uint8Array(event.data)));
@@ -73,13 +73,13 @@
     take(frame) {
       const kind = frame[0], payload = frame.subarray(1);
       if (kind === DATA) {
-        // Only once it is drawn: a task that prints faster than this waits.
+        // Acknowledge the data after it is drawn. A task that prints faster has to wait.
         this.terminal.write(payload, () => this.send(CONSUMED, encoder.encode(String(cost(payload.length)))));
       } else if (kind === CONSUMED) {
         this.unconsumed = Math.max(0, this.unconsumed - Number(decoder.decode(payload)));
         this.flush();
       } else if (kind === OPENED) {
-        this.say("good", this.box.dataset.saidOpen);
+        this.showStatus("good", this.box.dataset.saidOpen);
         this.terminal.focus();
       } else if (kind === EXIT) {
         this.end(`${this.box.dataset.saidExited} ${decoder.decode(payload)}`);
@@ -114,13 +114,13 @@
       if (this.over) return;
       this.over = true;
       clearInterval(this.alive);
-      this.say("bad", reason);
+      this.showStatus("bad", reason);
       this.terminal.options.cursorBlink = false;
       this.terminal.options.disableStdin = true;
       this.again.hidden = false;
     }
 
-    say(kind, text) {
+    showStatus(kind, text) {
       this.status.className = `tag tag-${kind}`;
       this.status.textContent = text;
     }

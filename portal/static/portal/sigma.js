@@ -1,13 +1,13 @@
-// Sigma's own behaviour: live regions, relative times, log tails, copying. Pages read fine without it.
+// The behaviour of Sigma's pages: live regions, relative times, log tails and copying. Pages also work without it.
 "use strict";
 
 (() => {
-  const TOO_MANY = 4429; // who watches: later there may be room
+  const TOO_MANY = 4429; // too many watchers; try again later
   const RETRY_MS = 500, RETRY_MOST_MS = 15000, RESYNC_EVERY_MS = 2000, ANNOUNCE_EVERY_MS = 5000, LOG_EVERY_MS = 1500;
 
-  // ---- times: "3 min. ago", kept moving -------------------------------------------------------------
+  // ---- relative times: "3 min. ago" -------------------------------------------------------------
   const relative = new Intl.RelativeTimeFormat(document.documentElement.lang || "en", { numeric: "always", style: "short" });
-  // Unit, its seconds, and from how many of it on: what is hundreds of days away is told in days, what is thousands in years.
+  // [unit, its seconds, smallest count]: hundreds of days are shown in days, thousands of days in years.
   const UNITS = [["year", 31556952, 2], ["day", 86400, 1], ["hour", 3600, 1], ["minute", 60, 1], ["second", 1, 0]];
 
   function showTimes(root) {
@@ -18,7 +18,7 @@
     }
   }
 
-  // Replace an element; a link or a button for copying in it that had the focus keeps it, and so does an open form.
+  // Replace an element. A link, a copy button or a field of an open form in it keeps the focus.
   function swap(old, fresh) {
     keepForms(old, fresh);
     const focused = old.contains(document.activeElement) ? document.activeElement : null;
@@ -32,7 +32,7 @@
     if (copies) fresh.querySelector(`[data-copy="${CSS.escape(copies)}"]`)?.focus({ preventScroll: true });
   }
 
-  // Boxes that are open stay open, with what was typed into them.
+  // Keep open boxes open, with the text of their fields.
   function keepForms(old, fresh) {
     for (const box of old.querySelectorAll("details[open][id]")) {
       const same = fresh.querySelector(`#${CSS.escape(box.id)}`);
@@ -46,8 +46,8 @@
   }
 
   // ---- live regions ----------------------------------------------------------------------------------
-  // The server sends {seq, revision, rows, parts, resync}. Rows and parts replace the elements of their ids. After
-  // a gap, a reconnection, or news that rows alone don't tell, the region is read again as a whole.
+  // The server sends {seq, revision, rows, parts, resync}. Rows and parts replace the elements with their ids. The
+  // whole region is read again after a gap, after a reconnection, and when `resync` is set.
   class Region {
     constructor(element) {
       this.path = element.dataset.live;
@@ -57,10 +57,10 @@
       this.held = null; // messages that came while the region is being read again
       this.retry = RETRY_MS;
       this.lastResync = 0;
-      this.lastSaid = 0;
+      this.lastAnnounced = 0;
       this.status = document.querySelector("[data-live-status]");
       this.connect();
-      this.lookAgain();
+      this.scheduleReread();
     }
 
     get element() {
@@ -79,10 +79,10 @@
     closed(event) {
       this.seq = null;
       if (event.code >= 4400 && event.code < 4500 && event.code !== TOO_MANY) {
-        this.say("off", `${this.status.dataset.saidClosed}: ${event.reason}`);
+        this.showStatus("off", `${this.status.dataset.saidClosed}: ${event.reason}`);
         return;
       }
-      this.say("off", this.status.dataset.saidWaiting);
+      this.showStatus("off", this.status.dataset.saidWaiting);
       setTimeout(() => this.connect(), this.retry * (0.5 + Math.random()));
       this.retry = Math.min(this.retry * 2, RETRY_MOST_MS);
     }
@@ -91,7 +91,7 @@
       if (message.hello) {
         this.seq = message.seq;
         this.retry = RETRY_MS;
-        this.say("on", this.status.dataset.saidLive);
+        this.showStatus("on", this.status.dataset.saidLive);
         if (message.resync) this.resync();
         return;
       }
@@ -107,7 +107,7 @@
       for (const [id, html] of Object.entries(message.parts || {})) this.replace(id, html, false);
       this.revision = Math.max(this.revision, message.revision);
       this.announce();
-      this.lookAgain();
+      this.scheduleReread();
     }
 
     replace(id, html, mark) {
@@ -143,7 +143,7 @@
           swap(this.element, document.adoptNode(fresh));
           this.revision = Number(this.element.dataset.revision);
           this.announce();
-          this.lookAgain();
+          this.scheduleReread();
         }
       } catch (error) {
         console.warn("live page not read again:", error);
@@ -154,35 +154,35 @@
       for (const message of held) if (message.revision > this.revision) this.apply(message);
     }
 
-    say(how, text) {
+    showStatus(how, text) {
       this.status.classList.toggle("on", how === "on");
       this.status.classList.toggle("off", how === "off");
       this.status.querySelector("[data-live-text]").textContent = text;
     }
 
-    // For screen readers alone: one sentence now and then, not every row. Its figures are those shown at that moment.
+    // Announce a summary to screen readers, at most every ANNOUNCE_EVERY_MS, instead of every row.
     announce() {
       clearTimeout(this.announceLater);
-      const wait = this.lastSaid + ANNOUNCE_EVERY_MS - Date.now();
+      const wait = this.lastAnnounced + ANNOUNCE_EVERY_MS - Date.now();
       if (wait > 0) {
         this.announceLater = setTimeout(() => this.announce(), wait);
         return;
       }
       const part = this.element.querySelector("[data-announce]");
       if (!part) return;
-      this.lastSaid = Date.now();
+      this.lastAnnounced = Date.now();
       document.querySelector("[data-live-said]").textContent = part.dataset.announce;
     }
 
-    // What changes by time alone, without an event: the page says after how many seconds to read it again.
-    lookAgain() {
+    // Read the region again after the seconds that the page gives, for changes that come without an event.
+    scheduleReread() {
       clearTimeout(this.again);
       const part = this.element.querySelector("[data-again-s]");
       if (part) this.again = setTimeout(() => this.resync(), part.dataset.againS * 1000);
     }
   }
 
-  // ---- parts that a page reads again every few seconds, while somebody looks ---------------------------
+  // ---- parts that a visible page reads again every few seconds ---------------------------
   function refreshPart(id, seconds) {
     setInterval(async () => {
       const old = document.getElementById(id);
@@ -199,8 +199,8 @@
   }
 
   // ---- logs ------------------------------------------------------------------------------------------
-  // Which refusals pass by themselves: those of servers and of rates, and of tasks that have not started yet.
-  function comesLater(status, code) {
+  // Return whether a later attempt may succeed: server errors, rate limits, and tasks that have not started yet.
+  function isTemporary(status, code) {
     return status >= 500 || status === 408 || status === 429 || code === "no-log" || code === "log-unavailable";
   }
 
@@ -218,8 +218,8 @@
           const answer = await fetch(url, { headers: { Accept: "application/json" } });
           const chunk = await answer.json();
           if (mine !== generation) return;
-          if (!answer.ok && !comesLater(answer.status, chunk.code)) {
-            // It will be the same in a second: say so once, and stop asking.
+          if (!answer.ok && !isTemporary(answer.status, chunk.code)) {
+            // The error is permanent: show it and stop.
             text.textContent = chunk.detail || `${box.dataset.saidFailed} ${answer.status}`;
             return;
           }
@@ -259,8 +259,8 @@
     for (const button of root.querySelectorAll("[data-copy]")) offerCopy(button);
   }
 
-  // ---- forms that answer while they are filled in -----------------------------------------------------
-  // Errors come as text beside their fields; the fields are said to be wrong here.
+  // ---- forms that are checked while the user fills them in -----------------------------------------------------
+  // Error texts appear beside their fields. Mark those fields as invalid.
   function markErrors(root) {
     for (const error of root.querySelectorAll("[id^=error-]")) {
       const field = document.querySelector(`[aria-describedby~="${error.id}"]`);

@@ -1,4 +1,4 @@
-// Light or dark: what the reader chose here or in the console (unfold keeps it under the same key), else the system's.
+// Light or dark: the user's choice here or in the console (unfold uses the same key), else the system's setting.
 "use strict";
 
 (() => {
@@ -18,7 +18,7 @@
     root.classList.toggle("dark", theme === "dark" || (theme !== "light" && system.matches));
   }
 
-  show(); // before the first paint: this script is loaded in the head without `defer`
+  show(); // runs before the first paint, because the head loads this script without `defer`
   system.addEventListener("change", show);
   window.addEventListener("storage", show);
   document.addEventListener("click", (event) => {

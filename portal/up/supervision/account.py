@@ -1,4 +1,4 @@
-"""The user that the engines run as: the caller, or under root an unprivileged one."""
+"""The user of the engines: the caller, or an unprivileged user if the caller is root."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PATH_CAPABILITIES = ("dac_override", "dac_read_search")
-# A system account for PostgreSQL is the better choice: `nobody` may run other things too.
+# `postgres` is preferred, because other programs may also run as `nobody`.
 _NAMES = ("postgres", "nobody")
 
 
 class AccountError(RuntimeError):
-    """No user was found to run the engines as; the message says what to do."""
+    """No suitable user for the engines was found. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemUser:
-    """An unprivileged user that a process runs as; `capabilities` are those it keeps nevertheless."""
+    """An unprivileged user for a process, with the `capabilities` that it keeps."""
 
     uid: int
     gid: int
     capabilities: tuple[str, ...] = ()
 
     def command(self, argv: Sequence[str], *, death_signal: signal.Signals | None = None) -> list[str]:
-        """`argv` below `setpriv`, which becomes it: the pid stays the same.
+        """Return `argv` wrapped in `setpriv`, which execs it, so the pid stays the same.
 
-        Changing the user clears the parent-death signal, so `setpriv` sets it again after the change.
+        A change of the user clears the parent-death signal, so `setpriv` sets it again.
         """
         wrapped = ["setpriv", "--reuid", str(self.uid), "--regid", str(self.gid), "--clear-groups"]
         if self.capabilities:
@@ -43,15 +43,15 @@ class SystemUser:
 
 
 def engine_account(*paths: Path) -> SystemUser | None:
-    """Return the user that the engines run as; None: the caller's own user.
+    """Return the user of the engines, or None for the caller's own user.
 
-    Under root it is the user named by BORG_ENGINE_USER, `postgres` or `nobody`. It keeps the capability to pass
-    closed folders only if it can't reach one of `paths` without.
+    Under root, this is the user in BORG_ENGINE_USER, else `postgres` or `nobody`. It keeps the capability to pass
+    closed folders only if it cannot reach one of `paths` without it. Raises `AccountError`.
     """
     if os.geteuid() != 0:
         return None
     if shutil.which("setpriv") is None:
-        raise AccountError("PostgreSQL refuses to run as root and setpriv is missing; install util-linux")
+        raise AccountError("PostgreSQL does not run as root, and setpriv is missing; install util-linux")
     wanted = os.environ.get("BORG_ENGINE_USER")
     for name in (wanted,) if wanted else _NAMES:
         try:
@@ -63,13 +63,13 @@ def engine_account(*paths: Path) -> SystemUser | None:
             return SystemUser(entry.pw_uid, entry.pw_gid, _PATH_CAPABILITIES if closed else ())
     tried = f"BORG_ENGINE_USER={wanted}" if wanted else f"`{'` or `'.join(_NAMES)}`"
     raise AccountError(
-        f"PostgreSQL refuses to run as root, and {tried} is not an unprivileged user of this host; "
+        f"PostgreSQL does not run as root, and {tried} is not an unprivileged user of this host; "
         "create one and name it in BORG_ENGINE_USER"
     )
 
 
 def passable(path: Path, uid: int, gid: int) -> bool:
-    """Whether a user can reach `path`: execute permission on it, if it is a folder, and on all above."""
+    """Return whether a user can reach `path`: it needs execute permission on every folder of the path."""
     for folder in (path, *path.parents):
         if not folder.is_dir():
             continue

@@ -1,7 +1,7 @@
-"""Child processes: they die with their parent, are found again by a record on disk, and stop in time.
+"""Child processes that die with their parent, are identified by a record on disk, and stop within a time limit.
 
-A pid alone says little: it is reused. A record holds the pid, the start time of the process (clock ticks
-since boot, field 22 of `/proc/PID/stat`) and the id of the boot, which together name one process.
+A pid alone is not enough, because the kernel reuses pids. A record contains the pid, the start time of the process
+(clock ticks since boot, field 22 of `/proc/PID/stat`) and the boot id, which together identify one process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def spawn(
     account: SystemUser | None = None,
     death_signal: signal.Signals | None = signal.SIGTERM,
 ) -> subprocess.Popen[bytes]:
-    """Start `argv` in a session of its own, so that a Ctrl-C at the terminal reaches only the supervisor.
+    """Start `argv` in its own session, so that Ctrl-C at the terminal reaches only the supervisor.
 
     The kernel sends `death_signal` when the *thread* that called this ends, so call it from the main thread.
     `output` is a file descriptor for both stdout and stderr.
@@ -58,17 +58,17 @@ def spawn(
 
 
 def start_time_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is no such process, or a zombie."""
+    """Return the start time of a process in clock ticks since boot, or None if it does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = stat.rpartition(")")[2].split()  # the name may hold blanks and brackets
+    fields = stat.rpartition(")")[2].split()  # the name may contain spaces and parentheses
     return None if fields[0] in "ZX" else int(fields[19])
 
 
 def record_write(path: Path, pid: int) -> None:
-    """Remember a process, atomically."""
+    """Write the record of a process, atomically."""
     record = {"pid": pid, "start_time_ticks": start_time_ticks(pid), "boot_id": _BOOT_ID.read_text().strip()}
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(record))
@@ -76,13 +76,13 @@ def record_write(path: Path, pid: int) -> None:
 
 
 def record_find(path: Path) -> int | None:
-    """The pid of the recorded process if *that very process* still runs."""
+    """Return the pid of the recorded process if exactly that process still runs, else None."""
     try:
         record = json.loads(path.read_text())
         pid, ticks, boot_id = int(record["pid"]), record["start_time_ticks"], record["boot_id"]
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):  # torn by a crash of the host: nothing of that boot runs
+    except (ValueError, KeyError, TypeError):  # damaged by a crash of the host, which ended all processes
         return None
     if boot_id != _BOOT_ID.read_text().strip() or ticks is None:
         return None
@@ -90,7 +90,7 @@ def record_find(path: Path) -> int | None:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, *, every_s: float = 0.02) -> bool:
-    """Whether `condition` came true in time."""
+    """Wait until `condition` is true. Return False after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:
@@ -100,7 +100,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, *, every_s: floa
 
 
 def end_process(pid: int, first: signal.Signals, timeout_s: float) -> bool:
-    """Stop a process that may not be our child: `first`, then SIGKILL after `timeout_s`.
+    """Stop a process that may not be a child: send `first`, then SIGKILL after `timeout_s`.
 
     Returns whether `first` was enough. Raises `TimeoutError` if the process outlives SIGKILL for 10 s.
     """
@@ -118,4 +118,6 @@ def end_process(pid: int, first: signal.Signals, timeout_s: float) -> bool:
             return True
         if wait_until(gone, patience_s):
             return number is first
-    raise TimeoutError(f"Process {pid} is still there 10 s after SIGKILL; is its disk or mount stuck?")
+    raise TimeoutError(
+        f"Process {pid} still exists 10 s after SIGKILL. Check whether its disk or mount hangs."
+    )

@@ -3,10 +3,10 @@
     waiting ─ needs are up ─► starting ─ ready ─► up ─ ended, or unwell too often ─► resting ─ delay ─► waiting
                                  └────── ended, or never ready ──────────────────────────┘
 
-An end is noticed through a pidfd, at once and without polling. A process is judged by its probe only while all
-that it needs is up: the web server is not restarted because PostgreSQL is away. A process that works is slow and not
-unwell: it gets more time (`portal.up.supervision.patience`), and a message says so. Each start that took too long
-doubles the time that the next one gets.
+A pidfd reports the end of a process at once and without polling. A failed probe counts only while all needs of the
+process are up, because the web server is not at fault when PostgreSQL is down. A process that works is slow, not
+unwell: it gets more time (`portal.up.supervision.patience`) and a log message. Each start that takes too long doubles
+the time limit of the next one.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from portal.up.supervision.restarts import Restarts
 
 log = logging.getLogger("portal.up")
 
-_SAID_LAST = 300  # characters of what a process wrote last, for the message about its end
-_MOST_DOUBLINGS = 4  # of the time that a start may take
+_SAID_LAST = 300  # characters of a process's last log line, for the message about its end
+_MOST_DOUBLINGS = 4  # of the time limit for a start
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A process to keep. `ready` asks after a start until all is well, `alive` every `alive_every_s`.
+    """A process to keep running. `ready` is probed during a start, and `alive` every `alive_every_s` after it.
 
-    A process that does nothing is not ready after `start_s`, or unwell after `unwell_limit` bad answers in a row; one
-    that works may take ten times as long.
-    `pulse` is a file that the process touches; one of an earlier run is removed before a start.
+    A start fails after `start_s`, and a process is unwell after `unwell_limit` failed probes in a row. A process that
+    works may take ten times as long.
+    `pulse` is a file that the process touches. The file of an earlier run is removed before a start.
     """
 
     name: str
@@ -71,7 +71,7 @@ class KeeperState(StrEnum):
 
 
 class ProcessKeeper:
-    """Keeps one process running until `stop`. All methods belong to the event loop's thread, the main one."""
+    """Keeps one process running until `stop`. Call all methods in the thread of the event loop, the main thread."""
 
     def __init__(
         self, spec: Spec, *, record: Path, logfile: LogFile, needs: Sequence[ProcessKeeper] = ()
@@ -91,7 +91,7 @@ class ProcessKeeper:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, on_error: Callable[[BaseException], None]) -> None:
-        """`on_error` hears of a mistake of our own, after which nobody keeps the process any more."""
+        """Start the keeper. It calls `on_error` if the keeper itself fails and so no longer keeps the process."""
 
         def report(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -107,7 +107,7 @@ class ProcessKeeper:
             await asyncio.wait({self._task})  # an error in it was passed to `on_error`
 
     def hurry(self) -> None:
-        """Stop patience is over."""
+        """End the wait for a stopping process: kill it at once."""
         self._hurry.set()
 
     async def _keep(self) -> None:
@@ -124,17 +124,17 @@ class ProcessKeeper:
                 break
             delay_s = self.restarts.ended(time.monotonic() - began_s)
             self.state, self.why = KeeperState.RESTING, story
-            told = (self.spec.name, story, delay_s, self.logfile.path)
-            log.warning("%s %s; starting it again in %.1f s; its log is %s", *told)
+            values = (self.spec.name, story, delay_s, self.logfile.path)
+            log.warning("%s %s; starting it again in %.1f s; its log is %s", *values)
             await self._unless_stopping(asyncio.sleep(delay_s))
         self.state = KeeperState.STOPPED
 
     async def _run_once(self) -> str:
-        """One run of the process, from its start to its end; how it ended, as the rest of a sentence."""
+        """Run the process once, and return how it ended, as the rest of a sentence."""
         try:
             process = self._spawn()
-        except OSError as error:  # a full disk or process table: the next attempt may do better
-            return f"can't be started: {error}"
+        except OSError as error:  # such as a full disk or process table: the next attempt may succeed
+            return f"cannot be started: {error}"
         self.state, self.pid = KeeperState.STARTING, process.pid
         ended = end_of(process)
         try:
@@ -142,7 +142,7 @@ class ProcessKeeper:
             if process.poll() is None:
                 await self._end(process, ended)
         finally:
-            if process.poll() is None:  # a mistake of our own: leave nobody unwatched
+            if process.poll() is None:  # after an error in the keeper, leave no process behind
                 process.kill()
                 process.wait()
             self.up.clear()
@@ -175,7 +175,7 @@ class ProcessKeeper:
         return process
 
     async def _watch(self, ended: asyncio.Future[None]) -> str | None:
-        """Wait until the process ended or has to (then why), or until the supervisor stops."""
+        """Watch the process until it ends or the supervisor stops. Return why the process must end, or None."""
         if (complaint := await self._until_ready(ended)) is not None:
             self._slow_starts += 1
             return complaint
@@ -188,7 +188,7 @@ class ProcessKeeper:
         return await self._until_unwell(ended)
 
     async def _until_ready(self, ended: asyncio.Future[None]) -> str | None:
-        """None once it is ready, ended or to be stopped; else why it takes too long."""
+        """Return None when the process is ready, has ended or is to be stopped, else why its start failed."""
         patience, pause_s = self._patience(self.start_limit_s), 0.05
         while (complaint := await self._ask(self.spec.ready)) is not None:
             self.why = complaint
@@ -197,8 +197,8 @@ class ProcessKeeper:
             if patience.is_due(now := time.monotonic()):
                 found = patience.verdict(now, self.work())
                 if found.over:
-                    return f"was not ready after {now - patience.began:.0f} s: {found.told}; {complaint}"
-                slow = (self.spec.name, now - patience.began, found.told, complaint)
+                    return f"was not ready after {now - patience.began:.0f} s: {found.progress}; {complaint}"
+                slow = (self.spec.name, now - patience.began, found.progress, complaint)
                 log.warning("%s is still starting after %.0f s: %s; %s", *slow)
             if await self._pause(ended, pause_s):
                 return None
@@ -206,9 +206,7 @@ class ProcessKeeper:
         return None
 
     async def _until_unwell(self, ended: asyncio.Future[None]) -> str | None:
-        """Return None once it ended or is to be stopped; else the reason why it is unhealthy. A growing log alone
-        does not count as health.
-        """
+        """Return None when the process has ended or is to be stopped, else why it is unwell. Its log does not count."""
         patience: ProcessPatience | None = None
         unwell = 0
         while not await self._pause(ended, self.spec.alive_every_s):
@@ -223,17 +221,17 @@ class ProcessKeeper:
                 continue
             found = patience.verdict(now, self.work())
             if found.over:
-                return f"is unwell: {found.told}; {complaint}"
-            log.warning("%s answers slowly: %s; %s", self.spec.name, found.told, complaint)
+                return f"is unwell: {found.progress}; {complaint}"
+            log.warning("%s answers slowly: %s; %s", self.spec.name, found.progress, complaint)
         return None
 
     @property
     def start_limit_s(self) -> float:
-        """How long the start may take if the process does nothing, in seconds."""
+        """The time limit in seconds for a start in which the process does not work."""
         return float(self.spec.start_s * 2 ** min(self._slow_starts, _MOST_DOUBLINGS))
 
     def work(self) -> Work:
-        """What the process has done so far."""
+        """Return the work of the process so far."""
         return work_of(self.pid, self.logfile.path, self.spec.pulse) if self.pid is not None else Work()
 
     def _patience(self, limit_s: float, *, count_log: bool = True) -> ProcessPatience:
@@ -246,14 +244,14 @@ class ProcessKeeper:
         await asyncio.wait(either, timeout=self.spec.stop_s, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         if not ended.done():
-            if not self._hurry.is_set():  # else it was given no time to heed it
-                log.warning("%s ignores %s; killing it", self.spec.name, self.spec.stop_signal.name)
+            if not self._hurry.is_set():  # else the process had no time to react
+                log.warning("%s did not end after %s; killing it", self.spec.name, self.spec.stop_signal.name)
             process.kill()
             await asyncio.wait({ended}, timeout=10.0)
         process.poll()
 
     async def _pause(self, ended: asyncio.Future[None], seconds: float) -> bool:
-        """Whether the process ended, or the supervisor stops, within `seconds`."""
+        """Wait up to `seconds`. Return whether the process ended or the supervisor stops."""
         stopping = asyncio.ensure_future(self._stopping.wait())
         either: set[asyncio.Future[Any]] = {ended, stopping}
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -261,11 +259,11 @@ class ProcessKeeper:
         return ended.done() or self._stopping.is_set()
 
     async def _ask(self, probe: Probe | None) -> str | None:
-        """Probes block for seconds at worst, so they run beside the loop."""
+        """Run a probe in a thread, because it may block for seconds."""
         return None if probe is None else await asyncio.to_thread(probe)
 
     async def _unless_stopping(self, waiting: Coroutine[Any, Any, Any]) -> bool:
-        """Await something; False if the supervisor stops first."""
+        """Await `waiting`. Return False if the supervisor stops first."""
         wanted = asyncio.ensure_future(waiting)
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait({wanted, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -281,7 +279,7 @@ class ProcessKeeper:
 
 
 def end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[None]:
-    """Done when the process has ended and was reaped."""
+    """Return a future that is done when the process has ended and was reaped."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     descriptor = os.pidfd_open(process.pid)
@@ -301,7 +299,7 @@ def end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[None]:
 
 def _ending(returncode: int | None, said_last: str) -> str:
     if returncode is None:
-        return "can't be reaped"
+        return "cannot be reaped"
     if returncode < 0:
         return f"was killed by {signal.Signals(-returncode).name}"
     last = f" ({said_last[:_SAID_LAST]})" if returncode and said_last else ""

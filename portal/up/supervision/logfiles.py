@@ -1,8 +1,8 @@
-"""One rotated log file a process, which no process notices.
+"""One log file per process, rotated without the process's help.
 
-Each process appends straight to its own file: there is no pipe to the supervisor, so killing the supervisor
-can't break or block the processes. The price is rotation by copy and truncate: what a process writes between
-the copy and the cut, microseconds apart, is lost. O_APPEND makes the writes after the cut start at zero.
+Each process appends directly to its own file. There is no pipe to the supervisor, so killing the supervisor cannot
+break or block the processes. Rotation copies and truncates the file, so lines written in the microseconds between the
+two are lost. Because of O_APPEND, later writes start at the beginning of the file.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """`NAME.log` and its `kept` older ones, `NAME.log.1` the youngest of them."""
+    """`NAME.log` and its `kept` older files. `NAME.log.1` is the newest of them."""
 
     path: Path
     max_bytes: int = 16 * 2**20
     kept: int = 3
 
     def open(self) -> int:
-        """A descriptor that appends; the caller closes it."""
+        """Return a descriptor for appending. The caller closes it."""
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def rotate(self) -> bool:
-        """Rotate if the file is full; whether it was."""
+        """Rotate the file if it is full. Return whether it was."""
         try:
             if self.path.stat().st_size < self.max_bytes:
                 return False
@@ -41,7 +41,7 @@ class LogFile:
         return True
 
     def tail(self, lines: int) -> str:
-        """The last lines, for a message about a process that failed."""
+        """Return the last lines, for a message about a failed process."""
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)

@@ -1,6 +1,6 @@
-"""Is it well? One small question per kind of process; None means yes, a sentence says why not.
+"""Health probes, one per kind of process. A probe returns None if the process is well, else the reason.
 
-The probes speak the wire protocols themselves: a question costs one short connection and no child process.
+The probes use the wire protocols directly, so each probe costs one short connection and no child process.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 Probe = Callable[[], "str | None"]
 
 _PATIENCE_S = 3.0
-# SQLSTATEs of a server that is alive but has no room for one more question.
+# SQLSTATEs of a server that is alive but has no free connection.
 _ALIVE_BUT_FULL = frozenset({b"53300"})
 
 
 def postgres(socket_path: Path) -> Probe:
-    """Does PostgreSQL let a client in?"""
+    """Return a probe that checks whether PostgreSQL accepts a client."""
 
     def probe() -> str | None:
         options = b"user\0postgres\0database\0postgres\0application_name\0borg-probe\0\0"
@@ -32,22 +32,22 @@ def postgres(socket_path: Path) -> Probe:
                 link.sendall(hello)
                 answer = link.recv(4096)
                 if answer[:1] == b"R":
-                    link.sendall(b"X\0\0\0\4")  # a polite good-bye, or the server logs a lost client
+                    link.sendall(b"X\0\0\0\4")  # Terminate, else the server logs a lost client
                     return None
         except OSError as error:
             return f"no answer on {socket_path}: {error}"
         if answer[:1] != b"E":
-            return "the connection was closed without a word"
+            return "the connection was closed without an answer"
         fields = {part[:1]: part[1:] for part in answer[5:].split(b"\0") if part}
         if fields.get(b"C") in _ALIVE_BUT_FULL:
             return None
-        return fields.get(b"M", b"refused").decode(errors="replace")
+        return fields.get(b"M", b"rejected").decode(errors="replace")
 
     return probe
 
 
 def redis(socket_path: Path) -> Probe:
-    """Does Redis answer PING? It says -LOADING while it reads its file."""
+    """Return a probe that checks whether Redis answers PING. Redis answers -LOADING while it reads its file."""
 
     def probe() -> str | None:
         try:
@@ -62,7 +62,7 @@ def redis(socket_path: Path) -> Probe:
 
 
 def http_ok(host: str, port: int, path: str) -> Probe:
-    """Does `GET path` answer 200?"""
+    """Return a probe that checks whether `GET path` answers 200."""
 
     def probe() -> str | None:
         connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE_S)
@@ -82,7 +82,7 @@ def http_ok(host: str, port: int, path: str) -> Probe:
 
 
 def tcp_open(host: str, port: int) -> Probe:
-    """Does somebody accept connections?"""
+    """Return a probe that checks whether a process accepts connections."""
 
     def probe() -> str | None:
         try:
@@ -95,7 +95,7 @@ def tcp_open(host: str, port: int) -> Probe:
 
 
 def dns_answers(host: str, port: int, name: str) -> Probe:
-    """Does the resolver answer a question for the SOA of `name`, whatever the answer says?"""
+    """Return a probe that checks whether the resolver answers a query for the SOA of `name` without SERVFAIL."""
 
     def probe() -> str | None:
         number = random.getrandbits(16)
@@ -118,7 +118,7 @@ def dns_answers(host: str, port: int, name: str) -> Probe:
 
 
 def heartbeat(path: Path, longest_s: float) -> Probe:
-    """Was the file touched within `longest_s`? For processes that listen nowhere."""
+    """Return a probe that checks whether the file was touched within `longest_s`, for processes without a port."""
 
     def probe() -> str | None:
         try:

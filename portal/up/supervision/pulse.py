@@ -1,7 +1,7 @@
-"""A Celery worker shows that it lives: it touches the file BORG_PULSE names. Loaded by `worker --include`.
+"""The heartbeat file of a Celery worker, named by BORG_PULSE. Loaded by `worker --include`.
 
-A worker listens on no port. It touches the file when it is ready, with each heartbeat that it sends (so the
-connection to the broker is alive too), and around each task.
+A worker has no port to probe. It touches the file when it is ready, with each heartbeat to the broker (so that
+connection is alive too), and before and after each task.
 """
 
 from __future__ import annotations

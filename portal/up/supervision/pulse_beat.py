@@ -1,4 +1,4 @@
-"""Celery beat shows that it lives: its scheduler touches the file BORG_PULSE names at each tick."""
+"""The heartbeat file of Celery beat: its scheduler touches the file in BORG_PULSE at each tick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a process that ended is started again: at once, then ever later, while it keeps failing. Pure."""
+"""Delays before a process is restarted. They grow while it keeps failing. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Restarts:
-    """The delay doubles from `first_s` to `longest_s`; a run of `forgiven_after_s` forgets earlier failures."""
+    """The delay doubles from `first_s` to `longest_s`. A run of `forgiven_after_s` resets it."""
 
     first_s: float = 0.2
     longest_s: float = 10.0
@@ -16,7 +16,7 @@ class Restarts:
     total: int = 0
 
     def ended(self, ran_s: float) -> float:
-        """Note the end of a run of `ran_s` seconds; the delay in seconds before the next."""
+        """Count the end of a run of `ran_s` seconds. Return the delay in seconds before the next run."""
         self.failures = 1 if ran_s >= self.forgiven_after_s else self.failures + 1
         self.total += 1
         return min(self.longest_s, self.first_s * 2.0 ** min(self.failures - 1, 32))

@@ -1,4 +1,4 @@
-"""All processes of one host: started as soon as what they need is up, stopped in reverse."""
+"""All processes of one host. Each starts as soon as its needs are up. They stop in reverse order."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _ROTATE_EVERY_S = 10.0
 
 
 class SupervisorError(RuntimeError):
-    """The whole can't run; the message names the process, its log and what it said last."""
+    """The host's processes cannot run. The message names the process, its log file and the log's end."""
 
 
 class ProcessSupervisor:
-    """Keeps a set of processes. Belongs to the main thread: children die with the thread that made them."""
+    """Keeps a set of processes. Use it in the main thread, because children die with the thread that spawned them."""
 
     def __init__(self, *, run_folder: Path, log_folder: Path) -> None:
         self.run_folder = run_folder
@@ -37,9 +37,9 @@ class ProcessSupervisor:
         self._rotation: asyncio.Task[None] | None = None
 
     def start(self, specs: Iterable[Spec]) -> None:
-        """Add processes and start them; `needs` may name those of this call and of earlier ones.
+        """Add processes and start them. `needs` may name processes of this call and of earlier calls.
 
-        Raises `SupervisorError` for a need that nobody meets, or a circle of needs.
+        Raises `SupervisorError` if a need is unknown or the needs form a cycle.
         """
         for spec in in_order(specs, known=self.keepers):
             needs = [self.keepers[name] for name in spec.needs]
@@ -52,9 +52,9 @@ class ProcessSupervisor:
             self._rotation = asyncio.create_task(self._rotate(), name="rotate logs")
 
     async def wait_up(self, timeout_s: float) -> None:
-        """Wait until every process is up: for `timeout_s`, and longer while processes that are late work.
+        """Wait until every process is up: `timeout_s`, and longer while the late processes work.
 
-        Raises `SupervisorError` that tells, of the first that is not, why, and the end of its log.
+        Raises `SupervisorError` with the first late process, the reason, and the end of its log.
         """
         began, late = time.monotonic(), self._late()
         longest_s = max(MORE_TIMES * timeout_s, AT_LEAST_S)
@@ -62,14 +62,14 @@ class ProcessSupervisor:
         try:
             while (await asyncio.wait(waits, timeout=timeout_s))[1]:
                 took_s, before, late = time.monotonic() - began, late, self._late()
-                if took_s >= longest_s or not _gets_on(before, late, timeout_s):
+                if took_s >= longest_s or not _makes_progress(before, late, timeout_s):
                     raise SupervisorError(self._complaint(took_s))
         finally:
             for wait in waits:
                 wait.cancel()
 
     async def stop(self, names: Sequence[str] | None = None) -> None:
-        """Stop these processes (default: all), those that need others before those they need."""
+        """Stop these processes (default: all). A process stops before its needs."""
         left = {name: keeper for name, keeper in self.keepers.items() if names is None or name in names}
         while left:
             needed = {need for keeper in left.values() for need in keeper.spec.needs}
@@ -78,7 +78,7 @@ class ProcessSupervisor:
             for keeper in free:
                 del left[keeper.spec.name]
         if names is None and self.broken.done():
-            self.broken.exception()  # all readers have read it by now
+            self.broken.exception()  # mark it as read, else asyncio logs it
         if names is None and self._rotation is not None:
             self._rotation.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -95,9 +95,9 @@ class ProcessSupervisor:
         return self.run_folder / f"{name}.pid"
 
     async def run_once(self, spec: Spec, *, until: asyncio.Event | None = None) -> bool:
-        """Run a process to its end; kill it and return False if `until` is set first.
+        """Run a process to its end. If `until` is set first, kill it and return False.
 
-        Raises `SupervisorError` when it fails or takes longer than `start_s`.
+        Raises `SupervisorError` if it fails or takes longer than `start_s`.
         """
         cut = asyncio.ensure_future((until or asyncio.Event()).wait())
         logfile = self.logfile(spec.name)
@@ -130,7 +130,7 @@ class ProcessSupervisor:
         return True
 
     def _break(self, error: BaseException) -> None:
-        """Record an internal error. `broken` raises it, so that the caller stops in order."""
+        """Set `broken` after an error in a keeper, so that the caller stops everything in order."""
         if not self.broken.done():
             self.broken.set_exception(error)
 
@@ -141,10 +141,10 @@ class ProcessSupervisor:
                 try:
                     keeper.logfile.rotate()
                 except OSError as error:
-                    log.warning("The log of %s can't be rotated: %s", keeper.spec.name, error)
+                    log.warning("The log of %s cannot be rotated: %s", keeper.spec.name, error)
 
     def _late(self) -> dict[str, tuple[int, float]]:
-        """Of each process that is not up, how often it was restarted, and the CPU seconds that it has used since."""
+        """Return, per process that is not up, its number of restarts and its CPU seconds since the last one."""
         return {
             name: (keeper.restarts.total, keeper.work().cpu_s)
             for name, keeper in self.keepers.items()
@@ -162,10 +162,10 @@ class ProcessSupervisor:
         )
 
 
-def _gets_on(
+def _makes_progress(
     before: Mapping[str, tuple[int, float]], late: Mapping[str, tuple[int, float]], over_s: float
 ) -> bool:
-    """Whether a process came up since `before`, or one that is late works and has not ended."""
+    """Return whether a process came up since `before`, or a late process works and was not restarted."""
     works = (
         late[name][1] - cpu_s >= LEAST_SHARE * over_s
         for name, (restarts, cpu_s) in before.items()
@@ -175,7 +175,7 @@ def _gets_on(
 
 
 def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:
-    """The specs, each behind what it needs. Raises `SupervisorError` when there is no such order."""
+    """Return the specs, each after its needs. Raises `SupervisorError` if there is no such order."""
     left, met, ordered = list(specs), set(known), []
     while left:
         free = [spec for spec in left if met.issuperset(spec.needs)]
@@ -189,10 +189,10 @@ def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:
 
 
 def stop_leftovers(run_folder: Path, *, timeout_s: float = 20.0) -> list[str]:
-    """Stop what an earlier supervisor left behind; the names of what was found.
+    """Stop the leftovers of an earlier supervisor, and return their names.
 
-    Everything dies with its supervisor, so a leftover is on its way out or stuck. PostgreSQL is asked by
-    SIGINT, its fast way; it goes last, since the others are its clients.
+    Processes die with their supervisor, so a leftover is ending or stuck. PostgreSQL gets SIGINT, its fast shutdown.
+    The engines stop last, because the others are their clients.
     """
     found = []
     for record in sorted(run_folder.glob("*.pid"), key=lambda path: path.stem in ("postgres", "redis")):

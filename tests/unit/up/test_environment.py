@@ -2,7 +2,7 @@ import re
 from pathlib import Path
 
 from portal.settings.environment import SETTINGS
-from portal.up.environment import environment, machine_environment, unheard
+from portal.up.environment import environment, ignored_settings, machine_environment
 from portal.up.options import Options
 
 _BORGLET_ENV = Path(__file__).parents[3] / "deploy" / "systemd" / "borglet.env"
@@ -43,7 +43,7 @@ def test_a_setting_that_does_nothing_is_reported() -> None:
         "BORG_DNS_PORT": "",
         "BORG_CELL": "dev",
     }
-    assert list(unheard(_OPTIONS, given)) == [
+    assert list(ignored_settings(_OPTIONS, given)) == [
         "BORG_DNS_HOST='::1' has no effect: make up sets it to 127.0.0.1.",
         "BORG_DNS_TLL is not a setting; did you mean BORG_DNS_TTL?",
     ]

@@ -34,7 +34,10 @@ def test_a_second_start_names_the_first(home: Home) -> None:
     assert first.stdout is not None
     with first.stdin, first.stdout:
         assert first.stdout.readline() == b"held\n"
-        with pytest.raises(HomeError, match=rf"in use by process {first.pid}\. Stop that one"), home.lock():
+        with (
+            pytest.raises(HomeError, match=rf"in use by process {first.pid}\. Stop that process"),
+            home.lock(),
+        ):
             pass
         first.kill()
         first.wait()
@@ -44,7 +47,7 @@ def test_a_second_start_names_the_first(home: Home) -> None:
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(HomeError, match=r"is not a BORG_HOME and not empty \(it contains thesis.tex\)"):
+    with pytest.raises(HomeError, match=r"is not a BORG_HOME and is not empty \(it contains thesis.tex\)"):
         Home(tmp_path).prepare()
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -53,17 +56,19 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
 def test_a_place_that_can_not_hold_a_home_is_named(tmp_path: Path, below: str) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(HomeError, match=f"^{file / below} can't be used as BORG_HOME: Not a directory"):
+    with pytest.raises(HomeError, match=f"^{file / below} cannot be used as BORG_HOME: Not a directory"):
         Home(file / below).prepare()
     with pytest.raises(
-        HomeError, match=r"^/proc/home can't be used as BORG_HOME: No such file or directory;"
+        HomeError, match=r"^/proc/home cannot be used as BORG_HOME: No such file or directory;"
     ):
         Home(Path("/proc/home")).prepare()
 
 
 def test_a_home_of_a_newer_version_is_refused(home: Home) -> None:
     (home.path / "layout").write_text(f"{LAYOUT + 1}\n")
-    with pytest.raises(HomeError, match=f"has layout {LAYOUT + 1}, this version knows up to {LAYOUT}"):
+    with pytest.raises(
+        HomeError, match=f"has layout {LAYOUT + 1}, and this version supports at most {LAYOUT}"
+    ):
         home.prepare()
 
 

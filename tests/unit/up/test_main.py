@@ -22,7 +22,7 @@ def up(home: Path, **settings: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("PORT", "PORT='http': a port is a number"),
+        ("PORT", "PORT='http': a port must be a number"),
         ("BORG_SMTP_PORT", "BORG_SMTP_PORT='http': the value is not a whole number"),
     ],
 )
@@ -39,7 +39,7 @@ def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
         port = server.getsockname()[1]
         done = up(tmp_path / "home", LINK_PORT=str(port), PORT=str(free_port()), DNS_PORT=str(free_port()))
     assert done.returncode == 1
-    assert f"LINK_PORT={port} is taken on 127.0.0.1 by process {os.getpid()} (" in done.stderr
+    assert f"LINK_PORT={port} is in use on 127.0.0.1 by process {os.getpid()} (" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "home" / "postgres").exists()
 
@@ -53,8 +53,8 @@ def test_a_second_start_on_the_same_home_names_the_first(tmp_path: Path) -> None
     assert done.stderr.startswith(f"{home.path} is in use by process {os.getpid()}.")
 
 
-def test_a_terminal_that_is_gone_is_not_a_reason_to_fail() -> None:
-    code = "from portal.up.__main__ import _say; _say('one'); _say('two'); import sys; sys.exit(7)"
+def test_a_terminal_that_is_gone_is_no_reason_to_fail() -> None:
+    code = "from portal.up.__main__ import _print; _print('one'); _print('two'); import sys; sys.exit(7)"
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as gone:

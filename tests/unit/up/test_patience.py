@@ -20,7 +20,7 @@ def test_a_process_that_works_gets_another_window(work: Work) -> None:
     patience = ProcessPatience(60.0, now=100.0, work=Work())
     found = patience.verdict(160.0, work)
     assert not found.over
-    assert found.told == f"it has used {work.cpu_s:.0f} s of CPU in 60 s"
+    assert found.progress == f"it has used {work.cpu_s:.0f} s of CPU in 60 s"
     assert not patience.is_due(219.0)
     assert patience.verdict(220.0, work).over, "it has done nothing since"
 
