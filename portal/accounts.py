@@ -40,7 +40,7 @@ def invited(request: HttpRequest) -> Invitation | None:
         return None
 
 
-class PasswordBackend(AuthenticationBackend):
+class PasswordBackend(AuthenticationBackend):  # type: ignore[misc]
     """Check a password only once. The next backends would hash the same wrong password again."""
 
     def authenticate(self, request: HttpRequest | None, **credentials: Any) -> AbstractBaseUser:
@@ -62,7 +62,7 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
                     "A user name must not contain @, which is reserved for service accounts. Choose another name."
                 )
             )
-        return super().clean_username(username, shallow)
+        return str(super().clean_username(username, shallow))
 
     def save_user(
         self, request: HttpRequest, user: AbstractBaseUser, form: forms.BaseForm, commit: bool = True
@@ -121,13 +121,13 @@ class SignInView(LoginView):  # type: ignore[misc]
         return cast("HttpResponse", answer)
 
 
-class PasswordForm(ChangePasswordForm):
+class PasswordForm(ChangePasswordForm):  # type: ignore[misc]
     """The form for a new password. It can also revoke the tokens, which do not depend on the password."""
 
     revoke_tokens = forms.BooleanField(required=False, label=gettext_lazy("Also revoke all my tokens"))
 
 
-class PasswordView(PasswordChangeView):
+class PasswordView(PasswordChangeView):  # type: ignore[misc]
     """Change the user's password. This ends all other sessions of the user, with their open pages and shells."""
 
     template_name = "sigma/password.html"
@@ -155,4 +155,4 @@ class PasswordView(PasswordChangeView):
                     count,
                 )
                 messages.warning(self.request, text % count)
-        return answer
+        return cast("HttpResponse", answer)

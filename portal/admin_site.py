@@ -29,7 +29,6 @@ from portal.settings.policies import CONSOLE
 from quota import admin as quota_admin
 from quota.admin.base import LeanMedia
 from scheduling import admin as scheduling_admin
-from scheduling.admin.safety import notify_held
 from scheduling.models import Event
 
 _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
@@ -120,7 +119,7 @@ _OWN_PAGES = frozenset({"capacity", "names"})
 class SreSite(UnfoldAdminSite):
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         if self.has_permission(request):
-            tell_held(request, self.name)
+            notify_held(request, self.name)  # type: ignore[name-defined]
             add_market_messages(request, self.name)
         return super().index(request, extra_context)
 
@@ -175,7 +174,7 @@ class SreSite(UnfoldAdminSite):
         return admin.has_view_permission
 
 
-class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):
+class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]
     """User accounts. Django's permissions apply: only superusers can create SREs."""
 
     form = UserChangeForm

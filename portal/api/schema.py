@@ -50,7 +50,7 @@ class Schema(AutoSchema):
         if self.method == "DELETE" and is_serializer(
             answered
         ):  # by default, the generator would write an empty 204
-            bodies = {"200": self._get_response_for_code(answered, "200", direction=direction)}
+            bodies = {"200": self._get_response_for_code(answered, "200", direction=direction)}  # type: ignore[no-untyped-call]
         else:
             bodies = super()._get_response_bodies(direction)  # type: ignore[arg-type]
         for status in self._problem_statuses():
@@ -96,7 +96,7 @@ class Schema(AutoSchema):
         return found
 
 
-def _column_of(field: serializers.Field) -> Any:
+def _column_of(field: serializers.Field[Any]) -> Any:  # type: ignore[type-arg]
     """Return the model field behind a serializer's field, or None if there is none."""
     model = getattr(getattr(field.parent, "Meta", None), "model", None)
     if model is None or not isinstance(field.source, str):

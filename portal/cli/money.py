@@ -145,7 +145,7 @@ def ledger(
 def invoices(ctx: typer.Context, tenant: TenantOption = None) -> None:
     """List the invoices of past months, newest first."""
     session = context.of(ctx)
-    rows = list(session.client.pages(f"{_QUOTA}invoices/", **({"tenant": tenant} if tenant else {})))
+    rows = list(session.client.pages(f"{_QUOTA}invoices/", **({"tenant": tenant} if tenant else {})))  # type: ignore[arg-type]
     if session.json:
         return output.as_json(rows)
     return output.table(

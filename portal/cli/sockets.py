@@ -35,7 +35,7 @@ def dialled(
     try:
         socket = connect(  # type: ignore[call-overload]
             f"ws{portal.removeprefix('http')}{path}",
-            origin=portal,  # type: ignore[arg-type]
+            origin=portal,
             additional_headers={"Authorization": f"Bearer {session.client.profile.token}"},
             ssl=ssl.create_default_context() if portal.startswith("https:") else None,
             open_timeout=10.0,

@@ -31,8 +31,8 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
     @login_required
     @wraps(view)
     def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
-        principal = principal_of_user(request.user, request_id=request.borg_request_id)
-        request.borg_principal = principal  # the page frame counts this user's unread notices
+        principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
+        cast(Any, request).borg_principal = principal  # the page frame counts this user's unread notices
         try:
             _check_form(request)
             with timezone.override(principal.time_zone):
@@ -56,7 +56,7 @@ def refused(request: HttpRequest, problem: Rejected) -> HttpResponse:
     return render(request, "sigma/refused.html", {"problem": problem}, status=problem.status)
 
 
-def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page:
+def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page[Any]:
     """Return the page of `rows` that `?page=` names, or the nearest existing page.
 
     If the caller passes `count`, the rows are not counted again.

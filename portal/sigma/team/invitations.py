@@ -84,7 +84,7 @@ def join(request: HttpRequest, secret: str) -> HttpResponse:
     return render(request, "sigma/team/join.html", {"invitation": invitation, "path": request.path})
 
 
-class JoinView(SignupView):
+class JoinView(SignupView):  # type: ignore[misc]
     """Create the invited user's account and membership in one transaction."""
 
     template_name = "sigma/signup.html"
