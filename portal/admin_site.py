@@ -29,6 +29,7 @@ from portal.settings.policies import CONSOLE
 from quota import admin as quota_admin
 from quota.admin.base import LeanMedia
 from scheduling import admin as scheduling_admin
+from scheduling.admin.safety import notify_held
 from scheduling.models import Event
 
 _SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
@@ -119,7 +120,7 @@ _OWN_PAGES = frozenset({"capacity", "names"})
 class SreSite(UnfoldAdminSite):
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         if self.has_permission(request):
-            notify_held(request, self.name)  # type: ignore[name-defined]
+            notify_held(request, self.name)
             add_market_messages(request, self.name)
         return super().index(request, extra_context)
 

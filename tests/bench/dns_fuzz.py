@@ -109,11 +109,11 @@ def _limited(number: int) -> dict[str, Any]:
 def _udp(number: int) -> dict[str, Any]:
     with socket.socket(type=socket.SOCK_DGRAM) as sock:
         sock.settimeout(_WAIT_S)
-        return _over(lambda port, batch, findings: _told_by_datagrams(sock, port, batch, findings), number)
+        return _over(lambda port, batch, findings: _send_datagrams(sock, port, batch, findings), number)
 
 
 def _tcp(number: int) -> dict[str, Any]:
-    return _over(_told_by_streams, number)
+    return _over(_send_streams, number)
 
 
 def _batches(number: int) -> Iterator[list[Packet]]:
@@ -132,7 +132,7 @@ def _batches(number: int) -> Iterator[list[Packet]]:
         yield batch
 
 
-def _told_by_datagrams(sock: socket.socket, port: int, batch: list[Packet], findings: Findings) -> None:
+def _send_datagrams(sock: socket.socket, port: int, batch: list[Packet], findings: Findings) -> None:
     """A question that is answered for certain comes last: then all are."""
     to = ("127.0.0.1", port)
     for packet in batch:
@@ -154,7 +154,7 @@ def _told_by_datagrams(sock: socket.socket, port: int, batch: list[Packet], find
         findings.note(packet, answers.get(number, []))
 
 
-def _told_by_streams(port: int, batch: list[Packet], findings: Findings) -> None:
+def _send_streams(port: int, batch: list[Packet], findings: Findings) -> None:
     """A stream ends with the first message that deserves no answer; those behind it go over another."""
     answers: dict[int, list[bytes]] = {}
     done = 0

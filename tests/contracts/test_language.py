@@ -13,42 +13,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# Everything below these has been rewritten. The rest follows, and then this list goes.
-PLAIN = (
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "README.md",
-    "SECURITY.md",
-    "borglet/messages/",
-    "borglet/runtimes/cgroups/",
-    "borglet/runtimes/home/",
-    "borglet/runtimes/measuring/",
-    "borglet/state/",
-    "deploy/",
-    "examples/",
-    "manage.py",
-    "naming/api/",
-    "naming/dns/",
-    "naming/following/",
-    "naming/table/",
-    "portal/api/",
-    "portal/cli/",
-    "portal/http/",
-    "portal/live/",
-    "portal/management/",
-    "portal/settings/",
-    "portal/sigma/frame/",
-    "portal/sigma/money/",
-    "portal/templates/",
-    "quota/admin/",
-    "quota/management/",
-    "quota/templates/",
-    "scheduling/access/",
-    "scheduling/admin/",
-    "scheduling/api/",
-    "scheduling/cells/",
-    "scheduling/demotion/",
-)
 PHRASES = {
     "is no X": r"(?<![Tt]here )\b(?:is|are|was|were) no (?!longer\b|more than\b)\w+",
     "anew": r"\banew\b",
@@ -58,7 +22,7 @@ PHRASES = {
     "is told": r"\b(?:is|are|was|were|be|been|being|gets?|not) told\b",
 }
 PATTERNS = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PHRASES.items()}
-FUNCTIONS = {"told", "tell", "said"}
+FUNCTION = re.compile(r"(^|_)(told|tell|said)(_|$)")
 QUOTING = {"tests/contracts/test_language.py"}  # names the phrases itself
 
 
@@ -75,7 +39,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if node.name.startswith("test_"):
                 yield node.lineno, node.name.removeprefix("test_").replace("_", " ").capitalize()
-            if node.name.strip("_") in FUNCTIONS:
+            elif FUNCTION.search(node.name):
                 yield node.lineno, f"a function is told: {node.name}"
 
 
@@ -93,8 +57,7 @@ def files() -> list[str]:
     return [
         name
         for name in listed.stdout.split()
-        if name.startswith(PLAIN)
-        and name.endswith((".py", ".md", ".html", ".txt", ".js", ".env"))
+        if name.endswith((".py", ".md", ".html", ".txt", ".js", ".env"))
         and "/migrations/" not in name
         and name not in QUOTING
     ]
@@ -102,7 +65,7 @@ def files() -> list[str]:
 
 def test_texts_are_plain() -> None:
     checked = files()
-    assert len(checked) >= len(PLAIN)
+    assert len(checked) > 1_000
     found = {name: hits for name in checked if (hits := found_in(texts(ROOT / name)))}
     assert found == {}
 

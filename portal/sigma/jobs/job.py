@@ -23,11 +23,13 @@ from portal.sigma.reads.names import leave_of, names_of_job
 from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import spec_shown, specs_of
+from scheduling.core.explaining.health_wording import format_troubles
 from scheduling.core.vocabulary.job_health import Troubles
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.health import SETTLED_S, crashing_tasks, with_health
 from scheduling.jobs.jobs import job_kill
 from scheduling.jobs.updates import job_undo
+from scheduling.jobs.why import crash_sentences
 from scheduling.journal import journal
 from scheduling.models import Job, JobSpec
 from scheduling.tasks import verdicts
@@ -77,8 +79,8 @@ def status_context(row: Job) -> dict[str, Any]:
     crashes = crashing_tasks(row) if troubles.crashing else []
     return {
         "job": row,
-        "troubles": format_troubles(troubles, living=row.tasks_total - row.tasks_dead, words=WORDS),  # type: ignore[name-defined]
-        "crashes": crash_sentences(crashes, WORDS),  # type: ignore[name-defined]
+        "troubles": format_troubles(troubles, living=row.tasks_total - row.tasks_dead, words=WORDS),
+        "crashes": crash_sentences(crashes, WORDS),
         # A crashing task counts as healthy after it stays up for a while. No event reports this, so the page reloads.
         "again_s": SETTLED_S if troubles.crashing else None,
         "progress": reads.update_progress(row),

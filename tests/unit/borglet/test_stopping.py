@@ -214,7 +214,7 @@ def test_older_borglets_and_shards_know_nothing_of_leaving() -> None:
     assert msgspec.json.decode(msgspec.json.encode(older), type=RunTask) == run_task(leave_s=0.0)
 
 
-def is_told(found: list[Instruction]) -> Terminate | None:
+def termination(found: list[Instruction]) -> Terminate | None:
     told = [item for item in found if not isinstance(item, Probe | Resize | HoldAllocs)]
     assert len(told) <= 1
     return told[0] if told else None  # type: ignore[return-value]
@@ -255,16 +255,16 @@ def test_no_stop_is_reported_too_early_or_too_late(
         due = min(due, machine.now + (min(task.leave_s, room_s) if may_wait else 0.0))
         if stop.notice_s is not None:
             kill_by = min(kill_by, machine.now + stop.notice_s)
-        found = is_told(machine.wants(desired(number + 2, [], [stop])))
+        found = termination(machine.wants(desired(number + 2, [], [stop])))
         for step in range(wait_s + 1):
             if found is not None:
                 assert machine.now == due or told_at < math.inf, "told early, or late"
                 told_at = min(told_at, machine.now)
                 killed_at = min(killed_at, machine.now + found.notice_s)
             assert (told_at < math.inf) == (machine.now >= due)
-            found = is_told(machine.after(1.0)) if step < wait_s else None
+            found = termination(machine.after(1.0)) if step < wait_s else None
     while told_at == math.inf:
-        if (found := is_told(machine.after(1.0))) is not None:
+        if (found := termination(machine.after(1.0))) is not None:
             assert machine.now == due
             told_at, killed_at = machine.now, machine.now + found.notice_s
         assert machine.now < due + 1

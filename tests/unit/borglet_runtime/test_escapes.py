@@ -86,7 +86,7 @@ async def beside_a_neighbour(box: Machine) -> AsyncIterator[SupervisedRuntime]:
             await end_of(runtime)
 
 
-async def told_by(runtime: SupervisedRuntime, program: str, **changes: Any) -> dict[str, Any]:
+async def report_of(runtime: SupervisedRuntime, program: str, **changes: Any) -> dict[str, Any]:
     """What a contained task says of its attempts; it ends well, or the test fails with its complaint."""
     await runtime.start(python(PRELUDE + program + TELL, **changes), run=1)
     end = await end_of(runtime)
@@ -111,7 +111,7 @@ attempt('reboot', lambda: call(libc.reboot, 0))
 tried['uid'] = os.getuid()
 """
     async with box.runtime() as runtime:
-        told = await told_by(runtime, program)
+        told = await report_of(runtime, program)
     assert {told[name] for name in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")} == {"0" * 16}
     assert (told["NoNewPrivs"], told["Seccomp"]) == ("1", "2")
     assert 200_000 <= told["uid"] < 265_536
@@ -136,7 +136,7 @@ tried['tmp'] = os.listdir('/tmp')
 tried['work'] = os.listdir('/work')
 tried['mounts'] = open('/proc/self/mountinfo').read()
 """
-        told = await told_by(runtime, program)
+        told = await report_of(runtime, program)
         assert box.work_of().stat().st_uid != work.stat().st_uid
     assert (
         told["by its path"] == told["the home"] == told["the home of root"] == told["passwords"] == "ENOENT"
@@ -167,7 +167,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 attempt('kill all', lambda: os.kill(-1, signal.SIGTERM))
 tried['child'] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 """
-        told = await told_by(runtime, program)
+        told = await report_of(runtime, program)
         assert all(is_alive(pid) for pid in others)
     assert len(told["seen"]) == 2
     assert told["seen"][0] == 1
@@ -190,7 +190,7 @@ tried['groups'] = os.listdir('/sys/fs/cgroup') if os.path.isdir('/sys/fs/cgroup'
 attempt('a group', lambda: os.mkdir('/sys/fs/cgroup/mine'))
 """
     async with box.runtime() as runtime:
-        told = await told_by(runtime, program)
+        told = await report_of(runtime, program)
     assert told["sysrq"] in {"EROFS", "EACCES", "ENOENT"}  # not every kernel has it
     assert told["hostname"] in {"EROFS", "EACCES"}
     assert told["core pattern"] in {"EROFS", "EACCES"}
@@ -213,7 +213,7 @@ attempt('clone3', lambda: call(libc.syscall, 435, b'\\0' * 64, 64))
 attempt('setns', lambda: call(libc.setns, os.open('/proc/self/ns/mnt', os.O_RDONLY), 0))
 """
     async with box.runtime() as runtime:
-        told = await told_by(runtime, program)
+        told = await report_of(runtime, program)
     clones = {name: told.pop(name) for name in list(told) if name.startswith("clone")}
     assert set(told.values()) == {"EPERM"}, told
     assert set(clones.values()) <= {"EPERM", "ENOSYS"}, clones
@@ -231,7 +231,7 @@ attempt('stream', lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM).clos
 attempt('names', lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close())
 """
     async with box.runtime() as runtime:
-        told = await told_by(runtime, program)
+        told = await report_of(runtime, program)
     assert told["raw"] == "EPERM"
     assert {told[name] for name in ("packet", "vsock", "crypto")} <= {"ENOSYS", "EPERM"}
     assert told["low port"] in {"EACCES", "unasked"}
@@ -253,7 +253,7 @@ for name, number in (('bpf', 321), ('perf', 298), ('io_uring', 425), ('userfault
 os.kill(child, signal.SIGKILL)
 """
     async with box.runtime() as runtime:
-        told = await told_by(runtime, program)
+        told = await report_of(runtime, program)
     assert told.pop("memory of init") == "EACCES"
     assert set(told.values()) == {"EPERM"}, told
 
@@ -347,7 +347,7 @@ for folder in ('/work', '/tmp'):
     attempt(folder, lambda: os.rename(folder, '/tmp/away'))
 """
     async with box.runtime() as runtime:
-        told = await told_by(runtime, program)
+        told = await report_of(runtime, program)
         assert set(told.values()) <= {"EROFS", "EBUSY", "EACCES", "EXDEV"}, told
         await runtime.start(a_task("sleep", "100"), run=2)
         usage = (await runtime.sample())[key()]
@@ -444,7 +444,7 @@ attempt('other', lambda: os.stat({found[0]!r}))
             StartFailed, match=r"devices: accelerator 2 has no device nodes .* BORGLET_DEVICES"
         ):
             await runtime.start(a_task("true", devices=[2]), run=1)
-        told = await told_by(runtime, program, devices=[1])
+        told = await report_of(runtime, program, devices=[1])
     assert (told["own"], told["mine"], told["mode"], told["other"]) == (True, True, 0o600, "ENOENT")
 
 
