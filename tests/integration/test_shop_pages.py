@@ -75,7 +75,7 @@ def test_a_viewer_looks_but_does_not_buy(market) -> None:
     page = client.get("/shop/").text
     assert '<p class="price">' in page
     assert "You may not buy for ubar" in page
-    assert "Go on to order" not in page
+    assert "Continue to order" not in page
     assert "2,000.00" not in page, "budgets are not everybody's business"
     assert client.post("/shop/", wish()).status_code == 403
     row = quoted()
@@ -189,7 +189,7 @@ def test_a_price_holds_as_long_as_it_says(market) -> None:
 def test_over_budget_is_reported_with_what_is_missing_and_whom_to_ask(market) -> None:
     page = signed_in("buyer").get("/shop/", wish(cpu="100", ram="400Gi", until=day(180))).text
     assert "credits too much for the budget of ubar" in page
-    assert "It is enough for" in page
+    assert "The budget is enough for" in page
     assert "owner" in page
     assert re.search(r'type="submit" disabled>Go on to order', page)
     row = quoted(cpu="100", ram="400Gi", until=day(180))

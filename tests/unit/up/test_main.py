@@ -53,7 +53,7 @@ def test_a_second_start_on_the_same_home_names_the_first(tmp_path: Path) -> None
     assert done.stderr.startswith(f"{home.path} is in use by process {os.getpid()}.")
 
 
-def test_a_terminal_that_is_gone_is_no_reason_to_fail() -> None:
+def test_a_terminal_that_is_gone_does_not_fail_the_start() -> None:
     code = "from portal.up.__main__ import _print; _print('one'); _print('two'); import sys; sys.exit(7)"
     reader, writer = os.pipe()
     os.close(reader)
