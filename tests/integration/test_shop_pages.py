@@ -191,7 +191,7 @@ def test_over_budget_is_reported_with_what_is_missing_and_whom_to_ask(market) ->
     assert "credits too much for the budget of ubar" in page
     assert "The budget is enough for" in page
     assert "owner" in page
-    assert re.search(r'type="submit" disabled>Go on to order', page)
+    assert re.search(r'type="submit" disabled>Continue to order', page)
     row = quoted(cpu="100", ram="400Gi", until=day(180))
     answer = signed_in("buyer").post(f"/shop/quotes/{row.pk}/", {"price": row.price})
     assert answer.status_code == 422
@@ -207,7 +207,7 @@ def test_a_month_that_has_no_room_is_reported_before_anything_is_ordered(market)
     )
     page = client.get("/shop/", wish()).text
     assert "of the 1.00 that ubar means to spend" in page
-    assert re.search(r'type="submit" disabled>Go on to order', page)
+    assert re.search(r'type="submit" disabled>Continue to order', page)
     row = quoted()
     assert client.post(f"/shop/quotes/{row.pk}/", {"price": row.price}).status_code == 422
     assert not Order.objects.exists()
