@@ -33,7 +33,7 @@ up: install
 ## make test                    install what is missing, run every test
 test: install system-packages
 	@status=0; \
-	$(BIN)/python -m pytest -p no:django -n $(PYTEST_WORKERS) -q tests/unit tests/properties || status=$$?; \
+	$(BIN)/python -m pytest -p no:django -n $(PYTEST_WORKERS) -q tests/unit tests/real tests/properties || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q \
 		tests/integration tests/contracts --durations=25 || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q tests/browser \

@@ -102,7 +102,7 @@ class Churning:
 def measure() -> Iterator[dict[str, Any]]:
     from tests.bench.dns import SERVER_CORE, Server, latencies
     from tests.ports import free_port
-    from tests.unit.naming.secondaries import knot
+    from tests.real.naming.secondaries import knot
 
     cases = wanted(CASES)
     with tempfile.TemporaryDirectory(prefix="borg-bench-dns-") as folder:
@@ -222,7 +222,7 @@ def _lag(port: int, secondary: int, *processes: psutil.Process) -> dict[str, Any
 def _whole(server: Any, questions: Path, first_s: float) -> dict[str, Any]:
     """While somebody takes the whole zone again and again."""
     from tests.bench.dns import latencies
-    from tests.unit.naming.test_secondaries import SECRET
+    from tests.real.naming.test_secondaries import SECRET
 
     took: list[float] = []
     ended = threading.Event()
@@ -251,7 +251,7 @@ def _whole(server: Any, questions: Path, first_s: float) -> dict[str, Any]:
 
 
 def _equal(port: int, secondary: int) -> dict[str, Any]:
-    from tests.unit.naming.test_secondaries import SECRET
+    from tests.real.naming.test_secondaries import SECRET
 
     _until(lambda: _serial(port) == _serial(secondary), "Knot to have caught up")
     here, there = _records(port, "-y", f"hmac-sha256:shared:{SECRET}"), _records(secondary)
@@ -303,7 +303,7 @@ def main() -> None:
     from naming.dns.zones.directory import ZoneDirectory
     from naming.following import keeping
     from naming.server import serve
-    from tests.unit.naming.test_secondaries import SECRET
+    from tests.real.naming.test_secondaries import SECRET
 
     port, secondary, core = (int(each) for each in sys.argv[1:4])
     folder = Path(sys.argv[4]) if len(sys.argv) > 4 else None

@@ -15,7 +15,7 @@ from borglet.packages.archives.archive import OCI, TAR, TAR_GZIP, unpack
 from borglet.packages.archives.build import pack
 from borglet.packages.archives.disk import digests_of, remove_tree
 from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused
-from tests.unit.borglet_packages.archives import (
+from tests.real.packages.archives import (
     Layout,
     archive,
     contents,

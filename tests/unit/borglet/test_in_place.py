@@ -9,7 +9,7 @@ import pytest
 
 from borglet.messages import Slack
 from borglet.state.desired import FIXED_FIELDS, differs_in_place
-from tests.unit.borglet_runtime.machine import a_task, key
+from tests.real.runtimes.machine import a_task, key
 
 IN_PLACE: dict[str, Any] = {
     "limit": {"cpu": 1000, "disk_bandwidth": 10**6},

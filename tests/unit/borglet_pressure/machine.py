@@ -11,7 +11,7 @@ from borglet.pressure.memory import GIB, AvailableMemory
 from borglet.pressure.tenants import PressureTenant
 from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
-from tests.unit.borglet_runtime.machine import MIB, a_task, key
+from tests.real.runtimes.machine import MIB, a_task, key
 
 
 def tenant(index: int, *, ready: int = 0, usage: Usage = Usage(), **changes: Any) -> PressureTenant:

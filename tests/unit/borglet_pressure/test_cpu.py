@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from borglet.pressure.cpu import CpuControl, CpuSettings
 from borglet.pressure.tenants import PressureTenant
+from tests.real.runtimes.machine import key
 from tests.unit.borglet_pressure.machine import batch, server
-from tests.unit.borglet_runtime.machine import key
 
 MACHINE = 4000
 LOOK_S = 5.0

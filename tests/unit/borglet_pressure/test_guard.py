@@ -14,8 +14,8 @@ from borglet.pressure.guard import Guard, GuardSettings, Orders
 from borglet.pressure.memory import GIB, AvailableMemory
 from borglet.pressure.readings import MachineReadings
 from borglet.pressure.tenants import PressureTenant
+from tests.real.runtimes.machine import MIB, key
 from tests.unit.borglet_pressure.machine import PLENTY, SLACK, Drawn, Recorder, batch, server
-from tests.unit.borglet_runtime.machine import MIB, key
 
 TIGHT = AvailableMemory(8 * GIB, 200 * MIB)
 SHORT = AvailableMemory(8 * GIB, 100 * MIB)

@@ -7,8 +7,8 @@ import random
 from borglet.messages import Usage
 from borglet.pressure.memory import GIB, AvailableMemory, grants, is_tight, reserve, shortage_of
 from borglet.pressure.shortage import Shortage, victims
+from tests.real.runtimes.machine import MIB, key
 from tests.unit.borglet_pressure.machine import SLACK, batch, server, tenant
-from tests.unit.borglet_runtime.machine import MIB, key
 
 
 def ended(excess_mib: int, *tenants: object, leaving: set[object] = frozenset()) -> list[int]:  # type: ignore[assignment]

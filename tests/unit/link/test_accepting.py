@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduling.link.transport.accepting import Acceptor, LoopProgress, listening
-from tests.unit.borglet.cell import make_authority
+from tests.real.borglet.cell import make_authority
 
 BOUND_S = 25.0
 
