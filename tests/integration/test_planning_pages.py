@@ -63,7 +63,7 @@ def test_the_page_says_when_it_is_too_early(world) -> None:
     assert "Quota that could be given back" not in page
     Quota.objects.update(starts_at=now - 30 * HOUR)
     page = signed_in("viewer").get("/planning/?tenant=ubar").text
-    assert "The figures are of 30 finished hours." in page
+    assert "The figures cover 30 finished hours." in page
     assert "Quota that could be given back" in page
 
 
