@@ -104,8 +104,8 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             detail = _("%s is a service account, which never signs in. Use one of its tokens instead.")
             problem = Rejected("service-account", detail % user.get_username(), status=403)
-            return render(request, "sigma/refused.html", {"problem": problem}, status=403)
-        return cast("HttpResponse | None", super().pre_login(request, user, **how))
+            return render(request, "sigma/rejected.html", {"problem": problem}, status=403)
+        return super().pre_login(request, user, **how)
 
 
 class SignInView(LoginView):  # type: ignore[misc]

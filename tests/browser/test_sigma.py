@@ -228,7 +228,7 @@ def test_a_log_is_followed_and_its_stream_chosen(page, world) -> None:
         "**/tasks/0/logs/**", lambda route: route.fulfill(status=503, json={"detail": "the machine is away"})
     )
     page.reload()
-    expect(log).to_have_text("The log can not be read now: the machine is away")
+    expect(log).to_have_text("The log cannot be read now: the machine is away")
 
 
 def test_what_a_task_prints_can_not_become_part_of_the_page(page, world) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from portal.sigma.frame.page import refused
+from portal.sigma.frame.page import rejection_page
 from quota.vocabulary.errors import Rejected
 
 
 def by_an_sre(request: HttpRequest) -> HttpResponse:
     """Replace the allauth pages that send mail: forgotten password, changed address and sign-up."""
-    return refused(
+    return rejection_page(
         request,
         Rejected(
             "by-an-sre",

@@ -38,7 +38,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
             with timezone.override(principal.time_zone):
                 return view(request, principal, *args, **kwargs)
         except Rejected as problem:
-            return refused(request, problem)
+            return rejection_page(request, problem)
 
     return inner  # type: ignore[return-value]
 
@@ -51,9 +51,9 @@ def _check_form(request: HttpRequest) -> None:
             raise Rejected("invalid", f"{name}: {detail}", fields={name: detail})
 
 
-def refused(request: HttpRequest, problem: Rejected) -> HttpResponse:
+def rejection_page(request: HttpRequest, problem: Rejected) -> HttpResponse:
     """Return the page for a rejected request, with the status of `problem`."""
-    return render(request, "sigma/refused.html", {"problem": problem}, status=problem.status)
+    return render(request, "sigma/rejected.html", {"problem": problem}, status=problem.status)
 
 
 def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page[Any]:

@@ -114,8 +114,8 @@ def _quote(
         problem = Rejected(
             "invalid", _("This cannot be ordered: correct the marked fields."), fields=form.errors
         )
-    except Rejected as refusal:
-        problem = refusal
+    except Rejected as rejection:
+        problem = rejection
     bands = list(PriorityBand.objects.filter(name__in=choices.bands))
     context = _context(form, choices, bands, principal) | {"problem": problem}
     return render(request, "sigma/shop/shop.html", context, status=problem.status)

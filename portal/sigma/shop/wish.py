@@ -192,7 +192,8 @@ def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: in
         }
     elif period.days > longest:
         form.errors["until"] = _(
-            "%(days)d days; this cell sells at most %(longest)d. Switch renewal on to keep the quota longer"
+            "the period has %(days)d days; this cell sells at most %(longest)d."
+            " Switch renewal on to keep the quota longer"
         ) % {"days": period.days, "longest": longest}
     return period
 

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST
 
 from portal.accounts import INVITATION, invited
 from portal.sigma.frame.account import by_an_sre
-from portal.sigma.frame.page import page, page_of, refused
+from portal.sigma.frame.page import page, page_of, rejection_page
 from portal.sigma.team.tenants import PAGE_SIZE, ROLES, frame
 from quota import clock
 from quota.selectors import tenant_named
@@ -79,7 +79,7 @@ def join(request: HttpRequest, secret: str) -> HttpResponse:
             messages.success(request, _("Welcome to %s.") % member.tenant.name)
             return redirect("sigma:tenant", member.tenant.name)
     except Rejected as problem:
-        return refused(request, problem)
+        return rejection_page(request, problem)
     request.session[INVITATION] = secret
     return render(request, "sigma/team/join.html", {"invitation": invitation, "path": request.path})
 
@@ -99,7 +99,7 @@ class JoinView(SignupView):  # type: ignore[misc]
             with transaction.atomic():
                 return cast("HttpResponse", super().form_valid(form))
         except Rejected as problem:
-            return refused(self.request, problem)
+            return rejection_page(self.request, problem)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return {**super().get_context_data(**kwargs), "invitation": invited(self.request)}

@@ -39,8 +39,8 @@ def tenant(request: HttpRequest, principal: Principal, tenant: str) -> HttpRespo
         require(principal, Action.TENANT_ADMIN, tenant=row.name)
         try:
             return _change(request, principal, row)
-        except Rejected as refusal:
-            problem = refusal
+        except Rejected as rejection:
+            problem = rejection
             row = tenant_named(principal, tenant)
     context = {
         **frame(principal, row),

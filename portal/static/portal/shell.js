@@ -62,11 +62,11 @@
       url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
       url.searchParams.set("rows", this.terminal.rows);
       url.searchParams.set("cols", this.terminal.cols);
-      this.showStatus("wait", this.box.dataset.saidOpening);
+      this.showStatus("wait", this.box.dataset.textOpening);
       this.socket = new WebSocket(url);
       this.socket.binaryType = "arraybuffer";
       this.socket.addEventListener("message", (event) => this.take(new Uint8Array(event.data)));
-      this.socket.addEventListener("close", () => this.end(this.box.dataset.saidLost));
+      this.socket.addEventListener("close", () => this.end(this.box.dataset.textLost));
       this.alive = setInterval(() => this.send(ALIVE), ALIVE_MS);
     }
 
@@ -79,10 +79,10 @@
         this.unconsumed = Math.max(0, this.unconsumed - Number(decoder.decode(payload)));
         this.flush();
       } else if (kind === OPENED) {
-        this.showStatus("good", this.box.dataset.saidOpen);
+        this.showStatus("good", this.box.dataset.textOpen);
         this.terminal.focus();
       } else if (kind === EXIT) {
-        this.end(`${this.box.dataset.saidExited} ${decoder.decode(payload)}`);
+        this.end(`${this.box.dataset.textExited} ${decoder.decode(payload)}`);
       } else if (kind === FAILED) {
         this.end(decoder.decode(payload));
       }

@@ -79,10 +79,10 @@
     closed(event) {
       this.seq = null;
       if (event.code >= 4400 && event.code < 4500 && event.code !== TOO_MANY) {
-        this.showStatus("off", `${this.status.dataset.saidClosed}: ${event.reason}`);
+        this.showStatus("off", `${this.status.dataset.textClosed}: ${event.reason}`);
         return;
       }
-      this.showStatus("off", this.status.dataset.saidWaiting);
+      this.showStatus("off", this.status.dataset.textWaiting);
       setTimeout(() => this.connect(), this.retry * (0.5 + Math.random()));
       this.retry = Math.min(this.retry * 2, RETRY_MOST_MS);
     }
@@ -91,7 +91,7 @@
       if (message.hello) {
         this.seq = message.seq;
         this.retry = RETRY_MS;
-        this.showStatus("on", this.status.dataset.saidLive);
+        this.showStatus("on", this.status.dataset.textLive);
         if (message.resync) this.resync();
         return;
       }
@@ -171,7 +171,7 @@
       const part = this.element.querySelector("[data-announce]");
       if (!part) return;
       this.lastAnnounced = Date.now();
-      document.querySelector("[data-live-said]").textContent = part.dataset.announce;
+      document.querySelector("[data-live-announcement]").textContent = part.dataset.announce;
     }
 
     // Read the region again after the seconds that the page gives, for changes that come without an event.
@@ -220,17 +220,17 @@
           if (mine !== generation) return;
           if (!answer.ok && !isTemporary(answer.status, chunk.code)) {
             // The error is permanent: show it and stop.
-            text.textContent = chunk.detail || `${box.dataset.saidFailed} ${answer.status}`;
+            text.textContent = chunk.detail || `${box.dataset.textFailed} ${answer.status}`;
             return;
           }
           if (!answer.ok) throw new Error(chunk.detail || String(answer.status));
           offset = chunk.end;
           shown = (shown + chunk.text).slice(-262144);
           const atEnd = text.scrollTop + text.clientHeight >= text.scrollHeight - 8;
-          if (chunk.text || !shown) text.textContent = shown || box.dataset.saidEmpty;
+          if (chunk.text || !shown) text.textContent = shown || box.dataset.textEmpty;
           if (atEnd) text.scrollTop = text.scrollHeight;
         } catch (error) {
-          if (!shown) text.textContent = `${box.dataset.saidFailed} ${error.message}`;
+          if (!shown) text.textContent = `${box.dataset.textFailed} ${error.message}`;
         }
       }
       setTimeout(() => read(mine), document.hidden ? LOG_EVERY_MS * 5 : LOG_EVERY_MS);
@@ -250,7 +250,7 @@
     button.hidden = false;
     button.addEventListener("click", async () => {
       await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
-      button.textContent = button.dataset.said;
+      button.textContent = button.dataset.text;
       button.removeAttribute("aria-label");
     });
   }

@@ -86,7 +86,7 @@ def test_a_foreign_socket_folder_is_refused(home: Path) -> None:
 def test_data_of_another_major_version_is_refused(home: Path) -> None:
     (home / "postgres").mkdir(parents=True)
     (home / "postgres" / "PG_VERSION").write_text("16\n")
-    with pytest.raises(EngineError, match=r"made by PostgreSQL 16, this version runs 18.*make backup"):
+    with pytest.raises(EngineError, match=r"created by PostgreSQL 16, but this version runs 18.*make backup"):
         engines.prepare_postgres(home)
 
 
@@ -120,6 +120,6 @@ def test_under_root_only_a_closed_folder_costs_a_capability(home: Path, mode: in
 def test_an_engine_that_dies_at_its_start_is_reported(home: Path) -> None:
     launch = engines.prepare_redis(home)
     engine = Engine(launch, children.spawn(["false"]))
-    with pytest.raises(EngineError, match="redis ended with status 1 at its start"):
+    with pytest.raises(EngineError, match="redis ended with status 1 during its start"):
         engine.wait_ready(5.0)
     engine.stop()
