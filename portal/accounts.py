@@ -105,7 +105,7 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
             detail = _("%s is a service account, which never signs in. Use one of its tokens instead.")
             problem = Rejected("service-account", detail % user.get_username(), status=403)
             return render(request, "sigma/rejected.html", {"problem": problem}, status=403)
-        return super().pre_login(request, user, **how)
+        return cast("HttpResponse | None", super().pre_login(request, user, **how))
 
 
 class SignInView(LoginView):  # type: ignore[misc]
