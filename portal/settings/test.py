@@ -16,5 +16,6 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
 STATIC_ROOT = None  # type: ignore[assignment]
 WHITENOISE_USE_FINDERS = True
-WHITENOISE_AUTOREFRESH = False
+# Look static files up per request. Otherwise each `Client` of a test would list all files first.
+WHITENOISE_AUTOREFRESH = True
 CELERY_TASK_ALWAYS_EAGER = False

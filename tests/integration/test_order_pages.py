@@ -191,7 +191,7 @@ def test_an_sre_decides_what_no_rule_leaves_to_others(market) -> None:
     assert "188 cores" in shown, "what is left of the cell then"
     silent = sre.post(f"/orders/{order.pk}/reject/", {"reason": " "})
     assert silent.status_code == 422
-    assert "say why" in silent.text
+    assert "give a reason" in silent.text
     before = available(market)
     assert sre.post(f"/orders/{order.pk}/reject/", {"reason": "too much"}).status_code == 302
     assert available(market) == before + order.price

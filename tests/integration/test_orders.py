@@ -183,7 +183,7 @@ def test_an_owner_does_not_decide_what_is_left_to_sres(ubar: Tenant) -> None:
 
 def test_a_rejection_says_why_and_frees_everything(ubar: Tenant) -> None:
     order = place(ubar, 10)
-    with pytest.raises(Rejected, match="say why"):
+    with pytest.raises(Rejected, match="give a reason"):
         orders.order_reject(principal=OWNER, order=order, reason=" ")
     order = orders.order_reject(principal=OWNER, order=order, reason="too much")
     assert (order.state, order.reason, order.decided_by) == ("rejected", "too much", "olga")
