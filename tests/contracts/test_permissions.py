@@ -27,6 +27,7 @@ from quota.tenancy.invitations import invitation_send
 from quota.tenancy.service_accounts import service_account_create
 from quota.vocabulary.permissions import Role, Scope, system
 from scheduling.jobs import jobs
+from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
 from tests.integration import money_rows, rows
 from tests.integration import world as people
@@ -260,7 +261,11 @@ class World:
     number: str
 
     def call(self, role: str, door: Door, tenant: str) -> int:
-        return self.answer(role, door, tenant).status_code
+        """Return the status of the answer. The answer is one that the OpenAPI document describes."""
+        answer = self.answer(role, door, tenant)
+        if "schema" not in door.path:  # the document itself
+            assert deviation(door.method, door.path, answer) == "", f"{role} at tenant {tenant}"
+        return answer.status_code
 
     def answer(self, role: str, door: Door, tenant: str) -> HttpResponse:
         """What is answered; whatever it changed is taken back."""
