@@ -193,7 +193,7 @@ class CellNamesView(APIView):
         operation_id="bns_cell", parameters=[_WITHIN], responses=CellNamesSerializer, tags=["names"]
     )
     def get(self, request: Request, cell: str) -> Response:
-        """How far resolvers and secondaries have followed a cell. `borgctl wait --for visible` uses this."""
+        """Return how far resolvers and secondaries have followed a cell. `borgctl wait --for visible` uses this."""
         try:
             check_label(cell, "cell")
         except InvalidName as error:
@@ -235,7 +235,7 @@ class JobEndpointsView(APIView):
         operation_id="bns_job", parameters=_WATCH, responses=JobEndpointsSerializer, tags=["names"]
     )
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """All placed tasks of a job, with address, ports, health, weight and load."""
+        """List all placed tasks of a job, with address, ports, health, weight and load."""
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{job}")
         assert isinstance(name, JobName)
@@ -249,7 +249,7 @@ class TaskEndpointView(APIView):
         operation_id="bns_task", parameters=_WATCH, responses=TaskEndpointSerializer, tags=["names"]
     )
     def get(self, request: Request, cell: str, tenant: str, job: str, index: str) -> Response:
-        """Address, ports, health, weight, load, machine and state of one task."""
+        """Return address, ports, health, weight, load, machine and state of one task."""
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{job}/{index}")
         assert isinstance(name, TaskName)
@@ -263,7 +263,7 @@ class ServiceEndpointsView(APIView):
         operation_id="bns_service", parameters=_WATCH, responses=ServiceEndpointsSerializer, tags=["names"]
     )
     def get(self, request: Request, cell: str, tenant: str, service: str) -> Response:
-        """All placed tasks of the jobs whose label `service` names this service."""
+        """List all placed tasks of the jobs whose label `service` names this service."""
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{SERVICE}/{service}")
         assert isinstance(name, ServiceName)
@@ -273,7 +273,7 @@ class ServiceEndpointsView(APIView):
 class MachineEndpointView(APIView):
     @extend_schema(operation_id="bns_machine", responses=MachineEndpointSerializer, tags=["names"])
     def get(self, request: Request, cell: str, host: str) -> Response:
-        """Address and state of a machine."""
+        """Return address and state of a machine."""
         name = _named(f"{PREFIX}{cell}/{MACHINE}/{host}")
         assert isinstance(name, MachineName)
         return Response(asdict(selectors.machine_endpoint(request.auth, name, zone=settings.BORG_ZONE)))  # type: ignore[arg-type]

@@ -176,7 +176,7 @@ class PrometheusView(APIView):
         },
     )  # fmt: skip
     def get(self, request: Request) -> Response:
-        """Every port of every placed task, with facts about the task as `__meta_borg_…` labels."""
+        """List every port of every placed task, with facts about the task as `__meta_borg_…` labels."""
         asked, port = _asked(request), request.query_params.get("port", "")
 
         def targets(found: Iterable[FeedService]) -> list[dict[str, Any]]:
@@ -197,7 +197,7 @@ class TraefikView(APIView):
         },
     )  # fmt: skip
     def get(self, request: Request) -> Response:
-        """One Traefik service per job (`<job>-<tenant>-<cell>`) and per service of jobs
+        """List one Traefik service per job (`<job>-<tenant>-<cell>`) and per service of jobs
         (`<service>.service.<tenant>.<cell>`), each with one server per serving task."""
         asked, port = _asked(request, "scheme"), request.query_params.get("port", "")
         scheme = request.query_params.get("scheme", "http")
@@ -246,7 +246,7 @@ class EnvoyView(APIView):
         },
     )  # fmt: skip
     def post(self, request: Request) -> Response:
-        """Addresses and health of the clusters' tasks. 304 if nothing has changed since `version_info`."""
+        """Return addresses and health of the clusters' tasks. 304 if nothing has changed since `version_info`."""
         given = EnvoyRequestSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         wanted = {cluster: _cluster(cluster) for cluster in given.validated_data["resource_names"]}

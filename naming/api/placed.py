@@ -21,7 +21,7 @@ from scheduling.models import Task as TaskRow
 
 
 class PlacedRow(NamedTuple):
-    """What is read of a task; of the machine nothing while it is not placed."""
+    """The columns of a task; those of the machine are empty while the task is not placed."""
 
     task_id: int
     job_id: int

@@ -50,7 +50,7 @@ class NewTokenSerializer(serializers.Serializer[Any]):
     expires_at = serializers.DateTimeField(
         required=False,
         allow_null=True,
-        help_text="If a token asks, the new one always ends: in 90 days or with the token that asks, if not given.",
+        help_text="When it ends. A token that is issued by a token always ends: by default in 90 days or with its parent.",
     )
 
 
@@ -60,12 +60,12 @@ class LoginSerializer(NewTokenSerializer):
 
 
 IssuedToken = inline_serializer(
-    "IssuedToken", {"secret": serializers.CharField(help_text="Shown this once."), "token": TokenSerializer()}
+    "IssuedToken", {"secret": serializers.CharField(help_text="Shown only once."), "token": TokenSerializer()}
 )
 
 
 class LoginView(QuotaView):
-    """A token for a user name and a password."""
+    """Return a token for a user name and a password."""
 
     authentication_classes: list[Any] = []
     permission_classes: list[Any] = []
@@ -99,7 +99,7 @@ class LoginView(QuotaView):
 
 
 class TokensView(QuotaView):
-    """One's own tokens."""
+    """List your own tokens."""
 
     pagination_class = IdPaging
 
@@ -117,7 +117,7 @@ class TokensView(QuotaView):
 class TokenView(QuotaView):
     @extend_schema(responses=TokenSerializer)
     def delete(self, request: Request, key: str) -> Response:
-        """Revoke a token and its children, at once. It needs a session or scope admin; a token may revoke itself."""
+        """Revoke a token and its children at once. This needs a session or scope admin; a token may revoke itself."""
         return Response(TokenSerializer(token_revoke(principal=principal_of(request), key=key)).data)
 
 

@@ -30,14 +30,14 @@ class BandSerializer(serializers.ModelSerializer[Any]):
 class BandChangeSerializer(serializers.Serializer[Any]):
     low = serializers.IntegerField()
     high = serializers.IntegerField()
-    prod = serializers.BooleanField(help_text="Placed by limits, never in reclaimed resources.")
+    prod = serializers.BooleanField(help_text="Tasks are placed by limits, never in reclaimed resources.")
     preempts_within = serializers.BooleanField()
-    price_milli = serializers.IntegerField(required=False, help_text="As it was, when left out.")
-    oversell_milli = serializers.IntegerField(required=False, help_text="As it was, when left out.")
+    price_milli = serializers.IntegerField(required=False, help_text="Unchanged if left out.")
+    oversell_milli = serializers.IntegerField(required=False, help_text="Unchanged if left out.")
 
 
 class OverSerializer(serializers.Serializer[Any]):
-    """A time when more would be sold than may be."""
+    """A period in which more would be sold than allowed."""
 
     begins_at = serializers.DateTimeField()
     ends_at = serializers.DateTimeField(allow_null=True)
@@ -64,7 +64,9 @@ class LeavingSerializer(serializers.Serializer[Any]):
 
 class BandEffectSerializer(serializers.Serializer[Any]):
     band = serializers.CharField()
-    changes = serializers.DictField(child=serializers.ListField(), help_text="Field: before and after.")
+    changes = serializers.DictField(
+        child=serializers.ListField(), help_text="By field: the value before and after."
+    )
     cells = CellEffectSerializer(many=True)
     leaving = LeavingSerializer(many=True)
 
@@ -79,14 +81,14 @@ class BandsView(QuotaView):
 
     @extend_schema(responses=BandSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """The priority bands, of §2.5 of the paper."""
+        """List the priority bands (§2.5)."""
         return page(self, request, PriorityBand.objects.all(), BandSerializer)
 
 
 class BandView(QuotaView):
     @extend_schema(request=BandChangeSerializer, responses=BandChangedSerializer)
     def put(self, request: Request, band: str) -> Response:
-        """Make a band or change it, and tell what that does to what is sold. `?dry_run=1` only tells."""
+        """Create or change a band, and return the effect on sold quota. `?dry_run=1` changes nothing."""
         principal = principal_of(request)
         require(principal, Action.PLATFORM_ADMIN)
         given: dict[str, Any] = valid(BandChangeSerializer, request.data)

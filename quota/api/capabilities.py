@@ -39,10 +39,16 @@ class NewCapabilitySerializer(serializers.Serializer[Any]):
     user = serializers.CharField(max_length=150)
     kind = serializers.ChoiceField(KINDS)
     cell = serializers.CharField(
-        max_length=63, required=False, allow_blank=True, trim_whitespace=False, help_text="Empty: every cell."
+        max_length=63,
+        required=False,
+        allow_blank=True,
+        trim_whitespace=False,
+        help_text="Cell; empty: every cell.",
     )
     reason = serializers.CharField(max_length=500)
-    expires_at = serializers.DateTimeField(required=False, help_text="In 90 days, if not given; 366 at most.")
+    expires_at = serializers.DateTimeField(
+        required=False, help_text="When it ends: by default in 90 days, at most in 366."
+    )
 
 
 class CapabilitiesView(QuotaView):
@@ -50,7 +56,7 @@ class CapabilitiesView(QuotaView):
 
     @extend_schema(responses=CapabilitySerializer(many=True))
     def get(self, request: Request) -> Response:
-        """One's own, and those of the members of tenants that one owns; all for an SRE."""
+        """List your capabilities, and those of the members of tenants that you own. SREs see all."""
         return page(self, request, people.capabilities_visible(principal_of(request)), CapabilitySerializer)
 
     @extend_schema(request=NewCapabilitySerializer, responses={201: CapabilitySerializer})
@@ -66,7 +72,7 @@ class CapabilitiesView(QuotaView):
 class CapabilityView(QuotaView):
     @extend_schema(responses={204: None})
     def delete(self, request: Request, capability: int) -> Response:
-        """Revoke one, at once: for SREs."""
+        """Revoke a capability at once. Only for SREs."""
         principal = principal_of(request)
         require(principal, Action.PLATFORM_ADMIN)
         row = people.capabilities_visible(principal).filter(pk=capability).first()
@@ -90,17 +96,21 @@ class CapabilityRequestSerializer(serializers.ModelSerializer[Any]):
 
 class AskSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(max_length=63)
-    user = serializers.CharField(max_length=150, required=False, help_text="Oneself, if not given.")
+    user = serializers.CharField(
+        max_length=150, required=False, help_text="User who gets it; by default yourself."
+    )
     kind = serializers.ChoiceField(KINDS)
     cell = serializers.CharField(max_length=63, required=False, allow_blank=True, trim_whitespace=False)
     reason = serializers.CharField(max_length=500)
-    until = serializers.DateTimeField(required=False, help_text="In 90 days, if not given; 366 at most.")
+    until = serializers.DateTimeField(
+        required=False, help_text="When it ends: by default in 90 days, at most in 366."
+    )
 
 
 class AnswerSerializer(serializers.Serializer[Any]):
     granted = serializers.BooleanField()
     answer = serializers.CharField(max_length=500, required=False, allow_blank=True)
-    until = serializers.DateTimeField(required=False, help_text="Another end than was asked for.")
+    until = serializers.DateTimeField(required=False, help_text="End, if it differs from the requested one.")
 
 
 class CapabilityRequestsView(QuotaView):
@@ -108,13 +118,13 @@ class CapabilityRequestsView(QuotaView):
 
     @extend_schema(responses=CapabilityRequestSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """What was asked for, and answered."""
+        """List requests for capabilities and their answers."""
         rows = people.requests_visible(principal_of(request))
         return page(self, request, rows, CapabilityRequestSerializer)
 
     @extend_schema(request=AskSerializer, responses={201: CapabilityRequestSerializer})
     def post(self, request: Request) -> Response:
-        """Ask the SREs for a capability: for oneself, or as an owner for a member or service account."""
+        """Request a capability from the SREs, for yourself, or as an owner for a member or service account."""
         principal = principal_of(request)
         given = valid(AskSerializer, request.data)
         tenant = selectors.tenant_named(principal, given.pop("tenant"))
@@ -126,7 +136,7 @@ class CapabilityRequestsView(QuotaView):
 class CapabilityRequestView(QuotaView):
     @extend_schema(request=AnswerSerializer, responses=CapabilityRequestSerializer)
     def put(self, request: Request, asked: int) -> Response:
-        """Grant or refuse what was asked for: for SREs."""
+        """Grant or reject a request. Only for SREs."""
         principal = principal_of(request)
         require(principal, Action.PLATFORM_ADMIN)
         given = valid(AnswerSerializer, request.data)

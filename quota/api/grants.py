@@ -44,7 +44,7 @@ class NewGrantSerializer(serializers.Serializer[Any]):
     ends_at = serializers.DateTimeField(required=False, allow_null=True)
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True)
     beyond_capacity = serializers.BooleanField(
-        required=False, help_text="Grant more than there is, for trials; needs a reason."
+        required=False, help_text="Grant more than the cell has, for trials. Needs a reason."
     )
 
 
@@ -92,5 +92,5 @@ StandingSerializer = inline_serializer(
 class StandingView(QuotaView):
     @extend_schema(responses=StandingSerializer)
     def get(self, request: Request) -> Response:
-        """Granted and in use, per tenant, cell and band, of the tenants one may see."""
+        """List granted and used quota per tenant, cell and band, for the tenants that you may see."""
         return Response([standing.as_json() for standing in selectors.standings(principal_of(request))])

@@ -53,15 +53,17 @@ def state_of(row: Invitation) -> str:
 class NewInvitationSerializer(serializers.Serializer[Any]):
     email = serializers.CharField(max_length=254)
     role = serializers.ChoiceField([role.value for role in Role])
-    expires_at = serializers.DateTimeField(required=False, help_text="In 7 days, if not given; 30 at most.")
+    expires_at = serializers.DateTimeField(
+        required=False, help_text="When it ends: by default in 7 days, at most in 30."
+    )
 
 
 SentInvitation = inline_serializer(
     "SentInvitation",
     {
         "invitation": InvitationSerializer(),
-        "link": serializers.CharField(help_text="Shown this once. Whoever holds it may join."),
-        "mail": serializers.CharField(help_text="Why no mail could be sent; empty when it was."),
+        "link": serializers.CharField(help_text="Shown only once. Any person who has it may join."),
+        "mail": serializers.CharField(help_text="Why the mail could not be sent; empty if it was."),
     },
 )
 
@@ -77,7 +79,7 @@ class InvitationsView(QuotaView):
 
     @extend_schema(request=NewInvitationSerializer, responses={201: SentInvitation})
     def post(self, request: Request, tenant: str) -> Response:
-        """Invite somebody by e-mail. The answer is the same whether the address is known here or not."""
+        """Invite a person by e-mail. The answer is the same whether the address belongs to a user or not."""
         principal = principal_of(request)
         row = selectors.tenant_named(principal, tenant)
         require(principal, Action.TENANT_ADMIN, tenant=row.name)
@@ -97,7 +99,7 @@ class InvitationsView(QuotaView):
 class InvitationView(QuotaView):
     @extend_schema(responses=InvitationSerializer)
     def delete(self, request: Request, tenant: str, invitation: str) -> Response:
-        """Withdraw an invitation: its link works no more."""
+        """Withdraw an invitation. Its link stops working."""
         principal = principal_of(request)
         row = selectors.tenant_named(principal, tenant)
         done = invitation_withdraw(principal=principal, tenant=row, key=invitation)

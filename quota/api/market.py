@@ -36,7 +36,7 @@ class MarketSerializer(serializers.ModelSerializer[Any]):
 
 
 class MarketChangeSerializer(serializers.Serializer[Any]):
-    """Whatever is left out stays as it is."""
+    """Fields that are left out stay unchanged."""
 
     selling = serializers.BooleanField(required=False)
     headroom_milli = serializers.IntegerField(required=False, min_value=0, max_value=1000)
@@ -51,14 +51,14 @@ class MarketChangeSerializer(serializers.Serializer[Any]):
 class MarketView(QuotaView):
     @extend_schema(responses=MarketSerializer)
     def get(self, request: Request, cell: str) -> Response:
-        """The rules by which a cell's quota is sold."""
+        """Return the rules by which a cell's quota is sold."""
         require(principal_of(request), Action.CELL_VIEW, cell=cell)
         cell_require(cell)
         return Response(MarketSerializer(market_of(cell)).data)
 
     @extend_schema(request=MarketChangeSerializer, responses=MarketSerializer)
     def put(self, request: Request, cell: str) -> Response:
-        """Change rules of a cell; what is sold keeps the grace it was sold with."""
+        """Change the selling rules of a cell. Sold quota keeps the grace period that it was sold with."""
         require(principal_of(request), Action.PLATFORM_ADMIN)
         given = valid(MarketChangeSerializer, request.data)
         cell_require(cell)
@@ -68,7 +68,7 @@ class MarketView(QuotaView):
 
 
 class CalendarDaySerializer(serializers.Serializer[Any]):
-    """A day of the time zone: what may be sold, the most that is sold and the least that is left at any instant."""
+    """A day: what may be sold, the most that is sold and the least that is available at any moment of it."""
 
     date = serializers.DateField()
     begins_at = serializers.DateTimeField()
@@ -83,14 +83,16 @@ class CalendarView(QuotaView):
         parameters=[
             OpenApiParameter("cell", OpenApiTypes.STR, required=True),
             OpenApiParameter("band", OpenApiTypes.STR, required=True),
-            OpenApiParameter("first", OpenApiTypes.DATE, description="The first day; today when left out."),
+            OpenApiParameter("first", OpenApiTypes.DATE, description="The first day; by default today."),
             OpenApiParameter("days", OpenApiTypes.INT, description=f"1 to {MOST_DAYS}; 30 when left out."),
-            OpenApiParameter("time_zone", OpenApiTypes.STR, description="Such as Europe/Berlin; UTC when left out."),
+            OpenApiParameter(
+                "time_zone", OpenApiTypes.STR, description="Time zone such as Europe/Berlin; by default UTC."
+            ),
         ],
         responses=CalendarDaySerializer(many=True),
-    )  # fmt: skip
+    )
     def get(self, request: Request) -> Response:
-        """What is left at a band in a cell on each day."""
+        """Return what is available in a band of a cell on each day."""
         given = request.query_params
         cell = given.get("cell", "")
         require(principal_of(request), Action.CELL_VIEW, cell=cell)
@@ -116,7 +118,7 @@ class ApprovalRuleChangeSerializer(serializers.Serializer[Any]):
     band = serializers.CharField(max_length=63, required=False, allow_blank=True)
     tenant = serializers.CharField(max_length=63, required=False, allow_blank=True)
     most_price = serializers.IntegerField(
-        required=False, allow_null=True, help_text="Micro-credits; fits orders up to it."
+        required=False, allow_null=True, help_text="Micro-credits; the rule fits orders up to this price."
     )
 
 
@@ -136,7 +138,7 @@ class RulesView(QuotaView):
 class RuleView(QuotaView):
     @extend_schema(request=ApprovalRuleChangeSerializer, responses=ApprovalRuleSerializer)
     def put(self, request: Request, rank: int) -> Response:
-        """Make the rule of a rank, or change it whole."""
+        """Create or replace the rule of a rank."""
         principal = principal_of(request)
         require(principal, Action.PLATFORM_ADMIN)
         given: dict[str, Any] = valid(ApprovalRuleChangeSerializer, request.data)
@@ -148,7 +150,7 @@ class RuleView(QuotaView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, rank: int) -> Response:
-        """Take a rule away; what no rule fits, an SRE decides."""
+        """Delete a rule. SREs decide about orders that no rule fits."""
         rule_remove(principal=principal_of(request), rank=min(rank, 2**31 - 1))
         return Response(status=204)
 
@@ -172,11 +174,11 @@ class ShortfallsView(QuotaView):
     pagination_class = IdPaging
 
     @extend_schema(
-        parameters=[OpenApiParameter("open", OpenApiTypes.BOOL, description="Only those not mended.")],
+        parameters=[OpenApiParameter("open", OpenApiTypes.BOOL, description="Only open ones.")],
         responses=ShortfallSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        """Times during which more prod quota is sold than the cell has; for SREs."""
+        """List periods in which more prod quota is sold than the cell has. Only for SREs."""
         require(principal_of(request), Action.PLATFORM_ADMIN)
         rows = Shortfall.objects.order_by("id")
         if request.query_params.get("open", "0").lower() in ("1", "true"):

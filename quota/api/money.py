@@ -30,7 +30,7 @@ from quota.vocabulary import months
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, require
 
-OF_TENANT = OpenApiParameter("tenant", OpenApiTypes.STR, description="Of this tenant alone.")
+OF_TENANT = OpenApiParameter("tenant", OpenApiTypes.STR, description="Only of this tenant.")
 
 
 class EntrySerializer(serializers.Serializer[Any]):
@@ -57,13 +57,13 @@ class LedgerView(QuotaView):
     @extend_schema(
         parameters=[
             OF_TENANT,
-            OpenApiParameter("kind", OpenApiTypes.STR, description="Of this kind alone, such as `charge`."),
-            OpenApiParameter("order", OpenApiTypes.INT, description="Of this order alone."),
+            OpenApiParameter("kind", OpenApiTypes.STR, description="Only of this kind, such as `charge`."),
+            OpenApiParameter("order", OpenApiTypes.INT, description="Only of this order."),
         ],
         responses=PostingSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        """Postings with their entries, newest first: of the tenants whose money one may see."""
+        """List postings with their entries, newest first, for the tenants whose money you may see."""
         rows = statements.postings(principal_of(request), tenant=request.query_params.get("tenant") or None)
         if kind := request.query_params.get("kind"):
             rows = rows.filter(kind=kind)
@@ -73,7 +73,7 @@ class LedgerView(QuotaView):
 
 
 class RunningSerializer(serializers.Serializer[Any]):
-    """The running month. `waiting`: orders that hold money and begin by its end; `percent` of `limit`."""
+    """The current month. `waiting`: held for orders that begin before its end; `percent`: of `limit`."""
 
     month = serializers.CharField()
     spent = serializers.IntegerField()
@@ -104,14 +104,14 @@ class BalancesView(QuotaView):
 
     @extend_schema(responses=StatementSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """What each tenant has and has spent this month, of those whose money one may see."""
+        """List balance and spending of this month per tenant whose money you may see."""
         tenants = statements.billed_tenants(principal_of(request))
         return paged(self, tenants, lambda rows: [found.as_json() for found in statements.statements(rows)])
 
 
 class BudgetSerializer(serializers.Serializer[Any]):
     monthly = serializers.IntegerField(
-        required=False, allow_null=True, help_text="Null: whatever is available."
+        required=False, allow_null=True, help_text="null: the available money."
     )
     alerts = serializers.ListField(
         child=serializers.IntegerField(),
@@ -120,7 +120,7 @@ class BudgetSerializer(serializers.Serializer[Any]):
     )
     action = serializers.ChoiceField(ACTIONS, required=False, help_text="At 100 %.")
     overdraft = serializers.IntegerField(
-        required=False, help_text="As far below zero as one may buy; only an SRE changes it."
+        required=False, help_text="How far below zero the tenant may buy. Only SREs change it."
     )
 
 
@@ -131,7 +131,7 @@ class BudgetView(QuotaView):
 
     @extend_schema(request=BudgetSerializer, responses=StatementSerializer)
     def put(self, request: Request, tenant: str) -> Response:
-        """Set how spending is watched, as a whole: what is left out is off, but the overdraft stays."""
+        """Set the budget of a tenant. Fields that are left out are switched off, except the overdraft."""
         principal = principal_of(request)
         row = selectors.tenant_named(principal, tenant)
         require(principal, Action.BILLING_ADMIN, tenant=row.name)
@@ -140,14 +140,14 @@ class BudgetView(QuotaView):
 
 
 class FundsSerializer(serializers.Serializer[Any]):
-    amount = serializers.IntegerField(help_text="Micro-credits; below 0 takes back what is available.")
+    amount = serializers.IntegerField(help_text="Micro-credits; a value below 0 takes available money back.")
     text = serializers.CharField(max_length=300, required=False, allow_blank=True)
 
 
 class BudgetGrantsView(QuotaView):
     @extend_schema(request=FundsSerializer, responses={201: StatementSerializer})
     def post(self, request: Request, tenant: str) -> Response:
-        """Grant a tenant money to spend. For SREs."""
+        """Grant money to a tenant. Only for SREs."""
         principal = principal_of(request)
         row = selectors.tenant_named(principal, tenant)
         require(principal, Action.PLATFORM_ADMIN)
@@ -166,7 +166,7 @@ class HandDownSerializer(serializers.Serializer[Any]):
 class HandDownView(QuotaView):
     @extend_schema(request=HandDownSerializer, responses={201: StatementSerializer})
     def post(self, request: Request, tenant: str) -> Response:
-        """Hand money of an organisation down to a team, or a team's back to it. For owners."""
+        """Move money of an organisation to a team, or back. Only for owners."""
         principal = principal_of(request)
         row = selectors.tenant_named(principal, tenant)
         require(principal, Action.BILLING_ADMIN, tenant=row.name)
@@ -178,7 +178,7 @@ class HandDownView(QuotaView):
 
 @extend_schema_field({"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}$", "examples": ["2026-03"]})
 class MonthField(serializers.DateField):
-    """The first day of a month, written without the day."""
+    """A month, such as 2026-03."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(format="%Y-%m", **options)
@@ -225,13 +225,13 @@ class InvoicesView(QuotaView):
 
     @extend_schema(parameters=[OF_TENANT], responses=InvoiceSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Invoices of closed months, newest first."""
+        """List invoices of closed months, newest first."""
         rows = statements.invoices(principal_of(request), tenant=request.query_params.get("tenant") or None)
         return page(self, request, rows, InvoiceSerializer)
 
     @extend_schema(request=NewInvoiceSerializer, responses={201: WholeInvoiceSerializer})
     def post(self, request: Request) -> Response:
-        """Close a month that is over, before it closes by itself. For SREs; repeated, it answers the same."""
+        """Close a month that has ended, before it closes automatically. Only for SREs. Idempotent."""
         principal = principal_of(request)
         require(principal, Action.PLATFORM_ADMIN)
         given = valid(NewInvoiceSerializer, request.data)
@@ -251,12 +251,14 @@ class InvoiceView(QuotaView):
 class DraftView(QuotaView):
     @extend_schema(
         parameters=[
-            OpenApiParameter("month", OpenApiTypes.STR, description="2026-03; default: the running one.")
+            OpenApiParameter(
+                "month", OpenApiTypes.STR, description="Month such as 2026-03; by default the current one."
+            )
         ],
         responses=WholeInvoiceSerializer,
     )
     def get(self, request: Request, tenant: str) -> Response:
-        """What a month's invoice would be now; the invoice itself where the month is closed."""
+        """Return the draft of a month's invoice, or the invoice if the month is closed."""
         row = statements.billed_tenant(principal_of(request), tenant)
         given = request.query_params.get("month")
         return Response(WholeInvoiceSerializer(invoice_draft(row, _month(given) if given else None)).data)
@@ -282,7 +284,7 @@ class InvoicePdfView(QuotaView):
 
     @extend_schema(responses={(200, "application/pdf"): OpenApiTypes.BINARY})
     def get(self, request: Request, number: str) -> HttpResponse:
-        """An invoice as PDF."""
+        """Return an invoice as PDF."""
         invoice = statements.invoice_numbered(principal_of(request), number)
         return file_answer(f"{invoice.number}.pdf", invoice_pdf(invoice), "application/pdf")
 
@@ -292,22 +294,26 @@ class InvoiceCsvView(QuotaView):
 
     @extend_schema(responses={(200, "text/csv"): OpenApiTypes.STR})
     def get(self, request: Request, number: str) -> HttpResponse:
-        """The lines of an invoice as CSV (RFC 4180); they add up to its total exactly."""
+        """Return the lines of an invoice as CSV (RFC 4180). They add up to its total exactly."""
         invoice = statements.invoice_numbered(principal_of(request), number)
         return csv_answer(f"{invoice.number}.csv", table_of(invoice, invoice.tenant.name))
 
 
 class CostsQuerySerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(
-        max_length=63, required=False, help_text="Default: all whose money one may see."
+        max_length=63, required=False, help_text="By default all tenants whose money you may see."
     )
-    since = serializers.DateTimeField(required=False, help_text="Default: when the running month began.")
-    until = serializers.DateTimeField(required=False, help_text="Default: when it ends.")
+    since = serializers.DateTimeField(required=False, help_text="By default the begin of the current month.")
+    until = serializers.DateTimeField(required=False, help_text="By default the end of the current month.")
     month = serializers.CharField(
-        max_length=7, required=False, help_text="Instead of both: 2026-03, in the tenant's time."
+        max_length=7,
+        required=False,
+        help_text="Instead of both: a month such as 2026-03, in the tenant's time zone.",
     )
     by = serializers.ChoiceField(costs.SPLITS, required=False)
-    label = serializers.CharField(max_length=63, required=False, help_text="With by=label: its key.")  # type: ignore[assignment]
+    label = serializers.CharField(
+        max_length=63, required=False, help_text="With by=label: the key of the label."
+    )  # type: ignore[assignment]
 
 
 class CostSerializer(serializers.Serializer[Any]):
@@ -323,7 +329,7 @@ class CostSerializer(serializers.Serializer[Any]):
 class CostsView(QuotaView):
     @extend_schema(parameters=[CostsQuerySerializer], responses=CostSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """What quota and usage cost in a period, by job, team, band, cell or label, dearest first."""
+        """Return the costs of quota and usage in a period, by job, team, band, cell or label, highest first."""
         return Response([cost.as_json() for cost in _costs(request)])
 
 
@@ -332,7 +338,7 @@ class CostsCsvView(QuotaView):
 
     @extend_schema(parameters=[CostsQuerySerializer], responses={(200, "text/csv"): OpenApiTypes.STR})
     def get(self, request: Request) -> HttpResponse:
-        """The same as CSV, in credits."""
+        """Return the costs as CSV, in credits."""
         head = (request.query_params.get("by") or "job", "quota", "unused", "usage", "total")
         rows = [
             (cost.key, exact(cost.quota), exact(cost.unused), exact(cost.usage), exact(cost.total))

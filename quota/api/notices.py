@@ -93,12 +93,12 @@ class DeliverySerializer(serializers.ModelSerializer[Any]):
 
 SecretSerializer = inline_serializer(
     "ChannelSecret",
-    {"secrets": serializers.ListField(child=serializers.CharField(), help_text="Those that sign now.")},
+    {"secrets": serializers.ListField(child=serializers.CharField(), help_text="The current secrets.")},
 )
 KindSerializer = inline_serializer(
     "NoticeKind", {"name": serializers.CharField(), "about": serializers.CharField()}, many=True
 )
-_OF_TENANT = OpenApiParameter("tenant", str, description="A tenant's alone; sre- for the SREs' own.")
+_OF_TENANT = OpenApiParameter("tenant", str, description="Only of this tenant; `sre-` for those of the SREs.")
 
 
 class NoticesView(QuotaView):
@@ -107,14 +107,14 @@ class NoticesView(QuotaView):
     @extend_schema(
         parameters=[
             _OF_TENANT,
-            OpenApiParameter("kind", str, description="A kind, or the beginning of some, such as order."),
-            OpenApiParameter("level", str, enum=list(LEVELS), description="From this level on."),
-            OpenApiParameter("unread", OpenApiTypes.BOOL, description="1: unread ones alone."),
+            OpenApiParameter("kind", str, description="A kind, or the beginning of several, such as order."),
+            OpenApiParameter("level", str, enum=list(LEVELS), description="Of this level and above."),
+            OpenApiParameter("unread", OpenApiTypes.BOOL, description="1: only unread ones."),
         ],
         responses=NoticeSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        """One's inbox, newest first: the tenants where one has a role, and the SREs' for SREs."""
+        """List your notifications, newest first: of the tenants in which you have a role, and of the SREs for SREs."""
         query = request.query_params
         choice = inbox.Choice(
             tenant=query.get("tenant", ""),
@@ -129,7 +129,7 @@ class NoticesView(QuotaView):
 class NoticesReadView(QuotaView):
     @extend_schema(request=ReadSerializer, responses={200: ReadSerializer})
     def post(self, request: Request) -> Response:
-        """Mark one's inbox as read up to a notice: a tenant's, the SREs' (null), or all of it without `tenant`."""
+        """Mark notifications as read up to one: of a tenant, of the SREs (null), or all without `tenant`."""
         principal = principal_of(request)
         given = valid(ReadSerializer, request.data)
         whose = [_owner(principal, given["tenant"])] if "tenant" in given else inbox.owners(principal)
@@ -140,7 +140,7 @@ class NoticesReadView(QuotaView):
 class NoticeKindsView(QuotaView):
     @extend_schema(responses=KindSerializer)
     def get(self, request: Request) -> Response:
-        """What notices can be about."""
+        """List the kinds of notifications."""
         return Response([{"name": kind.name, "about": kind.about} for kind in KINDS])
 
 
@@ -149,7 +149,7 @@ class ChannelsView(QuotaView):
 
     @extend_schema(parameters=[_OF_TENANT], responses=ChannelSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Channels of one's tenants, and the SREs' for SREs."""
+        """List the channels of your tenants, and those of the SREs for SREs."""
         principal = principal_of(request)
         name = request.query_params.get("tenant", "")
         rows = (
@@ -161,7 +161,9 @@ class ChannelsView(QuotaView):
 
     @extend_schema(request=NewChannelSerializer, responses={201: ChannelSerializer})
     def post(self, request: Request) -> Response:
-        """Send a tenant's notices to an address or a webhook as well. A webhook's secret is at `secret/`."""
+        """Create a channel that also sends a tenant's notifications to an address or a webhook. A webhook's secret is
+        at `secret/`.
+        """
         principal = principal_of(request)
         given = valid(NewChannelSerializer, request.data)
         tenant = _owner(principal, given.pop("tenant"))
@@ -178,7 +180,7 @@ class ChannelView(QuotaView):
 
     @extend_schema(request=ChannelChangeSerializer, responses=ChannelSerializer)
     def patch(self, request: Request, channel: int) -> Response:
-        """Change what is given; what is switched off gives up what waits."""
+        """Change the given fields. Switching a channel off drops its waiting deliveries."""
         principal = principal_of(request)
         row = inbox.channel_numbered(principal, channel)
         given = valid(ChannelChangeSerializer, request.data)
@@ -194,7 +196,9 @@ class ChannelView(QuotaView):
 class ChannelTestView(QuotaView):
     @extend_schema(request=None, responses={201: DeliverySerializer})
     def post(self, request: Request, channel: int) -> Response:
-        """Send a test notice through this channel, within seconds; `deliveries/` tells how it went. Ends a pause."""
+        """Send a test notification through this channel within seconds. `deliveries/` shows the result. Ends a
+        pause.
+        """
         principal = principal_of(request)
         row = inbox.channel_numbered(principal, channel)
         delivery = channels.channel_test(principal=principal, channel=row)
@@ -204,7 +208,7 @@ class ChannelTestView(QuotaView):
 class ChannelSecretView(QuotaView):
     @extend_schema(responses=SecretSerializer)
     def get(self, request: Request, channel: int) -> Response:
-        """The secrets with which its webhooks are signed, the newest first. For owners."""
+        """List the secrets that sign its webhooks, newest first. Only for owners."""
         principal = principal_of(request)
         row = inbox.channel_numbered(principal, channel)
         if not inbox.may_manage(principal, row.tenant):
@@ -215,7 +219,7 @@ class ChannelSecretView(QuotaView):
 
     @extend_schema(request=RotationSerializer, responses=SecretSerializer)
     def post(self, request: Request, channel: int) -> Response:
-        """A new secret; the one before signs beside it for a day, or for so many hours."""
+        """Create a new secret. The previous one signs beside it for a day, or for the given hours."""
         principal = principal_of(request)
         row = inbox.channel_numbered(principal, channel)
         given = valid(RotationSerializer, request.data)
@@ -229,7 +233,7 @@ class DeliveriesView(QuotaView):
 
     @extend_schema(responses=DeliverySerializer(many=True))
     def get(self, request: Request, channel: int) -> Response:
-        """What went through the channel, newest first: waiting, sent, or failed, with the reason."""
+        """List deliveries of the channel, newest first: waiting, sent, or failed with the reason."""
         rows = inbox.deliveries_of(inbox.channel_numbered(principal_of(request), channel))
         return page(self, request, rows, DeliverySerializer)
 

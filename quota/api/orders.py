@@ -57,12 +57,12 @@ class NewOrderSerializer(NewQuoteSerializer):
     """What a quote is asked for, and what only an order has."""
 
     quote = serializers.IntegerField(
-        min_value=1, max_value=_MOST, required=False, help_text="Order at its price."
+        min_value=1, max_value=_MOST, required=False, help_text="Order at the price of this quote."
     )
     renew = serializers.BooleanField(required=False)
     note = serializers.CharField(max_length=500, required=False, allow_blank=True)
     key = serializers.CharField(
-        max_length=64, required=False, help_text="One of your own: the same key orders once."
+        max_length=64, required=False, help_text="A key that you choose. The same key orders only once."
     )
 
 
@@ -76,7 +76,7 @@ class OrderRejectionSerializer(serializers.Serializer[Any]):
 
 class OrderChangeSerializer(serializers.Serializer[Any]):
     amounts = serializers.DictField(child=serializers.JSONField(), required=False)
-    starts_at = serializers.DateTimeField(required=False, help_text="Only of an order that has not begun.")
+    starts_at = serializers.DateTimeField(required=False, help_text="Only for an order that has not begun.")
     ends_at = serializers.DateTimeField(required=False)
     note = serializers.CharField(max_length=500, required=False, allow_blank=True)
     key = serializers.CharField(max_length=64, required=False)
@@ -97,14 +97,14 @@ class OrdersView(QuotaView):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter("tenant", OpenApiTypes.STR, description="Of this tenant alone."),
-            OpenApiParameter("cell", OpenApiTypes.STR, description="Of this cell alone."),
+            OpenApiParameter("tenant", OpenApiTypes.STR, description="Only of this tenant."),
+            OpenApiParameter("cell", OpenApiTypes.STR, description="Only of this cell."),
             OpenApiParameter("state", OpenApiTypes.STR, enum=[s.value for s in OrderState]),
         ],
         responses=OrderSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        """The orders of the tenants one may see."""
+        """List the orders of the tenants that you may see."""
         rows, given = _visible(request), request.query_params
         if tenant := given.get("tenant", ""):
             rows = rows.filter(tenant=selectors.tenant_named(principal_of(request), tenant))
@@ -120,7 +120,7 @@ class OrdersView(QuotaView):
 
     @extend_schema(request=NewOrderSerializer, responses={201: OrderSerializer})
     def post(self, request: Request) -> Response:
-        """Order quota. `?dry_run=1` tells whether it can be had, at what price, and who would decide."""
+        """Order quota. `?dry_run=1` returns whether it is available, its price, and who would decide."""
         principal = principal_of(request)
         given: dict[str, Any] = valid(NewOrderSerializer, request.data)
         tenant = selectors.tenant_named(principal, given.pop("tenant"))
@@ -136,7 +136,7 @@ class OrderView(QuotaView):
 class OrderApproveView(QuotaView):
     @extend_schema(request=OrderReasonSerializer, responses=OrderSerializer)
     def post(self, request: Request, order: int) -> Response:
-        """Say yes to a pending order; nobody to one of their own, but for SREs."""
+        """Approve a pending order. Only SREs may approve their own."""
         row = _order(request, order)
         given = valid(OrderReasonSerializer, request.data)
         return _answer(order_approve(principal=principal_of(request), order=row, **given))
@@ -145,7 +145,7 @@ class OrderApproveView(QuotaView):
 class OrderRejectView(QuotaView):
     @extend_schema(request=OrderRejectionSerializer, responses=OrderSerializer)
     def post(self, request: Request, order: int) -> Response:
-        """Say no to a pending order, and why."""
+        """Reject a pending order, with a reason."""
         row = _order(request, order)
         given = valid(OrderRejectionSerializer, request.data)
         return _answer(order_reject(principal=principal_of(request), order=row, **given))
@@ -154,7 +154,7 @@ class OrderRejectView(QuotaView):
 class OrderCancelView(QuotaView):
     @extend_schema(request=OrderReasonSerializer, responses=OrderSerializer)
     def post(self, request: Request, order: int) -> Response:
-        """Take an order back; of one that has begun, whole days that are left are refunded."""
+        """Cancel an order. If it has begun, the remaining whole days are refunded."""
         row = _order(request, order)
         given = valid(OrderReasonSerializer, request.data)
         return _answer(order_cancel(principal=principal_of(request), order=row, **given))
@@ -163,7 +163,7 @@ class OrderCancelView(QuotaView):
 class OrderChangeView(QuotaView):
     @extend_schema(request=OrderChangeSerializer, responses={201: OrderSerializer})
     def post(self, request: Request, order: int) -> Response:
-        """Grow, shrink, extend or shorten; answers with the order that replaces this one."""
+        """Change amounts or period. Returns the order that replaces this one."""
         row = _order(request, order)
         given = valid(OrderChangeSerializer, request.data)
         return _answer(order_change(principal=principal_of(request), order=row, **given), status=201)
@@ -172,7 +172,7 @@ class OrderChangeView(QuotaView):
 class OrderTransferView(QuotaView):
     @extend_schema(request=OrderTransferSerializer, responses={201: OrderSerializer})
     def post(self, request: Request, order: int) -> Response:
-        """Hand what is left to another team, which pays for it; answers with that team's order."""
+        """Transfer the rest to another team, which pays for it. Returns the order of that team."""
         row, principal = _order(request, order), principal_of(request)
         given = valid(OrderTransferSerializer, request.data)
         tenant = selectors.tenant_named(principal, given.pop("tenant"))
@@ -182,7 +182,7 @@ class OrderTransferView(QuotaView):
 class OrderRenewView(QuotaView):
     @extend_schema(request=OrderRenewalSerializer, responses=OrderSerializer)
     def post(self, request: Request, order: int) -> Response:
-        """Switch on or off that another of the same length follows it."""
+        """Switch automatic renewal on or off."""
         row = _order(request, order)
         given = valid(OrderRenewalSerializer, request.data)
         return _answer(order_renewal_set(principal=principal_of(request), order=row, **given))

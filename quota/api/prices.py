@@ -44,7 +44,7 @@ class PricesSerializer(serializers.Serializer[Any]):
 
     cell = serializers.CharField(max_length=63)
     base = serializers.JSONField(help_text='{"cpu": 20000, "ram": 2500}')
-    usage = serializers.JSONField(required=False, default=dict, help_text="The same, for what is used.")
+    usage = serializers.JSONField(required=False, default=dict, help_text="The same, for used resources.")
     curve = serializers.JSONField(
         required=False,
         default=list,  # type: ignore[arg-type]
@@ -62,15 +62,15 @@ class PricesView(QuotaView):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter("cell", OpenApiTypes.STR, description="Of this cell alone."),
+            OpenApiParameter("cell", OpenApiTypes.STR, description="Only of this cell."),
             OpenApiParameter(
-                "in_force", OpenApiTypes.BOOL, description="With a cell: the list of now alone."
+                "in_force", OpenApiTypes.BOOL, description="With a cell: only the current list."
             ),
         ],
         responses=PriceListSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        """Price lists, all versions."""
+        """List all versions of price lists."""
         require(principal_of(request), Action.CELL_VIEW)
         rows = PriceList.objects.order_by("id")
         if cell := request.query_params.get("cell", ""):
@@ -84,7 +84,7 @@ class PricesView(QuotaView):
 
     @extend_schema(request=NewPriceListSerializer, responses={201: PriceListSerializer})
     def post(self, request: Request) -> Response:
-        """Set the next version of a cell's prices."""
+        """Create the next version of a cell's prices."""
         require(principal_of(request), Action.PLATFORM_ADMIN)
         given = valid(NewPriceListSerializer, request.data)
         return Response(
@@ -113,7 +113,7 @@ class WhatIfSerializer(serializers.Serializer[Any]):
     since = serializers.DateTimeField()
     compared_with = serializers.IntegerField()
     orders = SumSerializer()
-    orders_cut = serializers.BooleanField(help_text="There were more orders than were counted.")
+    orders_cut = serializers.BooleanField(help_text="There were more orders than the computation counts.")
     by_band = SumSerializer(many=True)
     by_tenant = SumSerializer(many=True)
     usage = SumSerializer()
@@ -125,7 +125,7 @@ class WhatIfSerializer(serializers.Serializer[Any]):
 class WhatIfView(QuotaView):
     @extend_schema(request=PricesSerializer, responses=WhatIfSerializer)
     def post(self, request: Request) -> Response:
-        """What recent and open orders would cost at other prices. Changes nothing."""
+        """Return what recent and open orders would cost at other prices. Changes nothing."""
         require(principal_of(request), Action.PLATFORM_ADMIN)
         given = valid(PricesSerializer, request.data)
         return Response(what_if(principal=principal_of(request), **given))
@@ -168,7 +168,7 @@ class NewQuoteSerializer(serializers.Serializer[Any]):
     cell = serializers.CharField(max_length=63)
     band = serializers.CharField(max_length=63)
     amounts = serializers.DictField(child=serializers.JSONField())
-    starts_at = serializers.DateTimeField(required=False, help_text="Now, when left out.")
+    starts_at = serializers.DateTimeField(required=False, help_text="By default now.")
     ends_at = serializers.DateTimeField()
 
 
@@ -176,11 +176,11 @@ class QuotesView(QuotaView):
     pagination_class = IdPaging
 
     @extend_schema(
-        parameters=[OpenApiParameter("tenant", OpenApiTypes.STR, description="Of this tenant alone.")],
+        parameters=[OpenApiParameter("tenant", OpenApiTypes.STR, description="Only of this tenant.")],
         responses=QuoteSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        """The quotes of the tenants one may see."""
+        """List the quotes of the tenants that you may see."""
         rows = _visible(request)
         if tenant := request.query_params.get("tenant", ""):
             rows = rows.filter(tenant=selectors.tenant_named(principal_of(request), tenant))
@@ -188,7 +188,7 @@ class QuotesView(QuotaView):
 
     @extend_schema(request=NewQuoteSerializer, responses={201: QuoteSerializer})
     def post(self, request: Request) -> Response:
-        """A price that holds for a while, for exactly this. `?dry_run=1` tells the price and keeps nothing."""
+        """Create a quote: a price that is valid for a while. `?dry_run=1` returns the price and stores nothing."""
         principal = principal_of(request)
         given: dict[str, Any] = valid(NewQuoteSerializer, request.data)
         tenant = selectors.tenant_named(principal, given.pop("tenant"))

@@ -54,7 +54,7 @@ class RecordsView(QuotaView):
         responses=RecordSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        """Changes of tenants that one owns, newest first; for SREs, all."""
+        """List changes of the tenants that you own, newest first. SREs see all."""
         names = [name for name, _, _ in _FILTERS]
         given = valid(
             FilterSerializer, {n: request.query_params[n] for n in names if n in request.query_params}

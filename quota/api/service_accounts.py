@@ -29,8 +29,10 @@ from quota.vocabulary.permissions import Action, Principal, require
 
 
 class ServiceAccountSerializer(serializers.ModelSerializer[Any]):
-    name = serializers.SerializerMethodField(help_text="What it is called inside its tenant.")
-    user = serializers.CharField(source="user.username", help_text="Its name in records, and as an actor.")
+    name = serializers.SerializerMethodField(help_text="Its name inside its tenant.")
+    user = serializers.CharField(
+        source="user.username", help_text="Its full name, in records and as an actor."
+    )
     tenant = serializers.CharField(source="tenant.name")
     role = serializers.ChoiceField(ROLES)
     enabled = serializers.BooleanField(source="user.is_active")
@@ -58,7 +60,9 @@ class ServiceAccountChangeSerializer(serializers.Serializer[Any]):
 class AccountTokenSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=100)
     scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), default=list(SCOPES))
-    expires_at = serializers.DateTimeField(required=False, help_text="In 90 days, if not given; 366 at most.")
+    expires_at = serializers.DateTimeField(
+        required=False, help_text="When it ends: by default in 90 days, at most in 366."
+    )
 
 
 class ServiceAccountsView(QuotaView):
@@ -82,7 +86,7 @@ class ServiceAccountsView(QuotaView):
 class ServiceAccountView(QuotaView):
     @extend_schema(request=ServiceAccountChangeSerializer, responses=ServiceAccountSerializer)
     def put(self, request: Request, tenant: str, account: str) -> Response:
-        """Change what is given; disabled, its tokens prove nothing, at once."""
+        """Change the given fields. Tokens of a disabled account stop working at once."""
         principal = principal_of(request)
         row = _owned(principal, tenant)
         given = valid(ServiceAccountChangeSerializer, request.data)
@@ -91,7 +95,7 @@ class ServiceAccountView(QuotaView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, tenant: str, account: str) -> Response:
-        """It and its tokens are gone, for good."""
+        """Delete the account and its tokens permanently."""
         principal = principal_of(request)
         row = _owned(principal, tenant)
         service_account_remove(principal=principal, account=service_account_named(row, account))
@@ -103,7 +107,7 @@ class ServiceAccountTokensView(QuotaView):
 
     @extend_schema(responses=TokenSerializer(many=True))
     def get(self, request: Request, tenant: str, account: str) -> Response:
-        """Its tokens; `tokens/{key}/` revokes one."""
+        """List the tokens of the account. `tokens/{key}/` revokes one."""
         principal = principal_of(request)
         found = service_account_named(_owned(principal, tenant), account)
         return page(self, request, people.tokens_of_account(principal, found), TokenSerializer)

@@ -24,7 +24,7 @@ PARENT = OpenApiParameter("parent", OpenApiTypes.STR, description="Only the team
 
 class TenantSerializer(serializers.ModelSerializer[Any]):
     parent = serializers.SlugRelatedField(  # type: ignore[assignment, var-annotated]
-        slug_field="name", read_only=True, help_text="The organisation that it is a team of."
+        slug_field="name", read_only=True, help_text="The organisation that the team belongs to."
     )
 
     class Meta:
@@ -43,7 +43,7 @@ class NewTenantSerializer(serializers.Serializer[Any]):
         max_length=63,
         required=False,
         allow_null=True,
-        help_text="The organisation; without one, an SRE asks.",
+        help_text="The organisation. Only SREs may leave it out.",
     )
     time_zone = serializers.CharField(max_length=64, required=False)
 
@@ -53,7 +53,7 @@ class TenantsView(QuotaView):
 
     @extend_schema(parameters=[PARENT], responses=TenantSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """The tenants one may see."""
+        """List the tenants that you may see."""
         rows = selectors.tenants_visible(principal_of(request)).select_related("parent")
         if parent := request.query_params.get("parent"):
             rows = rows.filter(parent__name=parent)
@@ -61,7 +61,7 @@ class TenantsView(QuotaView):
 
     @extend_schema(request=NewTenantSerializer, responses={201: TenantSerializer})
     def post(self, request: Request) -> Response:
-        """A tenant of its own, or a team of an organisation."""
+        """Create a tenant on its own, or a team of an organisation."""
         given = valid(NewTenantSerializer, request.data)
         return Response(
             TenantSerializer(tenant_create(principal=principal_of(request), **given)).data, status=201
@@ -71,13 +71,15 @@ class TenantsView(QuotaView):
 class TenantChangeSerializer(serializers.Serializer[Any]):
     title = serializers.CharField(max_length=200, allow_blank=True)
     contact = serializers.EmailField(allow_blank=True, default="")
-    max_jobs = serializers.IntegerField(min_value=0, required=False, help_text="For SREs.")
-    max_teams = serializers.IntegerField(min_value=0, required=False, help_text="For SREs.")
+    max_jobs = serializers.IntegerField(min_value=0, required=False, help_text="Only SREs change it.")
+    max_teams = serializers.IntegerField(min_value=0, required=False, help_text="Only SREs change it.")
     time_zone = serializers.CharField(
-        max_length=64, required=False, help_text="Of the IANA database, such as Europe/Zurich."
+        max_length=64, required=False, help_text="Time zone of the IANA database, such as Europe/Zurich."
     )
     task_api = serializers.ChoiceField(
-        ["none", "read", "submit"], required=False, help_text="The most that its tasks may do with this API."
+        ["none", "read", "submit"],
+        required=False,
+        help_text="The most that tasks of its jobs may do with this API.",
     )
 
 
@@ -95,13 +97,13 @@ class TenantView(QuotaView):
 
 
 class MoveSerializer(serializers.Serializer[Any]):
-    parent = serializers.CharField(max_length=63, allow_null=True, help_text="null: on its own.")  # type: ignore[assignment]
+    parent = serializers.CharField(max_length=63, allow_null=True, help_text="null: a tenant on its own.")  # type: ignore[assignment]
 
 
 class TenantMoveView(QuotaView):
     @extend_schema(request=MoveSerializer, responses=TenantSerializer)
     def post(self, request: Request, tenant: str) -> Response:
-        """Put a tenant under an organisation, or on its own: for SREs."""
+        """Move a tenant below an organisation, or out of it. Only for SREs."""
         principal = principal_of(request)
         row = selectors.tenant_named(principal, tenant)
         parent = valid(MoveSerializer, request.data)["parent"]
@@ -137,7 +139,7 @@ class MembersView(QuotaView):
 class MemberView(QuotaView):
     @extend_schema(request=RoleSerializer, responses=MemberSerializer)
     def put(self, request: Request, tenant: str, username: str) -> Response:
-        """Change the role of a member. An SRE also makes somebody a member; owners send an invitation."""
+        """Change the role of a member. SREs can also add a member; owners send invitations."""
         principal = principal_of(request)
         row = selectors.tenant_named(principal, tenant)
         require(principal, Action.TENANT_ADMIN, tenant=row.name)
@@ -148,7 +150,7 @@ class MemberView(QuotaView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, tenant: str, username: str) -> Response:
-        """Remove a member, or leave: who names itself leaves."""
+        """Remove a member. Members may remove themselves."""
         principal = principal_of(request)
         row = selectors.tenant_named(principal, tenant)
         if principal.user_id is not None and username == request.user.get_username():

@@ -59,16 +59,16 @@ class UsageView(QuotaView):
             OpenApiParameter(
                 "tenant", OpenApiTypes.STR, required=True, description="The tenant of the jobs."
             ),
-            OpenApiParameter("cell", OpenApiTypes.STR, required=True, description="In which cell."),
-            OpenApiParameter("band", OpenApiTypes.STR, required=True, description="At which band."),
+            OpenApiParameter("cell", OpenApiTypes.STR, required=True, description="The cell of the jobs."),
+            OpenApiParameter("band", OpenApiTypes.STR, required=True, description="The band of the jobs."),
             OpenApiParameter(
-                "days", OpenApiTypes.INT, description="Of the last so many days, 14 by default."
+                "days", OpenApiTypes.INT, description="Number of days to look back, 14 by default."
             ),
         ],
         responses=UsageOfSerializer,
     )
     def get(self, request: Request) -> Response:
-        """What a tenant's jobs asked for and used at a band in a cell, by the hour: what to own of it."""
+        """Return requests and usage of a tenant's jobs in a band of a cell, by hour, and how much quota to own."""
         asked = valid(UsageQuerySerializer, request.query_params.dict())
         principal = principal_of(request)
         tenant = tenant_named(principal, asked["tenant"])
