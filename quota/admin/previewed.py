@@ -63,7 +63,10 @@ class PreviewedAdmin(ServiceAdmin):
             made = self.make(request, given, row)
             transaction.set_rollback(True)
         if again:
-            raise Conflict("changed-meanwhile", _("Something has changed meanwhile; look at it again."))
+            raise Conflict(
+                "changed-meanwhile",
+                _("The data has changed since the preview. Check the new preview and save again."),
+            )
         cast(Any, request).borg_preview = preview
         return made
 

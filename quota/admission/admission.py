@@ -165,8 +165,8 @@ def _verdict(
 def _exhausted(ask: AdmissionRequest, cell: str, band: str, stopped: str) -> Rejected:
     return Rejected(
         "budget-exhausted",
-        f"the budget of tenant {ask.tenant} is spent, and nothing more may be asked for at {band} until it has money "
-        f"again. Ask who hands out budgets for more, or submit at priority {FREE_PRIORITY}, which is free.",
+        f"the budget of tenant {ask.tenant} is spent, and nothing more can be submitted in band {band} until it has "
+        f"money again. Ask for more budget, or submit at priority {FREE_PRIORITY}, which is free.",
         fields={"tenant": "its budget is spent"},
         figures={"tenant": ask.tenant, "cell": cell, "band": band, "action": stopped},
         status=403,

@@ -50,7 +50,7 @@ class NewTokenSerializer(serializers.Serializer[Any]):
     expires_at = serializers.DateTimeField(
         required=False,
         allow_null=True,
-        help_text="When it ends. A token that is issued by a token always ends: by default in 90 days or with its parent.",
+        help_text="When it ends. A token issued by a token always ends: by default in 90 days or with its parent.",
     )
 
 

@@ -48,7 +48,7 @@ def quota_grant(
     if ends_at is not None and ends_at <= begin:
         raise Rejected("invalid", "ends_at is not after starts_at", fields={"ends_at": "not after starts_at"})
     if beyond_capacity and not reason.strip():
-        told = "say why more is granted than there is"
+        told = "give a reason for granting more than the cell has"
         raise Rejected("invalid", f"reason: {told}", fields={"reason": told})
     with records.write(principal) as entry:
         market = market_locked(cell)

@@ -111,7 +111,7 @@ def fits(
     raise Rejected(
         "sold-out",
         f"cell {cell} has too little {band.name} quota left from {starts_at.isoformat()}"
-        f" {f'to {until.isoformat()}' if until else 'on'}, the grace included: {parts}; {when}."
+        f" {f'to {until.isoformat()}' if until else 'on'}, including the grace period: {parts}; {when}."
         " Ask for less, another time, band or cell.",
         fields={f"amounts.{name}": f"{describe(NAMES.index(name), f['left'])} left" for name, f in short.items()},
         figures={
@@ -134,8 +134,8 @@ def still_there(order: Order) -> None:
     if short:
         raise Rejected(
             "sold-out",
-            f"cell {order.cell} has lost capacity since order {order.pk} was placed, and more is sold than there is:"
-            f" {', '.join(short)}. Reject it, or wait until there is room again.",
+            f"cell {order.cell} has lost capacity since order {order.pk} was placed, and more is sold than it has:"
+            f" {', '.join(short)}. Reject it, or wait until the cell has capacity again.",
             figures={"cell": order.cell, "band": order.band.name, "short": short},
         )
 
@@ -145,7 +145,7 @@ def nothing_waits(order: Order, waiting: Sequence[Order]) -> None:
     for other in waiting:
         raise Conflict(
             "order-waits",
-            f"order {other.pk}, a {other.replaced_as} of order {order.pk}, waits; cancel that one first",
+            f"order {other.pk}, a {other.replaced_as} of order {order.pk}, is pending; cancel that one first",
             figures={"order": order.pk, "waiting": other.pk},
         )
 

@@ -194,7 +194,7 @@ def begin(entry: RecordEntry, order: Order) -> None:
     """Approved → active: charge, grant, end what it replaces. Paid is only from when it can be used."""
     now = clock.now()
     if order.ends_at <= now:
-        text = "its period was over before it could begin"
+        text = "its period ended before it could begin"
         take_back(entry, order, OrderEvent.CANCEL, by="system", reason=text, kind="order.cancelled")
         return
     step(order, OrderEvent.BEGIN)

@@ -84,7 +84,7 @@ def _advance(pk: int, cell: str) -> None:
             deadline = order.created_at + dt.timedelta(hours=market.approval_hours)
             if min(deadline, order.ends_at) <= now:
                 by = clock.format_time(min(deadline, order.ends_at), order.tenant.time_zone)
-                told = f"nobody decided about it by {by}"
+                told = f"no decision was made by {by}"
                 take_back(
                     entry,
                     order,

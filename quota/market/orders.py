@@ -189,7 +189,9 @@ def order_change(
         end = ends_at or old.ends_at
         if (vector, end) == (tuple(old.amounts), old.ends_at) and starts_at in (None, old.starts_at):
             raise Rejected(
-                "invalid", "nothing is to be changed; give amounts or ends_at", fields={"amounts": "as now"}
+                "invalid",
+                "the request changes nothing; give amounts or ends_at",
+                fields={"amounts": "as now"},
             )
         period(market, begin, end)
         if not begun:
@@ -247,7 +249,7 @@ def order_transfer(
         if old.state == OrderState.PENDING.value:
             raise Conflict(
                 "order-state",
-                f"order {old.pk} waits for approval; transfer it then",
+                f"order {old.pk} waits for approval; transfer it after the approval",
                 figures={"state": old.state},
             )
         ledger.accounts_locked(old.tenant, tenant)
@@ -255,7 +257,7 @@ def order_transfer(
         begin = cut_of(old) if begun else old.starts_at
         if begin >= old.ends_at:
             raise Conflict(
-                "order-state", f"order {old.pk} is about to end; nothing is left of it to hand on",
+                "order-state", f"order {old.pk} is about to end; nothing of it can be transferred",
                 figures={"order": old.pk, "state": old.state},
             )  # fmt: skip
         price = min(share(old, begin, old.ends_at), old.price - old.refunded) if begun else old.price

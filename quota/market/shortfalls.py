@@ -175,7 +175,7 @@ def _notify(entry: RecordEntry, kind: str, row: Shortfall, *, level: str = "info
         more = f" and {len(row.orders) - _NAMED} more" if len(row.orders) > _NAMED else ""
         named = ", ".join(map(str, row.orders[:_NAMED])) or "none"
         text = (
-            f"More prod quota is sold than the cell has; nothing more is sold meanwhile. Orders,"
+            f"More prod quota is sold than the cell has. Selling has stopped until this ends. Orders,"
             f" newest first: {named}{more}. Tenants: {', '.join(row.tenants)}."
         )
     notify(entry, None, kind, subject, text, url="", level=level, **data)

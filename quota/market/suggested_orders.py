@@ -172,7 +172,7 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> S
     try:
         if max(missing) > MAX_QUANTITY:
             raise Rejected(
-                "too-large", f"more is missing than can be ordered at once, {MAX_QUANTITY} of anything"
+                "too-large", f"the missing amount is larger than one order may be, {MAX_QUANTITY} of anything"
             )
         # Any member that may submit may see a price. Only ordering requires the right to buy.
         price, _, _ = quote_preview(

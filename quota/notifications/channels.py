@@ -154,7 +154,7 @@ def _locked(channel: NoticeChannel) -> NoticeChannel:
         .first()
     )
     if row is None:
-        raise Conflict("removed", _("somebody has removed the channel meanwhile"))
+        raise Conflict("removed", _("the channel was removed meanwhile"))
     return row
 
 
@@ -180,7 +180,9 @@ def _target(kind: str, target: str) -> str:
         if not may_call(to.host, settings.BORG_WEBHOOK_NETWORKS):
             raise _invalid(
                 "target",
-                _("this portal calls no private address; an SRE may allow networks (BORG_WEBHOOK_NETWORKS)"),
+                _(
+                    "this portal does not call private addresses; an SRE can allow networks (BORG_WEBHOOK_NETWORKS)"
+                ),
             )
         return target
     try:

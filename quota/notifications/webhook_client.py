@@ -59,9 +59,11 @@ def receiver(url: str) -> Receiver:
     if parts.scheme not in ("http", "https") or not host:
         raise _refused(f"{url[:100]!r}: give an address that begins with https:// or http://")
     if parts.username is not None or parts.password is not None:
-        raise _refused("an address holds no user and password; check the signature instead")
+        raise _refused(
+            "an address must not contain a user and password; the receiver checks the signature instead"
+        )
     if parts.fragment:
-        raise _refused("an address ends before '#'")
+        raise _refused("an address must not contain '#'")
     if not url.isascii() or any(character <= " " or character == "\x7f" for character in url):
         raise _refused("write characters other than letters, digits and signs as %XX")
     secure = parts.scheme == "https"

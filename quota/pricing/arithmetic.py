@@ -135,7 +135,7 @@ def total(parts: Iterable[PricePart]) -> int:
     """The price: the sum of its parts, in micro-credits. Raises `Rejected("too-large")` past 64 bits."""
     price = sum(part.amount for part in parts)
     if price > LARGEST:
-        told = "costs more than can be counted; ask for less, or for a shorter time"
+        told = "costs more than the portal can compute; ask for less, or for a shorter time"
         raise Rejected("too-large", f"amounts: this {told}", fields={"amounts": told})
     return price
 
@@ -229,7 +229,7 @@ def _part(
     )
     amount = -(-exact.numerator // exact.denominator)
     if amount > LARGEST:
-        told = "costs more than can be counted; ask for less, or for a shorter time"
+        told = "costs more than the portal can compute; ask for less, or for a shorter time"
         raise Rejected("too-large", f"amounts.{name}: this {told}", fields={f"amounts.{name}": told})
     return PricePart(name, quantity, hours, base, band_milli, sold, then, scarce, amount)
 

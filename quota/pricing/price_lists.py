@@ -239,7 +239,7 @@ def amounts_checked(amounts: Amounts) -> Vector:
         told = f"{SIZE} quantities, none below zero"
         raise Rejected("invalid", f"amounts: {told}", fields={"amounts": told})
     if not any(vector):
-        told = "nothing is asked for; give at least one quantity above zero"
+        told = "the request has no quantity; give at least one above zero"
         raise Rejected("invalid", f"amounts: {told}", fields={"amounts": told})
     if max(vector) > LARGEST:
         told = f"no quantity may be above {LARGEST}"

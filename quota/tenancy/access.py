@@ -62,20 +62,20 @@ def token_issue(
     if beyond:
         raise Rejected(
             "scopes-too-wide",
-            f"you can't give what you don't have: {', '.join(beyond)}",
+            f"you cannot give scopes that you do not have: {', '.join(beyond)}",
             fields={"scopes": "wider than your own"},
             status=403,
         )
     if not name.strip():
         raise Rejected(
-            "invalid", "name: a token needs a name, so that you know it again", fields={"name": "empty"}
+            "invalid", "name: a token needs a name, so that you can recognise it", fields={"name": "empty"}
         )
     if expires_at is not None and expires_at <= clock.now():
         raise Rejected("invalid", "expires_at lies in the past", fields={"expires_at": "not in the future"})
     if principal.tenant is not None and (tenant is None or tenant.name != principal.tenant):
         raise Rejected(
             "tenant-bound",
-            f"your own token is bound to tenant {principal.tenant}; so must be the ones it makes",
+            f"your token is bound to tenant {principal.tenant}; so tokens that it issues must be bound to it too",
             fields={"tenant": "not yours"},
             status=403,
         )
@@ -87,7 +87,7 @@ def token_issue(
         if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
             raise Rejected(
                 "service-account",
-                f"{user.get_username()} is a service account: its tokens are bound to its tenant and have an end",
+                f"{user.get_username()} is a service account: its tokens must be bound to its tenant and must end",
                 fields={"expires_at": "needed"} if expires_at is None else {"tenant": "its own"},
             )
         key = secrets.token_hex(6)

@@ -94,7 +94,7 @@ def capability_ask(
         if asked.select_for_update().exists():
             raise Conflict(
                 "asked-already",
-                f"{user.get_username()} has asked for {kind} already, and no SRE has answered yet",
+                f"{user.get_username()} has already requested {kind} , and no SRE has answered yet",
                 fields={"kind": "asked for already"},
             )
         made = CapabilityRequest.objects.create(
@@ -125,7 +125,9 @@ def capability_answer(
     Locks: the request's row."""
     require(principal, Action.PLATFORM_ADMIN)
     if not granted and not answer.strip():
-        raise Rejected("invalid", "answer: say why not, so that they know", fields={"answer": "say why not"})
+        raise Rejected(
+            "invalid", "answer: give a reason for the rejection", fields={"answer": "give a reason"}
+        )
     if len(answer) > 500:
         raise Rejected("invalid", "answer: at most 500 characters", fields={"answer": "too long"})
     with records.write(principal) as entry:
@@ -201,7 +203,7 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
             fields={"cell": "a cell, or empty for all"},
         )
     if not reason.strip():
-        raise Rejected("invalid", "reason: say why, for the audit", fields={"reason": "empty"})
+        raise Rejected("invalid", "reason: give a reason for the audit log", fields={"reason": "empty"})
     if len(reason) > 500 or "\x00" in reason:
         raise Rejected(
             "invalid", "reason: at most 500 characters", fields={"reason": "too long, or a NUL character"}

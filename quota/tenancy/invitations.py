@@ -93,7 +93,7 @@ def invitation_mail(invitation: Invitation, secret: str) -> str:
         f"{invitation.invited_by} invites you to join {name} ({invitation.tenant.name}) as {invitation.role}.\n\n"
         f"Open this link to accept; it works once, until {until}:\n\n"
         f"{link_of(secret)}\n\n"
-        "Whoever holds it can join: pass it on to nobody. If you expected no invitation, do nothing.\n"
+        "Any person who has the link can join, so do not share it. If you did not expect an invitation, ignore this message.\n"
     )
     try:
         send_mail(one_line(f"Invitation to join {name}"), text, None, [invitation.email])
@@ -129,7 +129,7 @@ def invitation_accept(*, principal: Principal, user: AbstractBaseUser, secret: s
     """Join the tenant, once, as the person who is signed in. Raise `Rejected` for a link that no longer works,
     `Conflict` for a person who is a member already. Locks: the tenant's row, then the invitation's."""
     if user.pk is None or principal.user_id != user.pk or principal.tenant is not None:
-        raise Forbidden("invitation.accept", "only people who are signed in accept invitations")
+        raise Forbidden("invitation.accept", "only signed-in people can accept invitations")
     if ServiceAccount.objects.filter(user_id=user.pk).exists():
         raise Forbidden(
             "invitation.accept", f"{principal.name} is a service account and joins no other tenant"
@@ -166,7 +166,7 @@ def _open(rows: QuerySet[Invitation], secret: str) -> Invitation:
     ):
         raise Rejected(
             "invitation-over",
-            "this invitation was used, withdrawn or has run out; ask who invited you for another",
+            "this invitation was used, withdrawn or has expired; ask for another invitation",
             status=404,
         )
     return row

@@ -107,7 +107,7 @@ def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser
     Locks: the tenant's row."""
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
     if principal.user_id is None or principal.user_id != user.pk:
-        raise Forbidden("tenant.leave", f"{principal.name} may leave for itself only; owners remove members")
+        raise Forbidden("tenant.leave", f"{principal.name} can only remove itself; owners remove members")
     with records.write(principal) as entry:
         row = tenants_locked(tenant.name)[tenant.name]
         member = Membership.objects.filter(tenant=row, user_id=user.pk).first()
@@ -151,7 +151,7 @@ def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) ->
     if role is None:
         raise Conflict(
             "service-account",
-            f"{account.user.get_username()} is a service account; disable or remove it as one",
+            f"{account.user.get_username()} is a service account; disable or remove the service account",
             fields={"user": "a service account"},
         )
     if role == Role.OWNER:
@@ -169,7 +169,7 @@ def _check_last_owner(tenant: Tenant, user: AbstractBaseUser) -> None:
     if not owners.exclude(tenant=tenant, user_id=user.pk).exists():
         raise Conflict(
             "last-owner",
-            f"{user.get_username()} is the last owner of {tenant.name}; make somebody else an owner first",
+            f"{user.get_username()} is the last owner of {tenant.name}; make another member an owner first",
             fields={"user": "the last owner"},
         )
 

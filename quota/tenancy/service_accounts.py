@@ -47,7 +47,7 @@ def service_account_create(
         count = ServiceAccount.objects.filter(tenant=tenant).count()
         if count >= AT_MOST:
             raise Conflict(
-                "too-many", f"{tenant.name} has {count} service accounts, the most there may be; remove one"
+                "too-many", f"{tenant.name} has {count} service accounts, which is the maximum; remove one"
             )
         user = users.create_user(username)  # without a password: none will ever fit
         account = ServiceAccount.objects.create(
@@ -134,7 +134,7 @@ def service_account_token(
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     wide = sorted(set(scopes or ()) - set(SCOPES))
     if wide:
-        told = f"some of {', '.join(SCOPES)}: a service account administers nothing"
+        told = f"some of {', '.join(SCOPES)}: a service account cannot administer"
         raise Rejected("invalid-scopes", f"scopes: {told}", fields={"scopes": told})
     now = clock.now()
     if expires_at is None and not principal.token:

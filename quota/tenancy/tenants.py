@@ -41,7 +41,7 @@ def tenant_create(
     tenant = Tenant(name=name, title=title, contact=contact, time_zone=_zone(time_zone or "UTC"))
     validated(tenant, exclude=["created_at"])
     if name in RESERVED_NAMES:
-        told = f"{name!r} is a name that the zone uses itself; choose another"
+        told = f"{name!r} is reserved for the DNS zone; choose another name"
         raise Rejected("reserved-name", f"name: {told}", fields={"name": told})
     with records.write(principal) as entry:
         if parent is not None:
@@ -185,6 +185,7 @@ def _check_room(principal: Principal, above: Tenant) -> None:
     if teams >= above.max_teams and not may(principal, Action.PLATFORM_ADMIN):
         raise Conflict(
             "too-many-teams",
-            f"{above.name} has {teams} teams, and its owners may make {above.max_teams}; an SRE may raise that",
+            f"{above.name} has {teams} teams, and its owners may create {above.max_teams}; "
+            "ask an SRE to raise the limit",
             fields={"parent": f"at most {above.max_teams} teams"},
         )

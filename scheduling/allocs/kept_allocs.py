@@ -141,7 +141,7 @@ def kept_release(*, principal: Principal, kept: KeptAlloc, reason: str = "") -> 
     with journal.write(kept.machine.cell_id, principal) as entry:
         row = KeptAlloc.objects.select_for_update().filter(pk=kept.pk, released=False).first()
         if row is None:
-            told = f"{kept.name} is kept on {kept.machine.hostname} no more"
+            told = f"{kept.name} is no longer kept on {kept.machine.hostname}"
             raise Conflict("already-released", told, fields={"alloc": told})
         _release(entry, [row], DROPPED, reason)
 

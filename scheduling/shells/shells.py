@@ -129,7 +129,7 @@ def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
         if row is None or row.state != ShellSession.ASKED:
             raise Conflict("no-such-shell", "no shell of this number waits for a grant; ask for a new shell")
         if now - row.asked_at > dt.timedelta(seconds=GRANT_S):
-            raise Conflict("no-such-shell", "this shell was asked for too long ago; ask again")
+            raise Conflict("no-such-shell", "this request for a shell has expired; request a new shell")
         if not _still_there(row):
             raise Conflict("not-running", "the task has just been evicted from its machine")
         row.state = ShellSession.GRANTED

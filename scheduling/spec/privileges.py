@@ -42,7 +42,7 @@ def _unless(
         return None
     problem = Forbidden(
         kind,
-        f"{field}: that needs the capability {kind} in cell {cell}, which {principal.name} has not; ask the SREs"
+        f"{field}: that needs the capability {kind} in cell {cell}, which {principal.name} does not have; ask the SREs"
         f" for it on the portal's page Capabilities of the tenant, or {otherwise}",
     )
     problem.fields = {field: f"needs the capability {kind}"}

@@ -197,7 +197,7 @@ def read_task(
     ports = _check_ports(file.ports, problems, f"{path}.ports")
     _check_constraints(file.constraints, problems, f"{path}.constraints")
     if role.inside and file.constraints:
-        told = "tasks in an alloc go where the alloc is; put constraints into the alloc set"
+        told = "tasks in an alloc run on its machine; put constraints into the alloc set"
         problems.add(f"{path}.constraints", told)
     _check_restart(file.restart, problems, f"{path}.restart")
     problems.number(f"{path}.notice_s", file.notice_s, 0, 3600)
@@ -207,7 +207,7 @@ def read_task(
         problems.add(f"{path}.weight", "an alloc answers no client; give weights to the jobs inside it")
     problems.text(f"{path}.working_dir", file.working_dir, 4096)
     if ".." in file.working_dir.split("/") and not role.stored:
-        told = f"{file.working_dir!r} climbs out with '..'; give a path without it"
+        told = f"{file.working_dir!r} leaves the task's folder with '..'; give a path without it"
         problems.add(f"{path}.working_dir", told)
     if file.user and not _USER.fullmatch(file.user):
         problems.add(
@@ -315,7 +315,7 @@ def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
         for name in variables.referenced(text):
             if name not in defined:
                 found = f"$({name[:64]}) is not a variable of this task"
-                cure = f"write $$({name[:64]}) if the program shall see the text itself, or use one of"
+                cure = f"write $$({name[:64]}) if the program should see the text itself, or use one of"
                 problems.add(f"{path}.{place}", f"{found}; {cure} {', '.join(defined)}")
                 break
 

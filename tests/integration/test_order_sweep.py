@@ -103,7 +103,7 @@ def test_away_for_days_only_what_could_be_used_is_paid(ubar: Tenant) -> None:
     late.refresh_from_db()
     lost.refresh_from_db()
     assert (late.state, late.refunded, grant_of(late).starts_at) == ("active", 120 * CREDIT, NOW + 6 * DAY)
-    assert (lost.state, lost.reason) == ("cancelled", "its period was over before it could begin")
+    assert (lost.state, lost.reason) == ("cancelled", "its period ended before it could begin")
     assert money(ubar) == (100_000 - 120, 0)
 
 

@@ -103,7 +103,7 @@ def test_its_tokens_are_bound_and_end_whichever_person_makes_them(ann, tenant, c
         {"expires_at": later},
         {"tenant": rows.a_tenant("other"), "expires_at": later},
     ):
-        with pytest.raises(Rejected, match="bound to its tenant and have an end"):
+        with pytest.raises(Rejected, match="bound to its tenant and must end"):
             token_issue(principal=rows.ME, user=ci.user, name="x", scopes=["read"], **given)
     for given, field in (
         ({"scopes": ["admin"]}, "scopes"), ({"scopes": []}, "scopes"), ({"name": " "}, "name"),

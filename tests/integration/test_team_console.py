@@ -56,7 +56,7 @@ def test_the_last_owner_stays_in_the_console_too(sre, tenant) -> None:
     member = Membership.objects.get()
     path = reverse("admin:quota_membership_delete", args=[member.pk])
     answer = sre.post(path, {"post": "yes"}, follow=True)
-    assert "make somebody else an owner first" in answer.text
+    assert "make another member an owner first" in answer.text
     assert Membership.objects.filter(pk=member.pk).exists()
 
 
@@ -74,7 +74,7 @@ def test_requests_are_answered_on_their_page(sre, tenant) -> None:
 
     assert answer(shell, state="granted", answer="").status_code == 302
     assert Capability.objects.get().kind == "shell"
-    assert "say why not" in answer(jobs, state="refused", answer="").text
+    assert "give a reason" in answer(jobs, state="refused", answer="").text
     assert "choose granted or refused" in answer(jobs, state="open", answer="").text
     assert answer(jobs, state="refused", answer="ask the owners").status_code == 302
     assert answer(jobs, state="granted", answer="").status_code == 403

@@ -64,7 +64,7 @@ def test_an_owner_makes_a_team_and_sets_roles(ann, tenant) -> None:
 
 def test_a_refusal_stays_on_the_page_with_its_cure(ann) -> None:
     answer = ann.post(HERE, {"do": "role", "user": "ann", "role": "viewer"})
-    assert (answer.status_code, "make somebody else an owner first" in answer.text) == (409, True)
+    assert (answer.status_code, "make another member an owner first" in answer.text) == (409, True)
     assert ann.post(HERE, {"do": "role", "user": "nobody", "role": "viewer"}).status_code == 403
     assert ann.post(HERE, {"do": "remove", "user": "nobody"}).status_code == 404
     assert ann.post(HERE, {"do": "dance"}).status_code == 422

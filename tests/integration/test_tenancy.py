@@ -101,7 +101,7 @@ def test_an_owner_makes_teams_up_to_what_an_sre_allows(org) -> None:
     tenant_create(principal=ann, name="web", parent="search")
     ann = principal_of_user(world.a_user("ann"))
     assert may(ann, Action.TENANT_ADMIN, tenant="web")
-    with pytest.raises(Conflict, match="an SRE may raise that"):
+    with pytest.raises(Conflict, match="ask an SRE to raise the limit"):
         tenant_create(principal=ann, name="mail", parent="search")
     tenant_create(principal=rows.ME, name="mail", parent="search")
     with pytest.raises(Forbidden):
@@ -168,7 +168,7 @@ def test_the_last_owner_cannot_be_removed_by_anyone(org) -> None:
         lambda: membership_set(principal=principal_of_user(ann), tenant=org, user=ann, role="viewer"),
         lambda: member_leave(principal=principal_of_user(ann), tenant=org, user=ann),
     ):
-        with pytest.raises(Conflict, match="make somebody else an owner first") as problem:
+        with pytest.raises(Conflict, match="make another member an owner first") as problem:
             act()
         assert problem.value.code == "last-owner"
     idle = world.a_user("idle", tenant=org)

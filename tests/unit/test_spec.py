@@ -148,7 +148,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ),
     (with_task(user="root;"), "task.user", "not a user name"),
     (with_task(packages=["a b"]), "task.packages[0]", "write NAME, NAME@TAG or NAME@sha256:"),
-    (with_task(working_dir="../.."), "task.working_dir", "climbs out with '..'"),
+    (with_task(working_dir="../.."), "task.working_dir", "leaves the task's folder with '..'"),
     (hello(overrides={"3": {"notice_s": 1}}), "overrides.3", "tasks 0 to 2"),
     (hello(overrides={"2-1": {"notice_s": 1}}), "overrides.2-1", "out of range"),
     (hello(overrides={"x": {}}), "overrides.x", "not an index"),

@@ -140,7 +140,7 @@ class PackageDoors:
         machine = await authenticate(header.decode("latin-1"))
         entitled = await self._entitled(machine.machine_id, path.group(1))
         if entitled is None and door[1] != "have":
-            told = f"no task that should run on {machine.hostname} names {path.group(1)}"
+            told = f"no task that is placed on {machine.hostname} names {path.group(1)}"
             raise Rejected("not-for-this-machine", told, status=403)
         asked = _Request(path.group(1), machine, entitled or NOTHING, scope, receive, send)
         await _DOORS[door](self, asked)
