@@ -93,7 +93,8 @@ def invitation_mail(invitation: Invitation, secret: str) -> str:
         f"{invitation.invited_by} invites you to join {name} ({invitation.tenant.name}) as {invitation.role}.\n\n"
         f"Open this link to accept; it works once, until {until}:\n\n"
         f"{link_of(secret)}\n\n"
-        "Any person who has the link can join, so do not share it. If you did not expect an invitation, ignore this message.\n"
+        "Any person who has the link can join, so do not share it. "
+        "If you did not expect an invitation, ignore this message.\n"
     )
     try:
         send_mail(one_line(f"Invitation to join {name}"), text, None, [invitation.email])

@@ -159,7 +159,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (hello(kind="AllocSet"), "task.command", "runs nothing itself"),
     (hello(kind="AllocSet", task={"ports": ["http"]}), "task.ports", "name ports in the jobs inside"),
     (hello(alloc_set="shelf", spread={"max_per_rack": 1}), "spread.max_per_rack", "into alloc set shelf"),
-    (hello(alloc_set="shelf", task={"command": ["x"], "constraints": [PRESENT]}), "task.constraints", "go where"),
+    (hello(alloc_set="shelf", task={"command": ["x"], "constraints": [PRESENT]}), "task.constraints", "run on its machine"),
     (hello(disruption_budget=-1), "disruption_budget", "out of range"),
     (hello(gang=True, tasks=2501), "gang", "at most 2500 are placed together"),
     (hello(gang=1), "gang", "expected `bool`, got `int`; give true or false"),
