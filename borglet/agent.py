@@ -208,7 +208,7 @@ class Agent:
         return report
 
     async def read_logs(self, poll: Poll) -> list[LogChunk]:
-        """What `poll` asks for."""
+        """Read logs for the request in `poll`."""
         return list(await asyncio.gather(*(self._read_log(request) for request in poll.logs)))
 
     async def _read_log(self, request: LogRequest) -> LogChunk:

@@ -1,4 +1,4 @@
-"""What a machine is said to be: resources and attributes as given on the command line or in a fleet's file."""
+"""Descriptions of machines: resources and attributes from the command line or from the file of a fleet."""
 
 from __future__ import annotations
 

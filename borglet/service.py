@@ -43,7 +43,7 @@ STOP_ALL_MARGIN_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """What the command line says of this machine."""
+    """The options of the command line about this machine."""
 
     home: Path
     link: str
@@ -91,7 +91,7 @@ def run_machine(settings: MachineSettings) -> None:
 
 
 def package_room(disk_bytes: int) -> int:
-    """What packages may take of a machine's disk where nobody said it: a tenth, at most 20 GiB."""
+    """Return the default disk budget of packages: a tenth of the disk, at most 20 GiB."""
     return min(20 * 2**30, disk_bytes // 10)
 
 

@@ -1,4 +1,4 @@
-"""What each task used over five minutes, from samples a few seconds apart: for history, in the terms of Google's
+"""Usage of each task over five minutes, from samples a few seconds apart: for history, in the terms of Google's
 published trace of 2019 (`instance_usage`). Pure.
 
     samples ─► the open window ─── its end ──► closed windows ─── told, some time later ──► the master stores them
@@ -111,7 +111,7 @@ class Windows:
         self._delay_s = rng.uniform(0.0, SPREAD * span_s)
 
     def add(self, samples: Iterable[tuple[RunTask, Usage]], now: float) -> None:
-        """What running tasks used over the last seconds."""
+        """Add the usage of running tasks over the last seconds."""
         start = int(now) // self._span_s * self._span_s
         if start != self._start:
             self._close()

@@ -52,7 +52,7 @@ ALONE = Worker()
 
 
 def nameserver_address(host: str) -> str:
-    """What `ns.<zone>` answers: the address listened on, or the one this machine shows to the world."""
+    """Return the address of `ns.<zone>`: the address listened on, or the one this machine shows to the world."""
     if not ipaddress.ip_address(host).is_unspecified:
         return host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

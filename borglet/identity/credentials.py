@@ -89,12 +89,12 @@ class Credentials:
         return f"Bearer {self._identity.hostname}:{self._identity.secret}"
 
     def refused(self) -> bool:
-        """What was tried last is not known to the cell. Whether there is another secret to try at once."""
+        """Record that the cell rejected the last secret. Return whether there is another one to try at once."""
         self._newest = not self._tried_newest and bool(self._identity.next)
         return self._tried_newest
 
     def admitted(self) -> None:
-        """What was tried last opened the link."""
+        """Record that the last secret opened the link."""
         if not self._tried_newest:
             return
         log.info("the cell accepted the new secret of this machine; the old secret is no longer valid")

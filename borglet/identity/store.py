@@ -1,4 +1,4 @@
-"""What a Borglet keeps: who it is, and what it was last told to run.
+"""The files of a Borglet: its identity, and its last desired state.
 
     home/identity.json    hostname, cell, secret, the next secret; mode 0600
     home/authority.pem    the certificate authorities of its cell
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What joining a cell gave this machine."""
+    """The identity that this machine received when it joined its cell."""
 
     hostname: str
     cell: str
@@ -42,7 +42,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 class IdentityStore(Protocol):
     def load(self) -> Remembered:
-        """What was saved last; empty on a new machine."""
+        """Return the last saved state; empty on a new machine."""
 
     def save(self, remembered: Remembered) -> None:
         """Safe against a power loss once it returns. Raises OSError, and then nothing has changed."""

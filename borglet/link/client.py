@@ -62,7 +62,7 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What a machine says of itself in `Hello`."""
+    """The facts about this machine in `Hello`."""
 
     boot_id: str
     software: str

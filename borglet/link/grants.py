@@ -27,7 +27,7 @@ class GrantRefused(Exception):
 
 
 class Grants:
-    """What one machine was granted. A grant is good once; the memory of it lasts as long as it would."""
+    """The grants of one machine. A grant is valid once, and remembered until it expires."""
 
     def __init__(self, authority: Callable[[], str], hostname: str) -> None:
         """`authority`: reads its certificate or certificates, PEM, which may be replaced meanwhile."""
@@ -35,7 +35,7 @@ class Grants:
         self._seen: dict[str, float] = {}  # session -> when its grant expires
 
     def take(self, grant: ShellGrant, *, now: float) -> ShellClaims:
-        """What is granted. `now`: seconds since the epoch. Raises `GrantRefused`."""
+        """Return what the grant allows. `now`: seconds since the epoch. Raises `GrantRefused`."""
         if not self._signed(grant):
             raise GrantRefused("the grant is not signed by this cell's authority")
         try:

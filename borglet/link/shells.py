@@ -231,7 +231,7 @@ class _Bridge:
         await self._socket.send(shell_frame(ShellFrame.DATA, data))
 
     async def _last_words(self, printing: asyncio.Task[None]) -> None:
-        """What the program printed before it ended; others that hold its terminal open are not waited for."""
+        """Return the last output of the program, without waiting for other processes that hold its terminal open."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.last_words_s):
                 while not printing.done():

@@ -1,4 +1,4 @@
-"""What a Borglet and a shard say to each other once they are connected, and its frames."""
+"""The messages between a connected Borglet and a shard, and their frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What should be on a machine."""
+"""The desired state of a machine."""
 
 from __future__ import annotations
 

@@ -50,7 +50,9 @@ class PackageFailed(msgspec.Struct, frozen=True):
 
 
 class PackageTicket(msgspec.Struct, frozen=True):
-    """What a ticket says: `machine` may fetch the archive `digest` from any peer before `expires_at` (epoch, s)."""
+    """The content of a ticket: `machine` may fetch the archive `digest` from any peer before `expires_at` (epoch,
+    s).
+    """
 
     digest: str
     machine: str

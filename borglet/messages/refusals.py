@@ -1,4 +1,4 @@
-"""What was not accepted, and why."""
+"""Rejections of messages, with their reasons."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from borglet.messages.refusals import MalformedMessage
 
 
 class ShellClaims(msgspec.Struct, frozen=True):
-    """What one signed grant allows: one shell in one incarnation of a task on one machine, asked for once."""
+    """The content of a signed grant: one shell in one incarnation of a task on one machine, for one request."""
 
     session: str  # 32 hex digits; a second grant of the same session is refused
     machine: str  # hostname
@@ -73,5 +73,5 @@ def shell_frame_of(frame: bytes | str) -> tuple[ShellFrame, bytes]:
 
 
 def shell_cost(size: int) -> int:
-    """What a frame of `size` bytes of data takes of the window."""
+    """Return how much of the window a frame with `size` bytes of data takes."""
     return max(size, SHELL_LEAST_COST)

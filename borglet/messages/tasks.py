@@ -1,4 +1,4 @@
-"""What is true of one incarnation of a task."""
+"""The state of one incarnation of a task."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 class UsageWindow(msgspec.Struct, frozen=True, array_like=True):
-    """What one incarnation used from `start` (seconds since the epoch) for `span_s`: means over its samples, where the
-    name says nothing else. `cpu_distribution`: percentiles 0, 10, …, 100; `cpu_tail`: 91 to 99."""
+    """The usage of one incarnation from `start` (seconds since the epoch) for `span_s`: means over its samples, where
+    the name says nothing else. `cpu_distribution`: percentiles 0, 10, …, 100; `cpu_tail`: 91 to 99."""
 
     key: TaskKey
     start: int
@@ -117,7 +117,7 @@ class UsageWindow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is true of one incarnation, and every incarnation present is reported, known or not."""
+    """The report about one incarnation. A Borglet reports every incarnation that is present, known or not."""
 
     key: TaskKey
     name: str

@@ -112,7 +112,7 @@ class Fetcher:
 
 
 class _Download:
-    """What has come of one archive so far."""
+    """The part of one archive that has been downloaded so far."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class PackageSettings:
-    """What packages may take of a machine."""
+    """Limits of packages on a machine."""
 
     budget_bytes: int = 20 * 2**30  # of archives and trees together
     keep_free_bytes: int = 2**30  # of the disk, for everybody else

@@ -30,7 +30,7 @@ _RANGE = re.compile(r"bytes=([0-9]{1,18})-\Z")
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """What one machine gives to others."""
+    """Limits of what one machine serves to others."""
 
     uploads: int = 4  # at once
     connections: int = 64  # beyond them new ones are closed unheard

@@ -79,7 +79,8 @@ class PackageStore:
         ]
 
     def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> StoredPackage | None:
-        """What is installed and whole. What is damaged is made again from its archive, or removed. Raises what
+        """Return the packages that are installed and whole. Damaged ones are unpacked again from their archive, or
+        removed. Raises what
         `checkpoint` raises."""
         folder = self._root / digest.partition(":")[2]
         try:

@@ -37,8 +37,8 @@ def issue(key: ec.EllipticCurvePrivateKey, ticket: PackageTicket) -> str:
 
 
 def authority_keys(authorities: str) -> list[ec.EllipticCurvePublicKey]:
-    """What tickets are checked with. `authorities`: certificates of the cell's authorities, PEM, one behind the other;
-    while one is replaced there are two. Raises ValueError."""
+    """Return the keys that tickets are checked with. `authorities`: certificates of the cell's authorities, PEM, one
+    behind the other; while one is replaced there are two. Raises ValueError."""
     certificates = x509.load_pem_x509_certificates(authorities.encode("ascii"))
     keys = [certificate.public_key() for certificate in certificates]
     return [key for key in keys if isinstance(key, ec.EllipticCurvePublicKey)]

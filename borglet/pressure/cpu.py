@@ -138,5 +138,5 @@ class CpuControl:
 
 
 def _own(tenant: PressureTenant) -> int:
-    """What nobody takes from a task; one without a limit has a tenth of a core."""
+    """Return the CPU that is always left to a task; a task without a limit has a tenth of a core."""
     return tenant.task.limit.get("cpu", 0) or 100

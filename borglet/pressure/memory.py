@@ -30,7 +30,7 @@ STALLED_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class AvailableMemory:
-    """What a machine has of memory, or of the disk under its home. `available` without taking from anybody, `given`:
+    """The memory of a machine, or the disk under its home. `available` without taking from anybody, `given`:
     what it promised to the cell, 0 for no promise; bytes. `stalled`: share of the last ten seconds in which nobody
     could go on for want of memory, 0 where the kernel does not tell."""
 
@@ -41,7 +41,7 @@ class AvailableMemory:
 
 
 def reserve(room: AvailableMemory) -> int:
-    """What is kept for the machine itself: a fiftieth of its memory or disk, 64 MiB to 1 GiB."""
+    """Return the reserve for the machine itself: a fiftieth of its memory or disk, 64 MiB to 1 GiB."""
     return min(GIB, max(64 * MIB, room.total // 50))
 
 
@@ -52,7 +52,7 @@ def is_tight(memory: AvailableMemory, used: int) -> bool:
 
 
 def shortage_of(resource: str, room: AvailableMemory, used: int) -> Shortage | None:
-    """What must be freed so that the machine has its reserve, and holds its promise; None where it does."""
+    """Return what must be freed to restore the reserve and the promised amounts; None if nothing must."""
     kept = reserve(room)
     lacking = kept - room.available
     beyond = used - room.given if room.given else 0

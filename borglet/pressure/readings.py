@@ -1,4 +1,4 @@
-"""What the machine says of itself: memory, the disk under the home, how busy its cores are."""
+"""Readings of the machine: memory, the disk under the home, and how busy its cores are."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _LARGEST_UID = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class RuntimeWishes:
-    """What the command line says of how tasks run."""
+    """The options of the command line about how tasks run."""
 
     runtime: str = "auto"
     task_user: str = ""  # process: the one user of all tasks that name none; empty: one user per tenant

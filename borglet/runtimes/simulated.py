@@ -44,7 +44,7 @@ _SIGTERM = 15
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What all machines of one process share."""
+    """State that all simulated machines of a process share."""
 
     clock: Callable[[], float]
     seed: int = 0

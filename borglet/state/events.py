@@ -1,4 +1,4 @@
-"""What can happen to a Borglet: the only input of `AgentState`."""
+"""Events of a Borglet, the only input of `AgentState`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What `Save` asked for is on the disk."""
+    """The data of `Save` is on the disk."""
 
     generation: str
 

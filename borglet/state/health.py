@@ -19,7 +19,7 @@ FIRST_PROBE_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class HealthWatch:
-    """What is known about the health of one run. Times are seconds since the epoch."""
+    """Health of one run. Times are seconds since the epoch."""
 
     since: float
     due: float  # when to probe next; infinite while a probe is under way

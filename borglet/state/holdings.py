@@ -1,4 +1,4 @@
-"""What is on one machine and what should be there: all that the Borglet decides by. Pure."""
+"""Actual and desired state of one machine, on which all decisions of the Borglet rest. Pure."""
 
 from __future__ import annotations
 

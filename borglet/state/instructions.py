@@ -1,4 +1,4 @@
-"""What a Borglet is to do: the only output of `AgentState`, carried out by `agent`."""
+"""Instructions, the only output of `AgentState`, carried out by `agent`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What must survive the Borglet and can't be read off the machine."""
+    """State that must survive the Borglet and cannot be read from the machine."""
 
     desired: Desired | None = None
     given_up: list[GivenUp] = []

@@ -12,7 +12,7 @@ from borglet.messages import Phase, TaskKey
 
 
 class PhaseStep(StrEnum):
-    """What happens to an incarnation."""
+    """A step in the life of an incarnation."""
 
     ASSIGN = "assign"  # the master lists it in `run` for the first time
     ADOPT = "adopt"  # an earlier Borglet started it

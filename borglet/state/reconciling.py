@@ -1,4 +1,4 @@
-"""What is to be done, by comparing what should be on the machine with what is there. Pure."""
+"""Reconciliation: compare the desired with the actual state of the machine, and return what to do. Pure."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Reporter:
         self._sealed: tuple[msgspec.Raw, msgspec.Raw, dict[TaskKey, str]] | None = None
 
     def changed(self) -> None:
-        """What was reported last may not hold any more."""
+        """Mark the last report as outdated."""
         self._sealed = None
 
     def asked(self, session: int, sequence: int) -> None:

@@ -32,7 +32,7 @@ def is_failure(exit_: Exit) -> bool:
 
 
 def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, now: float) -> Again | Final:
-    """What follows an end under `policy`. `failures`: times of earlier failures, oldest first, in seconds."""
+    """Return what follows an exit under `policy`. `failures`: times of earlier failures, oldest first, in seconds."""
     if exit_.cause is EndCause.MACHINE_SHORT:
         return Final()  # the master finds it another machine; here it would ask for the same again
     if policy.on == "never":

@@ -1,4 +1,4 @@
-"""What tasks use, as figures in a row: how `WireReport.usages` travels. Pure."""
+"""Usage of tasks as a row of numbers, the form of `WireReport.usages`. Pure."""
 
 from __future__ import annotations
 

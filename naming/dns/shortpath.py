@@ -207,7 +207,7 @@ class ShortPath:
             self._octets = 0
 
     def _owner(self, question: Question, named: NamedJob | NamedService) -> bytes:
-        """What comes before the data of a record: the name is a pointer to the question."""
+        """Return the bytes before the data of a record. The name is a pointer to the question."""
         return b"\xc0\x0c" + question.fixed + named.ttl_s_or(self._directory.ttl_s).to_bytes(4)
 
     def _negative(self, query: bytes, question: Question, table: NameTable, rcode: int) -> bytes:

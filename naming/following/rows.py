@@ -1,4 +1,4 @@
-"""What a resolver starts from: the names of a cell, from rows, as events that make an empty table equal to them."""
+"""The start of a resolver: the names of a cell from rows, as events that fill an empty table."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def _facts(machine: MachineAddress) -> tuple[int, str, str]:
 
 
 def read_head(data: bytes) -> Head:
-    """What a file is. Raises `Unusable` for one that isn't whole, or of a format that is not known here."""
+    """Read the head of a file. Raises `Unusable` for one that isn't whole, or of a format that is not known here."""
     if len(data) <= _DIGEST_SIZE:
         raise Unusable("it is empty or cut off")
     content, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]

@@ -1,4 +1,4 @@
-"""What every page of the console is made of: facts to read, and rows changed through services alone."""
+"""Base classes of the console's pages: facts are read-only, and changes go through services."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class BudgetAdmin(ServiceAdmin):
 
 
 class AccountAdmin(FactsAdmin):
-    """What everybody has. All balances together are zero, always."""
+    """Accounts. The sum of all balances is always zero."""
 
     list_display = ["tenant_shown", "kind", "balance_shown"]
     list_filter = ["kind"]

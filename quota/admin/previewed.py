@@ -35,7 +35,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a page shows before a change: sentences, those that warn apart, and tables."""
+    """The preview of a change: sentences, warnings and tables."""
 
     title: str
     told: Sequence[Any] = ()

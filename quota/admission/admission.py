@@ -83,7 +83,7 @@ def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | Non
 
 
 def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
-    """What the tenant's live jobs ask for beyond the grants in force, by resource; zero where it fits. Two queries."""
+    """Return by resource how much the tenant's live jobs request beyond its grants; zero where it fits. Two queries."""
     used = (
         QuotaUse.objects.filter(cell=cell, tenant_id=tenant_id, band_id=band_id).values_list("used").first()
     )
@@ -186,7 +186,7 @@ def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]
 def _lock_use(
     cell: str, pairs: list[tuple[int, int]]
 ) -> tuple[dict[tuple[int, int], Vector], dict[int, str]]:
-    """What is in use by (tenant, band), locked; and what the spent budgets among the tenants stop (`STOPPING`)."""
+    """Lock and return the use by (tenant, band), and the tenants whose spent budget stops submissions (`STOPPING`)."""
     rows = _select_use(cell, pairs)
     for ask_again in (
         _insert_use,

@@ -1,4 +1,4 @@
-"""What cells have, as scheduling reports it: the ground that quota is sold on (§2.5)."""
+"""Capacity of cells as scheduling reports it, the basis for selling quota (§2.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tenant's jobs really asked for and used of its quota, so that nobody need over-buy (§2.5).
+"""Requests and usage of a tenant's jobs compared with its quota, to avoid buying too much (§2.5).
 
     MeteredHour ─► sums by hour ─► peaks and quantiles over the hours ─► a size to own
 
@@ -62,7 +62,7 @@ class UsageOf:
 
 
 def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: int = 14) -> UsageOf:
-    """What the tenant's jobs asked for and used at `band` in `cell` in the last `days` days: three queries.
+    """Return what the tenant's jobs requested and used at `band` in `cell` in the last `days` days: three queries.
 
     Ports are left out, which are not sold. Raises `Forbidden`, `NotFound` for a band, `Rejected` for `days`.
     """

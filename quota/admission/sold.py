@@ -1,4 +1,4 @@
-"""What counts as sold at one instant, and what admission counts as granted: sums per cell and band, one query."""
+"""Sums of sold quota at a moment, and of granted quota for admission, per cell and band in one query."""
 
 from __future__ import annotations
 

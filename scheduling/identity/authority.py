@@ -97,7 +97,8 @@ def signer() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
 
 
 def signing_key() -> ec.EllipticCurvePrivateKey:
-    """What machines check with the certificates they trust is signed with it: tickets for packages, grants of shells.
+    """Return the key that signs tickets for packages and grants of shells. Machines check them with trusted
+    certificates.
 
     The authority's own key, or, where that is kept elsewhere, one made for this alone. Raises `AuthorityBroken`.
     """

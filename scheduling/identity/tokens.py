@@ -1,4 +1,4 @@
-"""What a task shows to prove who it is: a short-lived signed statement, a JWT (RFC 7519, ES256). Pure.
+"""Identity tokens of tasks: short-lived signed JWTs (RFC 7519, ES256). Pure.
 
     shard ── issue(key, task, now) ──► token ──► Borglet ──► $BORG_IDENTITY_FILE ──► the task
     REST API, any other service ◄── Authorization: Bearer token ─────────────────────┘

@@ -47,7 +47,7 @@ JOBS_AT_ONCE = 1_000
 
 
 def spec_limits(cell: Cell) -> parser.CellLimits:
-    """What a job file may say in this cell."""
+    """Return the limits for job files in this cell."""
     return parser.CellLimits(
         max_tasks=min(settings.BORG_MAX_TASKS_PER_JOB, 1 << INDEX_BITS),
         bands=admission.bands(),

@@ -1,4 +1,4 @@
-"""What a job may be called: its names, its tasks' and its service's are served by DNS (§2.6)."""
+"""Rules for names of jobs: DNS serves the names of a job, its tasks and its service (§2.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a submission or an update would do, without doing it (DESIGN §14: `borgctl plan`)."""
+"""Plans: the effect of a submission or update, without applying it (`borgctl plan`)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecificatio
 
 
 def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
-    """What following `job_spec` means for a live job, or for none yet; admission is not asked."""
+    """Return the effect of `job_spec` on a live job, or on a new one, without admission control."""
     if job is None:
         added = Share(job_spec.tasks, ((0, job_spec.tasks - 1),))
         return JobPlan("submit", job_spec.name, 1, {"added": added}, names=_published_changes(None, job_spec))

@@ -1,4 +1,4 @@
-"""What a refusal for want of quota tells beside the shortfall: who holds the quota, and what would cure it (§2.5).
+"""Details of rejections for missing quota: the jobs that use the quota, and what would help (§2.5).
 
 Told after the submitting transaction, outside the cell's lock, and for the first refusals of a request alone: of a
 tenant and band the first one tells, for at most `TOLD` such pairs who holds what, one query for all of them, and for

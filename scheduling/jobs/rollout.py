@@ -46,7 +46,7 @@ def advance(cell_id: int, job_id: int, *, principal: Principal, in_turns: bool =
 
 @dataclass(slots=True)
 class _Part:
-    """What happens to tasks in one step. `left`: those that have to wait for others to be up."""
+    """The changes of tasks in one step. `left`: tasks that wait for others to be up."""
 
     revive: list[int] = field(default_factory=list)
     evict: list[Eviction] = field(default_factory=list)

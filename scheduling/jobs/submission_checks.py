@@ -1,4 +1,4 @@
-"""What submitted jobs must hold against, under the cell's lock: keys, packages, names, numbers, alloc sets.
+"""Checks of submitted jobs under the cell's lock: keys, packages, names, numbers, alloc sets.
 
 Each check gives the jobs that fail it their verdict. The number of questions doesn't depend on the number of jobs.
 """

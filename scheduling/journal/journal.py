@@ -96,7 +96,7 @@ class JournalEntry:
         return len(self.events)
 
     def records(self) -> list[JournalRecord]:
-        """What `tail` will answer about this revision once it is committed."""
+        """Return the records that `tail` will return for this revision once it is committed."""
         who, request = self.principal.name, self.principal.request_id
         return [
             JournalRecord(self.revision, seq, self.time, who, request, event, cause)

@@ -1,4 +1,4 @@
-"""What a machine says of itself when it joins or comes back, read and checked. Pure."""
+"""The facts that a machine reports when it joins or returns, parsed and checked. Pure."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Facts:
         return {name: getattr(self, name) for name in self.COLUMNS} | {"capacity": list(self.capacity)}
 
     def as_request(self, *, extra: Sequence[str], **changed: Any) -> JoinRequest:
-        """What the machine would say to join with these facts, some of them `changed`."""
+        """Return the request with which the machine would join with these facts, some of them `changed`."""
         request = JoinRequest(
             token="",
             hostname=self.hostname,
@@ -131,7 +131,7 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
 
 
 def counted(own: Mapping[str, int], said: Mapping[str, int]) -> tuple[dict[str, int], str]:
-    """What counts of a capacity that a known machine says it has, and the rest in words, empty where there is none.
+    """Return the accepted part of the capacity that a known machine reports, and the rest as text, or "".
 
     A secret proves which machine speaks, not what it is: by its word amounts fall, they rise by an SRE's alone. But
     for the disk, of which is said what is free: nobody is sent there for it without processors and memory.

@@ -32,7 +32,7 @@ class LogUnavailable(Rejected):
 
 
 class RoutedLogRequest(msgspec.Struct, frozen=True):
-    """What travels to the shard."""
+    """A request for logs on its way to the shard."""
 
     machine_id: int
     request: LogRequest

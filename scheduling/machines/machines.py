@@ -203,7 +203,7 @@ def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "")
 
 
 def _announce_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
-    """What an SRE wants of a machine. One that is down stays down."""
+    """Announce the state that an SRE wants for a machine. A machine that is down stays down."""
     entry.append(state)
     if row.state == DOWN:
         entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=row.reason))

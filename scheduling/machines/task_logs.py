@@ -1,4 +1,4 @@
-"""What a task printed, read from its machine through the link."""
+"""Logs of a task, read from its machine through the link."""
 
 from __future__ import annotations
 

@@ -114,7 +114,8 @@ def _recheck(
     cell_id: int, assignments: Sequence[Assignment], *, since: int, own: list[int], gangs: frozenset[int],
     unfreed: set[int], braked: bool = False,
 ) -> tuple[list[Assignment], list[Assignment]]:  # fmt: skip
-    """What holds, and what does not; of a gang nothing holds as soon as one part does not.
+    """Return the assignments that are still valid, and the others. If one task of a gang is not valid, none of its
+    tasks is.
 
     `unfreed`: machines where victims stay because their preemptor was handed back, in this part of the plan or in one
     before. Others may have been given the room that those would have left over: they are handed back too. `braked`:

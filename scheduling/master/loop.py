@@ -292,7 +292,7 @@ class Master:
         )
 
     def _run_maintenance(self) -> None:
-        """What isn't placing: done by one scheduler of the cell."""
+        """Run the maintenance besides placing. One scheduler of the cell does it."""
         assert self._policy is not None
         self._silence.sweep(self.cell_id, self._settings)
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S, late=self._silence.late)

@@ -135,7 +135,7 @@ def _notices(cells: Mapping[int, Cell]) -> CounterMetricFamily:
 
 
 def _brakes(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
-    """What waits for an SRE's word (`scheduling.policy.brakes`)."""
+    """Metrics of brakes that wait for an SRE (`scheduling.policy.brakes`)."""
     labels = ["cell", "brake"]
     held = GaugeMetricFamily(
         "borg_brake_held",

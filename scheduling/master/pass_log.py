@@ -1,4 +1,4 @@
-"""What the passes of each scheduler did: the last of them in Redis, all of them summed up for Prometheus.
+"""Results of each scheduler's passes: the last ones in Redis, and sums of all for Prometheus.
 
     Master ─ record ─► Redis: a capped list per (cell, scheduler) ─ recent ─► Sigma, SRE console
                    └─► metrics of this process ─► /metrics

@@ -272,7 +272,7 @@ def _updates(cell_id: int) -> Iterator[tuple[Event, float]]:
 
 
 class _Requirements:
-    """What each task asks for, by the version of the spec that it follows; one query for all jobs."""
+    """Requirements of tasks by the version of their spec; one query for all jobs."""
 
     def __init__(self, job_ids: list[int], extra: Sequence[str]) -> None:
         versions = (

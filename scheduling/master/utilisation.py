@@ -15,7 +15,7 @@ _KEEP_S = 60
 
 
 class UtilisationFigures(msgspec.Struct, frozen=True):
-    """What a look saw of a cell, for people and Prometheus. `at`: Redis' clock, seconds since the epoch.
+    """Utilisation of a cell at one look, for people and Prometheus. `at`: Redis' clock, seconds since the epoch.
 
     `capacity` (of machines that are up), `limit`, `reservation`, `usage`: sums by resource name, in its unit; of CPU
     usage is demand, what throttling denied included.
@@ -44,7 +44,7 @@ def publish(cell_id: int, figures: UtilisationFigures) -> None:
 
 
 def figures_of(cell_ids: Iterable[int]) -> dict[int, UtilisationFigures]:
-    """What the newest look at each cell saw; cells without one in the last minute are left out.
+    """Return the newest figures of each cell, without cells that have none from the last minute.
 
     Raises `redis.RedisError`.
     """

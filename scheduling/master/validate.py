@@ -1,4 +1,4 @@
-"""What must be true of a cell at any revision, checked on demand: by tests after every scenario, by an SRE live.
+"""Invariants of a cell, checked on demand: by tests after every scenario, and by an SRE on a live cell.
 
 `manage.py validate CELL` prints what is wrong. Nothing is changed.
 """

@@ -1,4 +1,4 @@
-"""What was sold, asked for, reserved and used in a cell, hour by hour: what capacity planning looks back on."""
+"""Sold, requested, reserved and used amounts of a cell per hour, for capacity planning."""
 
 from __future__ import annotations
 

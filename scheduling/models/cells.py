@@ -62,8 +62,8 @@ class Lease(models.Model):
 
 
 class Brake(models.Model):
-    """What keeps a cell from disturbing much of itself at once (`scheduling.policy.brakes`). Time is the database's
-    clock.
+    """A brake, which keeps a cell from disturbing much of itself at once (`scheduling.policy.brakes`). Time is the
+    database's clock.
 
     `level`, `at`: of the bucket behind it. `wanted`: how many tasks it holds back, as last seen at `pulled_at`.
     """

@@ -12,7 +12,7 @@ from scheduling.models.machines import Machine
 
 
 class KeptAlloc(models.Model):
-    """What an alloc left on a machine, and the log savers that run there until it is saved or its time is up.
+    """The folder that an alloc left on a machine, and the log savers that run there until it is saved or expires.
 
     `key`, `name`: of the alloc's incarnation. `hold`: what it takes of the machine: the alloc's disk, and what its
     savers need. `savers`: `{"job_id", "index", "version", "tenant", "job", "done"}` each; the one at position n runs

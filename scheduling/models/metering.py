@@ -1,4 +1,4 @@
-"""What of an hour has been reported to quota, and what was reserved in hours that have not been yet."""
+"""Hours that have been reported to quota, and reservations of hours that have not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MeteringHour(models.Model):
 
 
 class ReservedInHour(models.Model):
-    """What the running tasks of a job had reserved, summed over the looks of an hour. Gone once it is reported.
+    """Reservations of a job's running tasks, summed over the looks of an hour. Deleted once reported.
 
     The job is a plain number: what was reserved outlives whose it was.
     """

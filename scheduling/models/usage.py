@@ -1,4 +1,4 @@
-"""What tasks used, five minutes at a time; see `scheduling.usage.usage_windows`."""
+"""Usage of tasks in windows of five minutes; see `scheduling.usage.usage_windows`."""
 
 from __future__ import annotations
 

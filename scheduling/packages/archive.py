@@ -1,4 +1,4 @@
-"""What an uploaded archive is, and whether machines would take it: the very look that they have themselves."""
+"""Inspection of uploaded archives, with the same code that machines use before they accept one."""
 
 from __future__ import annotations
 

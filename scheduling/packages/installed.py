@@ -16,7 +16,7 @@ from scheduling.models.machines import REMOVED
 
 
 class InstalledReport(NamedTuple):
-    """What one machine said in a session: the digests that it has."""
+    """The digests that one machine reported in a session."""
 
     session: int
     digests: Sequence[str]

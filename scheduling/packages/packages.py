@@ -54,7 +54,7 @@ class Allowance:
 
 
 def may_upload(*, principal: Principal, cell: Cell, tenant: str) -> Allowance:
-    """What a caller may bring now. Raises `NotFound` and `Forbidden`."""
+    """Return what a caller may upload now. Raises `NotFound` and `Forbidden`."""
     owner = _owner(principal, cell, tenant)
     loaded = cell_settings.load(cell.settings)
     used = Package.objects.filter(cell=cell, tenant=owner).aggregate(used=Sum("size_bytes"))["used"] or 0

@@ -141,7 +141,7 @@ def accept(settings: dict[str, object]) -> CellSettings:
 
 
 def _misread(settings: object, error: msgspec.ValidationError) -> tuple[str, dict[str, str]]:
-    """What the matter is with settings that can't be read: the message, and the same by field."""
+    """Return the errors in settings that cannot be read: one message, and messages by field."""
     known = CellSettings.__struct_fields__
     every = f"the settings of a cell are {', '.join(known)}"
     if not isinstance(settings, dict):

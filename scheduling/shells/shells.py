@@ -117,7 +117,7 @@ def _room(job: Job, task: Task, principal: Principal) -> None:
 
 
 def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
-    """What the Borglet wants to see, once a session. Raises `Conflict` when it may not be granted (any more)."""
+    """Return the grant for the Borglet, once per session. Raises `Conflict` if it may not be granted."""
     now = timezone.now()
     with transaction.atomic():
         row = (

@@ -55,7 +55,9 @@ class ShellUnavailable(Rejected):
 
 
 class ShellRequest(msgspec.Struct, frozen=True):
-    """What travels to the shard that holds the machine. It grants nothing: the session's row does."""
+    """A request for a shell on its way to the shard of the machine. The row of the session grants it, not this
+    message.
+    """
 
     machine_id: int
     session: str

@@ -1,4 +1,4 @@
-"""What fits inside an alloc set (§2.4): the envelope, and the jobs submitted into it. Pure.
+"""Checks that jobs fit inside an alloc set (§2.4). Pure.
 
 alloc set ─ each alloc is an envelope ─┐
                                        ├─► misfits ─► {"task.limit.cpu": what can never fit, and the cure}

@@ -78,7 +78,7 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
     sizes: dict[str, int] = {}
 
     def task(self, index: int) -> TaskSpec:
-        """What task `index` is asked to be. Raises `IndexError`."""
+        """Return the spec of task `index`. Raises `IndexError`."""
         if not 0 <= index < self.tasks:
             raise IndexError(f"job {self.name} has tasks 0 to {self.tasks - 1}, not {index}")
         position = bisect.bisect_right(self._starts, index) - 1
@@ -134,11 +134,11 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
         return tuple(Group(requirement, tuple(spans)) for requirement, spans in ranges.items())
 
     def total(self) -> Vector:
-        """What all tasks together ask for."""
+        """Return the sum of the limits of all tasks."""
         return self._total
 
     def charged(self) -> Vector:
-        """What of it costs quota: nothing inside an alloc set, which has paid for the envelope (§2.4)."""
+        """Return the part that costs quota: nothing inside an alloc set, which already pays for it (§2.4)."""
         return (0,) * len(self.base.limit) if self.alloc_set else self.total()
 
     def max_down(self) -> int:
@@ -220,7 +220,7 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
 
 
 def change(old: JobSpecification, new: JobSpecification, index: int) -> SpecChange:
-    """What following `new` means for running task `index` of `old`. Raises `IndexError` when either lacks it."""
+    """Return the effect of `new` on running task `index` of `old`. Raises `IndexError` if either has no such task."""
     return _change(old, new, old.task(index), new.task(index))
 
 
@@ -250,7 +250,7 @@ def _change(old: JobSpecification, new: JobSpecification, before: TaskSpec, afte
 
 
 def _of_the_job(spec: JobSpecification) -> tuple[object, ...]:
-    """What is in force at once, and disturbs no task."""
+    """Return the properties that take effect at once without disturbing a task."""
     return (
         spec.priority, spec.labels, spec.reclamation, spec.gang, spec.disruption_budget, spec.saves_for_s, spec.api,
         spec.names,

@@ -44,7 +44,7 @@ _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """What a cell allows. `bands` None: any priority (a stored spec, whose bands may have moved since).
+    """Limits of a cell. `bands` None: any priority (a stored spec, whose bands may have moved since).
 
     `extra`: the cell's own named resources, after the fixed ones.
     """
@@ -84,7 +84,7 @@ def with_sizes(spec: JobSpecification, packages: Mapping[str, Any]) -> JobSpecif
 
 
 def decode(data: bytes | Mapping[str, Any]) -> Any:
-    """What a job file holds, unchecked. Raise `Rejected("invalid-spec")` for text that is not JSON, and for
+    """Return the content of a job file, unchecked. Raise `Rejected("invalid-spec")` for text that is not JSON, and for
     JSON that is too long or nested too deeply."""
     if not isinstance(data, bytes | bytearray):
         return data

@@ -1,4 +1,4 @@
-"""What a job file may ask for by a capability alone (§2.5): its reservations left alone, cores of its own.
+"""Options of a job file that need a capability (§2.5): no reclamation, and whole cores.
 
 What was granted to a job stays with it: an update needs the capability only where it asks for more than before.
 """

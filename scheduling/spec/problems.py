@@ -1,4 +1,4 @@
-"""What is wrong with a job file, told by the path in it and with the cure. Pure."""
+"""Problems of a job file, each with its path and the cure. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LABEL_CURE = "use lower-case letters, digits and hyphens, a letter first, at mos
 
 
 class Problems:
-    """What is wrong with a file: `{path: what was found and what to do}`, in the order found."""
+    """The problems of a file: `{path: what was found and what to do}`, in the order found."""
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What one task is asked to be: the `task` part of a job file, read and checked. Pure.
+"""The spec of one task: the `task` part of a job file, parsed and checked. Pure.
 
 Reading collects every problem under its path in the user's file (`task.limit.cpu`) instead of stopping at the
 first, except where the shape itself is wrong. Quantities become integers over `quota.vocabulary.resources.AXIS`.
@@ -57,7 +57,7 @@ SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
 
 
 class SpecChange(StrEnum):
-    """What following another version of the spec means for a running task."""
+    """The effect of another version of the spec on a running task."""
 
     NONE = "none"
     IN_PLACE = "in-place"
@@ -163,7 +163,7 @@ def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
 
 
 def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
-    """What is under which name: another tag of the same content changes nothing for a task."""
+    """Return the content by name. Another tag of the same content changes nothing for a task."""
     split = [text.split("@") for text in packages]
     return [
         (parts[0], parts[-1] if parts[-1].startswith("sha256:") else "@".join(parts[1:])) for parts in split
@@ -353,7 +353,7 @@ def _check_constraints(constraints: list[Constraint], problems: Problems, path: 
 
 
 def _check_place(file: TaskFile, limit: Vector, problems: Problems, path: str) -> None:
-    """What the task sees of its machine: root, network, cores."""
+    """Check the options about the machine: root, network, cores."""
     if file.root not in ("host", "packages"):
         problems.add(f"{path}.root", f"{file.root!r}: one of host, packages")
     elif file.root == "packages" and not file.packages:

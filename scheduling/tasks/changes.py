@@ -1,4 +1,4 @@
-"""What may happen to tasks, as values: asked of `services.transitions`, and what the tasks were before."""
+"""Changes of tasks as values for `scheduling.tasks.transitions`, and the state of the tasks before."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def tasks_gone(
 
 
 def _notice(exit_: dict[str, Any] | None) -> str:
-    """What a departed task had of the notice it had asked for, as its Borglet says."""
+    """Return how much of its notice a departed task had, as its Borglet reports."""
     if exit_ is None or exit_.get("cause") == "machine-restarted":
         return "none"
     return str(exit_.get("notice") or "unknown")

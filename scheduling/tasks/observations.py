@@ -1,4 +1,4 @@
-"""What Borglets say of running incarnations, noted set-based under an open journal entry."""
+"""Reports of Borglets about running incarnations, written as sets under an open journal entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduling.tasks.counters import CounterChanges
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a Borglet says of a running incarnation. `up`: phase up, and healthy where a check is declared."""
+    """The report of a Borglet about a running incarnation. `up`: phase up, and healthy if it has a check."""
 
     task_id: int
     incarnation: int

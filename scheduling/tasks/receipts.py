@@ -1,4 +1,4 @@
-"""What the journal keeps of a task's placements: score, runners-up, whom it preempted, and who preempted it (§3.2).
+"""Receipts of a task's placements from the journal: score, runners-up, whom it preempted, and who preempted it (§3.2).
 
 Receipts are read from events, which are never changed. For jobs of other tenants, they show only the priority.
 """

@@ -1,4 +1,4 @@
-"""What tasks are expected to use (§5.5), written set-based, as one event of the journal."""
+"""Reservations of tasks (§5.5), written as a set, with one event of the journal."""
 
 from __future__ import annotations
 

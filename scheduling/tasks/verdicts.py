@@ -31,7 +31,7 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class VerdictCache:
-    """What a master knows to be written. A new one writes all of it once more."""
+    """The verdicts that a master has written. A new master writes all of them again."""
 
     rows: dict[int, _Row] = field(default_factory=dict)  # by job id
     swept: float = float("-inf")

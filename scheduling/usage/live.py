@@ -1,4 +1,4 @@
-"""What tasks use now, as their Borglets last said: in Redis, for reclamation and live pages. Never in rows.
+"""Current usage of tasks as last reported, in Redis, for reclamation and live pages. Never in rows.
 
 borg:usage:<cell>   hash: machine id -> `SAMPLE` rows, packed: one of the machine as a whole, then one a task
 

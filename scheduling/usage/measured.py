@@ -1,4 +1,4 @@
-"""What one machine and its tasks use, as arrays: the form between a link shard's reports and Redis. Pure."""
+"""Usage of one machine and its tasks as arrays, the form between reports and Redis. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every job asked for, had reserved and used in an hour, reported to quota once the hour is over (§2.5, §5.5).
+"""Metering: requests, reservations and usage of every job per hour, reported to quota after the hour (§2.5, §5.5).
 
     every 5 minutes: task rows ─► `look` ─► ReservedInHour
     every hour:  jobs, versions of specs ─┐

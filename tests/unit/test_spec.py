@@ -128,7 +128,11 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (with_task(health={}), "task.health", "either http"),
     (with_task(health={"http": "/", "tcp": True}), "task.health", "either http"),
     (with_task(health={"http": "/", "interval_s": 0}), "task.health.interval_s", "out of range"),
-    (with_task(constraints=[{"attribute": "a", "relation": "~"}]), "task.constraints[0].relation", "present, absent"),
+    (
+        with_task(constraints=[{"attribute": "a", "relation": "~"}]),
+        "task.constraints[0].relation",
+        "present, absent",
+    ),
     (with_task(constraints=[{"attribute": "a", "relation": "="}] * 33), "task.constraints", "at most 32"),
     (with_task(constraints=[PRESENT | {"value": "x"}]), "task.constraints[0].value", "leave it out"),
     (with_task(notice_s=-1), "task.notice_s", "from 0 to 3600"),
@@ -144,7 +148,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (with_task(whole_cores=True, limit={"cpu": "1500m"}), "task.whole_cores", "whole cores"),
     (
         hello(appclass="batch", task={"command": ["x"], "limit": {"cpu": 2}, "whole_cores": True}),
-        "task.whole_cores", "set appclass: latency-sensitive",
+        "task.whole_cores",
+        "set appclass: latency-sensitive",
     ),
     (with_task(user="root;"), "task.user", "not a user name"),
     (with_task(packages=["a b"]), "task.packages[0]", "write NAME, NAME@TAG or NAME@sha256:"),
@@ -159,14 +164,22 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (hello(kind="AllocSet"), "task.command", "runs nothing itself"),
     (hello(kind="AllocSet", task={"ports": ["http"]}), "task.ports", "name ports in the jobs inside"),
     (hello(alloc_set="shelf", spread={"max_per_rack": 1}), "spread.max_per_rack", "into alloc set shelf"),
-    (hello(alloc_set="shelf", task={"command": ["x"], "constraints": [PRESENT]}), "task.constraints", "run on its machine"),
+    (
+        hello(alloc_set="shelf", task={"command": ["x"], "constraints": [PRESENT]}),
+        "task.constraints",
+        "run on its machine",
+    ),
     (hello(disruption_budget=-1), "disruption_budget", "out of range"),
     (hello(gang=True, tasks=2501), "gang", "at most 2500 are placed together"),
     (hello(gang=1), "gang", "expected `bool`, got `int`; give true or false"),
     (with_task(limit={"accelerators": "1500m"}), "task.limit.accelerators", "ask for 1 or 2, or for a share"),
-    (hello(overrides={"1": {"limit": {"accelerators": 2.5}}}), "overrides.1.limit.accelerators", "2500m is more"),
+    (
+        hello(overrides={"1": {"limit": {"accelerators": 2.5}}}),
+        "overrides.1.limit.accelerators",
+        "2500m is more",
+    ),
     (hello(tasks=100_000, task={"command": ["x"], "limit": {"ram": 2**53}}), "task.limit", "together"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("data, path, cure", BAD, ids=[f"{n}-{path}" for n, (_, path, _) in enumerate(BAD)])

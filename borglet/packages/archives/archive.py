@@ -29,7 +29,7 @@ FORMATS = (TAR, TAR_GZIP, OCI)
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """What an archive holds. `entries`: files, directories and links. `bytes`: of all files, a hard link once."""
+    """The content of an archive. `entries`: files, directories and links. `bytes`: of all files, a hard link once."""
 
     entries: int
     bytes: int
@@ -58,7 +58,7 @@ def inspect(
     limits: ArchiveLimits = ArchiveLimits(),
     checkpoint: Callable[[], None] = go_on,
 ) -> Unpacked:
-    """What `unpack` would say of it, without writing anything. Raises `ArchiveRefused`, OSError."""
+    """Return what `unpack` would return, without writing anything. Raises `ArchiveRefused`, OSError."""
     return _read(file, format_, NullSink(), limits, checkpoint)
 
 

@@ -104,7 +104,8 @@ class DiskSink:
 
 
 def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None] = go_on) -> TreeDigests:
-    """What is on the disk, as `Tree.finish` said it; without `contents` files are not read and that digest is empty.
+    """Return the digests of the files on the disk, as `Tree.finish` does; without `contents` files are not read and
+    that digest is empty.
 
     Anything that a finished tree can't hold (a device, a file that may be written) changes the listing."""
     listing, everything = hashlib.sha256(), hashlib.sha256()

@@ -32,7 +32,7 @@ def go_on() -> None:
 
 
 class ArchiveCost:
-    """What one archive has cost. `checkpoint` is called often, and may raise to stop the work."""
+    """The cost of one archive so far. `checkpoint` is called often, and may raise to stop the work."""
 
     def __init__(
         self, limits: ArchiveLimits, stored_bytes: int, checkpoint: Callable[[], None] = go_on

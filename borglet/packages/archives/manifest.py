@@ -1,4 +1,4 @@
-"""What a package says of itself: `borg-package.json` at the top of its archive, which may be missing."""
+"""The manifest of a package: `borg-package.json` at the top of its archive, which may be missing."""
 
 from __future__ import annotations
 

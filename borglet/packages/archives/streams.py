@@ -40,7 +40,7 @@ class Slice:
 
 
 class Gunzip:
-    """What a gzip stream holds; members after the first go on, zeros after the last are padding."""
+    """Reader of a gzip stream; members after the first go on, zeros after the last are padding."""
 
     def __init__(self, source: ByteStream, account: ArchiveCost) -> None:
         self._source, self._account = source, account

@@ -313,7 +313,9 @@ class Tree:
     # -- taking away
 
     def _remove_lower(self, parent: DirectoryNode, path: Path) -> None:
-        """What lower layers put at `path`; of a directory that this layer touched too, only what is not of it."""
+        """Remove what lower layers put at `path`; of a directory that this layer touched too, only what is not of
+        it.
+        """
         self._step("/".join(path), "applying the whiteouts")
         node = parent.children.get(path[-1])
         if node is None:

@@ -1,4 +1,4 @@
-"""What a task is started with: its command and environment, variables filled in. Pure."""
+"""Command and environment of a task, with variables filled in. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ LOGIN_SHELL = ["/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; 
 
 
 def variables(task: RunTask, *, packages: str = "") -> dict[str, str]:
-    """What `$(…)` may name in a command or an environment value. `packages`: the directory of the task's packages."""
+    """Return the variables that `$(…)` may name in a command or an environment value. `packages`: the directory of
+    the task's packages.
+    """
     cell, _, _ = task.name.partition("/")
     parts = task.name.split("/")
     known = {

@@ -65,11 +65,11 @@ class Runtime(Protocol):
     api_url: str  # where tasks reach the REST API; empty while nobody has said so
 
     def attributes(self) -> dict[str, str]:
-        """What this runtime gives on this machine: `runtime`, `isolation.memory`, `isolation.cpu`, … each
+        """Return what this runtime offers on this machine: `runtime`, `isolation.memory`, `isolation.cpu`, … each
         with how it is enforced (`cgroup-v2`, `cgroup-v1`, `polled`, `none`)."""
 
     def capacity(self) -> dict[str, int]:
-        """What the machine has, by resource name, units of `quota.vocabulary.resources.AXIS`."""
+        """Return the capacity of the machine by resource name, units of `quota.vocabulary.resources.AXIS`."""
 
     async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
         """Start the task's processes. Raises `StartFailed`. Starting what runs already changes nothing.
@@ -86,7 +86,7 @@ class Runtime(Protocol):
     async def adjust(
         self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
     ) -> None:
-        """What the control loop gives running tasks now (§6.2), in place; who is not named gets no grant.
+        """Apply the grants of the control loop to running tasks (§6.2). A task that is not named gets none.
         `batch_milli`: a ceiling of CPU for all of batch together, 0 for none. `batch_idle`: batch gets only what nobody
         else on the machine wants."""
 

@@ -92,7 +92,7 @@ class CgroupTree:
         return frozenset()
 
     def cores_of(self, groups: Groups) -> frozenset[int]:
-        """What a task's group is kept to; none where to nothing in particular."""
+        """Return the cores that a task's group is restricted to; empty without a restriction."""
         directory = groups.get("cpuset") or (groups.get("unified", "") if self.enforces("cpuset") else "")
         try:
             return parse_cpus(cgroupfs.read_text(directory, "cpuset.cpus")) if directory else frozenset()

@@ -1,4 +1,4 @@
-"""What a task may use, as the kernel's numbers and as verdicts over what was measured (§6.2). Pure.
+"""Limits of a task as numbers for the kernel, and verdicts over measured usage (§6.2). Pure.
 
 RunTask (its limit, class, priority, slack) ─┐
 Grant (what the control loop gives it now)  ─┼─ kernel_limits ─► KernelLimits ─► cgroups.py
@@ -22,7 +22,7 @@ IO_WEIGHTS = (500, 100, 10)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the control loop gives one task at this moment, instead of what it is given in quiet times.
+    """The limits that the control loop gives one task for the moment, instead of its usual ones.
 
     `cpu_milli`: a ceiling for a greedy one, 0 for none. `ram_bytes`: how far one with memory slack may go.
     """

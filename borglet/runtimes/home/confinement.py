@@ -65,6 +65,6 @@ class Confinement(Protocol):
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:
-        """What to run on a terminal to be inside the running task: its namespaces, groups, user and environment.
+        """Return the command that enters the running task on a terminal: its namespaces, groups, user and environment.
 
         Raises `StartFailed`, `ShellRefused`."""

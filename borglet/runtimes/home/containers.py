@@ -1,4 +1,4 @@
-"""What each running task's container is given (§6.2): limits, class, cores, and what the control loop grants.
+"""Settings of each running task's container (§6.2): limits, class, cores, and grants of the control loop.
 
 start ─► create ─► cores chosen, groups made and limited         resize ─► all of it again, in place
 pressure/guard ─► adjust ─► ceilings of greedy tasks and of batch, memory of tasks with slack
@@ -164,7 +164,7 @@ class Containers:
         return refused
 
     def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool) -> None:
-        """What the control loop gives now; who is not named gets no grant. Writes only what changed."""
+        """Apply the grants of the control loop. A task that is not named gets none. Writes only what changed."""
         if self.tree is None:
             return
         for key, held in self._held.items():

@@ -37,8 +37,8 @@ class LogRetention:
 
 
 def read_log(home: Path, request: LogRequest) -> LogChunk:
-    """What is left of the asked range; text is cut at a character's border, bad bytes become U+FFFD. Or the lines
-    that hold what is searched for. A search takes up to `SEARCH_S`: call it in a thread."""
+    """Return what exists of the requested range; text is cut at a character's border, bad bytes become U+FFFD. Or the
+    lines that hold what is searched for. A search takes up to `SEARCH_S`: call it in a thread."""
 
     def refuse(error: str) -> LogChunk:
         return LogChunk(request.request_id, offset=0, end=0, text="", error=error)

@@ -1,4 +1,4 @@
-"""What lives in one home: tasks under supervisors, their directories, groups and allocs. See `supervised`."""
+"""The content of one home: tasks under supervisors, their directories, groups and allocs. See `supervised`."""
 
 from __future__ import annotations
 

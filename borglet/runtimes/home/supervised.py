@@ -1,4 +1,4 @@
-"""What runtimes of real processes share: each task under a supervisor that outlives the Borglet.
+"""The common part of runtimes with real processes: each task runs under a supervisor that outlives the Borglet.
 
     start ─► plan, directory, groups, prepare_container ─► spawn(supervisor) ─► the task
     next_end ◄─ pidfd of the supervisor readable ─► exit.json, or it was killed: leftovers, supervisor-lost

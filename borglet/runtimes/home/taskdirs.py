@@ -1,4 +1,4 @@
-"""What is kept on disk of each incarnation, so that a new Borglet finds what an old one started.
+"""The directories of incarnations, from which a new Borglet learns what an old one started.
 
 tasks/<job>.<index>.<incarnation>/
     task.json        what was asked for, which run it is, since when
@@ -83,7 +83,7 @@ def log_directory(home: Path, name: str) -> Path:
 
 
 def link_into_alloc(alloc: TaskKey, task: str) -> str:
-    """What `logs/<task>` links to when the task lives in an alloc."""
+    """Link `logs/<task>` into the alloc that holds the task."""
     return f"../allocs/{directory_name(alloc)}/logs/{task}"
 
 

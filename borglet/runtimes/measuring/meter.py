@@ -1,4 +1,4 @@
-"""What running tasks use: from their control groups where they account it, from /proc where not."""
+"""Usage of running tasks, from their control groups where these account it, otherwise from /proc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task reads and writes, to disks and over a network of its own: counted by the kernel, told as rates.
+"""Rates of a task's reads and writes, on disks and over its own network, from counters of the kernel.
 
 Disks: `io.stat` of its group where there is version 2, else `/proc/<pid>/io` of its processes. Version 1 knows
 nothing of writes that the page cache takes in, most of them. A process that ends between two looks takes with it what

@@ -68,7 +68,7 @@ def device_rules(nodes: Iterable[DeviceNode]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """What distinguishes one task's container from another's."""
+    """The options in which containers of tasks differ."""
 
     root: str  # directory on the machine
     mounts: Sequence[Mount]
@@ -139,7 +139,7 @@ def process(
 
 
 def shell_process(begun: dict[str, Any], claims: ShellClaims) -> dict[str, Any]:
-    """What a shell in the task begins with: all of process.json but the program and its terminal."""
+    """Return the process of a shell in the task: all of process.json except the program and its terminal."""
     size = {"height": claims.rows, "width": claims.cols}
     return begun | {
         "terminal": not claims.plain,

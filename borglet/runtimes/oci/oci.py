@@ -70,7 +70,7 @@ class OciSettings(SupervisedSettings):
 
 @dataclass(frozen=True, slots=True)
 class _Furniture:
-    """What `plan` decided and `prepare_container` makes."""
+    """The decisions of `plan` that `prepare_container` carries out."""
 
     process: dict[str, object]
     base: Path | None
@@ -368,7 +368,7 @@ def write_bundle(directory: Path, config: dict[str, object], process: dict[str, 
 
 
 def _roots_in_use(home: Path) -> set[str]:
-    """What the containers described in this home have as their root."""
+    """Return the roots of the containers described in this home."""
     used = set()
     for description in (home / "tasks").glob("*/bundle/config.json"):
         with contextlib.suppress(OSError, msgspec.DecodeError, KeyError):

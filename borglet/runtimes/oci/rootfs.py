@@ -1,4 +1,4 @@
-"""What a contained task sees as `/`: a small directory, in which parts of the machine or of a package are shown.
+"""The root of a task in a container: a small directory that shows parts of the machine or of a package.
 
     host       bin -> usr/bin …   /usr (read-only)   a few files of /etc     nothing else of the machine
     packages   each entry of the first package's tree, read-only; /etc by us where the package has none
@@ -37,7 +37,7 @@ _MAX_ETC_BYTES = 2**20
 
 
 class SharedRoot:
-    """What tasks on the machine's /usr see as `/`: one directory for all of them, for forty small files and folders a
+    """The root of tasks on the machine's /usr: one directory for all of them, for forty small files and folders a
     start are what takes longest on a busy disk. Made again when its sources have changed; tasks keep theirs.
     """
 
@@ -269,7 +269,7 @@ def _lines(entries: Mapping[str, str]) -> str:
 
 
 def _read(source: Path) -> bytes:
-    """What everybody may read, as it is now; nothing of what is not there."""
+    """Return the content of a public file; empty if it does not exist."""
     try:
         with source.open("rb") as file:
             if not os.fstat(file.fileno()).st_mode & 0o004:

@@ -19,7 +19,7 @@ IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)  # by t
 
 
 class TaskLaunch:
-    """What the Borglet asks for, sent through stdin with `marshal` (both ends are one interpreter)."""
+    """The request of the Borglet, sent through stdin with `marshal` (both ends are one interpreter)."""
 
     directory: str  # the task's own: exit.json, the control fifo
     log_directory: str

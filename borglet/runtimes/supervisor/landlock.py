@@ -1,4 +1,4 @@
-"""What a process and all it starts may never do again, by the kernel's Landlock: bind TCP ports that are not its own.
+"""Landlock: a process and its children may only bind their own TCP ports.
 
 Ports are a resource that tasks are given, and isolation between them has to be enforced (§8.1: one address a machine).
 Imports `os` and `ctypes` alone: it is used by the supervisor.

@@ -1,4 +1,4 @@
-"""What a task prints, copied by its supervisor from two pipes into rotated files. Imports little."""
+"""The output of a task, copied by its supervisor from two pipes into rotated files. Imports little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What /proc says about processes: identity, ancestry and use. Imports `os` alone, for the supervisor's sake."""
+"""Processes from /proc: identity, ancestry and usage. Imports `os` alone, for the supervisor's sake."""
 
 from __future__ import annotations
 

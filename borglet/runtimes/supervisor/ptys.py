@@ -46,7 +46,7 @@ class ShellRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PtyRequest:
-    """What to run. `user`: uid, gid and further groups, None for the Borglet's own. `plain`: on a socket."""
+    """The program to run. `user`: uid, gid and further groups, None for the Borglet's own. `plain`: on a socket."""
 
     argv: Sequence[str]
     environment: dict[str, str]
@@ -72,7 +72,7 @@ class Pty:
         asyncio.get_running_loop().add_reader(pidfd, self._on_exit)
 
     async def read(self, size: int) -> bytes:
-        """What was printed, up to `size` bytes; empty once nobody can print any more."""
+        """Return up to `size` bytes of output; empty once no process can print any more."""
         while True:
             if self._master < 0:
                 return b""

@@ -287,7 +287,7 @@ class TaskSupervisor:
         return fields
 
     def _notice(self) -> str:
-        """What the task had of the notice that it had asked for: it ended within it, or was killed before that."""
+        """Return how much of its notice the task had: it ended within it, or was killed before its end."""
         if not self.killed_after_notice or self.stop_notice_s >= self.launch.notice_s:
             return "full"
         return "short" if self.stop_notice_s > 0 else "none"

@@ -1,4 +1,4 @@
-"""What a name is: a node of a zone, with records to read. Pure."""
+"""A name as a node of a zone, with its records. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Extra(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What a node holds of one type, and for how many seconds it may be remembered."""
+    """The records of one type at a node, and their time to live in seconds."""
 
     rdatas: list[dns.rdata.Rdata]
     ttl_s: int

@@ -1,4 +1,4 @@
-"""What each name of a cell's zone holds, as bytes and without limits: `naming.dns.zones.records` once more, but fast.
+"""The records of each name of a cell's zone as bytes, without limits: a fast version of `naming.dns.zones.records`.
 Pure.
 
 A change of one task changes the names of its job and of its service too, each with a record for every task. So these

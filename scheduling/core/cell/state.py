@@ -138,7 +138,7 @@ class CellState:
         return audit.content(self)
 
     def diff(self, other: CellState) -> list[str]:
-        """What differs between the contents of two states, as sentences; empty when equal."""
+        """Return the differences between two states as sentences; empty if they are equal."""
         return audit.differences(self.fingerprint(), other.fingerprint())
 
     def count_by_limit(self, policy: Policy) -> None:

@@ -53,7 +53,7 @@ class _Known:
 
 @dataclass(slots=True, eq=False)
 class Explainer:
-    """What a master keeps of its verdicts from pass to pass. Without a `budget` every class is examined afresh.
+    """The verdicts that a master keeps from pass to pass. Without a `budget` every class is examined afresh.
 
     It belongs to one `CellState`: use a new one for another state. `seen`: see `forecast`; without one, no start is
     promised. `behind`: classes of the last pass that have not been examined yet; another pass will do so.

@@ -37,8 +37,8 @@ class Pair(NamedTuple):
 
 
 class UnplacedGroups(NamedTuple):
-    """What the pass left over. `groups`, one for each class, in the order of the queue; `first`: how many tasks are
-    tried before each.
+    """The tasks that the pass left pending. `groups`, one for each class, in the order of the queue; `first`: how
+    many tasks are tried before each.
     """
 
     groups: list[int]

@@ -54,7 +54,7 @@ class VerdictText:
 
     @property
     def head(self) -> str:
-        """What is the matter and what would help, as one paragraph."""
+        """Return the reason and what would help, as one paragraph."""
         first = f"{self.summary}: {'; '.join(self.reasons)}." if self.reasons else self.summary
         return " ".join((first, *self.cures))
 
@@ -123,7 +123,7 @@ class _Wording:
         )
 
     def absent(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What is the matter with resources that no machine has, and what to do."""
+        """Explain resources that no machine has, and what to do."""
         _ = self.words.gettext
         given = {"names": _(" and ").join(name.replace("_", " ") for name in names)}
         reason = _("no machine of the cell has any %(names)s") % given
@@ -136,7 +136,7 @@ class _Wording:
         return _("%(tasks)s of job %(name)s") % {"tasks": told, "name": name} if name else told
 
     def outlook(self, why: Why) -> list[str]:
-        """What it comes to, if nothing changes."""
+        """Return the expected start if nothing changes."""
         _ = self.words.gettext
         if why.never and why.shapes is not None and why.shapes.asked is not None:
             return [_("The cell could not hold all of them even if it were empty.")]
@@ -234,7 +234,7 @@ class _Wording:
         return texts[one.code] % given
 
     def in_allocs(self, one: RuledOut) -> str:
-        """What is the matter with the allocs of a task's set."""
+        """Explain why the allocs of a task's set cannot hold it."""
         _, ngettext = self.words.gettext, self.words.ngettext
         if one.machines == 0:
             return _("no alloc of its set runs")

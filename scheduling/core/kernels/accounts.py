@@ -1,4 +1,4 @@
-"""What tasks hold of machines, as they come and go: many moves at once."""
+"""Sums of what tasks hold on machines, updated for many moves at once."""
 
 from __future__ import annotations
 

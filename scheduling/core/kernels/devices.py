@@ -11,7 +11,7 @@ WHOLE = 1000  # milli-units
 
 @inlined
 def share_of(want: int) -> int:
-    """What a request takes of each device it lies on, milli-units."""
+    """Return the share of each device that a request takes, in milli-units."""
     return WHOLE if want >= WHOLE else want
 
 

@@ -1,4 +1,4 @@
-"""What rules a machine out, in the order in which it is asked."""
+"""Filters that rule a machine out, in the order in which they apply."""
 
 from __future__ import annotations
 
@@ -96,5 +96,5 @@ def has_crashed(groups: Groups, g: int, m: int) -> bool:
 
 @inlined
 def may_hold(machines: MachineArrays, groups: Groups, g: int, m: int, counts: TaskCounts) -> bool:
-    """What `scan` does not ask: bounds, and crashes."""
+    """Check what `scan` does not: spread limits and crashes."""
     return spread_excess(machines, groups, g, m, counts) == FREE and not has_crashed(groups, g, m)

@@ -1,4 +1,4 @@
-"""What machines have left, by whom a task may preempt and how it is placed (§5.5)."""
+"""Free capacity of machines, by what a task may preempt and how it is placed (§5.5)."""
 
 from __future__ import annotations
 

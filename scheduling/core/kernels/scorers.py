@@ -1,4 +1,4 @@
-"""What makes one machine better than another: each answers a number where more is better, about -1 to 1."""
+"""Scorers of machines. Each returns a number of about -1 to 1, where more is better."""
 
 from __future__ import annotations
 

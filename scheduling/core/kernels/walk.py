@@ -91,7 +91,7 @@ def _evaluate(t: Tables, g: int, m: int) -> float:
 
 @inlined
 def _fits(t: Tables, g: int, m: int) -> bool:
-    """What `scan` asks, of one machine."""
+    """Apply the checks of `scan` to one machine."""
     level = t.groups.direct[g] if t.cache.stage[g] == DIRECT else t.groups.level[g]
     return lacking(t.levels, level, m, t.groups, g) < 0 and is_up(t.machines, m) and satisfies(t.groups, g, m)
 

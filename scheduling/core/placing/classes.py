@@ -124,7 +124,7 @@ def arrays(
     rows: dict[Level, int],
     rng: np.random.Generator,
 ) -> Groups:
-    """What the kernels take. `rows`: of the levels in the memory."""
+    """Return the arrays that the kernels take. `rows`: rows of the levels in the cache."""
     number = len(sorting.requirements)
     demands = [tuple(c for c in r.constraints if c.hard) for r in sorting.requirements]
     wishes = [tuple(c for c in r.constraints if not c.hard) for r in sorting.requirements]

@@ -1,4 +1,4 @@
-"""What passes keep between them, so that a pass costs what has changed, not the size of the cell (§3.4).
+"""The cache between passes. It makes the cost of a pass depend on changes, not on the size of the cell (§3.4).
 
     CellState ── machines that changed since ──► Memory.follow ──► arrays in the order of the walk, room by level
 

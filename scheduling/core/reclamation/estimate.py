@@ -93,7 +93,7 @@ class Reservations:
 
 
 class UsageHistory:
-    """What is remembered of the usage of a cell's tasks, beside the warm state and by its slots.
+    """The usage history of a cell's tasks, beside the warm state and by its slots.
 
     T slots, K resources; 96 bytes a slot.
     """

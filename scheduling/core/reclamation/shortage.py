@@ -114,7 +114,7 @@ def _relieve(
 
 
 def _left(occupants: Occupants, leaving: dict[int, int], resource: int, excess: dict[int, int]) -> int:
-    """What is still above the bound when these have left; negative: room."""
+    """Return what is still above the limit after these have left; negative: free."""
     return excess[resource] - int(occupants.usage[list(leaving), resource].sum())
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class JobHealth(StrEnum):
-    """What lists and pages show of a job first. Documented in `scheduling/README.md`; a test compares."""
+    """The health of a job, which lists and pages show first. Documented in `scheduling/README.md`; a test compares."""
 
     PENDING = "pending"  # no task has a machine
     STARTING = "starting"  # no task is up yet, and none has failed

@@ -158,7 +158,7 @@ class Placed(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What kernels write on as they go."""
+    """Arrays in which kernels write intermediate results."""
 
     victims: Ints  # at least as long as the longest list of tasks on a machine
     relief: Floats
@@ -185,7 +185,7 @@ class Tables(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What stands in the way of one group, by position; N machines.
+    """What rules each of N machines out for one group, by position.
 
     Obstacles are numbered: the hard constraints first, C of them, then C the machine's state, C + 1 + r too little
     of resource r, C + R + 1 to C + R + 3 a bound per machine, rack and power domain, C + R + 4 a crash, C + R + 5 too
@@ -217,7 +217,7 @@ class Reserved(NamedTuple):
 
 
 class History(NamedTuple):
-    """What is remembered of each task, by slot; K: the reclaimable resources, first on the axis."""
+    """The history of each task, by slot; K: the reclaimable resources, first on the axis."""
 
     id: Ints
     incarnation: Ints32

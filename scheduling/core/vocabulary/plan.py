@@ -1,4 +1,4 @@
-"""What a pass decides: a value, nothing is done yet. `scheduling.master.commit` re-checks and applies it."""
+"""The plan of a pass, a value. `scheduling.master.commit` checks it again and applies it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an SRE may choose about passes: values, handed in; a pass reads no settings."""
+"""The parameters of passes that an SRE can choose, given as values. A pass reads no settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Workload = Literal["", "service", "batch"]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What each part of a score counts; parts lie about between -1 and 1, victims cost 1 to 5 each."""
+    """Weights of the parts of a score; parts lie about between -1 and 1, victims cost 1 to 5 each."""
 
     packing: float = 1.0
     """Leaving room that can be used, as the scorer chosen for the cell measures it."""

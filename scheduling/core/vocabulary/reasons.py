@@ -10,7 +10,7 @@ from scheduling.core.vocabulary.requirement import Constraint
 
 
 class ReasonCode(StrEnum):
-    """What ruled machines out. Each is documented in `scheduling/README.md`; a test compares."""
+    """Reasons that rule machines out. Each is documented in `scheduling/README.md`; a test compares."""
 
     NO_MACHINES = "no-machines"  # the cell has no machines
     NO_SUCH_RESOURCE = "no-such-resource"  # no machine has a resource that the task asks for
@@ -28,7 +28,7 @@ class ReasonCode(StrEnum):
 
 
 class ChangeKind(StrEnum):
-    """What a change of the request does."""
+    """The kinds of changes of a request."""
 
     LOWER = "lower"  # asks for less of a resource
     DROP = "drop"  # gives a constraint up
@@ -38,7 +38,7 @@ class ChangeKind(StrEnum):
 
 
 class Basis(StrEnum):
-    """What an expected start rests on, or why none is given."""
+    """The basis of an expected start, or why there is none."""
 
     ENDS = "ends"  # tasks that ended on machines that could hold it, and the queue ahead
     CRASH_BACK_OFF = "crash-back-off"  # when machines it crashed on are tried again (§4)

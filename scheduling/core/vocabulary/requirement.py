@@ -1,4 +1,4 @@
-"""What a task asks of a machine: pure values, equal for all tasks of one equivalence class (§3.4)."""
+"""The requirement of a task: pure values, equal for all tasks of one equivalence class (§3.4)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class MachineStatus(StrEnum):
 
 
 class Transition(StrEnum):
-    """What happens to a task. `EVICT` and `LOST` free its machine; `UPDATE_*` follow another spec."""
+    """Events in the life of a task. `EVICT` and `LOST` free its machine; `UPDATE_*` follow another spec."""
 
     SUBMIT = "submit"
     SCHEDULE = "schedule"

@@ -73,7 +73,7 @@ _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?")
 
 @dataclass(frozen=True, slots=True)
 class Entitled:
-    """What a machine may have, and where it stands."""
+    """The packages that a machine may have, and its location."""
 
     cell: str
     size_bytes: int
@@ -436,7 +436,7 @@ class _Reading:
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    """What should go on for ever ended: by a mistake of ours."""
+    """Log the internal error that ended a loop which should run for ever."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("what machines have is not looked at any more", exc_info=error)
 

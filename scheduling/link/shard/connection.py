@@ -32,7 +32,7 @@ POLICY_VIOLATION, GOING_AWAY, INVALID_DATA, TRY_ELSEWHERE = 1008, 1001, 1007, 10
 
 
 class Wire(Protocol):
-    """What carries messages to a machine. None of it waits; after `close` nothing is sent."""
+    """The transport of messages to a machine. No method waits, and nothing is sent after `close`."""
 
     @property
     def congested(self) -> bool:

@@ -1,4 +1,4 @@
-"""What waits for the next turn of a shard's pump, and what its hellos are refused with."""
+"""The work for the next turn of a shard's pump, and the reasons for rejected hellos."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.usage.usage_windows import TaskWindow
 
 @dataclass(slots=True)
 class Inbox:
-    """What waits for the next turn of the pump."""
+    """The work for the next turn of the pump."""
 
     asks: list[tuple[tuple[str, str], asyncio.Future[Known | None]]] = field(default_factory=list)
     hellos: dict[int, tuple[Known, Hello, asyncio.Future[int]]] = field(default_factory=dict)

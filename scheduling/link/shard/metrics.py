@@ -38,7 +38,7 @@ class Buckets:
 
 
 class ShardMetrics(Collector):
-    """What one shard counts. `held`: how many machines it serves."""
+    """The counters of one shard. `held`: number of machines that it serves."""
 
     def __init__(self, held: Callable[[], int]) -> None:
         self._held = held

@@ -1,4 +1,4 @@
-"""What a machine's reports bring: compared with what rows say, and put into the inbox where that is news."""
+"""Intake of a machine's reports: compare them with the rows, and put changes into the inbox."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Known:
 
 @dataclass(slots=True)
 class MachineReportChanges:
-    """What the reports of one machine change. `returned`: it was down, and answers."""
+    """The changes in the reports of one machine. `returned`: it was down and answers again."""
 
     machine_id: int
     session: int

@@ -1,4 +1,4 @@
-"""What should be on many machines, from rows: a constant number of queries, one snapshot of the database.
+"""The desired state of many machines, read from rows with a constant number of queries in one snapshot.
 
     tasks running there ─┐                              ┌─► Desired ─► the Borglet
     departures ──────────┼─ load(cell, machine ids) ─► Loaded
@@ -85,7 +85,7 @@ class Specs:
 
 
 def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Loaded]:
-    """What should be on each of the machines. Nine queries, however many machines."""
+    """Return the desired state of each machine. Nine queries for any number of machines."""
     ids = sorted(machine_ids)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -1,4 +1,4 @@
-"""What a full report changes (§3.3). Pure: a view of the rows and a report in, changes out.
+"""Changes that a full report makes (§3.3). Pure: a view of the rows and a report go in, changes come out.
 
     View (rows, as this shard knows them) ─┐
                                            ├─ compare ─► Changes ─► the shard's writer, in batches
@@ -139,8 +139,8 @@ class ReportChanges:
 
 
 def compare(view: View, report: Report) -> ReportChanges:
-    """What `report` changes. `view` takes it in: the same report again changes nothing, and should the changes
-    get lost, the view must be created again. A report of another history changes nothing."""
+    """Return the changes that `report` makes, and update `view`: the same report again changes nothing, and should
+    the changes get lost, the view must be created again. A report of another history changes nothing."""
     changes = ReportChanges()
     if report.history_id != view.history_id:
         return changes
@@ -243,7 +243,7 @@ def _compare_missing(view: View, here: set[TaskKey], changes: ReportChanges) -> 
 
 @dataclass(frozen=True, slots=True)
 class ExitVerdict:
-    """What becomes of a task whose incarnation is over: dead (`how`), or back to the queue (`cause`)."""
+    """The consequence of an incarnation's end for its task: dead (`how`), or back to the queue (`cause`)."""
 
     detail: str
     how: str = ""  # finished | failed
@@ -313,5 +313,5 @@ def exit_json(exit_: Exit | None) -> dict[str, Any] | None:
 
 
 def exit_mark(stored: Mapping[str, Any] | None) -> tuple[str, float] | None:
-    """What tells one end from another, of a row's `exit`."""
+    """Return the parts of a row's `exit` that distinguish one end from another."""
     return None if not stored else (str(stored.get("cause", "")), float(stored.get("at", 0.0)))

@@ -1,4 +1,4 @@
-"""What machines still have of allocs that left them: folders to keep, and log savers that run there again (§4)."""
+"""Remains of allocs on machines that they left: kept folders, and log savers that run there again (§4)."""
 
 from __future__ import annotations
 

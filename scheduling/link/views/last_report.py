@@ -1,4 +1,4 @@
-"""What a machine said last, as it came: opened only where it says something new. Pure.
+"""The last report of a machine in raw form, decoded only where it contains something new. Pure.
 
     frame ─► WireReport ─► the same tasks, allocs, generation as before? ─┬─ yes: only usage is new
                                                                          └─ no:  opened, compared with the view
