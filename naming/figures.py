@@ -39,7 +39,9 @@ class CellFigures(msgspec.Struct):
 
 
 class ServerCounters(msgspec.Struct):
-    """Of one process, since the first of its place began; below `as of now` what holds only while it lives."""
+    """Counters of one process since the first process of its number started. Fields below `as of now` hold only while
+    it lives.
+    """
 
     short: list[int] = _zeros(256)  # answers of the short path, by the last octet of their flags
     udp: list[int] = _zeros(RCODES)  # answers of the long path, by RCODE

@@ -13,7 +13,7 @@ EVERY_S = 1.0
 
 
 class MetricsReporter:
-    """Of worker `number`. `board`: None where it is the only process."""
+    """The reporter of worker `number`. `board`: None if it is the only process."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What Celery runs for quota. Each task only calls a service that is idempotent or takes its own lease."""
+"""Celery tasks of quota. Each only calls a function that is idempotent or takes its own lease."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PAGE, MAX_PAGE = 100, 1000
 
 
 class DescribedPaging:
-    """What OpenAPI says about a page, and about the query that asks for one."""
+    """Description of pages and of their query parameters in OpenAPI."""
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         link = {"type": ["string", "null"], "format": "uri"}

@@ -1,4 +1,4 @@
-"""What is forgotten, and when. Postings, entries, invoices, orders, grants, price lists and records never are.
+"""Deletion of old rows. Postings, entries, invoices, orders, grants, price lists and records are never deleted.
 
 Each table is cleared by statements that delete at most `AT_ONCE` rows, a transaction each, so that nobody waits for
 long. Tables whose ids grow with time are read from their oldest rows on, and no further than what is kept.

@@ -48,7 +48,7 @@ def grants_visible(principal: Principal) -> QuerySet[Quota]:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStanding:
-    """What a tenant may ask for at a band in a cell, and what its live jobs ask for."""
+    """The quota of a tenant in a band of a cell, and what its live jobs request."""
 
     tenant: str
     cell: str

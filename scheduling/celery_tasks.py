@@ -1,4 +1,4 @@
-"""What Celery runs. Each task only calls a function that holds its own lease or is idempotent."""
+"""Celery tasks of scheduling. Each only calls a function that is idempotent or takes its own lease."""
 
 from __future__ import annotations
 

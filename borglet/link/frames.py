@@ -154,7 +154,7 @@ def closing(code: int, reason: str, *, mask: bytes = b"") -> bytes:
 
 
 def close_code(content: bytes) -> int:
-    """Of what a close frame holds. Raises `BadFrame`."""
+    """Return the code of a close frame. Raises `BadFrame`."""
     if not content:
         return NO_STATUS
     if len(content) < 2:

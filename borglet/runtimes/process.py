@@ -143,7 +143,7 @@ class OpenProcesses:
         )
 
     def _running_account(self, task: RunTask, directory: TaskDirectory) -> accounts.Account | None:
-        """Of a task that runs: an earlier release, or other settings, may have started it as another user."""
+        """Return the user of a running task, which an earlier release or other settings may have chosen."""
         about = os.stat(directory.work)
         if about.st_uid == os.geteuid():
             return None
@@ -162,7 +162,7 @@ class OpenProcesses:
         self._former_networks.remove()
 
     async def clear(self, directory: TaskDirectory) -> None:
-        """What a task has of a runtime that had networks to give, before this one."""
+        """Remove what a task has left from an earlier runtime with networks."""
         await self._former_networks.disconnect(directory.name)
 
 

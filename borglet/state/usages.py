@@ -10,7 +10,7 @@ from borglet.messages import Usage
 
 
 def total(usages: Iterable[Usage]) -> Usage:
-    """Of a machine."""
+    """Return the sum over a machine."""
     rows = [msgspec.structs.astuple(usage) for usage in usages]
     return Usage(*(sum(column) for column in zip(*rows, strict=True)))
 

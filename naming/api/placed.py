@@ -142,7 +142,7 @@ def published_of(job: Job) -> Published:
 
 
 def ttl_of(jobs: Collection[Job]) -> int:
-    """Of a name over these jobs: the shortest of theirs."""
+    """Return the time to live of a name over these jobs: the shortest of theirs."""
     return min(
         (published_of(job).ttl_s or settings.BORG_DNS_TTL for job in jobs), default=settings.BORG_DNS_TTL
     )
@@ -166,7 +166,7 @@ def _port_names(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int,
 
 
 def busy_of(rows: Iterable[PlacedRow]) -> list[Busy]:
-    """Of those that are placed."""
+    """Return the loads of the placed tasks."""
     return [
         Busy(row.task_id, row.incarnation, row.machine_id, row.limit_mcpu or 0)
         for row in rows

@@ -274,7 +274,7 @@ def _bare(query: dns.message.Message, rcode: dns.rcode.Rcode) -> bytes:
 
 
 def _plain(source: str) -> Address:
-    """Of IPv4 also where it comes from a socket of both families."""
+    """Return an address as IPv4 if it is one, also from a socket of both families."""
     address = ipaddress.ip_address(source.split("%", 1)[0])
     return getattr(address, "ipv4_mapped", None) or address
 

@@ -251,7 +251,7 @@ class Datagrams(asyncio.DatagramProtocol):
 
 
 def type_asked(query: bytes) -> int:
-    """Of the first question; 0 where there is none to be found."""
+    """Return the type of the first question; 0 if there is none."""
     at = 12
     while at < len(query) and 0 < (length := query[at]) < 64:
         at += length + 1

@@ -41,7 +41,7 @@ def wanted(query: dns.message.Message) -> bool:
 
 
 def serial_asked(query: dns.message.Message) -> int | None:
-    """Of the zone that an IXFR's sender has; None where it doesn't say."""
+    """Return the serial that the sender of an IXFR has; None if it is missing."""
     for rrset in query.authority:
         if rrset.rdtype == SOA:
             return int(rrset[0].serial)
@@ -49,7 +49,7 @@ def serial_asked(query: dns.message.Message) -> int | None:
 
 
 def given(query: dns.message.Message, zone: Zone, source: str) -> str:
-    """What `messages` answers with: `axfr`, `ixfr`, or `current` where there is nothing new."""
+    """Return the kind of answer of `messages`: `axfr`, `ixfr`, or `current` if nothing is new."""
     changes = _changes(query, zone, source)
     if changes is None:
         return "axfr"

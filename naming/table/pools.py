@@ -25,7 +25,7 @@ class MachineAddress:
 
 
 class Owner(Protocol):
-    """What a task knows of its job (`naming.table.jobs.NamedJob`)."""
+    """The job of a task, as far as the task needs it (`naming.table.jobs.NamedJob`)."""
 
     @property
     def tenant(self) -> str: ...
@@ -65,7 +65,7 @@ class PlacedTask:
 
     @property
     def family(self) -> int:
-        """Of the address, as a machine's."""
+        """Return the family of the address."""
         return family_of(self.own_address) if self.own_address else self.machine.family
 
     def named_ports(self) -> list[tuple[str, int]]:

@@ -135,7 +135,7 @@ def path_of_labels(labels: tuple[bytes, ...]) -> tuple[Path, int] | None:
 
 
 def apexes(networks: Iterable[Network]) -> frozenset[tuple[bytes, ...]]:
-    """Of the zones that these networks make, in labels without the root.
+    """Return the apexes of the reverse zones of these networks, as labels without the root.
 
     A network that ends within a label makes several: 172.16.0.0/12 those of 172.16 to 172.31.
     """

@@ -143,7 +143,7 @@ class OpenFilter(admin.SimpleListFilter):
 
 
 class ShortfallAdmin(FactsAdmin):
-    """What to do: bring machines back, or move orders by agreement. Quota that is sold is never taken away."""
+    """Shortfalls. To resolve one, bring machines back or move orders by agreement. Sold quota is never taken away."""
 
     list_display = [
         "cell",

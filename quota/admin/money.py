@@ -251,7 +251,7 @@ class InvoiceAdmin(FactsAdmin):
 
     @action(description=_("Close a month"), url_path="close-month", icon="event_available")
     def close_month(self, request: HttpRequest) -> HttpResponse:
-        """What the clock does early on the first of a month, by hand. Closed is for good; again changes nothing."""
+        """Close a month by hand, as the clock does early on the first of a month. It is final and idempotent."""
         form = MonthForm(request.POST or None)
         problem = ""
         if request.method == "POST" and form.is_valid():

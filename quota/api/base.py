@@ -1,4 +1,4 @@
-"""What the REST views of quota share: who asks, valid input, pages."""
+"""The common part of quota's REST views: the caller, valid input, pages."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class OrderSerializer(serializers.ModelSerializer[Any]):
 
 
 class NewOrderSerializer(NewQuoteSerializer):
-    """What a quote is asked for, and what only an order has."""
+    """The fields of a quote, and those that only an order has."""
 
     quote = serializers.IntegerField(
         min_value=1, max_value=_MOST, required=False, help_text="Order at the price of this quote."

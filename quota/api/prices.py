@@ -132,7 +132,7 @@ class WhatIfView(QuotaView):
 
 
 class PartSerializer(serializers.Serializer[Any]):
-    """What one resource adds to a price; what is not whole is a fraction, `1441/2`."""
+    """The part of one resource in a price. Values that are not whole are fractions, such as `1441/2`."""
 
     resource = serializers.CharField()
     quantity = serializers.IntegerField()

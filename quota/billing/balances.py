@@ -1,4 +1,4 @@
-"""What a tenant has, and what it can afford (pure). Amounts are micro-credits that fit 64 bits."""
+"""Balances of a tenant, and checks of what it can afford (pure). Amounts are micro-credits that fit 64 bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEAST = -MOST - 1
 
 
 class Balances(NamedTuple):
-    """Of one tenant. `owed`: never above 0, metered usage that nothing covered.
+    """Balances of one tenant. `owed`: never above 0, metered usage that nothing covered.
 
     `spendable`: what may be bought for: the available, as far as nothing is owed, and the overdraft.
     """

@@ -1,4 +1,4 @@
-"""What a tenant's quota and usage cost in a period, split by job, team, band, cell or label.
+"""Costs of a tenant's quota and usage in a period, split by job, team, band, cell or label.
 
 An order's charge, less refunds, is spread evenly over the time of its grant, and among its resources as its price was.
 In each hour, what was paid for a resource at a band in a cell is split among the tenant's jobs there by their limits:

@@ -11,7 +11,7 @@ from quota.vocabulary.money import CREDIT
 
 
 class InvoiceFields(Protocol):
-    """What is read of `quota.models.Invoice`."""
+    """The fields that are read of `quota.models.Invoice`."""
 
     number: str
     month: dt.date

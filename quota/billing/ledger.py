@@ -64,7 +64,7 @@ def accounts_locked(*tenants: Tenant) -> dict[AccountKey, Account]:
 
 
 def balance_of(tenant: Tenant) -> Balances:
-    """What a tenant has. Without a lock: what is decided on it is checked again when it is posted."""
+    """Return the balances of a tenant without a lock. Posting checks them again."""
     found = dict(Account.objects.filter(tenant=tenant).values_list("kind", "balance"))
     return balances(
         available=found.get(AccountKind.AVAILABLE.value, 0),
@@ -229,7 +229,7 @@ def _funded(entry: records.RecordEntry, tenant: Tenant, posting: Posting, amount
 
 
 def _settle(entry: records.RecordEntry, tenant: Tenant, rows: dict[AccountKey, Account]) -> None:
-    """What came in pays first what is owed: nobody owes and has at once."""
+    """Pay owed amounts from incoming money first, so that no tenant owes and has money at once."""
     amount = min(-rows[owed(tenant)].balance, rows[available(tenant)].balance)
     if amount > 0:
         _post(

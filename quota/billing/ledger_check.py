@@ -63,7 +63,7 @@ SELECT format('invoice %%s: charged %%s and refunded %%s, the ledger has %%s and
 
 
 def ledger_check() -> list[str]:
-    """What is wrong, one sentence each; empty when all holds.
+    """Return the errors of the ledger, one sentence each; empty if it is correct.
 
     Each posting adds up to zero, and so do all balances; a balance is what was posted; what is held is what open
     orders cost; each order was held, charged and refunded as its state says; who owes has nothing available; closed

@@ -1,4 +1,4 @@
-"""What jobs asked for, were reserved and used, hour by hour, and what that costs where usage has a price (§5.5).
+"""Requests, reservations and usage of jobs per hour, and their costs if usage has a price (§5.5).
 
     scheduling ──meter(cell, hour, rows)──► MeteredHour, priced ──usage_charge──► one posting per tenant, cell and day
 

@@ -1,4 +1,4 @@
-"""What came and went on a tenant's accounts, with the balance after each: one query a page, summed by the ledger.
+"""Movements on a tenant's accounts, with the balance after each: one query per page, summed from the ledger.
 
 A *movement* is what one posting did to the accounts of one tenant; a hand-down shows on both sides.
 """
@@ -47,7 +47,7 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class RevenueDay:
-    """What revenue got of a tenant on one day of its time zone, by kind; refunds below zero. `spent`: since the 1st."""
+    """Revenue from a tenant on one day of its time zone, by kind; refunds are below zero. `spent`: since the 1st."""
 
     date: dt.date
     begins_at: dt.datetime

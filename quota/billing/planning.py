@@ -1,4 +1,4 @@
-"""What a tenant owned, asked for, was reserved and used at a band over time, so that it plans what to buy (§2.5).
+"""Quota, requests, reservations and usage of a tenant in a band over time, for planning (§2.5).
 
 Quota: grants in force at each hour ─┐
 MeteredHour: vectors of jobs ────────┴─► one row a step: means over the axis

@@ -38,7 +38,7 @@ class Spending:
 
     @property
     def limit(self) -> int:
-        """What may be spent: the monthly limit, else all that there was and is."""
+        """Return what may be spent: the monthly limit, otherwise all money of the month."""
         if self.monthly is not None:
             return self.monthly
         return max(0, self.spent) + self.waiting + max(0, self.has.available)
@@ -49,7 +49,7 @@ class Spending:
 
     @property
     def percent(self) -> int:
-        """Of the limit, rounded down; 0 where nothing is committed, 100 where there is nothing to spend."""
+        """Return the committed share of the limit in percent, rounded down; 100 if the limit is zero."""
         if self.committed <= 0:
             return 0
         return FULL * self.committed // self.limit if self.limit else FULL

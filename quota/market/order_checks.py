@@ -1,4 +1,4 @@
-"""What must be so before an order is touched: who asks, valid input, something left to sell; and the locks."""
+"""Checks before a change of an order: the caller, the input, available quota; and the locks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEXT_CHARACTERS = 500
 
 
 def zone_of(tenant: Tenant) -> ZoneInfo:
-    """What a tenant's days are of."""
+    """Return the time zone of a tenant."""
     return ZoneInfo(tenant.time_zone)
 
 
@@ -163,7 +163,8 @@ def changeable(order: Order, what: str) -> None:
 
 
 def place_of(order: Order, starts_at: dt.datetime | None) -> tuple[Order, str]:
-    """What a change of this order replaces, and as what: it, or what it was to replace, which still has its grant.
+    """Return the order that a change of this order replaces: itself, or the one that it was to replace, which still
+    has its grant.
 
     `starts_at`: another beginning than before. A renewal that begins before what it renews ends, comes beside it.
     """

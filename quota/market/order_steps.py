@@ -291,7 +291,7 @@ def news(
     to_sre: bool = False,
     **more: Any,
 ) -> None:
-    """What happened to an order, for the stream and for its tenant's people."""
+    """Record an event of an order, and notify the members of its tenant."""
     data = {
         "order": order.pk, "cell": order.cell, "band": order.band.name, "state": order.state,
         "price": order.price, "refunded": order.refunded, "starts_at": order.starts_at.isoformat(),
@@ -313,7 +313,7 @@ def news(
 
 
 def sentence(amounts: Sequence[int]) -> str:
-    """What is above zero: `1 core, 4 GiB of ram`."""
+    """Return the amounts above zero as text: `1 core, 4 GiB of ram`."""
     return format_quantities({index: value for index, value in enumerate(amounts) if value})
 
 

@@ -1,4 +1,4 @@
-"""What time does to orders: they begin, are reminded of, renewed, expire, and are taken back when nobody decides.
+"""Timed steps of orders: begin, reminder, renewal, expiry, and cancellation if no decision is made.
 
 Every step looks again under the locks, so that two sweeps at once, a clock that jumped, and a sweep that was away for
 days do no harm: whatever is due by now is done, in order of its life, once.

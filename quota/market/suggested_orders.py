@@ -1,4 +1,4 @@
-"""What would cure a refusal for want of quota: an order, ready to be placed (§2.5).
+"""Suggested orders: an order, ready to be placed, that would prevent a rejection for missing quota (§2.5).
 
     what was refused ─► what is missing now ─► a month of it ─► price, what the cell has left ─► link and command
 
@@ -153,7 +153,7 @@ def quantity_text(index: int, value: int) -> str:
 
 
 def _missing(after: Vector, granted: Vector, change: Vector) -> Vector:
-    """Of what grows alone: where less is asked for than before, nothing has to be bought."""
+    """Return the missing amounts of resources that grow. Nothing has to be bought for the others."""
     missing = [0] * SIZE
     for i in COUNTED:
         if change[i] > 0 and after[i] > granted[i]:

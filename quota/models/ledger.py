@@ -133,7 +133,7 @@ class Budget(models.Model):
 
 
 class MeteredHour(models.Model):
-    """What one job asked for, was reserved and used in an hour, reported by scheduling; vectors are unit·seconds.
+    """Requests, reservations and usage of one job in an hour, reported by scheduling; vectors are unit·seconds.
 
     Rows outlive their jobs. `price`: what usage cost, 0 where only quota is sold; `posting`: where it was charged.
     """

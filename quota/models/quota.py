@@ -61,7 +61,7 @@ class Quota(models.Model):
 
 
 class QuotaUse(models.Model):
-    """What the live jobs of a tenant ask for, kept by the transactions that admit and end them.
+    """Sums of what the live jobs of a tenant request, updated by the transactions that admit and end them.
 
     The row is the lock of admission: submissions of one tenant at one band in one cell queue here.
     """
@@ -84,7 +84,7 @@ class QuotaUse(models.Model):
 
 
 class CellCapacity(models.Model):
-    """What a cell has, as reported by scheduling inside its own transactions.
+    """The capacity of a cell, reported by scheduling inside its own transactions.
 
     `lowered`: there is less than before, and nobody has looked yet whether more is sold (`services.shortfalls`).
     """

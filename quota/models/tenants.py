@@ -52,7 +52,7 @@ class Tenant(models.Model):
 
 
 class Membership(models.Model):
-    """What a user may do for a tenant."""
+    """The role of a user in a tenant."""
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="memberships")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="memberships")
@@ -112,7 +112,7 @@ class ServiceAccount(models.Model):
 
     @property
     def short_name(self) -> str:
-        """What it is called inside its tenant: its user is `name@tenant`."""
+        """Return its name inside its tenant; its user is `name@tenant`."""
         return self.user.get_username().partition("@")[0]
 
 

@@ -24,7 +24,7 @@ SRE = "sre-"
 
 
 class Choice(NamedTuple):
-    """What of the inbox to show. `tenant`: a name, `sre-`, or empty for all; `kind`: a beginning."""
+    """The filter of the inbox. `tenant`: a name, `sre-`, or empty for all; `kind`: a beginning."""
 
     tenant: str = ""
     kind: str = ""

@@ -1,4 +1,4 @@
-"""What notices can be about: one table, which settings pages, REST and the documentation show.
+"""The kinds of notifications: one table, which settings pages, REST and the documentation show.
 
 Adding one touches one line here, and one of quota/README.md; other kinds cannot be sent.
 """

@@ -49,7 +49,7 @@ _LOCK = 0x626F7267_6E6F7465  # "borgnote"
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """Of one attempt. `error` empty: it got through. `final`: the receiver does not want it."""
+    """The outcome of one attempt. `error` is empty if it succeeded. `final`: the receiver does not want it."""
 
     delivery: int
     error: str = ""
@@ -58,7 +58,7 @@ class DeliveryOutcome:
 
 @dataclass(slots=True)
 class Sent:
-    """What a run did: attempts that got through, and those that did not."""
+    """The result of a run: attempts that succeeded, and those that did not."""
 
     sent: int = 0
     failed: int = 0

@@ -1,4 +1,4 @@
-"""What a webhook says and how its receiver knows that we said it (pure).
+"""Bodies and signatures of webhooks (pure).
 
 Borg-Signature: t=1764028800,v1=<hex of HMAC-SHA256(secret, "1764028800." + body)>
 After a rotation of the secret there are two `v1`, the older one until its time is over.
@@ -34,7 +34,7 @@ def sign(keys: Sequence[str], body: bytes, *, at_s: int) -> str:
 
 
 def is_signed(key: str, header: str, body: bytes, *, now_s: int, tolerance_s: int = TOLERANCE_S) -> bool:
-    """What a receiver does: whether `header` is a signature of `body` by `key`, and a fresh one."""
+    """Return whether `header` is a fresh signature of `body` by `key`, as a receiver checks it."""
     given = [part.partition("=") for part in header.split(",")]
     times = [value for name, _, value in given if name == "t"]
     if len(times) != 1 or not (times[0].isascii() and times[0].isdecimal() and len(times[0]) < 12):

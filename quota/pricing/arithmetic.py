@@ -1,4 +1,4 @@
-"""What a vector of quota costs for a period: pure, exact, in whole micro-credits (§2.5).
+"""Prices of a vector of quota for a period: pure, exact, in whole micro-credits (§2.5).
 
     part = quantity × hours × base price × band factor × scarcity factor, rounded up once
     price = sum of the parts
@@ -42,7 +42,7 @@ Share = int | Fraction
 
 @dataclass(frozen=True, slots=True)
 class PricePart:
-    """What one resource adds to a price.
+    """The part of one resource in a price.
 
     `quantity`: in the axis' unit. `base`: micro-credits for one `UNIT` and hour. `band_milli`: the band's factor.
     `sold_milli`, `then_milli`: the sold share before and with this order. `scarcity_milli`: the mean of the curve

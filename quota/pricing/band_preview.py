@@ -1,4 +1,4 @@
-"""What a change of a band would do to what is sold, before it is made."""
+"""Previews of the effect of a band's change on sold quota."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOLDING = (OrderState.PENDING.value, OrderState.APPROVED.value)
 def band_preview(
     *, principal: Principal, band: Band, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> dict[str, Any]:
-    """What would happen; arguments as of `band_set`, JSON-ready. Changes nothing.
+    """Return the effect of a change; arguments as of `band_set`, JSON-ready. Changes nothing.
 
     `changes`: field -> [before, after]. `cells`: per cell what is sold at the band (or at all that it shares with) at
     the worst instant from now on, what may be sold before and after, and `over`: times when more is sold than then may
@@ -74,7 +74,7 @@ def _cell(cell: str, row: PriorityBand | None, changed: PriorityBand, now: dt.da
 
 
 def _most(there: SaleCapacity) -> Vector:
-    """What may be sold; ports are not."""
+    """Return what may be sold, without ports."""
     most = map(min, there.limit, there.own_limit)
     return tuple(value if index in SOLD else 0 for index, value in enumerate(most))
 

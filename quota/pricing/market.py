@@ -1,4 +1,4 @@
-"""What a cell has to sell (§2.5): its rules, what is sold at which time, and what that leaves.
+"""The market of a cell (§2.5): its rules, sold quota over time, and available quota.
 
 Sold are the grants that count in the calendar, as long as they count for admission, and the orders that hold capacity.
 An order that replaces another counts, as long as that one has its grant, only for what it asks beyond it.
@@ -79,7 +79,7 @@ GROUP BY 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class SaleCapacity:
-    """What one band of a cell may sell and has sold, from one moment on.
+    """The capacity that one band of a cell may sell and has sold, from one moment on.
 
     `limit`: the most that may be sold at it; `sold`: by it, and by the bands that it shares `limit` with. `own_limit`,
     `own_sold`: of it alone; the same as the others where these bind first.
@@ -99,7 +99,7 @@ class SaleCapacity:
         return _sellable(tuple(map(min, shared, own)))
 
     def over_time(self, after: dt.datetime) -> list[CalendarStep]:
-        """What is left, as steps from `after` on."""
+        """Return what is available, as steps from `after` on."""
         if self.own_sold is self.sold:
             there = calendar.from_(self.sold, after)
             columns = zip(*(level for _, level in there), strict=True)
@@ -202,7 +202,7 @@ def is_sold(band: PriorityBand) -> bool:
 def room(
     cell: str, band: PriorityBand | str, begins_at: dt.datetime, ends_at: dt.datetime | None = None
 ) -> SaleCapacity:
-    """What may be sold and is sold at a band in a period, `ends_at` none for ever: three queries."""
+    """Return what may be sold and is sold in a band in a period; `ends_at` None: for ever. Three queries."""
     row = band_named(band) if isinstance(band, str) else band
     market = market_of(cell)
     spans = _spans(cell, begins_at, ends_at)
@@ -242,7 +242,7 @@ def sold_share_milli(
 def calendar_days(
     cell: str, band: PriorityBand | str, first: dt.date, days: int, tz: ZoneInfo
 ) -> list[CalendarDay]:
-    """What is left at a band on each day of a time zone: the least at any instant of it."""
+    """Return what is available in a band on each day of a time zone: the least at any moment of it."""
     begin, end = calendar.midnight(first, tz), calendar.midnight(first + days * calendar.DAY, tz)
     there = room(cell, band, begin, end)
     shared = calendar.days(there.sold, first, days, tz)
@@ -277,18 +277,18 @@ def earliest_start(
 def sold_steps(
     cell: str, bands: Sequence[PriorityBand], begins_at: dt.datetime, ends_at: dt.datetime | None = None
 ) -> tuple[CalendarStep, ...]:
-    """What is sold at these bands together, over time."""
+    """Return what is sold in these bands together, over time."""
     wanted = {band.id for band in bands}
     return calendar.steps(span for band_id, span in _spans(cell, begins_at, ends_at) if band_id in wanted)
 
 
 def capacity_of(cell: str) -> Vector:
-    """What the cell has of what is sold, as last reported."""
+    """Return the capacity of the cell in sold resources, as last reported."""
     return _sellable(_capacity(cell))
 
 
 def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None) -> list[tuple[int, Span]]:
-    """What is sold, by band, cut to the period; equal times are added up. Quantities past 64 bits stay exact."""
+    """Return what is sold by band, cut to the period; equal times are added up. Quantities past 64 bits stay exact."""
     with connection.cursor() as cursor:
         cursor.execute(_SOLD, {"cell": cell, "begin": begin, "until": until or _FOR_EVER, "size": SIZE})
         return [

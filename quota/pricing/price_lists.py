@@ -113,7 +113,7 @@ def price_list_at(cell: str, moment: dt.datetime) -> PriceList:
 
 
 def default_list(cell: str) -> PriceList:
-    """What a cell sells at before anybody has set its prices; not yet written."""
+    """Return the default price list of a cell, not yet written."""
     return PriceList(
         cell=cell, version=0, base=dict(DEFAULT_BASE), usage={}, curve=[list(point) for point in DEFAULT_CURVE],
         valid_from=_ALWAYS, note="default", created_by="system", created_at=clock.now(),
@@ -130,7 +130,7 @@ def quote_preview(
     starts_at: dt.datetime,
     ends_at: dt.datetime,
 ) -> tuple[int, tuple[PricePart, ...], PriceList]:
-    """What it would cost now: `(price, parts, price list)`. Writes nothing but a new cell's default list.
+    """Return the current price: `(price, parts, price list)`. Writes nothing but a new cell's default list.
 
     Any person who may see the tenant's quota may ask for a price.
     """

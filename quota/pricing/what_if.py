@@ -1,4 +1,4 @@
-"""What other prices would mean, before they are set: for the person who sets them."""
+"""The effect of other prices before they are set."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def what_if(
     usage: Mapping[str, int] | None = None,
     curve: Sequence[Sequence[int]] = (),
 ) -> dict[str, Any]:
-    """What orders of the last 30 days and the open ones would have cost, and what was used; JSON-ready.
+    """Return what the orders of the last 30 days, the open orders and the usage would have cost; JSON-ready.
 
     Each order is priced again as it was: the same amounts, hours, band factor and sold shares. Rejected and cancelled
     orders are left out. `examples`: a core and a GiB for 30 days at each band, empty, half sold and full, at the list
@@ -88,7 +88,7 @@ def what_if(
 
 
 def examples(now: PriceList, base: Mapping[str, int], curve: Curve) -> list[dict[str, Any]]:
-    """What single things cost for 30 days at the list in force and at other prices."""
+    """Return what single resources cost for 30 days at the current and at other prices."""
     found = []
     for band in PriorityBand.objects.all():
         for index, quantity in EXAMPLES:
@@ -139,7 +139,7 @@ def _orders(
 def _usage(
     cell: str, since: dt.datetime, usage: Mapping[str, int]
 ) -> tuple[Sum, Iterable[Sum], Iterable[Sum]]:
-    """What was measured, at its band's factor of today; the free priority stays free."""
+    """Return the cost of the measured usage at today's factor of its band. The free priority stays free."""
     everything, bands, tenants = Sum(""), _Sums(), _Sums()
     columns = ", ".join(f"sum(m.used[{index + 1}])" for index in range(SIZE))
     with connection.cursor() as cursor:
@@ -173,5 +173,5 @@ class _Sums(dict[str, Sum]):
 
 
 def _sorted(sums: Iterable[Sum]) -> list[dict[str, Any]]:
-    """What changes most, first."""
+    """Sort by change, largest first."""
     return [asdict(row) for row in sorted(sums, key=lambda row: (-abs(row.after - row.before), row.name))]

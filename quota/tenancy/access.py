@@ -189,7 +189,9 @@ def principal_of_user(
     tenant: str | None = None,
     scopes: frozenset[Scope] = frozenset(Scope),
 ) -> Principal:
-    """What a signed-in user may do, read afresh: two queries. A role in an organisation holds in all its teams."""
+    """Return the principal of a signed-in user, read from the database with two queries. A role in an organisation
+    holds in all its teams.
+    """
     own: dict[str, Role] = {}
     inherited: dict[str, Role] = {}
     zones: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What happened: the platform's records, for the owners of a tenant and for SREs, newest first."""
+"""The audit log: the platform's records, for the owners of a tenant and for SREs, newest first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def records_visible(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> QuerySet[Record]:
-    """Of one tenant, or all that the principal administers; an SRE's, also of none. `kind`: a whole one such as
+    """Return the records of one tenant, or of all that the principal administers; an SRE's, also of none. `kind`: a
+    whole one such as
     `member.set`, or its beginning, `member`. `until` is not included. Raises `Rejected`, `NotFound`, `Forbidden`."""
     rows = Record.objects.order_by("-revision")
     for name, text in (("kind", kind), ("actor", actor)):

@@ -70,7 +70,7 @@ class TooManyAttempts(Rejected):
 
 
 class _Wrong(NamedTuple):
-    """Of one count: wrong attempts in a row, and the time of the last one in seconds since the epoch."""
+    """One count: wrong attempts in a row, and the time of the last one in seconds since the epoch."""
 
     count: int  # type: ignore[assignment]
     at: float

@@ -1,4 +1,4 @@
-"""What is sold at which time: step functions over time, and what they leave. Pure.
+"""Sold and available quota as step functions over time. Pure.
 
     spans ─► steps ─► peak, left, earliest, excesses, days
 

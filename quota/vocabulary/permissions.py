@@ -16,7 +16,7 @@ from quota.vocabulary.errors import Forbidden
 
 
 class Role(StrEnum):
-    """Of a member in a tenant; each includes `viewer`."""
+    """The role of a member in a tenant; each includes `viewer`."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -34,7 +34,7 @@ class CapabilityKind(StrEnum):
 
 
 class Scope(StrEnum):
-    """Of a token: what its user may do, it may do only within these."""
+    """The scopes of a token, which limit what it may do of what its user may do."""
 
     READ = "read"
     WRITE = "write"

@@ -49,7 +49,7 @@ class CellCounts:
 
 
 def cell_counts(principal: Principal, cell: Cell) -> CellCounts:
-    """Of the machines, which everybody sees, and of the jobs that the principal sees."""
+    """Return counts of the machines, and of the jobs that the principal may see."""
     machines = dict.fromkeys([state.value for state in MachineStatus], 0)
     machines |= dict(
         Machine.objects.filter(cell=cell)

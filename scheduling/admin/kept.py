@@ -1,4 +1,4 @@
-"""What allocs left on machines: watched, and dropped when its room is needed."""
+"""Remains of allocs on machines: shown, and dropped when their capacity is needed."""
 
 from __future__ import annotations
 

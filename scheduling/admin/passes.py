@@ -1,4 +1,4 @@
-"""What an SRE sees of a cell's schedulers: who runs them, what their last passes did, and who waits."""
+"""The page about a cell's schedulers: their processes, their last passes, and pending tasks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SchedulerShown:
 
 
 def of_cell(cell: Cell) -> dict[str, Any]:
-    """What `console/cell_passes.html` shows. Two queries, and one reply of Redis a scheduler."""
+    """Return the context of `console/cell_passes.html`. Two queries, and one reply of Redis a scheduler."""
     try:
         wanted = schedulers.wanted(cell_settings.load(cell.settings))
     except Rejected:

@@ -61,7 +61,7 @@ def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[InnerTask]:
 
 
 def still_there(allocs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Of (task id of an alloc, machine id), those where the alloc runs on that machine."""
+    """Return those of the pairs (task id of an alloc, machine id) where the alloc runs on that machine."""
     wanted = set(allocs)
     if not wanted:
         return set()

@@ -1,4 +1,4 @@
-"""What an alloc leaves on a machine is kept there until its log savers have saved it, or their time is up (§4).
+"""Kept allocs: the folder of an alloc stays on its machine until its log savers have saved it or expire (§4).
 
     an alloc leaves, a saver lives in it ─► allocs_keep ─► KeptAlloc: its hold is out of the machine's capacity
     link: each saver runs there again, until status 0 ─► savers_done ─┐

@@ -1,4 +1,4 @@
-"""What stops much of a cell at once on a person's word has to be said twice, the second time with its number."""
+"""Confirmation of requests that stop much of a cell at once: they are repeated with the number of tasks."""
 
 from __future__ import annotations
 

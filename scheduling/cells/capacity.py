@@ -42,7 +42,7 @@ VECTORS = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", 
 
 @dataclass(slots=True)
 class Look:
-    """What one band has now; the whole cell where the band is empty."""
+    """Current amounts of one band, or of the whole cell if the band is empty."""
 
     band: str
     capacity: Vector = ZERO
@@ -156,13 +156,13 @@ def _typical(cell_id: int) -> NDArray[np.int64]:
 
 
 def _machines(cell_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What each machine that is up has, and what limits leave of it: int64[M, R] each."""
+    """Return capacity and free amounts (by limits) of each machine that is up: int64[M, R] each."""
     table = np.array(_rows(_FREE, {"cell": cell_id}), dtype=np.int64).reshape(-1, 2 * SIZE)
     return table[:, :SIZE], table[:, SIZE:]
 
 
 def _used(cell_id: int) -> dict[str, Vector]:
-    """What tasks of each band use, CPU by demand. Raises `redis.RedisError`."""
+    """Return the usage of each band's tasks, CPU by demand. Raises `redis.RedisError`."""
     read = live.read_cell(cell_id)
     rows = read.rows[(read.rows["task_id"] > 0) & (read.rows["at"] >= read.now - FRESH_S)]
     jobs = rows["task_id"] >> INDEX_BITS

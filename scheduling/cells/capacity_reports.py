@@ -1,4 +1,4 @@
-"""What the samples of capacity tell over time: reads for charts and CSV. Vectors over
+"""Samples of capacity over time, for charts and CSV. Vectors over
 `quota.vocabulary.resources.AXIS`.
 
 *Reclaimable* is what limits hold and reservations don't, and what reservations hold and usage doesn't (§5.5).

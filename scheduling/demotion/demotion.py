@@ -100,7 +100,7 @@ def _lock(cell: Cell) -> None:
 
 
 def _live(cell: Cell, tenant: Tenant, kept: Collection[int]) -> QuerySet[Job]:
-    """Of the lowest priority first, of these the newest first."""
+    """Return the live jobs, lowest priority first, then newest first."""
     return (
         Job.objects.select_related("cell", "tenant", "alloc_set")
         .filter(cell=cell, tenant=tenant, priority__gt=FREE_PRIORITY)

@@ -59,7 +59,7 @@ def public_keys() -> dict[str, ec.EllipticCurvePublicKey]:
 
 
 def _own(folder: Path, now: dt.datetime) -> list[IdentityKey]:
-    """Of this host, oldest first; without those whose time is over, whose files go."""
+    """Return the keys of this host, oldest first, and remove expired ones."""
     here = {
         path.name.removeprefix("identity-").removesuffix(".key") for path in folder.glob("identity-*.key")
     }

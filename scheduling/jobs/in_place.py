@@ -43,7 +43,7 @@ _TAKEN = (
 
 
 class InPlaceCapacity:
-    """Of the tasks in `rows`, with `target` to follow; `specs` are the versions that they follow now."""
+    """Capacity checks for the tasks in `rows` that should follow `target`; `specs` are their current versions."""
 
     def __init__(
         self,

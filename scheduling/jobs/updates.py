@@ -252,7 +252,7 @@ def _check_privileges(
 
 
 def _check_envelope(job: Job, job_spec: spec.JobSpecification) -> None:
-    """What is inside an alloc set fits before the change and after it, whichever of the two changes (§2.4)."""
+    """Check that jobs inside an alloc set fit before and after the change, whichever of the two changes (§2.4)."""
     alloc_sets.check_change(job, job_spec)
     if job.alloc_set is not None:
         problem = alloc_sets.refusal(job_spec, spec_of(job.alloc_set))
@@ -277,7 +277,7 @@ def _admit(job: Job, job_spec: spec.JobSpecification, bands: Sequence[Band]) -> 
 
 
 def _growth(job: Job, job_spec: spec.JobSpecification) -> admission.AdmissionRequest:
-    """What of an update was asked for beyond what the job has at that band."""
+    """Return what an update requests beyond what the job has in that band."""
     bands = admission.bands()
     old, new = tuple(job.requested), job_spec.charged()
     same = _account(job.priority, bands) == _account(job_spec.priority, bands)

@@ -93,7 +93,7 @@ async def beat(
 async def _rescued(
     connection: redis.asyncio.Redis, cell: int, shard: str, taken: Sequence[int], now: float
 ) -> list[str]:
-    """Of the machines taken over, those of a shard that died: their hello is a word of them, before their first report.
+    """Return the machines that were taken over from a dead shard. Their hello counts before their first report.
     Else those that were long without a shard would count as silent of the one they have found."""
     names = [str(machine) for machine in taken]
     former = await connection.hmget(holder_key(cell), names)

@@ -34,9 +34,9 @@ class WaitingForBudget:
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """Of one drain. `leaving`: tasks that leave at the cell's rate; `waiting`: those held up by budgets of their jobs,
-    or of jobs that live in an alloc there; `stopping`: those sent away, which may still run there: they leave the
-    answers of their names first, and then have their notice."""
+    """The progress of one drain. `leaving`: tasks that leave at the cell's rate; `waiting`: those held up by budgets
+    of their jobs, or of jobs that live in an alloc there; `stopping`: those sent away, which may still run there:
+    they leave the answers of their names first, and then have their notice."""
 
     drain: Drain
     left: int

@@ -99,7 +99,7 @@ class CellCollector(Collector):
         yield missing
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
-        """Of the newest looks of reclamation; without Redis there are none."""
+        """Yield utilisation from the newest looks of reclamation; none without Redis."""
         sums = GaugeMetricFamily(
             "borg_cell_resources",
             "Capacity of machines that are up; limits, reservations and usage of running tasks (§5.5)",

@@ -43,7 +43,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of some passes. Durations in ms; percentages are None of nothing."""
+    """A summary of some passes. Durations are in ms; percentages of nothing are None."""
 
     passes: int
     placed: int

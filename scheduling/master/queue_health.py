@@ -22,7 +22,7 @@ class PendingQueue:
 
 
 def queues(cell_id: int | None = None) -> list[PendingQueue]:
-    """Of one cell, or of all; by cell, then from the highest priority down. One query."""
+    """Return the queues of one cell or of all, by cell and priority, highest first. One query."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT t.cell_id, min(j.band), j.priority, count(DISTINCT t.job_id), count(*), min(t.since),"

@@ -212,7 +212,7 @@ def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
 
 
 def _departure(task: _TaskRow, departure: Departure) -> Iterator[tuple[Event, float]]:
-    """What still stops on a machine was placed there, and sent away."""
+    """Return the departure of a task that still stops on its machine."""
     time = departure.since.timestamp()
     yield _placed(task, departure.machine_id, departure.incarnation, departure.ports), time
     yield (

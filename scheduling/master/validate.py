@@ -200,5 +200,5 @@ def _devices(cell_id: int) -> list[str]:
 
 
 def _resource(position: int) -> str:
-    """Of a position that counts from 1, as SQL's do."""
+    """Return the resource at a position that counts from 1, as in SQL."""
     return NAMES[position - 1] if position <= len(NAMES) else str(position - 1)

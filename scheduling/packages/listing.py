@@ -16,7 +16,7 @@ from scheduling.spec import package_names
 
 
 def packages_visible(principal: Principal, *, tenant: str = "") -> QuerySet[Package]:
-    """Of all cells, with their tags; by id."""
+    """Return the visible packages of all cells with their tags, by id."""
     rows = Package.objects.select_related("cell", "tenant").prefetch_related(
         Prefetch("tags", PackageTag.objects.order_by("tag"))
     )

@@ -16,7 +16,7 @@ from scheduling.spec import parser
 
 @dataclass(frozen=True, slots=True)
 class DisruptionBudget:
-    """Of one job: `may` of its tasks may be down at once, `down` of them are."""
+    """The disruption budget of one job: `may` of its tasks may be down at once, and `down` are."""
 
     may: int
     down: int

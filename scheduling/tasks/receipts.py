@@ -68,7 +68,7 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
-    """Of the newest placement and the newest preemption of a task among the events given."""
+    """Receipts of the newest placement and the newest preemption of a task among the given events."""
 
     placement: PlacementReceipt | None = None
     preempted: Preempted | None = None

@@ -108,7 +108,7 @@ def read(whys: object) -> list[Why]:
 
 
 def _hashes(why: Why) -> tuple[int, int]:
-    """Of the reasons alone, and of all that is said; the revision it was said at is in neither."""
+    """Return the hash of the reasons, and the hash of the whole verdict without its revision."""
     said = msgspec.structs.replace(why, tasks=(), revision=0)
     lasting = msgspec.structs.replace(said, ahead=0, ahead_of=(), ahead_tenants=0, places=(), expected=None)
     return hash(lasting), hash(said)

@@ -107,7 +107,7 @@ async def store(connection: redis.asyncio.Redis, usages: Mapping[int, Mapping[in
 
 
 def read_cell(cell_id: int) -> CellUsage:
-    """Of a whole cell. Raises `redis.RedisError`."""
+    """Return the usage of a whole cell. Raises `redis.RedisError`."""
     connection = wakeups.client()
     pipe = connection.pipeline(transaction=False)
     pipe.time()
@@ -136,7 +136,7 @@ def read_machines(cell_id: int, machine_ids: Iterable[int]) -> CellUsage:
 
 
 def read(cell_id: int, machine_ids: Iterable[int]) -> dict[int, MachineUsage]:
-    """Of those of the machines that were heard of lately. Raises `redis.RedisError`."""
+    """Return the usage of machines with a recent report. Raises `redis.RedisError`."""
     ids = list(machine_ids)
     if not ids:
         return {}

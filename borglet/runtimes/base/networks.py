@@ -81,7 +81,7 @@ class FormerNetworks:
         return hashlib.sha256(f"{self._home}\0{name}".encode()).hexdigest()
 
     def namespace(self, name: str) -> Path:
-        """Of the task with this directory name."""
+        """Return the name of the namespace of the task with this directory name."""
         return _NAMESPACES / f"borg-{self._digest(name)[:16]}"
 
     def interface(self, name: str) -> str:

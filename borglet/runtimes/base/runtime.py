@@ -105,7 +105,7 @@ class Runtime(Protocol):
         """Every alloc that has a folder here, named by the master or not."""
 
     def addresses(self) -> dict[TaskKey, str]:
-        """Of the tasks with a network of their own: where clients reach them."""
+        """Return the addresses of tasks with their own network."""
 
     async def presences(self) -> list[Presence]:
         """Return all incarnations here that run or are not yet removed, also those that an earlier Borglet started."""

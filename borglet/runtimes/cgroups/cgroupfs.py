@@ -150,7 +150,7 @@ def _processes_directory(groups: Groups) -> str:
 
 
 def processes_limit(groups: Groups) -> int:
-    """Of processes and threads; 0 for none."""
+    """Return the limit of processes and threads; 0 for none."""
     directory = _processes_directory(groups)
     return read_number(directory, "pids.max") if directory else 0
 

@@ -320,7 +320,7 @@ def _below(top: Path, name: str) -> Iterator[Path]:
 
 
 def _entries(directory: str | Path) -> list[os.DirEntry[str]]:
-    """What lies in a group; nothing where it is gone: a supervisor that ends removes those of its task."""
+    """Return the entries of a group, or none if the supervisor of its task has removed it."""
     try:
         with os.scandir(directory) as entries:
             return list(entries)

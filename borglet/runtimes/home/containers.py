@@ -176,7 +176,7 @@ class Containers:
             self._limit_batch((batch_milli, batch_idle))
 
     def hold_alloc(self, alloc: RunAlloc) -> None:
-        """What runs inside an alloc gets no more memory than it has, all together (§2.4). One that has left and whose
+        """Limit the memory of all tasks in an alloc together to that of the alloc (§2.4). One that has left and whose
         disk is kept has none of its own: its savers stay within theirs. Raises OSError."""
         ram_bytes = 0 if alloc.ended else alloc.limit.get("ram", 0)
         if self._envelopes.get(alloc.key) == ram_bytes:

@@ -54,7 +54,9 @@ class DiskWalk:
 
     @property
     def bytes(self) -> int:
-        """Of the last whole walk, or of this one, if that has found more. A lower bound before the first is through."""
+        """Return the bytes of the last complete walk, or of this one if it found more. A lower bound before the first
+        completes.
+        """
         return max(self._sum, self._whole)
 
     @property

@@ -29,7 +29,7 @@ class Rates(NamedTuple):
 
 @dataclass(slots=True)
 class Traffic:
-    """Of one running task, between two looks."""
+    """Traffic of one running task between two looks."""
 
     _known: dict[int, tuple[int, int]] | None = None  # by pid; 0 for the group; None before the first look
     _network: tuple[int, int] | None = None
@@ -37,7 +37,7 @@ class Traffic:
 
     @classmethod
     def of_new(cls) -> Traffic:
-        """Of a task that has just begun: all that is counted is its own since then."""
+        """Return the counters of a task that has just started, all of which belong to it."""
         return cls({}, (0, 0))
 
     def look(self, groups: Mapping[str, str], pids: Collection[int], elapsed_s: float) -> Rates:

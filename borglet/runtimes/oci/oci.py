@@ -162,7 +162,7 @@ class ContainerConfinement:
         )
 
     def _address(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, TaskRecord]) -> str:
-        """Of the task's own network; empty for the machine's."""
+        """Return the address of the task's own network; empty for the machine's."""
         if task.network == "host":
             return ""
         if task.network != "own":

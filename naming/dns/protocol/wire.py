@@ -27,7 +27,7 @@ def data(rdtype: int, ttl_s: int, rdata: bytes) -> bytes:
 
 @lru_cache(maxsize=65_536)
 def address(text: str, ttl_s: int) -> bytes:
-    """Of an address that is one. The same object each time, so that it is hashed once."""
+    """Return the parsed form of a valid address. It is the same object each time, so it is hashed once."""
     if ":" in text:
         return data(AAAA_TYPE, ttl_s, socket.inet_pton(socket.AF_INET6, text))
     return data(A_TYPE, ttl_s, socket.inet_aton(text))

@@ -63,5 +63,5 @@ class ZoneDirectory:
 
     @property
     def all_ready(self) -> bool:
-        """What is in none of the tables is nowhere."""
+        """Return whether all tables are loaded, so that a missing name does not exist."""
         return self.loaded and all(table.ready for table in self.cells.values())

@@ -143,7 +143,7 @@ def soa(directory: ZoneDirectory, mailbox: dns.name.Name, serial: int) -> dns.rd
 
 
 def apex(directory: ZoneDirectory, zone: ZoneApex, more: Read) -> Read:
-    """Of any zone: SOA and NS, and what `more` has of other types."""
+    """Return the apex of a zone: SOA and NS, and other types from `more`."""
 
     def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype == SOA:

@@ -167,7 +167,7 @@ def with_port(answering: Answering, port: str) -> Answering:
 
 
 def _srv_bytes(directory: ZoneDirectory, table: NameTable, job: Owner, port: str | None) -> int:
-    """What the SRV records of a task of this job take at least. Targets don't compress."""
+    """Return the least size of the SRV records of a task of this job. Targets do not compress."""
     target = 2 + sum(1 + len(part) for part in (job.name, job.tenant, table.cell, directory.zone)) + 1
     return (SRV_FIXED + target) * (len(job.port_names) if port is None else 1)
 
@@ -217,7 +217,7 @@ def _health(directory: ZoneDirectory) -> Read:
 
 
 def _several(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedService) -> Read:
-    """Of a job or a service."""
+    """Return the records of a job or a service."""
 
     def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         ttl_s = named.ttl_s_or(directory.ttl_s)
@@ -238,7 +238,7 @@ def _several(directory: ZoneDirectory, table: NameTable, named: NamedJob | Named
 
 
 def about(named: NamedJob | NamedService) -> Iterable[str]:
-    """What TXT tells."""
+    """Return the TXT records."""
     if isinstance(named, NamedService):
         yield f"jobs={len(named.jobs)}"
     else:
@@ -265,7 +265,7 @@ def _task(directory: ZoneDirectory, table: NameTable, job: NamedJob, task: Place
 
 
 def about_task(task: PlacedTask | None, ttl_s: int) -> Iterable[str]:
-    """What TXT tells; None for one that is placed nowhere."""
+    """Return the TXT records of a task; None if it is not placed."""
     if task is None:
         return ("placed=no",)
     return (

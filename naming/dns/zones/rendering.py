@@ -42,7 +42,7 @@ class _Services(NamedTuple):
 
 
 class Renderer:
-    """Of one table. Records of tasks are kept: a change of one is rendered with all others of its job."""
+    """The renderer of one table. Records of tasks are kept: a change of one is rendered with all others of its job."""
 
     def __init__(self, directory: ZoneDirectory, table: NameTable) -> None:
         self._directory = directory
@@ -79,7 +79,7 @@ class Renderer:
         return tuple(made)
 
     def _several(self, named: NamedJob | NamedService, above: Owner) -> Data:
-        """Of a job or a service itself, or of one of its ports."""
+        """Return the records of a job or a service, or of one of its ports."""
         ttl_s = named.ttl_s_or(self._directory.ttl_s)
         if above:
             port = above[0][1:]

@@ -66,7 +66,9 @@ def message(
 
 
 class _OfJob(NamedTuple):
-    """What records of its tasks have in common. `target` and `owner` lack the index; the owner ends in a pointer."""
+    """The common parts of the records of a job's tasks. `target` and `owner` lack the index; the owner ends in a
+    pointer.
+    """
 
     target: bytes
     owner: bytes

@@ -15,7 +15,7 @@ from scheduling.core.vocabulary.requirement import split_task_id
 
 
 class Audited(Protocol):
-    """What is looked at of a `CellState`, which knows this module: not the other way round."""
+    """The parts of a `CellState` that are checked. `CellState` imports this module, not the other way round."""
 
     extra_resources: tuple[str, ...]
     machines: MachineTable
@@ -95,7 +95,7 @@ def _limits(state: Audited) -> Iterator[str]:
 
 
 def _devices(state: Audited) -> Iterator[str]:
-    """What is free of each accelerator is what nobody holds; a share lies on one device (§5.4)."""
+    """Yield an error for each accelerator whose free amount is wrong, and for shares on several devices (§5.4)."""
     tasks, machines = state.tasks, state.machines
     held = np.zeros_like(machines.devices)
     for task in np.flatnonzero((tasks.state == RUNNING) & (tasks.devices != 0) & (tasks.alloc < 0)).tolist():

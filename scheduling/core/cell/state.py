@@ -190,7 +190,7 @@ class CellState:
         self.machines.remove(event.machine_id)
 
     def _packages_held(self, event: events.PackagesHeld, time: float) -> None:
-        """Of machines that have been removed since nothing is kept."""
+        """Return the packages that machines hold, without machines that were removed."""
         machines = self.machines
         for told, change in ((event.went, machines.installed.went), (event.came, machines.installed.came)):
             for digest, ids in told.items():

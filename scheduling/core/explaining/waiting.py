@@ -63,7 +63,7 @@ class UnplacedGroups(NamedTuple):
         return np.bincount(self.of[: self.first[position]], minlength=groups)
 
     def ahead(self, position: int, sorting: GroupedQueue) -> AheadOf:
-        """Of the jobs of a class that come first in the queue."""
+        """Return what is ahead of the first jobs of a class in the queue."""
         pairs = sorted(self.pairs[self.groups[position]], key=lambda pair: pair.ahead)[:JOBS_TOLD]
         return {pair.job_id: self.ahead_at(pair.ahead, sorting) for pair in pairs}
 

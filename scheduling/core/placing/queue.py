@@ -28,7 +28,7 @@ def pending_of(tasks: TaskTable, workload: Workload = "") -> Slots:
 
 
 def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
-    """Of these pending tasks, those to be placed: priority high to low; round-robin over tenants inside a
+    """Return those of the pending tasks that are to be placed: priority high to low; round-robin over tenants inside a
     priority, and over the jobs of a tenant, so that a large job blocks nobody; then by index.
 
     A stable order: it depends on ids alone. A gang comes as one, where its first task would.

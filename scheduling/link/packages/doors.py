@@ -448,7 +448,7 @@ def _hold(cell_id: int, told: Mapping[int, InstalledReport]) -> None:
 
 
 def _close_connection() -> None:
-    """Of the thread that calls it."""
+    """Close the database connection of the calling thread."""
     connection.close()
 
 

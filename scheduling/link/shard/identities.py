@@ -22,7 +22,7 @@ SPREAD_S = 300.0
 
 @dataclass(slots=True)
 class Identified:
-    """Of one connection. `renew_at`: loop's time at which all its tasks get new ones."""
+    """Identities of the tasks of one connection. `renew_at`: loop's time at which all its tasks get new ones."""
 
     renew_at: float = math.inf
 

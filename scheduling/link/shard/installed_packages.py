@@ -49,7 +49,7 @@ class InstalledIntake:
 
 
 def readable(told: Mapping[int, InstalledReport]) -> dict[int, InstalledReport]:
-    """What is stored of it: no more digests than a machine may report, and nothing else."""
+    """Return the digests to store: at most as many as a machine may report, and valid ones only."""
     return {
         machine: InstalledReport(
             one.session,

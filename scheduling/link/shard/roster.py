@@ -34,7 +34,7 @@ class Roster:
         return list(self.cells)
 
     def refresh(self, machine_id: int) -> None:
-        """What should be on a machine may have changed: read it again."""
+        """Read the desired state of a machine again, because it may have changed."""
         self.inbox.dirty.add(machine_id)
         self.wake.set()
 

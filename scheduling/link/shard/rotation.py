@@ -15,7 +15,7 @@ AGAIN_S = 600.0
 
 @dataclass(slots=True)
 class Rotation:
-    """Of one connection. `asked`: an offer is welcome."""
+    """Rotation of the secret on one connection. `asked`: an offer is welcome."""
 
     asked: bool = False
     _due: float = math.inf
@@ -39,7 +39,7 @@ class Rotation:
         self._accepted, self.asked, self._due = digest, False, math.inf
 
     def say(self, now: float) -> tuple[bool, str]:
-        """What the poll that goes out now says: whether to make an offer, and the offer that was accepted."""
+        """Return the fields of the next poll: whether to make an offer, and the offer that was accepted."""
         accepted, self._accepted = self._accepted, ""
         if now < self._due:
             return False, accepted

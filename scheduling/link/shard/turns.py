@@ -152,7 +152,7 @@ class Turns:
             log.exception("the folder of the authority can't be used; what was known goes on")
 
     async def _take_offers(self, inbox: Inbox) -> None:
-        """What is lost here is asked for again."""
+        """Take offers of new secrets. A lost offer is requested again."""
         by_cell: dict[int, dict[int, tuple[int, str]]] = {}
         for held, digest in inbox.offers.items():
             by_cell.setdefault(held.cell_id, {})[held.machine_id] = (held.session, digest)

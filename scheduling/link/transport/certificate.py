@@ -47,7 +47,7 @@ class ServerCertificate:
 
 
 def server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = None) -> ServerCertificate:
-    """What a link reached as `hosts` shows: names and addresses, first the one that machines dial.
+    """Create the certificate of a link with these `hosts`: names and addresses, first the one that machines use.
 
     Raises `AuthorityBroken`.
     """

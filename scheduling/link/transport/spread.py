@@ -23,7 +23,7 @@ LONGEST_PAUSE_S = 600.0
 
 @dataclass(slots=True)
 class ConnectionBalance:
-    """Of one shard."""
+    """The balance of connections of one shard."""
 
     _asked: int = 0  # since `_since`
     _before: int = 0

@@ -155,7 +155,7 @@ class _Wanted:
     kept: KeptAllocs
 
     def __post_init__(self) -> None:
-        """What is kept of allocs is wanted like anything else."""
+        """Add kept allocs, which are desired like tasks."""
         self.run = sorted([*self.run, *self.kept.run], key=lambda task: task.key)
         self.stop += [stop for stop in self.kept.stop if stop.key not in {known.key for known in self.stop}]
         self.allocs = sorted([*self.allocs, *self.kept.allocs], key=lambda alloc: alloc.key)
@@ -377,7 +377,7 @@ def _stored_specs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int, Any,
 
 
 def _packages(job: job_spec.JobSpecification, known: Mapping[str, Any]) -> dict[str, PackageRef]:
-    """What the tasks of a version name, with what was known of it when the version was accepted. Without its tag:
+    """Return the packages that the tasks of a version name, as pinned when the version was accepted. Without its tag:
     the instructions of a running task may not change while its content is the same."""
     texts = {text for _, _, task in job.segments() for text in task.packages}
     references = {text: package_names.parse(text) for text in texts}

@@ -19,7 +19,9 @@ _RESTART = RestartPolicy(
 
 @dataclass(slots=True)
 class KeptAllocs:
-    """Of one machine. `savers`: key -> (id of the kept alloc, position). `dropping`: released, until it is gone."""
+    """Kept allocs of one machine. `savers`: key -> (id of the kept alloc, position). `dropping`: released, until it
+    is gone.
+    """
 
     run: list[RunTask] = field(default_factory=list)
     stop: list[StopTask] = field(default_factory=list)
