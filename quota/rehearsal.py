@@ -49,5 +49,5 @@ class RehearsedView(APIView):
 
 
 def _asked(request: HttpRequest) -> bool:
-    """Anything but a clear no is rehearsed, until `initial` has refused what is unclear."""
+    """Anything but a clear no is rehearsed, until `initial` has rejected what is unclear."""
     return request.GET.get("dry_run", "0").lower() not in ("0", "false", "")

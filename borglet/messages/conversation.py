@@ -11,7 +11,7 @@ from borglet.messages.reports import WireReport
 from borglet.messages.shells import ShellGrant
 
 # Version 2 speaks to 1: both sides keep N and N-1, a release apart. What N adds has a default, so that N-1 may leave it
-# out, and is unknown to N-1, which ignores it; no enumeration of N-1 ever gets a new value, for N-1 would refuse it.
+# out, and is unknown to N-1, which ignores it; no enumeration of N-1 ever gets a new value, for N-1 would reject it.
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
 WIRE_REPORTS_SINCE = 2

@@ -41,7 +41,7 @@ class PackageHave(msgspec.Struct, frozen=True):
 class PackageFailed(msgspec.Struct, frozen=True):
     """POST /packages/<digest>/failed: a source that did not deliver. An empty address means the link's store.
 
-    `reason`: mismatch (other content than the digest says), slow, unreachable, busy, refused.
+    `reason`: mismatch (other content than the digest says), slow, unreachable, busy, rejected.
     """
 
     address: str

@@ -13,7 +13,7 @@ from borglet.messages.refusals import MalformedMessage
 class ShellClaims(msgspec.Struct, frozen=True):
     """The content of a signed grant: one shell in one incarnation of a task on one machine, for one request."""
 
-    session: str  # 32 hex digits; a second grant of the same session is refused
+    session: str  # 32 hex digits; a second grant of the same session is rejected
     machine: str  # hostname
     key: TaskKey
     user: str

@@ -1,4 +1,4 @@
-"""Whether a desired state may come into force. Pure: a refusal is a value that travels in the next report."""
+"""Whether a desired state may come into force. Pure: a rejection is a value that travels in the next report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIXED_FIELDS = ("name", "command", "env", "ports", "user", "working_dir", "packa
 def refusal_of(
     desired: Desired, in_force: Desired | None, present: Mapping[TaskKey, RunTask]
 ) -> Refusal | None:
-    """Why `desired` is refused, or None. `present`: what is assigned or has processes on the machine."""
+    """Why `desired` is rejected, or None. `present`: what is assigned or has processes on the machine."""
     return _fence(desired, in_force) or _contradiction(desired) or _changed_in_place(desired, present)
 
 

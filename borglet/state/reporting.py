@@ -66,7 +66,7 @@ class Reporter:
         packages: list[str] | None = None,
         addresses: Mapping[TaskKey, str] = MappingProxyType({}),
     ) -> Report:
-        """The full state, as the answer to one poll. Remembers which ends it told of, and tells a refusal once.
+        """The full state, as the answer to one poll. Remembers which ends it told of, and tells a rejection once.
 
         `addresses`: of tasks that have one of their own."""
         self._mark_ends_reported(session, sequence)

@@ -50,7 +50,7 @@ class CapabilityAdmin(ServiceAdmin):
 
 
 class CapabilityRequestAdmin(ServiceAdmin):
-    """Answered on its page: granted, for as long as asked or another time, or refused with a reason."""
+    """Answered on its page: granted, for as long as asked or another time, or rejected with a reason."""
 
     list_display = [
         "user",

@@ -32,7 +32,7 @@ def act_with_reason(
 ) -> HttpResponse | None:
     """First answer with a form that asks why; then call `act(row, reason)` for each row.
 
-    A row that is refused hinders no other. `action`: the name the action is registered by.
+    A row that is rejected hinders no other. `action`: the name the action is registered by.
     """
 
     def each(chosen: list[Any], reason: str, _given: dict[str, Any]) -> int:
@@ -62,7 +62,7 @@ def act_together(
 ) -> HttpResponse | None:
     """As `act_with_reason`, for all rows at once: `act(rows, reason, given)` returns for how many it is done.
 
-    `more`: what else the form asks for. A refusal is shown above the form, with what was given, to be put right.
+    `more`: what else the form asks for. A rejection is shown above the form, with what was given, to be put right.
     """
     chosen = list(rows[: MOST + 1])
     if len(chosen) > MOST:

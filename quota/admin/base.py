@@ -65,12 +65,12 @@ class FactsAdmin(LeanMedia, ModelAdmin):
         return self.has_module_permission(request)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Staff are SREs (`Principal.sre`); what they may not do, the services refuse."""
+        """Staff are SREs (`Principal.sre`); what they may not do, the services reject."""
         return bool(request.user.is_active and request.user.is_staff)
 
 
 class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Its last step of validation is the service itself: what that refuses stands beside the field it names."""
+    """Its last step of validation is the service itself: what that rejects stands beside the field it names."""
 
     perform: ClassVar[Callable[[forms.ModelForm], Model] | None] = None  # type: ignore[type-arg]
 

@@ -56,7 +56,7 @@ class PreviewedAdmin(ServiceAdmin):
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         if _CONFIRMED in request.POST:
             return self.make(request, given, row)
-        again = hasattr(request, "borg_preview")  # refused a moment ago, and shown as a form to put right
+        again = hasattr(request, "borg_preview")  # rejected a moment ago, and shown as a form to put right
         cast(Any, request).borg_preview = None
         with transaction.atomic():
             preview = self.preview(request, given, row)

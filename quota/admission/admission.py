@@ -46,7 +46,7 @@ def bands() -> list[Band]:
 
 
 def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | None]:
-    """Charge each ask in order; what does not fit is refused and not charged, the others are.
+    """Charge each ask in order; what does not fit is rejected and not charged, the others are.
 
     Returns one verdict per ask, None for admitted; codes `quota-exceeded`, `budget-exhausted`, `no-band`,
     `too-large`. Locks the `QuotaUse` rows of all (tenant, band) pairs concerned, in order of their ids, until the end

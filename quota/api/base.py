@@ -34,7 +34,7 @@ class QuotaView(RehearsedView):
 
 
 def valid(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
-    """The validated data. Unknown fields are refused: a misspelt one must not pass in silence."""
+    """The validated data. Unknown fields are rejected: a misspelt one must not pass in silence."""
     given = serializer(data=data)
     given.is_valid(raise_exception=True)
     unknown = sorted(set(data) - set(given.fields)) if isinstance(data, dict) else []

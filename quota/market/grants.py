@@ -32,7 +32,7 @@ def quota_grant(
 ) -> Quota:
     """Let a tenant ask for `amounts` more, at a band, in a cell, for a period; without an end for ever.
 
-    Refused when it is more than is left at any instant (`sold-out`), unless `beyond_capacity`: that needs a reason and
+    Rejected when it is more than is left at any instant (`sold-out`), unless `beyond_capacity`: that needs a reason and
     is left out of the calendar, so it takes nothing away from what others may buy. Locks the cell's market.
     """
     require(principal, Action.PLATFORM_ADMIN)

@@ -131,7 +131,7 @@ def _before_end(entry: RecordEntry, market: Market, order: Order, waiting: list[
 
 
 def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order]) -> None:
-    """Order the renewal; where that is refused, tell why, once for each reason, and try again later."""
+    """Order the renewal; where that is rejected, tell why, once for each reason, and try again later."""
     try:
         for other in waiting:
             raise Rejected(

@@ -116,7 +116,7 @@ class SuggestedOrder:
 
 
 def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[int, str], SuggestedOrder]:
-    """By (tenant's id, band): what to order so that `wanted`, refused a moment ago, would be admitted.
+    """By (tenant's id, band): what to order so that `wanted`, rejected a moment ago, would be admitted.
 
     Four queries, and some ten for each pair. A pair to which nothing is missing any more is left out. The price and
     what is left are those of now; nothing is kept back.

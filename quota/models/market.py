@@ -15,7 +15,7 @@ class Market(models.Model):
     """The rules of one cell. The row is the lock of selling: orders of one cell queue here.
 
     `headroom_milli`: the part of the capacity that is never sold to prod, in thousandths. `grace_hours`: as long as
-    quota that has expired still counts. `after_grace`: what happens to jobs beyond it: `refuse` only refuses new
+    quota that has expired still counts. `after_grace`: what happens to jobs beyond it: `refuse` only rejects new
     ones, `drop` lowers tasks to the free priority, `drop_after_hours` after the grace. `quote_minutes`: as long as a
     quoted price holds. `approval_hours`: an order that nobody decides about by then is taken back.
     """

@@ -53,7 +53,7 @@ def send(mail: EmailMultiAlternatives) -> None:
     except smtplib.SMTPRecipientsRefused as error:
         code, told = next(iter(error.recipients.values()), (0, b""))
         raise DeliveryFailed(
-            f"the mail server refuses the address: {_plain(told)}", final=500 <= code < 600
+            f"the mail server rejects the address: {_plain(told)}", final=500 <= code < 600
         ) from error
     except smtplib.SMTPResponseException as error:
         told = f"the mail server answers {error.smtp_code}: {_plain(error.smtp_error)}"  # type: ignore[assignment]

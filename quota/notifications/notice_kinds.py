@@ -47,7 +47,7 @@ KINDS: tuple[NoticeKind, ...] = (
     NoticeKind("quota.granted", "An SRE granted quota."),
     NoticeKind("quota.ended", "An SRE ended or shortened a grant."),
     NoticeKind("quota.grace", "Quota expired under running jobs; the grace has begun."),
-    NoticeKind("quota.grace-over", "The grace is over; new submissions are refused."),
+    NoticeKind("quota.grace-over", "The grace period has ended; new submissions are rejected."),
     NoticeKind("quota.dropped", "Tasks beyond the quota dropped to the free band."),
     NoticeKind("shortfall.found", "A cell has less than what is sold; the orders it touches.", sre=True),
     NoticeKind("shortfall.changed", "A shortfall grew or shrank.", sre=True),

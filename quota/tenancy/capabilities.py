@@ -121,7 +121,7 @@ def capability_answer(
     answer: str = "",
     until: dt.datetime | None = None,
 ) -> CapabilityRequest:
-    """Grant or refuse what was asked for, once; `until`: another end than was asked. Raises `Conflict`, `Rejected`.
+    """Grant or reject what was asked for, once; `until`: another end than was asked. Raises `Conflict`, `Rejected`.
     Locks: the request's row."""
     require(principal, Action.PLATFORM_ADMIN)
     if not granted and not answer.strip():

@@ -1,4 +1,4 @@
-"""Why a request was refused: one class, whose values every door renders (REST as RFC 9457, CLI as a sentence)."""
+"""Why a request was rejected: one class, whose values every door renders (REST as RFC 9457, CLI as a sentence)."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
     """Whether the cell may stop `number` more running tasks by itself now. Takes them from what is allowed.
 
     `what` wants it, for people: "preemption". False from the moment that too much is wanted until an SRE's word, or
-    until nobody has wanted anything for ten minutes; who is refused tells `stops_wanted` once its entry is over.
+    until nobody has wanted anything for ten minutes; who is rejected tells `stops_wanted` once its entry is over.
     """
     if number <= 0:
         return True
@@ -183,7 +183,7 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
 
 
 def stops_wanted(cell_id: int, number: int) -> None:
-    """Someone was refused: the brake is remembered. No event: nothing of the cell changed."""
+    """Someone was rejected: the brake is remembered. No event: nothing of the cell changed."""
     rows = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value)
     rows.filter(state__in=[BrakeState.HELD.value, BrakeState.KEPT.value]).update(
         wanted=number, pulled_at=Now()

@@ -30,7 +30,7 @@ from django.conf import settings
 from borglet.messages import SHELL_CONTEXT
 
 AUTHORITY_DAYS = 3650
-# Machines with a clock a little behind must not refuse a certificate just made.
+# Machines with a clock a little behind must not reject a certificate just made.
 SKEW = dt.timedelta(hours=1)
 
 

@@ -64,7 +64,7 @@ _NAMES = {SpecChange.NONE: "kept", SpecChange.IN_PLACE: "in_place", SpecChange.R
 def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> JobPlan:
     """Admission's verdict and the tasks concerned. Changes nothing; locks as the change would, for a moment.
 
-    Raises `NotFound` and `Forbidden`; every other refusal is part of the answer.
+    Raises `NotFound` and `Forbidden`; every other rejection is part of the answer.
     """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     problem: Rejected | None = None

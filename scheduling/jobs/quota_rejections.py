@@ -1,8 +1,8 @@
 """Details of rejections for missing quota: the jobs that use the quota, and what would help (§2.5).
 
-Told after the submitting transaction, outside the cell's lock, and for the first refusals of a request alone: of a
+Told after the submitting transaction, outside the cell's lock, and for the first rejections of a request alone: of a
 tenant and band the first one tells, for at most `TOLD` such pairs who holds what, one query for all of them, and for
-at most `CURED` a ready order, which covers all that the request was refused at that pair.
+at most `CURED` a ready order, which covers all that the request was rejected at that pair.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Pair = tuple[int, str]
 
 
 def explain(principal: Principal, cell: Cell, refused: Sequence[tuple[Rejected, AdmissionRequest]]) -> None:
-    """Add `holders`, `holding_jobs` and `cure` to the figures of refusals, where quota was short.
+    """Add `holders`, `holding_jobs` and `cure` to the figures of rejections, where quota was short.
 
     `holders`: the live jobs of the tenant at that band that hold most of what is short, each with what it holds.
     """

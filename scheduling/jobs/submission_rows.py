@@ -1,4 +1,4 @@
-"""The rows and events of admitted jobs, copied at once, and the news of those that were refused."""
+"""The rows and events of admitted jobs, copied at once, and the news of those that were rejected."""
 
 from __future__ import annotations
 

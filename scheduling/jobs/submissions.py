@@ -14,7 +14,7 @@ from scheduling.spec import job_spec as spec
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The verdict on one submitted job. `outcome`: submitted, updated, unchanged (it is live already), refused."""
+    """The verdict on one submitted job. `outcome`: submitted, updated, unchanged (it is live already), rejected."""
 
     name: str
     tenant: str

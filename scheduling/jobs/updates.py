@@ -34,7 +34,7 @@ from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
 from scheduling.spec.privileges import privilege_refusal
 
-# What admission refuses is news of the cell, as with submissions.
+# What admission rejects is news of the cell, as with submissions.
 ADMISSION = ("quota-exceeded", "budget-exhausted")
 
 

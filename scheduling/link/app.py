@@ -335,7 +335,7 @@ def _hang_up(socket: LinkSocket, refusal: Refusal, code: int) -> None:
 
 
 def _reject(socket: LinkSocket, error: Rejected) -> None:
-    """Refuse the handshake with a problem document."""
+    """Reject the handshake with a problem document."""
     status, headers, body = _refusal(error)
     socket.reject(status, HTTPStatus(status).phrase, headers, body)
 

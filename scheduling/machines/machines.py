@@ -276,7 +276,7 @@ def machines_return(entry: JournalEntry, machine_ids: Sequence[int], reason: str
 def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> None:
     """Forget a machine for good: its name may join again, its secret is void.
 
-    Refused while tasks run on a machine that answers; on one that is down they are evicted now. What its
+    Rejected while tasks run on a machine that answers; on one that is down they are evicted now. What its
     Borglet still ran is the SRE's to clean up.
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)

@@ -1,7 +1,7 @@
 """The lease of a scheduler of a cell (§3.1): a row with holder, epoch and expiry on the database's clock.
 
 A lease saves work; it is not what keeps two masters safe – `scheduling.master.commit` is. Its epoch goes out with every
-desired state, so that a Borglet refuses what an older master still says.
+desired state, so that a Borglet rejects what an older master still says.
 """
 
 from __future__ import annotations

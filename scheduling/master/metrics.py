@@ -32,7 +32,7 @@ commits = Histogram(
     "borg_commit_seconds", "Duration of committing a pass' plan", _OF_SCHEDULER, buckets=_SECONDS
 )
 placements = Counter("borg_placements_total", "Tasks placed", _OF_SCHEDULER)
-conflicts = Counter("borg_conflicts_total", "Assignments refused at commit", _OF_SCHEDULER)
+conflicts = Counter("borg_conflicts_total", "Assignments rejected at commit", _OF_SCHEDULER)
 preemptions = Counter("borg_preemptions_total", "Tasks preempted for those placed", _OF_SCHEDULER)
 cache_hits = Counter("borg_score_cache_hits_total", "Scores that a pass had kept", _OF_SCHEDULER)
 cache_misses = Counter("borg_score_cache_misses_total", "Scores that a pass had to compute", _OF_SCHEDULER)

@@ -77,7 +77,7 @@ def package_upload(
 
     `digest`, `format`: as the caller knows them; empty: not said. `dry_run`: the archive isn't kept; the caller takes
     back the rows. Raises `Rejected` naming the field, and leaves
-    nothing behind then; `NotFound`, `Forbidden`; `StoreAway` as a refusal with status 503.
+    nothing behind then; `NotFound`, `Forbidden`; `StoreAway` as a rejection with status 503.
     Locks: uploads and the sweep of a cell, shared; the tenant's row; then the records' stream.
     """
     owner = _owner(principal, cell, tenant)

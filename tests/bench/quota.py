@@ -2,13 +2,13 @@
 
 A whole `make up` with durable commits and 1,000 machines as rows, whose Borglets are left out: the master places what
 is admitted while more comes in. Clients at once send requests of 100 jobs of one task each, in an order shuffled by a
-seed. A part of the asks is beyond quota, and refused with its shortfall, holders and a ready order. In the end the
+seed. A part of the asks is beyond quota, and rejected with its shortfall, holders and a ready order. In the end the
 charges of every tenant are checked: what is in use is what its live jobs ask for, and exactly what its quota allows.
 
 Cases: `many-tenants`: 1,000 tenants of one cell, ten jobs each, a tenth of them with quota for five; an SRE's token, as
 a system that submits for others has. `hot-tenant`: one tenant, 9,500 of whose 10,000 jobs have quota; its own token.
 
-`value`: jobs admitted a second, from the first request to the last answer, refused ones not counted. `request_ms_p50`,
+`value`: jobs admitted a second, from the first request to the last answer, rejected ones not counted. `request_ms_p50`,
 `request_ms_p99`: of a request of 100. `refused_share`. `load`: processes that wanted a core in the minute before.
 
     BENCH_RUNS=1 python -m tests.bench quota      once each instead of three times

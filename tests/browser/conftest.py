@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "Browser tests need PostgreSQL and Redis: run them with "
             "`pytest -p tests.engines --ds=portal.settings.test tests/browser`, or run `make test`."
         )
-    # Playwright's loop lives in the tests' own thread, where Django would then refuse to ask the database.
+    # Playwright's loop lives in the tests' own thread, where Django would then reject to ask the database.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
     expect.set_options(timeout=WAIT_MS)  # as for everything else that is waited for
 

@@ -1,4 +1,4 @@
-"""A team's first day on the market, played in browsers: refused, compares, orders too much, orders well, waits, is
+"""A team's first day on the market, played in browsers: rejected, compares, orders too much, orders well, waits, is
 approved by an SRE, runs a job, sees what it uses, and gets the invoice."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def price(page: Page) -> str:
 
 
 def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> None:
-    # Without quota a job is refused, with a ready order that would cure it.
+    # Without quota a job is rejected, with a ready order that would cure it.
     sign_in(page, "owner")
     page.goto("/submit/")
     page.get_by_label("Job file, YAML or JSON").fill(JOB)

@@ -17,6 +17,7 @@ from tests.integration import rows
 JOB = "/jobs/cc/ubar/jfoo/"
 PLANT = "<img src=x onerror='window.ran = 1'><script>window.ran = 1</script>"
 # Addresses that end the session, or that other tests visit with a form.
+DOCUMENTATION = ("/docs/", "/docs/tutorial/", "/docs/reference/job-file/", "/docs/decisions/")
 ELSEWHERE = ("accounts/logout/", "accounts/inactive/", "admin/logout/")
 
 
@@ -50,7 +51,7 @@ def test_no_page_violates_its_policy(page, furnished) -> None:  # noqa: F811
         if (row := model._default_manager.first()) is not None
         and f"{model._meta.app_label}_{model._meta.model_name}_change" in {u.name for u in admin.urls}
     ]
-    for path in dict.fromkeys([*own, *plain_routes(), *changes]):
+    for path in dict.fromkeys([*own, *plain_routes(), *changes, *DOCUMENTATION]):
         asked = page.request.get(path)
         assert asked.status < 500, path
         if "text/html" not in asked.headers.get("content-type", "") or not asked.body():

@@ -54,7 +54,7 @@ class _Receive(BaseHTTPRequestHandler):
 
 
 class Post(socketserver.ThreadingTCPServer):
-    """`mails` in order. `refuses`: address -> code with which it is refused."""
+    """`mails` in order. `refuses`: address -> code with which it is rejected."""
 
     allow_reuse_address = daemon_threads = True
 

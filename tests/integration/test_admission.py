@@ -1,4 +1,4 @@
-"""Admission by quota on real PostgreSQL: never more than granted, refused with the shortfall."""
+"""Admission by quota on real PostgreSQL: never more than granted, rejected with the shortfall."""
 
 from __future__ import annotations
 

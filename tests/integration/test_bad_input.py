@@ -93,7 +93,7 @@ def _rows() -> dict[str, int]:
 
 
 def refused(answer: Any, *, status: int | None = None) -> dict[str, Any]:
-    """The problem document of a refusal that is not the server's own fault."""
+    """The problem document of a rejection that is not the server's own fault."""
     assert 400 <= answer.status_code < 500, (answer.status_code, answer.content[:2000])
     assert answer["Content-Type"] == "application/problem+json", answer.content[:500]
     if status is not None:
@@ -474,7 +474,7 @@ def test_too_many_jobs_at_once_are_refused_together(root, unchanged, settings) -
 
 
 def test_too_many_jobs_of_a_tenant_are_refused_with_the_number(root, cell, job) -> None:
-    """Of this refusal the journal tells: quota and limits are admission, not bad input."""
+    """Of this rejection the journal tells: quota and limits are admission, not bad input."""
     job.tenant.max_jobs = 1
     job.tenant.save()
     before = _rows()

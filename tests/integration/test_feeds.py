@@ -1,4 +1,4 @@
-"""Feeds for load balancers and monitoring: what they hold, who sees what, and what is refused."""
+"""Feeds for load balancers and monitoring: what they hold, who sees what, and what is rejected."""
 
 from __future__ import annotations
 

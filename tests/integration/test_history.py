@@ -58,7 +58,7 @@ def test_what_the_restored_database_does_not_know_runs_on_and_is_shown(lost) -> 
 
 
 def test_a_task_placed_again_is_never_taken_for_the_one_that_was_forgotten(lost) -> None:
-    """With another command since, the Borglet would refuse its whole desired state: `changed-in-place`."""
+    """With another command since, the Borglet would reject its whole desired state: `changed-in-place`."""
     cell, borglet, job = lost
     forgotten = next(iter(borglet.runs))
     other = world.with_task(job.name, tasks=1, command=["serve", "again"]) | {"priority": 200}

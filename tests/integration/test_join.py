@@ -150,7 +150,7 @@ def test_a_name_that_is_alive_can_not_be_taken_over(cell) -> None:
         assert (status, problem["code"]) == (409, "machine-live")
         assert "hostname" in problem["fields"]
         token = JoinToken.objects.order_by("-id").first()
-        assert token.uses_left == 1  # refused: nothing is used up
+        assert token.uses_left == 1  # rejected: nothing is used up
 
 
 def test_a_machine_that_lost_its_secret_joins_again(cell) -> None:

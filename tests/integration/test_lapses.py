@@ -252,7 +252,7 @@ def test_looking_costs_two_queries_when_nothing_changes(cell, tenant, ann, djang
 
 @pytest.fixture
 def metered(cell):
-    """Usage is charged in the cell, and its rules only refuse."""
+    """Usage is charged in the cell, and its rules only reject."""
     Market.objects.update(after_grace="refuse")
     market.a_price_list(cell.name, usage={"cpu": 1_000_000})
     return cell

@@ -1,4 +1,4 @@
-"""The doors of a real shard for packages, over TLS: who gets what, from where, and what is refused."""
+"""The doors of a real shard for packages, over TLS: who gets what, from where, and what is rejected."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Market(RuleBasedStateMachine):
 
     @contextmanager
     def step(self, what: str, *expected: str) -> Iterator[None]:
-        """One try at the time of now, taken back whole when it is refused, as it must be reported."""
+        """One try at the time of now, taken back whole when it is rejected, as it must be reported."""
         code = "done"
         with self.time():
             try:
@@ -450,7 +450,7 @@ def test_the_market_keeps_its_promises_whatever_happens() -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    # It came about: orders of every fate, refusals for want of room and of money, time, and machines that left.
+    # It came about: orders of every fate, rejections for want of room and of money, time, and machines that left.
     assert {what for what, code in outcomes if code == "done"} >= {
         "ask", "cancel", "change", "decide", "fund_or_price", "hand_on", "machines_come_and_go", "place", "renew",
         "wait",

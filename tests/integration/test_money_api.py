@@ -1,4 +1,4 @@
-"""REST of money: who sees it, what it says, and what it refuses."""
+"""REST of money: who sees it, what it says, and what it rejects."""
 
 from __future__ import annotations
 

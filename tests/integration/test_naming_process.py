@@ -112,7 +112,7 @@ def resolver(job: Job) -> Iterator[Process]:
 
 @contextmanager
 def closed_database() -> Iterator[None]:
-    """Nobody reaches the test's database but the test itself; PostgreSQL refuses all others at once."""
+    """Nobody reaches the test's database but the test itself; PostgreSQL rejects all others at once."""
     name = connection.settings_dict["NAME"]
     with connection.cursor() as mine:
         mine.execute("SELECT pg_backend_pid()")
@@ -252,7 +252,7 @@ def test_a_start_without_postgresql_answers_from_what_was_kept_and_catches_up(
 
 
 def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobody(job: Job) -> None:
-    """Others are refused the port, but for those that come just after the end."""
+    """Others are rejected the port, but for those that come just after the end."""
     figures, port = free_port(), free_port()
     with started(port, BORG_DNS_PROCESSES="2", BORG_DNS_METRICS_PORT=str(figures)) as both:
         second = Process(port, BORG_DNS_PROCESSES="2")

@@ -269,7 +269,7 @@ def test_a_mail_server_that_refuses_the_address(demo, post):
     reported(demo)
     assert sending.notices_send() == sending.Sent(sent=1, failed=1)
     errors = set(NoticeDelivery.objects.values_list("error", flat=True))
-    assert errors == {"", "the mail server refuses the address: no such box"}
+    assert errors == {"", "the mail server rejects the address: no such box"}
 
 
 def test_a_sender_that_dies_leaves_its_channel_after_the_lease(demo, hook):

@@ -22,7 +22,7 @@ TABS = 4
 
 
 def together(act: Callable[[int], object]) -> list[object]:
-    """What each tab got, refusals by their code; all begin at the same moment."""
+    """What each tab got, rejections by their code; all begin at the same moment."""
     barrier = Barrier(TABS)
 
     def one(number: int) -> object:

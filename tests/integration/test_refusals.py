@@ -1,4 +1,6 @@
-"""A refusal for want of quota tells who holds it and names an order that would cure it; buying that order cures it."""
+"""A rejection for want of quota tells who holds it and names an order that would cure it; buying that order cures
+it.
+"""
 
 from __future__ import annotations
 

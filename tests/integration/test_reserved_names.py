@@ -1,4 +1,4 @@
-"""Names that DNS could not serve are refused when they are made, with the field and the cure."""
+"""Names that DNS could not serve are rejected when they are made, with the field and the cure."""
 
 from __future__ import annotations
 

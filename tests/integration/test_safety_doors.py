@@ -1,4 +1,4 @@
-"""Drains, brakes and quarantine by `borgctl`, and so by REST: what is reported, and what is refused."""
+"""Drains, brakes and quarantine by `borgctl`, and so by REST: what is reported, and what is rejected."""
 
 from __future__ import annotations
 

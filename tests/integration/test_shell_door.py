@@ -1,4 +1,4 @@
-"""The WebSocket of shells: who is let in, from where, and what is refused there. No machine runs here."""
+"""The WebSocket of shells: who is let in, from where, and what is rejected there. No machine runs here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of organisations and teams, as people use them: forms, refusals, joining by invitation."""
+"""Pages of organisations and teams, as people use them: forms, rejections, joining by invitation."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_packed_tree_comes_back(tree: dict[str, object], format_: str) -> None
 
 
 def check(raw: bytes, format_: str) -> None:
-    """Unpacked or refused, nothing outside has changed, and no way out is left inside."""
+    """Unpacked or rejected, nothing outside has changed, and no way out is left inside."""
     with tempfile.TemporaryDirectory() as folder_name:
         root = Path(folder_name)
         (root / "a").write_bytes(b"mine")  # what climbing names would meet

@@ -1,4 +1,4 @@
-"""A cell's settings: what can't be read is refused by name, with what would be accepted."""
+"""A cell's settings: what can't be read is rejected by name, with what would be accepted."""
 
 from __future__ import annotations
 

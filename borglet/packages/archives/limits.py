@@ -1,4 +1,4 @@
-"""How much an archive may be before it is refused, and the account of what one has used so far."""
+"""How much an archive may be before it is rejected, and the account of what one has used so far."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ArchiveCost:
             )
 
     def file(self, name: str, size: int) -> None:
-        """A file declares its size; refused before a byte of it is read. Raises `ArchiveRefused`."""
+        """A file declares its size; rejected before a byte of it is read. Raises `ArchiveRefused`."""
         self.file_bytes += size
         if self.file_bytes > self.limits.unpacked_bytes:
             raise ArchiveRefused(

@@ -1,4 +1,4 @@
-"""A reader of tar archives that refuses whatever two readers could understand differently.
+"""A reader of tar archives that rejects whatever two readers could understand differently.
 
 Not `tarfile`: it reads extended headers whole whatever their size, goes on behind damage, and knows sparse files,
 which is what hostile archives are made of. Understood: ustar, GNU long names, pax with path, linkpath and size.

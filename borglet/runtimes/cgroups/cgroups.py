@@ -154,7 +154,7 @@ class CgroupTree:
         return _batch_of(root) if root in (self.roots.get("cpu"), self.roots.get("unified")) else root
 
     def limit(self, groups: Groups, limits: KernelLimits) -> list[str]:
-        """Write all limits. Returns what the kernel refused for now: a memory limit below what is in use."""
+        """Write all limits. Returns what the kernel rejected for now: a memory limit below what is in use."""
         if "unified" in groups:
             return v2.limit(groups["unified"], limits, self.controllers, disk=self._disk)
         return v1.limit(groups, limits, disk=self._disk)

@@ -41,7 +41,7 @@ class GroupUsage:
 
 
 def limit(groups: Groups, limits: KernelLimits, *, disk: str) -> list[str]:
-    """Write all limits. Returns what the kernel refused for now. Raises OSError."""
+    """Write all limits. Returns what the kernel rejected for now. Raises OSError."""
     refused = []
     if directory := groups.get("memory"):
         refused = bound_memory(directory, limits.ram_bytes)

@@ -143,7 +143,7 @@ class Containers:
         self._limit_batch((0, True))
 
     def resize(self, task: RunTask) -> list[str]:
-        """A changed limit, class or priority of a running task. Returns what the kernel refused for now.
+        """A changed limit, class or priority of a running task. Returns what the kernel rejected for now.
 
         Cores that are not there leave the task on those it has; `StartFailed` says so, the rest is in force.
         """

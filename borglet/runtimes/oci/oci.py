@@ -1,6 +1,6 @@
 """The `oci` runtime: each task in a container of its own, opened by `crun` and supervised as every task is (§6).
 
-    plan     uid, environment, what is shown inside; refuses what this machine can't give, naming the field
+    plan     uid, environment, what is shown inside; rejects what this machine can't give, naming the field
     prepare_container  root directory, config.json, process.json, its network
     clear    its network
 
@@ -126,7 +126,7 @@ class ContainerConfinement:
             alloc=ALLOC if directory.alloc is not None else "",
             identity=f"{IDENTITY}/{directory.identity.name}",
         )
-        launch.working_directory(task, WORK)  # refuses one that climbs out
+        launch.working_directory(task, WORK)  # rejects one that climbs out
         working_directory = bundle.inside(task.working_dir)
         limits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
         process = bundle.process(

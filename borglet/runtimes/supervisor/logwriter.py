@@ -6,7 +6,7 @@ first start is the name plus the position, whatever was rotated away and however
 Beside it `times.<stream>.<offset>` says when: lines of `<offset> <milliseconds since the epoch>`, one before what is
 printed, each ten seconds at most, each second where much is printed.
 
-A task that prints faster than this writes waits in its pipe: nothing is dropped but what the disk refuses.
+A task that prints faster than this writes waits in its pipe: nothing is dropped but what the disk rejects.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class DnsStream:
 
 
 class Streams:
-    """`note` hears which bound a connection was ended or refused for: `source` or `all`."""
+    """`note` hears which bound a connection was ended or rejected for: `source` or `all`."""
 
     def __init__(
         self, note: Callable[[str], None], *, most: int = MOST, most_a_source: int = MOST_A_SOURCE
@@ -49,7 +49,7 @@ class Streams:
     def open(
         self, address: str, give_way: Callable[[], None], *, secondary: bool = False
     ) -> DnsStream | None:
-        """One more from there, which may end another; None: it is refused."""
+        """One more from there, which may end another; None: it is rejected."""
         source = source_of(address)
         most = MOST_A_SECONDARY if secondary else self._most_a_source
         bound, leaving = "", None

@@ -92,7 +92,7 @@ class ZoneNode:
 
 
 class Outside(Exception):
-    """The name lies in none of our zones: refused."""
+    """The name lies in none of our zones: rejected."""
 
 
 class NotLoaded(Exception):

@@ -464,7 +464,7 @@ def _sized(asked: _Request) -> tuple[int, ArchiveStore]:
 
 @contextlib.contextmanager
 def _translated_errors() -> Iterator[None]:
-    """The store's troubles as refusals."""
+    """The store's troubles as rejections."""
     try:
         yield
     except NotThere as error:

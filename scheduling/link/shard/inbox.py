@@ -27,7 +27,7 @@ class Inbox:
 
 
 class Greeting(Exception):
-    """A hello that was refused."""
+    """A hello that was rejected."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.detail)

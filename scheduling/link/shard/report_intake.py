@@ -21,7 +21,7 @@ from scheduling.usage.usage_windows import TaskWindow
 
 log = structlog.get_logger(__name__)
 
-# A desired state that was refused is offered again after this long.
+# A desired state that was rejected is offered again after this long.
 OFFER_AGAIN_S = 2.0
 
 
@@ -97,7 +97,7 @@ class ReportIntake:
         self._roster.refresh(held.machine_id)
 
     def _foreign(self, held: Connection, report: Report) -> None:
-        """A report of another history is not applied. One that comes after ours was offered is refused."""
+        """A report of another history is not applied. One that comes after ours was offered is rejected."""
         assert held.view is not None
         held.said, held.acknowledged = None, ""
         if report.history_id and 0 < held.told <= report.sequence:

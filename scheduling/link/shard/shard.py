@@ -87,7 +87,7 @@ class Shard:
         return await future
 
     async def greet(self, known: Known, hello: Hello) -> int:
-        """The number of the new session. Raises `Greeting` with a refusal, `DatabaseAway`."""
+        """The number of the new session. Raises `Greeting` with a rejection, `DatabaseAway`."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         earlier = self.roster.inbox.hellos.get(known.machine_id)
         if earlier is not None and not earlier[2].done():

@@ -1,4 +1,4 @@
-"""Joining a cell over real TLS: what is pinned, what is kept, what is refused and how it says so."""
+"""Joining a cell over real TLS: what is pinned, what is kept, what is rejected and how it says so."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A transferred zone in the eyes of the programs that check zones.
 
 `named-checkzone` at its strictest, and `nsd-checkzone`, check the records against each other: targets of SRV that have
-addresses, names that are allowed, one SOA, nothing out of the zone. `ldns-verify-zone` checks signatures and refuses a
+addresses, names that are allowed, one SOA, nothing out of the zone. `ldns-verify-zone` checks signatures and rejects a
 zone that has none ("No DNSKEY records at zone apex"), so the zone is signed first, as anyone who wants DNSSEC would:
 `ldns-signzone` has to bring every name into order, those without records too, and what it makes has to verify.
 """

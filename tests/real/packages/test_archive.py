@@ -1,4 +1,4 @@
-"""Archives: what honest ones become, and how each hostile one is refused."""
+"""Archives: what honest ones become, and how each hostile one is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much work and memory one archive may cause before it is refused (issue 12.15)."""
+"""How much work and memory one archive may cause before it is rejected (issue 12.15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Image layouts: layers in order, whiteouts, digests, and what is refused."""
+"""Image layouts: layers in order, whiteouts, digests, and what is rejected."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def affinity(path: Path) -> set[int]:
 
 
 def needs(runtime: ProcessRuntime, feature: str) -> bool:
-    """Whether this machine has it; where it doesn't, whole cores are refused and the rest says `none`."""
+    """Whether this machine has it; where it doesn't, whole cores are rejected and the rest says `none`."""
     return runtime.attributes()[feature].startswith("cgroup-")
 
 

@@ -1,4 +1,4 @@
-"""Whole cores (§6.2): given, kept, taken back, and refused with the figures."""
+"""Whole cores (§6.2): given, kept, taken back, and rejected with the figures."""
 
 from __future__ import annotations
 

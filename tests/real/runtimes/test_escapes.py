@@ -1,4 +1,4 @@
-"""Attempts to get out of a container, on real ones: each is refused, and by what it should be (§6.1)."""
+"""Attempts to get out of a container, on real ones: each is rejected, and by what it should be (§6.1)."""
 
 from __future__ import annotations
 

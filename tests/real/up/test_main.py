@@ -1,4 +1,4 @@
-"""`python -m portal.up` up to the point where it needs the rest of the system: what it refuses, and how."""
+"""`python -m portal.up` up to the point where it needs the rest of the system: what it rejects, and how."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Which changes of a running task reach its runtime, and which the Borglet refuses."""
+"""Which changes of a running task reach its runtime, and which the Borglet rejects."""
 
 from __future__ import annotations
 

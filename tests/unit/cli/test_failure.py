@@ -1,4 +1,4 @@
-"""What borgctl says below a refusal for want of quota."""
+"""What borgctl says below a rejection for want of quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The warm state: what each event does, what it refuses, and what its checks see."""
+"""The warm state: what each event does, what it rejects, and what its checks see."""
 
 from __future__ import annotations
 

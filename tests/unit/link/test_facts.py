@@ -57,4 +57,4 @@ def test_a_known_machine_grows_by_its_disk_alone() -> None:
         {"cpu": 4000, "ram": 2**32, "tpu": 0},
         "cpu 64000, tpu 8",
     )
-    assert counted(own, {"gpu": 1}) == ({"gpu": 1}, "")  # refused, with its name, by anyone who reads it
+    assert counted(own, {"gpu": 1}) == ({"gpu": 1}, "")  # rejected, with its name, by anyone who reads it

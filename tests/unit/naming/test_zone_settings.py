@@ -1,4 +1,4 @@
-"""Settings of zones: what is meant is understood, what is nonsense is refused with its name and the cure."""
+"""Settings of zones: what is meant is understood, what is nonsense is rejected with its name and the cure."""
 
 from __future__ import annotations
 
