@@ -16,8 +16,8 @@ from tests.integration import rows
 
 JOB = "/jobs/cc/ubar/jfoo/"
 PLANT = "<img src=x onerror='window.ran = 1'><script>window.ran = 1</script>"
-# Addresses that end the session, or that other tests visit with a form.
 DOCUMENTATION = ("/docs/", "/docs/tutorial/", "/docs/reference/job-file/", "/docs/decisions/")
+# Addresses that end the session, or that other tests visit with a form.
 ELSEWHERE = ("accounts/logout/", "accounts/inactive/", "admin/logout/")
 
 
