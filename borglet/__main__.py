@@ -59,9 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(required=True, metavar="run | stop-all | fleet")
 
-    run = verbs.add_parser(
-        "run", help="run this machine's Borglet until SIGTERM; its tasks keep running afterwards"
-    )
+    run = verbs.add_parser("run", help="run this machine's Borglet until SIGTERM; its tasks keep running afterwards")
     _add_common(run)
     _add_link(run)
     _option(
@@ -98,14 +96,9 @@ def build_parser() -> argparse.ArgumentParser:
         default="",
         help="one user (name or number) for all tasks whose job file names none; root default: one user per tenant",
     )
+    _option(run, "--task-users", default="", help="users that job files may name, separated by commas; needs root")
     _option(
-        run, "--task-users", default="", help="users that job files may name, separated by commas; needs root"
-    )
-    _option(
-        run,
-        "--package-bytes",
-        default="20Gi",
-        help="disk space for packages: the archives and their unpacked files",
+        run, "--package-bytes", default="20Gi", help="disk space for packages: the archives and their unpacked files"
     )
     _option(
         run,
@@ -133,12 +126,7 @@ def build_parser() -> argparse.ArgumentParser:
         default="",
         help="network routed to this machine, for tasks with their own address, such as 10.20.30.0/24; empty: none",
     )
-    _option(
-        run,
-        "--devices",
-        default="",
-        help="device nodes of each accelerator: 0=/dev/nvidia0+/dev/nvidiactl,1=…",
-    )
+    _option(run, "--devices", default="", help="device nodes of each accelerator: 0=/dev/nvidia0+/dev/nvidiactl,1=…")
     _option(
         run,
         "--log-bytes",
@@ -146,11 +134,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="disk space for all logs; the Borglet deletes the oldest logs of ended tasks first",
     )
     _option(
-        run,
-        "--log-days",
-        type=float,
-        default=7.0,
-        help="days for which the Borglet keeps logs after a task has ended",
+        run, "--log-days", type=float, default=7.0, help="days for which the Borglet keeps logs after a task has ended"
     )
     run.add_argument(
         "--attribute",
@@ -164,9 +148,7 @@ def build_parser() -> argparse.ArgumentParser:
     stop = verbs.add_parser("stop-all", help="stop every task of this machine; stop its Borglet first")
     _add_common(stop)
     _option(stop, "--wait-s", type=float, default=5.0, help="seconds to wait for the Borglet to end")
-    _option(
-        stop, "--notice-s", type=float, default=math.inf, help="longest notice in seconds that a task gets"
-    )
+    _option(stop, "--notice-s", type=float, default=math.inf, help="longest notice in seconds that a task gets")
     stop.set_defaults(act=_stop_all)
 
     fleet = verbs.add_parser("fleet", help="run thousands of simulated machines in one process")
@@ -176,10 +158,7 @@ def build_parser() -> argparse.ArgumentParser:
     machines.add_argument("--machines", type=int, metavar="N", help="number of equal machines")
     machines.add_argument("--file", type=Path, metavar="FILE.csv", help="file that lists the machines")
     _option(
-        fleet,
-        "--capacity",
-        default=DEFAULT_FLEET_CAPACITY,
-        help="capacity of each machine that --machines creates",
+        fleet, "--capacity", default=DEFAULT_FLEET_CAPACITY, help="capacity of each machine that --machines creates"
     )
     _option(fleet, "--seed", type=int, default=0, help="seed of the random usage and of the random pauses")
     _option(fleet, "--start-delay-s", type=float, default=0.05, help="seconds that a task takes to start")
@@ -202,13 +181,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    _option(
-        parser,
-        "--home",
-        type=Path,
-        required=True,
-        help="directory in which this Borglet stores all its files",
-    )
+    _option(parser, "--home", type=Path, required=True, help="directory in which this Borglet stores all its files")
     _option(
         parser,
         "--log-level",
@@ -254,9 +227,7 @@ def _option(
 
 def _ports(args: argparse.Namespace) -> tuple[int, int]:
     if not 1 <= args.port_low <= args.port_high <= 65535:
-        raise BadMachine(
-            f"port-low, port-high: {args.port_low} to {args.port_high} is not a range within 1 to 65535"
-        )
+        raise BadMachine(f"port-low, port-high: {args.port_low} to {args.port_high} is not a range within 1 to 65535")
     return args.port_low, args.port_high
 
 
@@ -303,9 +274,7 @@ def _wishes(args: argparse.Namespace) -> RuntimeWishes:
         uids=count,
         devices=parse_devices(args.devices),
         network=args.task_network,
-        logs=LogRetention(
-            keep_s=86400.0 * args.log_days, budget_bytes=parse_bytes("log-bytes", args.log_bytes)
-        ),
+        logs=LogRetention(keep_s=86400.0 * args.log_days, budget_bytes=parse_bytes("log-bytes", args.log_bytes)),
     )
 
 

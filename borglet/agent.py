@@ -182,18 +182,14 @@ class Agent:
                 await self.runtime.identify(identity.key, identity.token)
             except OSError as error:
                 log.warning(
-                    "cannot store the new identity of task %s, which keeps its old one: %s",
-                    identity.key,
-                    error,
+                    "cannot store the new identity of task %s, which keeps its old one: %s", identity.key, error
                 )
 
     async def report(self, session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
         """The answer to `poll`, as of now, in this version of the protocol."""
         return self.report_with(await self.read_logs(poll), session, poll, protocol=protocol)
 
-    def report_with(
-        self, logs: list[LogChunk], session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL
-    ) -> Report:
+    def report_with(self, logs: list[LogChunk], session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
         """`report`, when the logs that it asks for have been read."""
         make = self.state.report if protocol < WIRE_REPORTS_SINCE else self.state.wire_report
         report = make(
@@ -233,9 +229,7 @@ class Agent:
             self._report_allocs()
 
     async def _guard_neighbours(self, guard: Guard) -> None:
-        tenants = [
-            PressureTenant(inc.task, inc.usage) for inc in self.state.incarnations() if inc.has_processes
-        ]
+        tenants = [PressureTenant(inc.task, inc.usage) for inc in self.state.incarnations() if inc.has_processes]
         orders = await guard.look(tenants, self._clock())
         for victim in orders.end:
             self.handle(MemoryPressure(victim.key, victim.detail))
@@ -265,9 +259,7 @@ class Agent:
     async def _watch_ends(self) -> None:
         while True:
             presence = await self.runtime.next_end()
-            assert presence.exit is not None, (
-                f"the runtime reported the end of {presence.key} without an exit"
-            )
+            assert presence.exit is not None, f"the runtime reported the end of {presence.key} without an exit"
             self.handle(Ended(presence.key, presence.run, presence.exit))
 
     def handle(self, event: Event) -> None:
@@ -330,9 +322,7 @@ class Agent:
             answer = InstallFailed(task.key, run, str(error))
         except Exception as error:
             log.exception("cannot install the packages of task %s (%s)", task.name, task.key)
-            answer = InstallFailed(
-                task.key, run, f"the machine could not install the task's packages: {error}"
-            )
+            answer = InstallFailed(task.key, run, f"the machine could not install the task's packages: {error}")
         self._installs.pop(task.key, None)
         self.handle(answer)
 
@@ -360,10 +350,7 @@ class Agent:
         )
         try:
             await self.runtime.stop(
-                instruction.key,
-                notice_s=instruction.notice_s,
-                cause=instruction.cause,
-                detail=instruction.detail,
+                instruction.key, notice_s=instruction.notice_s, cause=instruction.cause, detail=instruction.detail
             )
         except OSError as error:
             log.exception("cannot stop task %s; the Borglet tries again", instruction.key)
@@ -373,9 +360,7 @@ class Agent:
         try:
             await self.runtime.resize(instruction.task)
         except Exception:
-            log.exception(
-                "cannot change the limits of task %s, which keeps its old ones", instruction.task.key
-            )
+            log.exception("cannot change the limits of task %s, which keeps its old ones", instruction.task.key)
 
     async def _remove(self, instruction: Remove) -> None:
         try:

@@ -130,9 +130,7 @@ def join_fleet(
     client = JoinClient(url, parse_token(token))
     try:
         if known.authority not in ("", client.authority):
-            raise JoinFailed(
-                f"authority: the machines in {home} belong to another cell; give a different --home"
-            )
+            raise JoinFailed(f"authority: the machines in {home} belong to another cell; give a different --home")
         for start in range(0, len(strangers), JOIN_BATCH):
             batch = strangers[start : start + JOIN_BATCH]
             answers = client.join_many([join_request(machine, token, ports=ports) for machine in batch])
@@ -195,14 +193,7 @@ class FleetMachine:
             capacity=spec.capacity,
         )
         self.link = Link(
-            self.agent,
-            credentials,
-            url,
-            introduction,
-            rng=rng,
-            settings=link,
-            admission=admission,
-            observe=observe,
+            self.agent, credentials, url, introduction, rng=rng, settings=link, admission=admission, observe=observe
         )
 
     async def run(self) -> None:

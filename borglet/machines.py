@@ -10,20 +10,35 @@ from decimal import Decimal
 from pathlib import Path
 
 # DNS labels, joined by dots: a machine's name becomes a part of others.
-_HOSTNAME = re.compile(
-    r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*"
-)
+_HOSTNAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)")
 _BYTES = {
-    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
-}  # fmt: skip
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+}
 _MILLI = {"": 1000, "m": 1}
 _SUFFIXES = {"cpu": _MILLI, "accelerators": _MILLI, "ram": _BYTES, "disk": _BYTES, "disk_bandwidth": _BYTES}
 MAX_QUANTITY = 2**53
 CSV_COLUMNS = (
-    "hostname", "platform", "cpu_milli", "ram_bytes", "disk_bytes", "rack", "power_domain", "attributes", "capacity",
-)  # fmt: skip
+    "hostname",
+    "platform",
+    "cpu_milli",
+    "ram_bytes",
+    "disk_bytes",
+    "rack",
+    "power_domain",
+    "attributes",
+    "capacity",
+)
 # RFC 2544 sets these addresses aside for load tests; nobody answers there.
 _FLEET_NETWORK = (198, 18)
 _MACHINES_A_RACK = 40
@@ -108,9 +123,7 @@ def uniform_fleet(count: int, capacity: dict[str, int]) -> list[MachineSpec]:
 
 def fleet_address(number: int) -> str:
     if number >= 2**17:
-        raise BadMachine(
-            f"machines: a fleet has addresses for at most {2**17} simulated machines; give fewer"
-        )
+        raise BadMachine(f"machines: a fleet has addresses for at most {2**17} simulated machines; give fewer")
     return f"{_FLEET_NETWORK[0]}.{_FLEET_NETWORK[1] + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 

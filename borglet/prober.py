@@ -86,9 +86,7 @@ async def _status_line(reader: asyncio.StreamReader) -> bytes:
 async def _take_rest(reader: asyncio.StreamReader) -> None:
     """Take a small answer whole, so that plain servers don't log a broken pipe at each probe."""
     taken = 0
-    with contextlib.suppress(
-        TimeoutError, OSError
-    ):  # the status is known, so errors of the body do not matter
+    with contextlib.suppress(TimeoutError, OSError):  # the status is known, so errors of the body do not matter
         async with asyncio.timeout(MAX_BODY_S):
             while taken < MAX_BODY_BYTES and (chunk := await reader.read(8192)):
                 taken += len(chunk)

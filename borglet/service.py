@@ -71,9 +71,7 @@ def run_machine(settings: MachineSettings) -> None:
         runtime = open_runtime(settings.home, settings.wishes)
         attributes = {**_machine_attributes(), **runtime.attributes(), **dict(settings.attributes)}
         measured = runtime.capacity()
-        room = (
-            settings.package_bytes if settings.package_bytes is not None else package_room(measured["disk"])
-        )
+        room = settings.package_bytes if settings.package_bytes is not None else package_room(measured["disk"])
         # The whole of it, full or empty: what a machine offers must not depend on what it has installed.
         measured["disk"] = max(0, measured["disk"] + disk_bytes((settings.home / "packages",)) - room)
         capacity = {**measured, **dict(settings.capacity)}

@@ -94,9 +94,7 @@ def together(many: Iterable[ServerCounters]) -> ServerCounters:
     total = msgspec.msgpack.decode(msgspec.msgpack.encode(first), type=ServerCounters)
     for one in others:
         for name in ("short", "udp", "tcp", "lags"):
-            setattr(
-                total, name, [a + b for a, b in zip(getattr(total, name), getattr(one, name), strict=True)]
-            )
+            setattr(total, name, [a + b for a, b in zip(getattr(total, name), getattr(one, name), strict=True)])
         for name in ("unanswered", "truncated", "errors", "snapshot_failures", "lag_sum_s", "streams"):
             setattr(total, name, getattr(total, name) + getattr(one, name))
         for name in ("limited", "transfers", "notify_failures", "streams_bounded"):

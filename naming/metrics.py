@@ -45,8 +45,10 @@ class Figured(Collector):
         figures = self._figures
         asked = _counter("queries", "Questions answered, by transport and path", "transport", "path")
         for transport, path, counts in (
-            ("udp", "short", figures.short), ("udp", "long", figures.udp), ("tcp", "long", figures.tcp),
-        ):  # fmt: skip
+            ("udp", "short", figures.short),
+            ("udp", "long", figures.udp),
+            ("tcp", "long", figures.tcp),
+        ):
             asked.add_metric([transport, path], sum(counts))
         yield asked
         answers = _counter("answers", "Answers, by RCODE", "rcode")
@@ -81,9 +83,11 @@ class Figured(Collector):
             so_far += count
             made.append((str(bound), so_far))
         yield HistogramMetricFamily(
-            "borg_resolver_news_lag_seconds", "Seconds from a commit to answers, for the oldest change of each read",
-            buckets=made, sum_value=figures.lag_sum_s,
-        )  # fmt: skip
+            "borg_resolver_news_lag_seconds",
+            "Seconds from a commit to answers, for the oldest change of each read",
+            buckets=made,
+            sum_value=figures.lag_sum_s,
+        )
 
     def _cells(self) -> Iterator[Metric]:
         revision = _gauge_of("revision", "Revision of the journal that answers are from", "cell")
@@ -99,18 +103,17 @@ class Figured(Collector):
                 age.add_metric([cell], self._now - figures.snapshot_at)
         yield from (revision, serial, names, age)
         yield CounterMetricFamily(
-            "borg_resolver_snapshot_failures", "Snapshots of names that could not be written",
+            "borg_resolver_snapshot_failures",
+            "Snapshots of names that could not be written",
             value=self._figures.snapshot_failures,
-        )  # fmt: skip
+        )
 
     def _followers(self) -> Iterator[Metric]:
         transfers = _counter("transfers", "Answers to AXFR and IXFR, by kind of transfer", "given")
         for given, number in sorted(self._figures.transfers.items()):
             transfers.add_metric([given], number)
         yield transfers
-        failures = _counter(
-            "notify_failures", "NOTIFY messages that a secondary did not acknowledge", "secondary"
-        )
+        failures = _counter("notify_failures", "NOTIFY messages that a secondary did not acknowledge", "secondary")
         for secondary, number in sorted(self._figures.notify_failures.items()):
             failures.add_metric([secondary], number)
         yield failures
@@ -121,9 +124,7 @@ class Figured(Collector):
         yield serial
 
 
-_USUAL = {
-    int(rcode) for rcode in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN, dns.rcode.SERVFAIL, dns.rcode.REFUSED)
-}
+_USUAL = {int(rcode) for rcode in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN, dns.rcode.SERVFAIL, dns.rcode.REFUSED)}
 
 
 def exposition(figures: ServerCounters, restarts: Sequence[int] = ()) -> bytes:
@@ -189,7 +190,12 @@ class MetricsServer:
 
 def _response(status: str, body: bytes, *headers: str, content_type: str = "text/plain") -> bytes:
     lines = (
-        f"HTTP/1.1 {status}", f"Content-Type: {content_type}", f"Content-Length: {len(body)}",
-        "Connection: close", *headers, "", "",
-    )  # fmt: skip
+        f"HTTP/1.1 {status}",
+        f"Content-Type: {content_type}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *headers,
+        "",
+        "",
+    )
     return "\r\n".join(lines).encode() + body

@@ -67,9 +67,7 @@ def _take(lock: socket.socket, host: str, port: int, patience_s: float) -> None:
         try:
             with wanted("BORG_DNS_PORT", host, port):
                 if not lock.getsockname():
-                    lock.bind(
-                        f"\0borg-resolver-{host}-{port}"
-                    )  # abstract: scoped to the network namespace, like ports
+                    lock.bind(f"\0borg-resolver-{host}-{port}")  # abstract: scoped to the network namespace, like ports
                 bound(host, port, socket.SOCK_DGRAM, shared=False).close()
             return
         except NoPort as error:
@@ -137,9 +135,7 @@ def bound(host: str, port: int, kind: socket.SocketKind, *, shared: bool = True)
     return sock
 
 
-def both_bound(
-    host: str, port: int, *, tcp: bool, shared: bool
-) -> tuple[socket.socket, socket.socket | None]:
+def both_bound(host: str, port: int, *, tcp: bool, shared: bool) -> tuple[socket.socket, socket.socket | None]:
     """Return a UDP socket and, with `tcp`, a TCP socket on the same port. Raises `OSError`.
 
     Without `shared`, only the UDP socket is exclusive: every resolver has one, so it shows whether the port is taken.

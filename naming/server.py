@@ -136,13 +136,7 @@ async def serve(
 async def _listen(server: DnsServer, worker: Worker) -> None:
     with wanted("BORG_DNS_PORT", server.host, server.port):
         await server.start(tcp=worker.first, shared=worker.of > 1)
-    log.info(
-        "resolver listens",
-        host=server.host,
-        port=server.port,
-        zone=server.directory.zone,
-        worker=worker.number,
-    )
+    log.info("resolver listens", host=server.host, port=server.port, zone=server.directory.zone, worker=worker.number)
 
 
 async def _listen_later(server: DnsServer, worker: Worker, follower: Follower) -> None:
@@ -163,9 +157,7 @@ def main() -> int:
 
     try:
         peers = Peers.read(
-            networks=settings.BORG_DNS_TRANSFER,
-            keys=settings.BORG_DNS_KEYS,
-            secondaries=settings.BORG_DNS_SECONDARIES,
+            networks=settings.BORG_DNS_TRANSFER, keys=settings.BORG_DNS_KEYS, secondaries=settings.BORG_DNS_SECONDARIES
         )
         zones = ZoneSettings.read(
             reverse=settings.BORG_DNS_REVERSE,
@@ -188,9 +180,7 @@ def main() -> int:
             if processes == 1:
                 return _work(ALONE, peers, zones, port)
             board = Board(processes)
-            return Parent(
-                processes, lambda one: _work(one, peers, zones, port, board), on_end=board.ended
-            ).run()
+            return Parent(processes, lambda one: _work(one, peers, zones, port, board), on_end=board.ended).run()
     except NoPort as error:
         return _log_no_port(error)
 

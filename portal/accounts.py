@@ -58,9 +58,7 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         """Reject names with @, which are reserved for service accounts (`name@tenant`)."""
         if "@" in username:
             raise forms.ValidationError(
-                _(
-                    "A user name must not contain @, which is reserved for service accounts. Choose another name."
-                )
+                _("A user name must not contain @, which is reserved for service accounts. Choose another name.")
             )
         return str(super().clean_username(username, shallow))
 
@@ -150,9 +148,7 @@ class PasswordView(PasswordChangeView):  # type: ignore[misc]
                 messages.success(self.request, text)
             elif count := tokens_in_force().filter(user_id=user.pk).count():
                 text = ngettext(
-                    "%d token still works with the new password.",
-                    "%d tokens still work with the new password.",
-                    count,
+                    "%d token still works with the new password.", "%d tokens still work with the new password.", count
                 )
                 messages.warning(self.request, text % count)
         return cast("HttpResponse", answer)

@@ -169,9 +169,7 @@ class SreSite(UnfoldAdminSite):
     def _seen(self, page: str) -> Any:
         if page in _OWN_PAGES:
             return self.has_permission
-        admin = next(
-            a for m, a in self._registry.items() if f"{m._meta.app_label}_{m._meta.model_name}" == page
-        )
+        admin = next(a for m, a in self._registry.items() if f"{m._meta.app_label}_{m._meta.model_name}" == page)
         return admin.has_view_permission
 
 

@@ -18,14 +18,23 @@ import unfold
 UNFOLD = Path(unfold.__file__).parent
 OWN = Path(__file__).parent / "static"
 ICONS = Path("unfold/fonts/material-symbols/Material-Symbols-Outlined.woff2")
-TEXT = tuple(
-    Path(f"unfold/fonts/inter/Inter-{weight}.woff2") for weight in ("Regular", "Medium", "SemiBold", "Bold")
-)
+TEXT = tuple(Path(f"unfold/fonts/inter/Inter-{weight}.woff2") for weight in ("Regular", "Medium", "SemiBold", "Bold"))
 # Latin letters with all their accents, punctuation, arrows and comparisons. Browsers take others from the system.
 CHARACTERS = (
-    *range(0x20, 0x7F), *range(0xA0, 0x180), *range(0x2010, 0x2028), 0x2030, 0x2032, 0x2033, 0x20AC, 0x2122,
-    *range(0x2190, 0x2194), 0x2212, 0x2248, 0x2264, 0x2265,
-)  # fmt: skip
+    *range(0x20, 0x7F),
+    *range(0xA0, 0x180),
+    *range(0x2010, 0x2028),
+    0x2030,
+    0x2032,
+    0x2033,
+    0x20AC,
+    0x2122,
+    *range(0x2190, 0x2194),
+    0x2212,
+    0x2248,
+    0x2264,
+    0x2265,
+)
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789_"
 _WORD = re.compile(r"(?<![\w/-])[a-z][a-z0-9_]*(?![\w-])")
 _NAMED = re.compile(r"""material-symbols-outlined[^>]*>\s*([a-z0-9_]+)\s*<|icon=["']([a-z0-9_]+)["']""")

@@ -95,9 +95,7 @@ def lines(
                 format_value(known[-1][1]) if known else "–",
             )
         )
-    y, limit_text = (
-        ("", "") if not limit else (f"{max(1.0, HEIGHT * (1 - limit / top)):.1f}", format_value(limit))
-    )
+    y, limit_text = ("", "") if not limit else (f"{max(1.0, HEIGHT * (1 - limit / top)):.1f}", format_value(limit))
     return Plot(title, tuple(drawn), (), format_value(top), _ticks(since, until), limit_y=y, limit=limit_text)
 
 
@@ -127,10 +125,13 @@ def bars(
                 found.append(
                     ChartBar(
                         number % COLOURS + 1,
-                        f"{x:.1f}", f"{HEIGHT - HEIGHT * base / top - height:.1f}", f"{width:.1f}", f"{height:.1f}",
+                        f"{x:.1f}",
+                        f"{HEIGHT - HEIGHT * base / top - height:.1f}",
+                        f"{width:.1f}",
+                        f"{height:.1f}",
                         f"{label(at)}: {one.name} {format_value(value)}",
                     )
-                )  # fmt: skip
+                )
                 base += value
     keys = tuple(
         PlottedLine(one.name, number % COLOURS + 1, (), format_value(sum(value or 0 for value in one.values)))
@@ -155,20 +156,17 @@ def running(
     top = _upper_edge(most)
     known = [(at, value) for at, value in zip(times, one.values, strict=True) if value is not None]
     line = PlottedLine(
-        one.name, 1, tuple(_pieces(known, since=since, until=until, step=step, top=top)),
+        one.name,
+        1,
+        tuple(_pieces(known, since=since, until=until, step=step, top=top)),
         format_value(known[-1][1]) if known else format_value(0),
-    )  # fmt: skip
+    )
     y, limit_text = ("", "") if not limit else (f"{HEIGHT * (1 - limit / top):.1f}", format_value(limit))
     return Plot(title, (line,), (), format_value(top), _ticks(since, until), limit_y=y, limit=limit_text)
 
 
 def _pieces(
-    known: Sequence[tuple[dt.datetime, int]],
-    *,
-    since: dt.datetime,
-    until: dt.datetime,
-    step: dt.timedelta,
-    top: int,
+    known: Sequence[tuple[dt.datetime, int]], *, since: dt.datetime, until: dt.datetime, step: dt.timedelta, top: int
 ) -> list[str]:
     pieces: list[list[str]] = []
     before: dt.datetime | None = None

@@ -38,9 +38,7 @@ class MarketCollector(Collector):
             waiting.add_metric([approver], orders.get(approver, 0))
         yield waiting
         deliveries = GaugeMetricFamily(
-            "borg_notice_deliveries",
-            "Deliveries of notices that wait, and that were given up",
-            labels=["state"],
+            "borg_notice_deliveries", "Deliveries of notices that wait, and that were given up", labels=["state"]
         )
         states = dict(_counted(NoticeDelivery.objects.exclude(state="sent"), "state"))
         for state in ("failed", "waiting"):

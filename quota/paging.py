@@ -61,9 +61,7 @@ class IdPaging(DescribedPaging, CursorPagination):
             return PAGE
         if not _is_whole(given, digits=4) or not 1 <= int(given) <= MAX_PAGE:
             raise Rejected(
-                "invalid",
-                f"limit: {given[:50]!r}; give 1 to {MAX_PAGE}",
-                fields={"limit": f"1 to {MAX_PAGE}"},
+                "invalid", f"limit: {given[:50]!r}; give 1 to {MAX_PAGE}", fields={"limit": f"1 to {MAX_PAGE}"}
             )
         return int(given)
 
@@ -86,10 +84,7 @@ class NewestPaging(IdPaging):
 def paged(view: APIView, rows: QuerySet[Any], shown: Callable[[list[Any]], Iterable[Any]]) -> Response:
     """One page of `rows`, in the paging that the view declares. `shown`: what is answered for the rows of a page."""
     pages = view.pagination_class()  # type: ignore[attr-defined]
-    return cast(
-        "Response",
-        pages.get_paginated_response(shown(pages.paginate_queryset(rows, view.request, view=view))),
-    )
+    return cast("Response", pages.get_paginated_response(shown(pages.paginate_queryset(rows, view.request, view=view))))
 
 
 def _is_whole(text: str, *, digits: int) -> bool:

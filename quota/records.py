@@ -43,11 +43,16 @@ class RecordEntry:
         first = last - len(self._news) + 1
         Record.objects.bulk_create(
             Record(
-                revision=first + offset, time=time, kind=kind, tenant=tenant, actor=self.principal.name,
-                request_id=self.principal.request_id, data=data,
+                revision=first + offset,
+                time=time,
+                kind=kind,
+                tenant=tenant,
+                actor=self.principal.name,
+                request_id=self.principal.request_id,
+                data=data,
             )
             for offset, (kind, tenant, data) in enumerate(self._news)
-        )  # fmt: skip
+        )
 
 
 @contextmanager

@@ -69,9 +69,7 @@ _RULES = (
         ANSWERS_KEPT,
         _any("quota_invitation", "least(accepted_at, withdrawn_at, expires_at) < %(until)s"),
     ),
-    _Rule(
-        "requests for capabilities", ANSWERS_KEPT, _any("quota_capabilityrequest", "answered_at < %(until)s")
-    ),
+    _Rule("requests for capabilities", ANSWERS_KEPT, _any("quota_capabilityrequest", "answered_at < %(until)s")),
     # A token ends no later than the one that issued it, so whole families are deleted, children first.
     _Rule(
         "tokens",

@@ -74,15 +74,11 @@ def standings(principal: Principal, *, tenant: str | None = None) -> list[QuotaS
         visible = visible.filter(name=tenant)
     granted: dict[tuple[str, str, str], Vector] = {}
     rows = Quota.objects.filter(
-        Q(ends_at__isnull=True) | Q(ends_at__gt=now) | Q(grace_until__gt=now),
-        starts_at__lte=now,
-        tenant__in=visible,
+        Q(ends_at__isnull=True) | Q(ends_at__gt=now) | Q(grace_until__gt=now), starts_at__lte=now, tenant__in=visible
     ).values_list("tenant__name", "cell", "band__name", "amounts")
     for *key, amounts in rows:
         granted[tuple(key)] = add(granted.get(tuple(key), ZERO), amounts[:SIZE])  # type: ignore[arg-type, index]
-    uses = QuotaUse.objects.filter(tenant__in=visible).values_list(
-        "tenant__name", "cell", "band__name", "used"
-    )
+    uses = QuotaUse.objects.filter(tenant__in=visible).values_list("tenant__name", "cell", "band__name", "used")
     used = {tuple(key): tuple(vector) for *key, vector in uses}
     return [
         QuotaStanding(*key, granted=granted.get(key, ZERO), used=used.get(key, ZERO))  # type: ignore[arg-type, misc]

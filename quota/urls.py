@@ -35,17 +35,11 @@ urlpatterns = [
     path("notices/channels/", notices.ChannelsView.as_view(), name="channels"),
     path("notices/channels/<int:channel>/", notices.ChannelView.as_view(), name="channel"),
     path("notices/channels/<int:channel>/test/", notices.ChannelTestView.as_view(), name="channel-test"),
-    path(
-        "notices/channels/<int:channel>/secret/", notices.ChannelSecretView.as_view(), name="channel-secret"
-    ),
+    path("notices/channels/<int:channel>/secret/", notices.ChannelSecretView.as_view(), name="channel-secret"),
     path("notices/channels/<int:channel>/deliveries/", notices.DeliveriesView.as_view(), name="deliveries"),
     path("tenants/<str:tenant>/move/", tenants.TenantMoveView.as_view(), name="tenant-move"),
     path("tenants/<str:tenant>/invitations/", invitations.InvitationsView.as_view(), name="invitations"),
-    path(
-        "tenants/<str:tenant>/invitations/<str:invitation>/",
-        invitations.InvitationView.as_view(),
-        name="invitation",
-    ),
+    path("tenants/<str:tenant>/invitations/<str:invitation>/", invitations.InvitationView.as_view(), name="invitation"),
     path(
         "tenants/<str:tenant>/service-accounts/",
         service_accounts.ServiceAccountsView.as_view(),
@@ -64,11 +58,7 @@ urlpatterns = [
     path("capabilities/", capabilities.CapabilitiesView.as_view(), name="capabilities"),
     path("capabilities/<int:capability>/", capabilities.CapabilityView.as_view(), name="capability"),
     path("capabilities/requests/", capabilities.CapabilityRequestsView.as_view(), name="capability-requests"),
-    path(
-        "capabilities/requests/<int:asked>/",
-        capabilities.CapabilityRequestView.as_view(),
-        name="capability-request",
-    ),
+    path("capabilities/requests/<int:asked>/", capabilities.CapabilityRequestView.as_view(), name="capability-request"),
     path("records/", records.RecordsView.as_view(), name="records"),
     path("quota/", grants.StandingView.as_view(), name="quota"),
     path("quota/bands/", bands.BandsView.as_view(), name="bands"),

@@ -31,11 +31,7 @@ _cell = [
     path("brakes/<str:brake>:release", brakes.BrakeReleaseView.as_view(), name="brake-release"),
     path("brakes/<str:brake>:keep", brakes.BrakeKeepView.as_view(), name="brake-keep"),
     path("quarantine/", quarantine.QuarantineView.as_view(), name="quarantine"),
-    path(
-        "machines/<str:hostname>:quarantine",
-        quarantine.MachineQuarantineView.as_view(),
-        name="machine-quarantine",
-    ),
+    path("machines/<str:hostname>:quarantine", quarantine.MachineQuarantineView.as_view(), name="machine-quarantine"),
     path("machines/<str:hostname>/", cells.MachineView.as_view(), name="machine"),
     path("machines/<str:hostname>:drain", cells.MachineDrainView.as_view(), name="machine-drain"),
     path("machines/<str:hostname>:undrain", cells.MachineUndrainView.as_view(), name="machine-undrain"),

@@ -14,9 +14,7 @@ def a_tar(files: Mapping[str, bytes | str] | None = None, *, packed: bool = True
     """A tar of files by name, the same bytes each time: text is what a symbolic link points to."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, content in (
-            files if files is not None else {"bin/serve": b"#!/bin/sh\nexec sleep 60\n"}
-        ).items():
+        for name, content in (files if files is not None else {"bin/serve": b"#!/bin/sh\nexec sleep 60\n"}).items():
             entry = tarfile.TarInfo(name)
             if isinstance(content, str):
                 entry.type, entry.linkname = tarfile.SYMTYPE, content
@@ -47,19 +45,10 @@ def an_image() -> bytes:
         {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [digest_of(layer)]}}
     ).encode()
     described = {
-        kind: {
-            "mediaType": f"application/vnd.oci.image.{media}",
-            "digest": digest_of(blob),
-            "size": len(blob),
-        }
-        for kind, media, blob in (
-            ("config", "config.v1+json", config),
-            ("layer", "layer.v1.tar", layer),
-        )
+        kind: {"mediaType": f"application/vnd.oci.image.{media}", "digest": digest_of(blob), "size": len(blob)}
+        for kind, media, blob in (("config", "config.v1+json", config), ("layer", "layer.v1.tar", layer))
     }
-    manifest = json.dumps(
-        {"schemaVersion": 2, "config": described["config"], "layers": [described["layer"]]}
-    ).encode()
+    manifest = json.dumps({"schemaVersion": 2, "config": described["config"], "layers": [described["layer"]]}).encode()
     index = {
         "schemaVersion": 2,
         "manifests": [

@@ -29,9 +29,7 @@ from scheduling.core.vocabulary.states import EvictionCause
 GIB = 2**30
 
 
-def vector(
-    *, cpu: int = 0, ram: int = 0, disk: int = 0, accelerators: int = 0, ports: int = 0
-) -> tuple[int, ...]:
+def vector(*, cpu: int = 0, ram: int = 0, disk: int = 0, accelerators: int = 0, ports: int = 0) -> tuple[int, ...]:
     amounts = {"cpu": cpu, "ram": ram, "disk": disk, "accelerators": accelerators, "ports": ports}
     return tuple(amounts.get(name, 0) for name in NAMES)
 
@@ -100,9 +98,19 @@ class World:
     # --- machines
 
     def machine(
-        self, name: str, *, cpu: int = 8000, ram: int = 32 * GIB, accelerators: int = 0, rack: str = "",
-        power: str = "", ports: int = 100, state: str = "up", machine_id: int | None = None, **attributes: str
-    ) -> World:  # fmt: skip
+        self,
+        name: str,
+        *,
+        cpu: int = 8000,
+        ram: int = 32 * GIB,
+        accelerators: int = 0,
+        rack: str = "",
+        power: str = "",
+        ports: int = 100,
+        state: str = "up",
+        machine_id: int | None = None,
+        **attributes: str,
+    ) -> World:
         """One joins, or its facts change."""
         known = self.machines.get(name)
         if machine_id is None:
@@ -157,9 +165,18 @@ class World:
     # --- jobs
 
     def job(
-        self, name: str, requirement: Requirement | None = None, *, tasks: int = 1, priority: int = 200,
-        tenant: int = 1, latency_sensitive: bool = True, gang: bool = False, disruption_budget: int = 0, **asks: Any
-    ) -> World:  # fmt: skip
+        self,
+        name: str,
+        requirement: Requirement | None = None,
+        *,
+        tasks: int = 1,
+        priority: int = 200,
+        tenant: int = 1,
+        latency_sensitive: bool = True,
+        gang: bool = False,
+        disruption_budget: int = 0,
+        **asks: Any,
+    ) -> World:
         wanted = requirement or needs(**asks)
         submitted = events.JobSubmitted(
             job_id=next(self._ids),
@@ -218,9 +235,7 @@ class World:
     ) -> World:
         return self._place(job, index, self.id_of(on), ports, devices)
 
-    def _place(
-        self, job: str, index: int, machine_id: int, ports: tuple[int, ...], devices: tuple[int, ...]
-    ) -> World:
+    def _place(self, job: str, index: int, machine_id: int, ports: tuple[int, ...], devices: tuple[int, ...]) -> World:
         task = self.task(job, index)
         task.state, task.machine_id, task.ports, task.devices = "running", machine_id, ports, devices
         task.incarnation += 1
@@ -228,9 +243,14 @@ class World:
         return self.send(self._placed(job, index, machine_id, task.incarnation, ports, devices))
 
     def _placed(
-        self, job: str, index: int, machine_id: int, incarnation: int, ports: tuple[int, ...] = (),
-        devices: tuple[int, ...] = ()
-    ) -> events.TaskPlaced:  # fmt: skip
+        self,
+        job: str,
+        index: int,
+        machine_id: int,
+        incarnation: int,
+        ports: tuple[int, ...] = (),
+        devices: tuple[int, ...] = (),
+    ) -> events.TaskPlaced:
         return events.TaskPlaced(
             job_id=self.jobs[job].job_id,
             index=index,
@@ -306,9 +326,7 @@ class World:
             task.reservation = requirement.limit
         task.requirement = requirement
         return self.send(
-            events.TaskUpdated(
-                job_id=self.jobs[job].job_id, index=index, spec_version=2, requirement=requirement
-            )
+            events.TaskUpdated(job_id=self.jobs[job].job_id, index=index, spec_version=2, requirement=requirement)
         )
 
     def reserve(self, job: str, index: int, *, cpu: int, ram: int) -> World:
@@ -321,18 +339,19 @@ class World:
     # --- passes
 
     def plan(
-        self, policy: Policy | None = None, *, seed: int = 0, now: float | None = None,
-        explainer: Explainer | None = None, memory: PassCache | None = None
-    ) -> Plan:  # fmt: skip
+        self,
+        policy: Policy | None = None,
+        *,
+        seed: int = 0,
+        now: float | None = None,
+        explainer: Explainer | None = None,
+        memory: PassCache | None = None,
+    ) -> Plan:
         rng = np.random.default_rng(seed)
         when = self.time if now is None else now
-        return schedule_pass(
-            self.state, policy or Policy(), now=when, rng=rng, memory=memory, explainer=explainer
-        )
+        return schedule_pass(self.state, policy or Policy(), now=when, rng=rng, memory=memory, explainer=explainer)
 
-    def schedule(
-        self, policy: Policy | None = None, *, seed: int = 0, memory: PassCache | None = None
-    ) -> Plan:
+    def schedule(self, policy: Policy | None = None, *, seed: int = 0, memory: PassCache | None = None) -> Plan:
         """A pass, and its plan committed: victims first."""
         plan = self.plan(policy, seed=seed, memory=memory)
         self.commit(plan.assignments)
@@ -389,18 +408,13 @@ class World:
                     yield self._placed(name, index, machine_id, incarnation, ports), 0.0
                     yield self._left(row, index, machine_id, incarnation, gone=False, avoid=False), 0.0
             if task.state == "running":
-                placed = self._placed(
-                    name, index, task.machine_id or 0, task.incarnation, task.ports, task.devices
-                )
+                placed = self._placed(name, index, task.machine_id or 0, task.incarnation, task.ports, task.devices)
                 yield placed, 0.0
                 if task.reservation != task.requirement.limit:
                     pair = (row.job_id, index)
                     yield events.ReservationsSet(tasks=(pair,), reservations=(task.reservation,)), 0.0
             elif task.state == "dead":
-                yield (
-                    events.TaskEnded(job_id=row.job_id, index=index, machine_id=0, incarnation=0, how=""),
-                    0.0,
-                )
+                yield (events.TaskEnded(job_id=row.job_id, index=index, machine_id=0, incarnation=0, how=""), 0.0)
         if row.ended:
             yield events.JobEnded(job_id=row.job_id, how="killed"), 0.0
 

@@ -39,9 +39,7 @@ def _empty(connection: Any) -> None:
         # Writers end first; who reads doesn't matter.
         cursor.execute(f"LOCK TABLE {', '.join(map(_quoted, tables))} IN SHARE ROW EXCLUSIVE MODE")
         cursor.execute(
-            " UNION ALL ".join(
-                f"SELECT '{name}' WHERE EXISTS (SELECT FROM {_quoted(name)})" for name in tables
-            )
+            " UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT FROM {_quoted(name)})" for name in tables)
         )
         left = [row[0] for row in cursor.fetchall()]
         # All goes, so foreign keys need no order, and what must never change may go too.

@@ -43,9 +43,16 @@ class Packet(NamedTuple):
 def questions(*, cell: str = "cc", tenant: str = "ubar", job: str = "web") -> list[bytes]:
     """Well-formed messages of all sorts that a resolver of that job may be asked, to be spoiled."""
     names = [
-        f"0.{job}.{tenant}.{cell}", f"{job}.{tenant}.{cell}", f"_http._tcp.{job}.{tenant}.{cell}", f"{tenant}.{cell}",
-        f"m0.machine.{cell}", cell, f"nobody.{tenant}.{cell}", "health", "ns",
-    ]  # fmt: skip
+        f"0.{job}.{tenant}.{cell}",
+        f"{job}.{tenant}.{cell}",
+        f"_http._tcp.{job}.{tenant}.{cell}",
+        f"{tenant}.{cell}",
+        f"m0.machine.{cell}",
+        cell,
+        f"nobody.{tenant}.{cell}",
+        "health",
+        "ns",
+    ]
     asked = [
         dns.message.make_query(f"{name}.{ZONE}.", rdtype, use_edns=edns, payload=payload)
         for name in names
@@ -127,9 +134,7 @@ def _record(wire: bytes, at: int) -> _Record | None:
         return None
     rdtype, rdclass, ttl, size = struct.unpack_from("!2HIH", wire, ends)
     data = wire[ends + 10 : ends + 10 + size]
-    return (
-        _Record(rdtype, rdclass, ttl, data, ends == at + 1, ends + 10 + size) if len(data) == size else None
-    )
+    return _Record(rdtype, rdclass, ttl, data, ends == at + 1, ends + 10 + size) if len(data) == size else None
 
 
 def _additional(record: _Record, seen: list[int]) -> bool:
@@ -201,28 +206,16 @@ def _pointers(rng: Random, wire: bytes) -> bytes:
     name, fixed = question[:-5], question[-4:]
     here = len(head) + len(name)
     target = rng.choice(
-        (
-            here,
-            here + 1,
-            here + 2,
-            0,
-            rng.randrange(12),
-            12,
-            rng.randrange(here),
-            0x3FFF,
-            rng.randrange(0x4000),
-        )
+        (here, here + 1, here + 2, 0, rng.randrange(12), 12, rng.randrange(here), 0x3FFF, rng.randrange(0x4000))
     )
-    return head + name + (0xC000 | target).to_bytes(2) + fixed + rest  # fmt: skip
+    return head + name + (0xC000 | target).to_bytes(2) + fixed + rest
 
 
 def _rings(rng: Random, wire: bytes) -> bytes:
     """Questions and records whose names point at each other."""
     number = rng.randrange(2, 8)
     spot = [12 + 6 * each for each in range(number)]
-    body = b"".join(
-        (0xC000 | rng.choice(spot)).to_bytes(2) + rng.choice((b"\0\1\0\1", b"\0\6\0\1")) for _ in spot
-    )
+    body = b"".join((0xC000 | rng.choice(spot)).to_bytes(2) + rng.choice((b"\0\1\0\1", b"\0\6\0\1")) for _ in spot)
     return _counted(wire[:12], rng.choice((1, number)), 0, 0, rng.randrange(number)) + body
 
 
@@ -271,9 +264,7 @@ def _long_name(rng: Random, wire: bytes) -> bytes:
     return head + (bytes([size]) + b"x" * size) * max(1, wanted // (size + 1)) + question + rest
 
 
-def opt(
-    rdata: bytes, *, owner: bytes = b"\0", payload: int = 1_232, ttl: int = 0, size: int | None = None
-) -> bytes:
+def opt(rdata: bytes, *, owner: bytes = b"\0", payload: int = 1_232, ttl: int = 0, size: int | None = None) -> bytes:
     """An OPT record; `size`: what it says its data is long."""
     return owner + struct.pack("!2HIH", _OPT, payload, ttl, len(rdata) if size is None else size) + rdata
 
@@ -322,7 +313,7 @@ def _signed(rng: Random, wire: bytes) -> bytes:
         + mac
         + struct.pack("!3H", rng.randrange(65_536), rng.choice((0, 16, 17, 18)), rng.choice((0, 0, 6, 65_535)))
         + rng.randbytes(rng.choice((0, 0, 6)))
-    )  # fmt: skip
+    )
     rdata = rng.choice((rdata, rdata, rdata[: rng.randrange(len(rdata))], rng.randbytes(rng.randrange(80))))
     owner = rng.choice((b"\x06shared\0", b"\x06shared\0", b"\x05other\0", b"\0", b"\xc0\x0c"))
     rdclass, ttl = rng.choice((255, 255, 1, 0)), rng.choice((0, 0, 1))
@@ -347,12 +338,7 @@ def _extra(rng: Random, wire: bytes) -> bytes:
         counts = [1, 0, 0, int.from_bytes(head[10:12])]
         counts[place + 1] = 1
         return _counted(head, *counts) + question + record + rest
-    return (
-        _counted(head, 1, 0, int.from_bytes(head[8:10]), int.from_bytes(head[10:12]) + 1)
-        + question
-        + rest
-        + record
-    )
+    return _counted(head, 1, 0, int.from_bytes(head[8:10]), int.from_bytes(head[10:12]) + 1) + question + rest + record
 
 
 def _chains(rng: Random, wire: bytes) -> bytes:
@@ -409,14 +395,32 @@ def _large_option(rng: Random, wire: bytes) -> bytes:
 
 Spoil = Callable[[Random, bytes], bytes]
 _KINDS: dict[str, Spoil] = {
-    "flipped": _flipped, "spliced": _spliced, "random": _random, "header": _with_header, "pointers": _pointers,
-    "rings": _rings, "counts": _counts, "none": _none, "many": _many, "opcodes": _opcodes, "types": _types,
-    "labels": _labels, "long-name": _long_name, "edns": _edns, "cookies": _cookies, "signed": _signed,
-    "trailing": _trailing, "extra": _extra, "chains": _chains,
-}  # fmt: skip
+    "flipped": _flipped,
+    "spliced": _spliced,
+    "random": _random,
+    "header": _with_header,
+    "pointers": _pointers,
+    "rings": _rings,
+    "counts": _counts,
+    "none": _none,
+    "many": _many,
+    "opcodes": _opcodes,
+    "types": _types,
+    "labels": _labels,
+    "long-name": _long_name,
+    "edns": _edns,
+    "cookies": _cookies,
+    "signed": _signed,
+    "trailing": _trailing,
+    "extra": _extra,
+    "chains": _chains,
+}
 # Beyond what a datagram of a real network holds.
 _LARGE: dict[str, Spoil] = {
-    "large-name": _large_name, "large-tail": _large_tail, "large-many": _large_many, "large-chain": _large_chain,
+    "large-name": _large_name,
+    "large-tail": _large_tail,
+    "large-many": _large_many,
+    "large-chain": _large_chain,
     "large-option": _large_option,
-}  # fmt: skip
+}
 KINDS = ("cut", *_KINDS, *_LARGE)

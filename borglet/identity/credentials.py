@@ -115,9 +115,7 @@ class Credentials:
     def accepted(self, digest: str) -> bool:
         """The cell knows the secret with this digest. Whether it is the one offered, so that it is time to dial."""
         if not self._identity.next or digest != self.offer():
-            log.warning(
-                "the shard accepted a secret that this machine did not offer; the Borglet ignores this"
-            )
+            log.warning("the shard accepted a secret that this machine did not offer; the Borglet ignores this")
             return False
         self._newest = True
         return True

@@ -120,9 +120,7 @@ class JoinClient:
             authority = body.decode("ascii")
             certificate = ssl.PEM_cert_to_DER_cert(authority)
         except ValueError as error:
-            raise JoinFailed(
-                f"{self._url}/authority.pem is not a certificate in PEM form: {error}"
-            ) from error
+            raise JoinFailed(f"{self._url}/authority.pem is not a certificate in PEM form: {error}") from error
         found = hashlib.sha256(certificate).hexdigest()
         if not hmac.compare_digest(found, token.fingerprint):
             raise JoinFailed(
@@ -133,9 +131,7 @@ class JoinClient:
         return ssl.DER_cert_to_PEM_cert(certificate)
 
     def _post(self, path: str, content: object, kind: type[Answer]) -> Answer:
-        status, body = self._exchange(
-            self._connection, "POST", path, msgspec.json.encode(content), MAX_ANSWER_BYTES
-        )
+        status, body = self._exchange(self._connection, "POST", path, msgspec.json.encode(content), MAX_ANSWER_BYTES)
         if status not in (200, 201):
             try:
                 problem = str(msgspec.json.decode(body, type=Problem))
@@ -148,12 +144,7 @@ class JoinClient:
             raise JoinFailed(f"cannot read the answer of {self._url}{path}: {error}") from error
 
     def _exchange(
-        self,
-        connection: http.client.HTTPSConnection,
-        method: str,
-        path: str,
-        content: bytes | None,
-        limit_bytes: int,
+        self, connection: http.client.HTTPSConnection, method: str, path: str, content: bytes | None, limit_bytes: int
     ) -> tuple[int, bytes]:
         try:
             connection.request(method, path, content, {"Content-Type": "application/json"})

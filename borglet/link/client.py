@@ -152,17 +152,13 @@ class Link:
                 continue
             except InvalidStatus as error:
                 if error.response.status_code == HTTPStatus.UNAUTHORIZED and self._credentials.refused():
-                    log.warning(
-                        "the cell does not know this machine's newest secret; the Borglet tries the other one"
-                    )
+                    log.warning("the cell does not know this machine's newest secret; the Borglet tries the other one")
                     continue
                 hopeless = error.response.status_code in (401, 403)
                 log.warning("the shard rejected the connection: %s", _of_status(error))
             except ssl.SSLCertVerificationError as error:
                 log.warning(
-                    "%s does not present a certificate of this machine's cell: %s",
-                    self._url,
-                    error.verify_message,
+                    "%s does not present a certificate of this machine's cell: %s", self._url, error.verify_message
                 )
             except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed) as error:
                 log.info("the link to %s is down: %s", self._url, error or type(error).__name__)
@@ -236,9 +232,7 @@ class Link:
         """Always raises `LinkRejected`."""
         short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
         socket.close(CloseCode.INVALID_DATA, short)
-        raise LinkRejected(
-            Refusal("malformed", "", f"the shard sent a frame that is not a valid message: {reason}")
-        )
+        raise LinkRejected(Refusal("malformed", "", f"the shard sent a frame that is not a valid message: {reason}"))
 
     # -- polls
 

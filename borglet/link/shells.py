@@ -134,9 +134,7 @@ class Shells:
         return await self._agent.runtime.open_shell(claims)
 
     def _lives(self, claims: ShellClaims) -> bool:
-        return any(
-            inc.key == claims.key and inc.phase in WITH_PROCESSES for inc in self._agent.state.incarnations()
-        )
+        return any(inc.key == claims.key and inc.phase in WITH_PROCESSES for inc in self._agent.state.incarnations())
 
     def _dial(self, session: str) -> connect:
         return connect(
@@ -288,9 +286,7 @@ class _Bridge:
             if not self._lives(claims):
                 raise _Over("the task ended")
             if now - self._began > claims.longest_s:
-                raise _Over(
-                    f"the shell reached its longest duration of {claims.longest_s:g} s; open another one"
-                )
+                raise _Over(f"the shell reached its longest duration of {claims.longest_s:g} s; open another one")
             if now - self._used_at > claims.idle_s:
                 raise _Over(f"the shell had no input and no output for {claims.idle_s:g} s")
             if now - self._heard_at > self._settings.silence_s:

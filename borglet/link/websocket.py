@@ -34,9 +34,18 @@ class ClientSocket(asyncio.BufferedProtocol):
     """Made by `dial`. All of it happens on one loop; one reader at a time."""
 
     __slots__ = (
-        "_closing", "_deadline", "_end", "_handshake", "_head", "_headers", "_heard", "_reader", "_timer",
-        "_transport", "_waiting",
-    )  # fmt: skip
+        "_closing",
+        "_deadline",
+        "_end",
+        "_handshake",
+        "_head",
+        "_headers",
+        "_heard",
+        "_reader",
+        "_timer",
+        "_transport",
+        "_waiting",
+    )
 
     _head: bytes | None
 

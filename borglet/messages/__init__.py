@@ -35,45 +35,12 @@ from borglet.messages.conversation import (
     decode_to_shard,
     encode,
 )
-from borglet.messages.desired import (
-    Desired,
-    HealthCheck,
-    RestartPolicy,
-    RunAlloc,
-    RunTask,
-    Slack,
-    StopTask,
-    TaskKey,
-)
-from borglet.messages.joining import (
-    JoinAnswer,
-    JoinRequest,
-    authority_digest,
-)
-from borglet.messages.logs import (
-    LogChunk,
-    LogLine,
-    LogRequest,
-)
-from borglet.messages.packages import (
-    PackageFailed,
-    PackageHave,
-    PackageRef,
-    PackageSources,
-    PackageTicket,
-    PeerAddress,
-)
-from borglet.messages.refusals import (
-    MalformedMessage,
-    Refusal,
-)
-from borglet.messages.reports import (
-    MAX_REPORTED_PACKAGES,
-    Report,
-    WireReport,
-    opened,
-    sealed,
-)
+from borglet.messages.desired import Desired, HealthCheck, RestartPolicy, RunAlloc, RunTask, Slack, StopTask, TaskKey
+from borglet.messages.joining import JoinAnswer, JoinRequest, authority_digest
+from borglet.messages.logs import LogChunk, LogLine, LogRequest
+from borglet.messages.packages import PackageFailed, PackageHave, PackageRef, PackageSources, PackageTicket, PeerAddress
+from borglet.messages.refusals import MalformedMessage, Refusal
+from borglet.messages.reports import MAX_REPORTED_PACKAGES, Report, WireReport, opened, sealed
 from borglet.messages.shells import (
     SHELL_CONTEXT,
     SHELL_FRAME_BYTES,

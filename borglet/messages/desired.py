@@ -68,17 +68,13 @@ class RunTask(msgspec.Struct, frozen=True):
     working_dir: str = ""
     user: str = ""
     packages: list[PackageRef] = []  # installed before it starts, read-only below /packages/<name>
-    root: str = (
-        "host"  # what it sees as /: host (the machine's /usr, read-only) or packages (the first of them)
-    )
+    root: str = "host"  # what it sees as /: host (the machine's /usr, read-only) or packages (the first of them)
     network: str = "host"  # host, or own: a network namespace with an address of its own (§8.1)
     slack: Slack = Slack()
     whole_cores: bool = False  # cores of limit["cpu"] are kept free of other latency-sensitive tasks (§6.2)
     devices: list[int] = []  # numbers of the accelerators allotted, a device twice never
     alloc: TaskKey | None = None  # the alloc of this machine that it lives in (§2.4)
-    leave_s: float = (
-        0.0  # between leaving the answers of its names and SIGTERM, where a stop leaves room for it
-    )
+    leave_s: float = 0.0  # between leaving the answers of its names and SIGTERM, where a stop leaves room for it
 
 
 class StopTask(msgspec.Struct, frozen=True):

@@ -11,9 +11,7 @@ class PackageRef(msgspec.Struct, frozen=True):
     name: str  # as the job file says it, for people: `name@tag` or `name@sha256:…`
     digest: str
     size_bytes: int
-    format: str = (
-        "tar"  # tar, tar+gzip, tar+zstd: a manifest beside a tree; oci: an OCI image layout in a tar
-    )
+    format: str = "tar"  # tar, tar+gzip, tar+zstd: a manifest beside a tree; oci: an OCI image layout in a tar
 
 
 class PeerAddress(msgspec.Struct, frozen=True):

@@ -51,9 +51,7 @@ class Exit(msgspec.Struct, frozen=True):
     status: int | None = None
     signal: int | None = None
     detail: str = ""
-    notice: str = (
-        ""  # of a stop, what there was of the notice the task had asked for: full, short, none (§2.3)
-    )
+    notice: str = ""  # of a stop, what there was of the notice the task had asked for: full, short, none (§2.3)
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -74,12 +74,7 @@ class Fetcher:
         self._rng = rng if rng is not None else random.Random()
 
     def fetch(
-        self,
-        package: PackageRef,
-        into: Path,
-        *,
-        checkpoint: Callable[[], None],
-        pause: Callable[[float], None],
+        self, package: PackageRef, into: Path, *, checkpoint: Callable[[], None], pause: Callable[[float], None]
     ) -> None:
         """Write the archive to `into`, a new file; when it returns, content and digest are right. `checkpoint` is
         called between pieces, and may raise; `pause` waits, and may raise too. Raises `PackageMissing`, OSError."""
@@ -142,18 +137,14 @@ class _Download:
             self._restart()
         path = f"/packages/{self._package.digest}"
         headers = {"Authorization": f"Borg-Ticket {ticket}"}
-        connection = http.client.HTTPConnection(
-            source.address, source.port, timeout=self._settings.connect_timeout_s
-        )
+        connection = http.client.HTTPConnection(source.address, source.port, timeout=self._settings.connect_timeout_s)
         if source == THE_STORE:
             connection, headers = self._sources.connect_store()
             path = store
         try:
             self._receive(connection, path, headers, source)
         except (http.client.HTTPException, OSError) as error:
-            reason = (
-                "slow" if isinstance(error, TimeoutError) and connection.sock is not None else "unreachable"
-            )
+            reason = "slow" if isinstance(error, TimeoutError) and connection.sock is not None else "unreachable"
             raise SourceFailed(reason, str(error) or type(error).__name__) from error
         finally:
             connection.close()

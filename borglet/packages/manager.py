@@ -194,9 +194,7 @@ class PackageManager:
         attempts = 0
         while missing := [package for package in packages if package.digest not in self._installed]:
             if attempts == self._settings.attempts:
-                raise PackageMissing(
-                    f"package {missing[0].name!r}: it was removed before the task could use it"
-                )
+                raise PackageMissing(f"package {missing[0].name!r}: it was removed before the task could use it")
             attempts += await self._install_all(missing)
         for package in packages:
             self._use(package.digest)
@@ -242,13 +240,9 @@ class PackageManager:
             log.info("package %s (%s) is installed: %d bytes", package.name, package.digest, found.disk_bytes)
             self._notices.submit(self._sources.have, package.digest, self.port)
         except ArchiveRefused as error:
-            raise PackageMissing(
-                f"package {package.name!r} ({package.digest}) is rejected: {error}"
-            ) from error
+            raise PackageMissing(f"package {package.name!r} ({package.digest}) is rejected: {error}") from error
         except OSError as error:
-            raise PackageMissing(
-                f"package {package.name!r}: this machine cannot store it: {error}"
-            ) from error
+            raise PackageMissing(f"package {package.name!r}: this machine cannot store it: {error}") from error
         finally:
             self._promised.pop(package.digest, None)
             del self._installations[package.digest]
@@ -260,14 +254,9 @@ class PackageManager:
         incoming = self._store.begin(package)
         try:
             self._fetcher.fetch(
-                package,
-                incoming / "archive",
-                checkpoint=installation.checkpoint,
-                pause=installation.pause,
+                package, incoming / "archive", checkpoint=installation.checkpoint, pause=installation.pause
             )
-            return self._store.complete(
-                package, incoming, most_bytes=most_bytes, checkpoint=installation.checkpoint
-            )
+            return self._store.complete(package, incoming, most_bytes=most_bytes, checkpoint=installation.checkpoint)
         finally:
             self._sources.rest()
             self._store.abandon(incoming)

@@ -67,9 +67,7 @@ class PeerServer:
 
     async def open(self, address: str, port: int) -> int:
         """Listen; the port, also where any was asked for with 0. Raises OSError."""
-        self._server = await asyncio.start_server(
-            self._accept, address, port, limit=self._settings.header_bytes
-        )
+        self._server = await asyncio.start_server(self._accept, address, port, limit=self._settings.header_bytes)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -115,9 +113,7 @@ class PeerServer:
         except asyncio.IncompleteReadError as error:
             raise ConnectionResetError("no request") from error
         except asyncio.LimitOverrunError as error:
-            raise _Answer(
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request header is too long"
-            ) from error
+            raise _Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request header is too long") from error
         first, *lines = raw.removesuffix(b"\r\n\r\n").split(b"\r\n")
         match = _REQUEST.match(first)
         if match is None:
@@ -141,8 +137,7 @@ class PeerServer:
     def _upload(self) -> Iterator[None]:
         if self._uploads >= self._settings.uploads:
             raise _Answer(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"all {self._uploads} upload slots are in use; try again later",
+                HTTPStatus.SERVICE_UNAVAILABLE, f"all {self._uploads} upload slots are in use; try again later"
             )
         self._uploads += 1
         try:

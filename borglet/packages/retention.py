@@ -7,9 +7,7 @@ from collections.abc import Iterable, Set
 from borglet.packages.store import StoredPackage
 
 
-def to_remove(
-    installed: Iterable[StoredPackage], in_use: Set[str], *, excess_bytes: int
-) -> list[StoredPackage]:
+def to_remove(installed: Iterable[StoredPackage], in_use: Set[str], *, excess_bytes: int) -> list[StoredPackage]:
     """The least recently used first, until `excess_bytes` of disk are free; never one that is in use.
 
     What is not in use at all may be too little: then all of it."""
@@ -23,9 +21,7 @@ def to_remove(
     return chosen
 
 
-def excess_of(
-    taken_bytes: int, wanted_bytes: int, *, budget_bytes: int, free_bytes: int, keep_free_bytes: int
-) -> int:
+def excess_of(taken_bytes: int, wanted_bytes: int, *, budget_bytes: int, free_bytes: int, keep_free_bytes: int) -> int:
     """How much must go before `wanted_bytes` more may come: for the budget, and for the disk."""
     over_budget = taken_bytes + wanted_bytes - budget_bytes
     over_disk = wanted_bytes + keep_free_bytes - free_bytes

@@ -68,9 +68,7 @@ class LinkSources:
             raise SourcesUnavailable(f"cannot reach the link: {error or type(error).__name__}") from error
         if status != 200:
             text = body[:500].decode(errors="replace").strip()
-            raise SourcesUnavailable(
-                f"the link answered HTTP {status} {text}", final=status in (400, 403, 404)
-            )
+            raise SourcesUnavailable(f"the link answered HTTP {status} {text}", final=status in (400, 403, 404))
         try:
             return msgspec.json.decode(body, type=PackageSources)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -74,9 +74,7 @@ class PackageStore:
             folder.mkdir(mode=0o700, exist_ok=True)
             for left in os.listdir(folder):
                 remove_tree(folder / left)
-        return [
-            f"sha256:{name}" for name in sorted(os.listdir(self._root)) if name not in ("incoming", "trash")
-        ]
+        return [f"sha256:{name}" for name in sorted(os.listdir(self._root)) if name not in ("incoming", "trash")]
 
     def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> StoredPackage | None:
         """Return the packages that are installed and whole. Damaged ones are unpacked again from their archive, or
@@ -116,8 +114,7 @@ class PackageStore:
         package = PackageRef(marker.name, marker.digest, marker.size_bytes, marker.format)
         if not self._archive_is_whole(folder, marker, checkpoint):
             log.error(
-                "package %s and its archive are damaged; the Borglet removes it and downloads it again",
-                marker.name,
+                "package %s and its archive are damaged; the Borglet removes it and downloads it again", marker.name
             )
             self._discard(folder)
             return None

@@ -50,9 +50,7 @@ def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, 
     Raises `TicketRefused`."""
     first, dot, second = text.partition(".")
     if not dot or len(text) > MAX_TICKET_BYTES:
-        raise TicketRefused(
-            "the ticket is missing or unreadable; ask the cell's link for the sources of the package"
-        )
+        raise TicketRefused("the ticket is missing or unreadable; ask the cell's link for the sources of the package")
     try:
         claims, signature = _bytes(first), _bytes(second)
     except (binascii.Error, ValueError) as error:
@@ -63,9 +61,7 @@ def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, 
     if ticket.digest != digest:
         raise TicketRefused(f"the ticket is for {ticket.digest}, which is another package")
     if ticket.expires_at <= now:
-        raise TicketRefused(
-            f"the ticket expired {now - ticket.expires_at:.0f} s ago; ask for the sources again"
-        )
+        raise TicketRefused(f"the ticket expired {now - ticket.expires_at:.0f} s ago; ask for the sources again")
     return ticket
 
 

@@ -116,9 +116,7 @@ class CpuControl:
     def _relax(self, tenants: Sequence[PressureTenant], machine_milli: int) -> None:
         throttled: Mapping[TaskKey, int] = {t.key: t.usage.throttled_milli for t in tenants}
         raised = {key: int(milli * self.settings.relax_factor) for key, milli in self.ceilings.items()}
-        self.ceilings = {
-            key: milli for key, milli in raised.items() if milli < machine_milli and throttled[key]
-        }
+        self.ceilings = {key: milli for key, milli in raised.items() if milli < machine_milli and throttled[key]}
 
     def _remove(self, tenants: Sequence[PressureTenant], starved_s: float) -> None:
         """The lowest priority first: it waits longest here, and may run at once elsewhere."""

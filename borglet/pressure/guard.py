@@ -65,9 +65,7 @@ class Guard:
         self._cpu = CpuControl(settings.cpu)
         self._leaving: dict[str, dict[TaskKey, float]] = {"ram": {}, "disk": {}}  # key -> until when
         self._was_tight = False
-        self._helpless: set[str] = (
-            set()
-        )  # resources that are short although no task may be ended for them: logged once
+        self._helpless: set[str] = set()  # resources that are short although no task may be ended for them: logged once
 
     async def look(self, tenants: Sequence[PressureTenant], now: float) -> Orders:
         """One round. `tenants`: all that runs, with fresh usage; `now`: seconds on any clock that never runs
@@ -107,9 +105,7 @@ class Guard:
         if resource == "ram":
             used = sum(tenant.usage.ram_bytes for tenant in tenants)
             return memory.shortage_of(resource, self._readings.memory(), used)
-        return memory.shortage_of(
-            resource, self._readings.disk(), sum(tenant.usage.disk_bytes for tenant in tenants)
-        )
+        return memory.shortage_of(resource, self._readings.disk(), sum(tenant.usage.disk_bytes for tenant in tenants))
 
     async def _relieve_disk(self, tenants: Sequence[PressureTenant], now: float) -> list[Victim]:
         """Files that nobody uses go before anybody ends; what tasks free shows when the master has let go of them."""

@@ -60,9 +60,7 @@ def shortage_of(resource: str, room: AvailableMemory, used: int) -> Shortage | N
         return None
     name = "memory" if resource == "ram" else "disk"
     if lacking >= beyond:
-        told = (
-            f"the machine ran out of {name}: {mebibytes(room.available)} of {mebibytes(room.total)} are left"
-        )
+        told = f"the machine ran out of {name}: {mebibytes(room.available)} of {mebibytes(room.total)} are left"
         told += f", and the Borglet keeps {mebibytes(kept)} free"
     else:
         told = f"the machine ran out of {name}: its tasks used {mebibytes(used)} of {mebibytes(room.given)}"

@@ -37,9 +37,7 @@ class Victim:
     detail: str
 
 
-def victims(
-    shortage: Shortage, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]
-) -> list[Victim]:
+def victims(shortage: Shortage, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]) -> list[Victim]:
     """Return tasks whose end frees enough. Tasks that turn out unnecessary are spared, the last chosen first.
 
     `leaving`: tasks that are already ending; their usage counts as freed.

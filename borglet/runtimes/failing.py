@@ -6,17 +6,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from borglet.messages import (
-    AllocReport,
-    EndCause,
-    LogChunk,
-    LogRequest,
-    RunAlloc,
-    RunTask,
-    ShellClaims,
-    TaskKey,
-    Usage,
-)
+from borglet.messages import AllocReport, EndCause, LogChunk, LogRequest, RunAlloc, RunTask, ShellClaims, TaskKey, Usage
 from borglet.runtimes.base.runtime import NO_TREES, Presence, Runtime
 from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.supervisor.ptys import Pty
@@ -68,9 +58,7 @@ class FailingRuntime:
         self._raise_due("identify")
         await self._inner.identify(key, token)
 
-    async def adjust(
-        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
-    ) -> None:
+    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
         self._raise_due("adjust")
         await self._inner.adjust(grants, batch_milli=batch_milli, batch_idle=batch_idle)
 

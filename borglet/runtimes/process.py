@@ -28,9 +28,7 @@ from borglet.runtimes.supervisor.ptys import PtyRequest
 class ProcessSettings(SupervisedSettings):
     """How the process runtime behaves on this machine."""
 
-    default_user: str = (
-        ""  # the one user of tasks that name none, name or number; empty: the Borglet's own user
-    )
+    default_user: str = ""  # the one user of tasks that name none, name or number; empty: the Borglet's own user
     first_uid: int = 0  # the users of tenants, one each: `uids` numbers from here on
     uids: int = 0  # 0: tenants have no users of their own, `default_user` runs the tasks of all
     users: frozenset[str] = frozenset()  # users that job files may name if the Borglet is root
@@ -46,9 +44,7 @@ class OpenProcesses:
     def __init__(self, home: Path, settings: ProcessSettings) -> None:
         self._settings = settings
         self._former_networks = FormerNetworks(home)
-        self._tenants = (
-            TenantUsers(home, first=settings.first_uid, count=settings.uids) if settings.uids else None
-        )
+        self._tenants = TenantUsers(home, first=settings.first_uid, count=settings.uids) if settings.uids else None
 
     def attributes(self) -> dict[str, str]:
         reason = {"runtime.reason": self._settings.reason} if self._settings.reason else {}
@@ -94,19 +90,12 @@ class OpenProcesses:
         return LaunchPlan(
             account,
             trees,
-            {
-                "working_directory": working_directory,
-                "argv": argv,
-                "environment": environment,
-                "user": account,
-            },
+            {"working_directory": working_directory, "argv": argv, "environment": environment, "user": account},
             own_uid=0 if task.user else tenant_uid,
             alloc_group=0 if _shares_alloc_with_former_user(task, kept) else tenant_uid,
         )
 
-    def _environment(
-        self, task: RunTask, run: int, directory: TaskDirectory, packages: str
-    ) -> dict[str, str]:
+    def _environment(self, task: RunTask, run: int, directory: TaskDirectory, packages: str) -> dict[str, str]:
         environment = launch.environment(
             task,
             run=run,
@@ -121,9 +110,7 @@ class OpenProcesses:
         return environment | {name: value}
 
     def _account(self, task: RunTask) -> accounts.Account | None:
-        return accounts.account_of(
-            task.user, default=self._settings.default_user, allowed=self._settings.users
-        )
+        return accounts.account_of(task.user, default=self._settings.default_user, allowed=self._settings.users)
 
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims

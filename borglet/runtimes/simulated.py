@@ -118,9 +118,7 @@ class SimulatedRuntime:
     async def identify(self, key: TaskKey, token: str) -> None:
         """Simulated tasks call nobody."""
 
-    async def adjust(
-        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
-    ) -> None:
+    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
         """Simulated tasks disturb nobody."""
 
     async def remove(self, key: TaskKey) -> None:

@@ -12,9 +12,7 @@ from borglet.messages import Desired, Refusal, RunTask, TaskKey
 FIXED_FIELDS = ("name", "command", "env", "ports", "user", "working_dir", "packages")
 
 
-def refusal_of(
-    desired: Desired, in_force: Desired | None, present: Mapping[TaskKey, RunTask]
-) -> Refusal | None:
+def refusal_of(desired: Desired, in_force: Desired | None, present: Mapping[TaskKey, RunTask]) -> Refusal | None:
     """Why `desired` is rejected, or None. `present`: what is assigned or has processes on the machine."""
     return _fence(desired, in_force) or _contradiction(desired) or _changed_in_place(desired, present)
 
@@ -58,9 +56,7 @@ def _contradiction(desired: Desired) -> Refusal | None:
             return Refusal("no-command", f"desired.run[{position}].command", f"{task.key} has no command")
     for position, stop in enumerate(desired.stop):
         if stop.key in run:
-            return Refusal(
-                "run-and-stop", f"desired.stop[{position}].key", f"{stop.key} is in run and in stop"
-            )
+            return Refusal("run-and-stop", f"desired.stop[{position}].key", f"{stop.key} is in run and in stop")
     return None
 
 

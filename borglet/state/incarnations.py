@@ -30,9 +30,7 @@ class Incarnation:
     stop_notice_s: float | None = None  # the shortest notice given so far in this run
     stop_cause: EndCause = EndCause.STOPPED
     stop_detail: str = ""
-    stop_at: float | None = (
-        None  # when the runtime stops it: until then it is leaving, or could not be reached
-    )
+    stop_at: float | None = None  # when the runtime stops it: until then it is leaving, or could not be reached
     leaving: bool = False  # its names no longer resolve to it, and SIGTERM is not sent yet
     was_up: bool = False  # clients may have been sent to this run
     resize_due: bool = False

@@ -103,6 +103,4 @@ class Probe:
     port: int
 
 
-Instruction: TypeAlias = (
-    Save | Install | CancelInstall | Start | Terminate | Resize | Remove | HoldAllocs | Probe
-)
+Instruction: TypeAlias = Save | Install | CancelInstall | Start | Terminate | Resize | Remove | HoldAllocs | Probe

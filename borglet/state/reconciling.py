@@ -26,9 +26,7 @@ def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None
         if inc.task.packages:  # what must leave first may take its time meanwhile
             _install(holdings, inc, out, now=now)
     waiting = [inc for inc in waiting if not inc.task.packages]
-    waiting += [
-        inc for inc in holdings.incarnations.values() if inc.installed and inc.phase is Phase.INSTALLING
-    ]
+    waiting += [inc for inc in holdings.incarnations.values() if inc.installed and inc.phase is Phase.INSTALLING]
     for inc in sorted(waiting, key=lambda inc: inc.key, reverse=True):  # the newest incarnation first
         if not holdings.blocked(inc):
             _start(holdings, inc, out, now=now)
@@ -42,9 +40,7 @@ def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None
             out.append(Remove(inc.key))
 
 
-def _stop(
-    holdings: Holdings, inc: Incarnation, stop: StopTask, out: list[Instruction], *, now: float
-) -> None:
+def _stop(holdings: Holdings, inc: Incarnation, stop: StopTask, out: list[Instruction], *, now: float) -> None:
     if inc.phase in (Phase.ASSIGNED, Phase.BACKOFF, Phase.INSTALLING):
         if inc.phase is Phase.INSTALLING:
             out.append(CancelInstall(inc.key))

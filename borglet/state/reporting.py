@@ -8,17 +8,7 @@ from typing import Any
 
 import msgspec
 
-from borglet.messages import (
-    LogChunk,
-    Phase,
-    Refusal,
-    Removal,
-    Report,
-    TaskKey,
-    TaskReport,
-    WireReport,
-    sealed,
-)
+from borglet.messages import LogChunk, Phase, Refusal, Removal, Report, TaskKey, TaskReport, WireReport, sealed
 from borglet.state.holdings import Holdings
 from borglet.state.usages import figures, total
 
@@ -105,11 +95,7 @@ class Reporter:
     def tasks(self, addresses: Mapping[TaskKey, str], *, measured: bool = True) -> list[TaskReport]:
         """`measured`: with their usage."""
         return [
-            inc.report(
-                expected=self._holdings.listed(inc.key),
-                measured=measured,
-                address=addresses.get(inc.key, ""),
-            )
+            inc.report(expected=self._holdings.listed(inc.key), measured=measured, address=addresses.get(inc.key, ""))
             for inc in self._holdings.incarnations.values()
         ]
 

@@ -17,16 +17,7 @@ from typing import assert_never
 
 import msgspec
 
-from borglet.messages import (
-    NO_USAGE,
-    AllocReport,
-    EndCause,
-    Exit,
-    Phase,
-    Refusal,
-    RunTask,
-    TaskKey,
-)
+from borglet.messages import NO_USAGE, AllocReport, EndCause, Exit, Phase, Refusal, RunTask, TaskKey
 from borglet.runtimes.base.runtime import Presence
 from borglet.state import restarts, stopping
 from borglet.state.desired import differs_in_place, refusal_of
@@ -157,9 +148,7 @@ class AgentState:
             if (
                 key in self._known.run and key not in self._known.incarnations
             ):  # it failed before anything was on the disk
-                self._give_up(
-                    self._adopt(Presence(self._known.run[key], given.run, 0.0, given.exit), now), given, now
-                )
+                self._give_up(self._adopt(Presence(self._known.run[key], given.run, 0.0, given.exit), now), given, now)
         for task in self._known.run.values():
             if task.key not in self._known.incarnations:
                 self._known.assign(task, now=now)
@@ -183,12 +172,8 @@ class AgentState:
         self._reporter.asked(event.session, event.sequence)
         if event.desired is None:
             return
-        present = {
-            key: inc.task for key, inc in self._known.incarnations.items() if inc.phase is not Phase.ENDED
-        }
-        self._reporter.refused = refusal_of(
-            event.desired, self._known.pending or self._known.desired, present
-        )
+        present = {key: inc.task for key, inc in self._known.incarnations.items() if inc.phase is not Phase.ENDED}
+        self._reporter.refused = refusal_of(event.desired, self._known.pending or self._known.desired, present)
         if self._reporter.refused is not None:
             self._known.version += 1
             return

@@ -43,9 +43,7 @@ class TaskEndpointSerializer(serializers.Serializer[Any]):
     state = serializers.CharField()
     phase = serializers.CharField(allow_blank=True)
     health = serializers.CharField()
-    serving = serializers.BooleanField(
-        help_text="Whether the task is up, and healthy if its job has a health check."
-    )
+    serving = serializers.BooleanField(help_text="Whether the task is up, and healthy if its job has a health check.")
     weight = serializers.IntegerField(
         help_text="The task's share of the clients; 0: clients use it only if no other task serves."
     )
@@ -166,16 +164,12 @@ class FollowerSerializer(serializers.Serializer[Any]):
     address = serializers.CharField(help_text="The address with its port.")
     kind = serializers.ChoiceField(choices=[role.value for role in survey.ServerRole])
     serial = serializers.IntegerField(allow_null=True, help_text="The serial of its zone.")
-    revision = serializers.IntegerField(
-        allow_null=True, help_text="The revision of the cell; null for secondaries."
-    )
+    revision = serializers.IntegerField(allow_null=True, help_text="The revision of the cell; null for secondaries.")
     reached = serializers.BooleanField()
     caught_up = serializers.BooleanField(
         help_text="A resolver has all changes of the cell; a secondary has all changes of the resolvers."
     )
-    error = serializers.CharField(
-        allow_blank=True, help_text="Why the server has not caught up, if that is known."
-    )
+    error = serializers.CharField(allow_blank=True, help_text="Why the server has not caught up, if that is known.")
 
 
 class CellNamesSerializer(serializers.Serializer[Any]):
@@ -189,9 +183,7 @@ class CellNamesSerializer(serializers.Serializer[Any]):
 
 
 class CellNamesView(APIView):
-    @extend_schema(
-        operation_id="bns_cell", parameters=[_WITHIN], responses=CellNamesSerializer, tags=["names"]
-    )
+    @extend_schema(operation_id="bns_cell", parameters=[_WITHIN], responses=CellNamesSerializer, tags=["names"])
     def get(self, request: Request, cell: str) -> Response:
         """Return how far resolvers and secondaries have followed a cell. `borgctl wait --for visible` uses this."""
         try:
@@ -231,9 +223,7 @@ def _follower(one: survey.FollowerReport) -> dict[str, Any]:
 class JobEndpointsView(APIView):
     limits_callers = True
 
-    @extend_schema(
-        operation_id="bns_job", parameters=_WATCH, responses=JobEndpointsSerializer, tags=["names"]
-    )
+    @extend_schema(operation_id="bns_job", parameters=_WATCH, responses=JobEndpointsSerializer, tags=["names"])
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """List all placed tasks of a job, with address, ports, health, weight and load."""
         _check_watch(request)
@@ -245,9 +235,7 @@ class JobEndpointsView(APIView):
 class TaskEndpointView(APIView):
     limits_callers = True
 
-    @extend_schema(
-        operation_id="bns_task", parameters=_WATCH, responses=TaskEndpointSerializer, tags=["names"]
-    )
+    @extend_schema(operation_id="bns_task", parameters=_WATCH, responses=TaskEndpointSerializer, tags=["names"])
     def get(self, request: Request, cell: str, tenant: str, job: str, index: str) -> Response:
         """Return address, ports, health, weight, load, machine and state of one task."""
         _check_watch(request)
@@ -259,9 +247,7 @@ class TaskEndpointView(APIView):
 class ServiceEndpointsView(APIView):
     limits_callers = True
 
-    @extend_schema(
-        operation_id="bns_service", parameters=_WATCH, responses=ServiceEndpointsSerializer, tags=["names"]
-    )
+    @extend_schema(operation_id="bns_service", parameters=_WATCH, responses=ServiceEndpointsSerializer, tags=["names"])
     def get(self, request: Request, cell: str, tenant: str, service: str) -> Response:
         """List all placed tasks of the jobs whose label `service` names this service."""
         _check_watch(request)

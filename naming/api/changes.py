@@ -34,8 +34,7 @@ def in_journal(cell_id: int, revision: int) -> bool:
     """Whether the cell's journal holds a change at just this revision. One query, on the journal's index."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT EXISTS (SELECT FROM scheduling_event WHERE cell_id = %s AND revision = %s)",
-            [cell_id, revision],
+            "SELECT EXISTS (SELECT FROM scheduling_event WHERE cell_id = %s AND revision = %s)", [cell_id, revision]
         )
         return bool(cursor.fetchone()[0])
 

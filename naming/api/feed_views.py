@@ -104,10 +104,14 @@ def _digest(answer: Any) -> str:
 def _rights(principal: Principal) -> Hashable:
     """Return what decides which jobs the caller may see. Callers with the same rights share ETags."""
     return (
-        principal.sre, principal.tenant, principal.cell, tuple(sorted(principal.scopes)),
-        tuple(sorted(principal.roles.items())), tuple(sorted(principal.inherited.items())),
+        principal.sre,
+        principal.tenant,
+        principal.cell,
+        tuple(sorted(principal.scopes)),
+        tuple(sorted(principal.roles.items())),
+        tuple(sorted(principal.inherited.items())),
         tuple(sorted(principal.capabilities)),
-    )  # fmt: skip
+    )
 
 
 def _asked(request: Request, *also: str) -> dict[str, Any]:
@@ -162,7 +166,9 @@ class PrometheusView(APIView):
     """The feed for `http_sd_configs` of Prometheus."""
 
     @extend_schema(
-        operation_id="feed_prometheus", parameters=_PARAMETERS, tags=["names"],
+        operation_id="feed_prometheus",
+        parameters=_PARAMETERS,
+        tags=["names"],
         responses={
             200: inline_serializer(
                 "PrometheusTargets",
@@ -174,7 +180,7 @@ class PrometheusView(APIView):
             ),
             304: _SAME,
         },
-    )  # fmt: skip
+    )
     def get(self, request: Request) -> Response:
         """List every port of every placed task, with facts about the task as `__meta_borg_…` labels."""
         asked, port = _asked(request), request.query_params.get("port", "")
@@ -189,13 +195,14 @@ class TraefikView(APIView):
     """The feed for the HTTP provider of Traefik."""
 
     @extend_schema(
-        operation_id="feed_traefik", tags=["names"],
+        operation_id="feed_traefik",
+        tags=["names"],
         parameters=[*_PARAMETERS, OpenApiParameter("scheme", str, enum=["http", "https", "h2c"])],
         responses={
             200: inline_serializer("TraefikConfiguration", {"http": serializers.DictField(required=False)}),
             304: _SAME,
         },
-    )  # fmt: skip
+    )
     def get(self, request: Request) -> Response:
         """List one Traefik service per job (`<job>-<tenant>-<cell>`) and per service of jobs
         (`<service>.service.<tenant>.<cell>`), each with one server per serving task."""
@@ -203,9 +210,7 @@ class TraefikView(APIView):
         scheme = request.query_params.get("scheme", "http")
         if scheme not in ("http", "https", "h2c"):
             raise Rejected(
-                "invalid",
-                f"scheme: {scheme!r} is unknown; use http, https or h2c",
-                fields={"scheme": "unknown"},
+                "invalid", f"scheme: {scheme!r} is unknown; use http, https or h2c", fields={"scheme": "unknown"}
             )
 
         def configuration(found: Iterable[FeedService]) -> dict[str, Any]:
@@ -232,7 +237,9 @@ class EnvoyView(APIView):
     """The feed for Envoy's endpoint discovery over REST (`EDS` with `api_type: REST`)."""
 
     @extend_schema(
-        operation_id="feed_envoy", request=EnvoyRequestSerializer, tags=["names"],
+        operation_id="feed_envoy",
+        request=EnvoyRequestSerializer,
+        tags=["names"],
         responses={
             200: inline_serializer(
                 "EnvoyDiscovery",
@@ -244,7 +251,7 @@ class EnvoyView(APIView):
             ),
             304: _SAME,
         },
-    )  # fmt: skip
+    )
     def post(self, request: Request) -> Response:
         """Return addresses and health of the clusters' tasks. 304 if nothing has changed since `version_info`."""
         given = EnvoyRequestSerializer(data=request.data)
@@ -268,9 +275,7 @@ def _cluster(cluster: str) -> tuple[JobName | ServiceName, str]:
     try:
         name = parse_dns(rest, settings.BORG_ZONE)
     except InvalidName as error:
-        raise Rejected(
-            "invalid-name", f"resource_names: {error}", fields={"resource_names": error.detail}
-        ) from error
+        raise Rejected("invalid-name", f"resource_names: {error}", fields={"resource_names": error.detail}) from error
     if not isinstance(name, JobName | ServiceName):
         wrong = f"{cluster[:64]!r} is the name of a task or machine; give the name of a job or service"
         raise Rejected("invalid-name", f"resource_names: {wrong}", fields={"resource_names": wrong})

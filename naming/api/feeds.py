@@ -73,8 +73,7 @@ def _of_jobs(services: Iterable[FeedService]) -> Iterable[tuple[Any, bool, dict[
     for service in services:
         if isinstance(service.name, JobName):
             labels = {
-                f"__meta_borg_label_{_NO_LABEL.sub('_', key)}": str(value)
-                for key, value in service.labels.items()
+                f"__meta_borg_label_{_NO_LABEL.sub('_', key)}": str(value) for key, value in service.labels.items()
             }
             if SERVICE in service.labels:
                 labels["__meta_borg_service"] = str(service.labels[SERVICE])
@@ -98,10 +97,7 @@ def traefik(services: Iterable[FeedService], *, port: str = "", scheme: str = "h
     made = {}
     for service in services:
         servers = [
-            {
-                "url": f"{scheme}://{_host(endpoint.address, number)}",
-                **({"weight": weight} if weight != 1 else {}),
-            }
+            {"url": f"{scheme}://{_host(endpoint.address, number)}", **({"weight": weight} if weight != 1 else {})}
             for endpoint, weight in shares(service.endpoints)
             if (number := _port(endpoint, port)) is not None
         ]

@@ -40,12 +40,7 @@ class PlacedRow(NamedTuple):
     machine_address: str | None
 
 
-def rows_of(
-    jobs: Collection[int],
-    *,
-    tasks: Collection[int] | None = None,
-    pending: bool = False,
-) -> list[PlacedRow]:
+def rows_of(jobs: Collection[int], *, tasks: Collection[int] | None = None, pending: bool = False) -> list[PlacedRow]:
     """Placed tasks of these jobs, by job and index; `tasks`: these ids alone. `pending`: also those that are not
     placed. One query."""
     rows = TaskRow.objects.filter(job__in=jobs)
@@ -54,9 +49,22 @@ def rows_of(
     if tasks is not None:
         rows = rows.filter(id__in=tasks)
     found = rows.order_by("job_id", "index").values_list(
-        "id", "job_id", "index", "state", "phase", "health", "up", "incarnation", "spec_version", "ports", "address",
-        F("limit__0"), "machine_id", "machine__hostname", "machine__address",
-    )  # fmt: skip
+        "id",
+        "job_id",
+        "index",
+        "state",
+        "phase",
+        "health",
+        "up",
+        "incarnation",
+        "spec_version",
+        "ports",
+        "address",
+        F("limit__0"),
+        "machine_id",
+        "machine__hostname",
+        "machine__address",
+    )
     return [PlacedRow(*row) for row in found]
 
 
@@ -143,25 +151,18 @@ def published_of(job: Job) -> Published:
 
 def ttl_of(jobs: Collection[Job]) -> int:
     """Return the time to live of a name over these jobs: the shortest of theirs."""
-    return min(
-        (published_of(job).ttl_s or settings.BORG_DNS_TTL for job in jobs), default=settings.BORG_DNS_TTL
-    )
+    return min((published_of(job).ttl_s or settings.BORG_DNS_TTL for job in jobs), default=settings.BORG_DNS_TTL)
 
 
 def _port_names(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int, dict[int, tuple[str, ...]]]:
     """Job -> version of its spec -> names of its ports, as far as placed tasks follow it."""
-    behind = {
-        row.job_id
-        for row in rows
-        if row.machine_id is not None and row.version != jobs[row.job_id].spec_version
-    }
+    behind = {row.job_id for row in rows if row.machine_id is not None and row.version != jobs[row.job_id].spec_version}
     older: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
     only = next(iter(behind)) if len(behind) == 1 else None
     for cell_id in {jobs[job_id].cell_id for job_id in behind}:
         older |= older_port_names(cell_id, only)
     return {
-        job_id: {**dict(older.get(job_id, ())), job.spec_version: tuple(job.port_names)}
-        for job_id, job in jobs.items()
+        job_id: {**dict(older.get(job_id, ())), job.spec_version: tuple(job.port_names)} for job_id, job in jobs.items()
     }
 
 

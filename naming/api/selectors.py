@@ -96,8 +96,11 @@ def services(
     if not (principal.sre or any(kind is CapabilityKind.ANY_JOB for kind, _ in principal.capabilities)):
         jobs = jobs.filter(tenant__in=tenants_visible(principal))
     for field, value in (
-        ("cell__name", cell), ("tenant__name", tenant), ("name", job), (f"labels__{SERVICE}", service),
-    ):  # fmt: skip
+        ("cell__name", cell),
+        ("tenant__name", tenant),
+        ("name", job),
+        (f"labels__{SERVICE}", service),
+    ):
         if value:
             jobs = jobs.filter(**{field: value})
     if labels:
@@ -105,11 +108,7 @@ def services(
     if names is not None:
         jobs = jobs.filter(_named(names))
     _check_number(principal, jobs)
-    found = {
-        one.id: one
-        for one in jobs
-        if may(principal, Action.JOB_VIEW, tenant=one.tenant.name, cell=one.cell.name)
-    }
+    found = {one.id: one for one in jobs if may(principal, Action.JOB_VIEW, tenant=one.tenant.name, cell=one.cell.name)}
     rows = rows_of(found)
     endpoints: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
     for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
@@ -127,9 +126,7 @@ def _named(names: Collection[JobName | ServiceName]) -> Q:
             of_jobs[name.cell, name.tenant].append(name.job)
         else:
             of_services[name.cell, name.tenant].append(name.service)
-    parts = [
-        Q(cell__name=cell, tenant__name=tenant, name__in=jobs) for (cell, tenant), jobs in of_jobs.items()
-    ]
+    parts = [Q(cell__name=cell, tenant__name=tenant, name__in=jobs) for (cell, tenant), jobs in of_jobs.items()]
     parts += [
         Q(cell__name=cell, tenant__name=tenant, kind="job", **{f"labels__{SERVICE}__in": services})
         for (cell, tenant), services in of_services.items()
@@ -143,9 +140,7 @@ def _check_number(principal: Principal, jobs: QuerySet[Job]) -> None:
     One query sums the jobs' counters by cell and tenant.
     """
     sums = jobs.order_by().values_list("cell__name", "tenant__name").annotate(placed=Sum("tasks_running"))
-    placed = sum(
-        number for cell, tenant, number in sums if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell)
-    )
+    placed = sum(number for cell, tenant, number in sums if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell))
     if placed > MOST_ENDPOINTS:
         raise Rejected(
             "too-many-endpoints",

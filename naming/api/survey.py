@@ -133,9 +133,7 @@ def followers(
     zone = f"{cell}.{settings.BORG_ZONE}"
     answers = asyncio.run(_ask_all(zone, asked, timeout_s))
     newest = [
-        facts[0].serial
-        for server, facts in zip(asked, answers, strict=True)
-        if server.role is ServerRole.RESOLVER
+        facts[0].serial for server, facts in zip(asked, answers, strict=True) if server.role is ServerRole.RESOLVER
     ]
     serials = [serial for serial in newest if serial is not None]
     return [
@@ -186,9 +184,7 @@ def _secondary(server: SurveyedServer, zone: _Answer, serials: Sequence[int]) ->
     return FollowerReport(server, FollowState.CAUGHT_UP, serial)
 
 
-async def _ask_all(
-    zone: str, asked: Sequence[SurveyedServer], timeout_s: float
-) -> list[tuple[_Answer, _Answer]]:
+async def _ask_all(zone: str, asked: Sequence[SurveyedServer], timeout_s: float) -> list[tuple[_Answer, _Answer]]:
     return list(await asyncio.gather(*(_ask_one(zone, server, timeout_s) for server in asked)))
 
 

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from naming.api.bns import (
-    CellNamesView,
-    JobEndpointsView,
-    MachineEndpointView,
-    ServiceEndpointsView,
-    TaskEndpointView,
-)
+from naming.api.bns import CellNamesView, JobEndpointsView, MachineEndpointView, ServiceEndpointsView, TaskEndpointView
 from naming.api.feed_views import EnvoyView, PrometheusView, TraefikView
 
 _JOB = r"^(?P<cell>[^/]+)/(?P<tenant>[^/]+)/(?P<job>[^/]+)"
 
 urlpatterns = [
     re_path(r"^(?P<cell>[^/]+)/?$", CellNamesView.as_view(), name="bns-cell"),
-    re_path(
-        r"^(?P<cell>[^/]+)/machine/(?P<host>[^/]+)/?$", MachineEndpointView.as_view(), name="bns-machine"
-    ),
+    re_path(r"^(?P<cell>[^/]+)/machine/(?P<host>[^/]+)/?$", MachineEndpointView.as_view(), name="bns-machine"),
     re_path(
         r"^(?P<cell>[^/]+)/(?P<tenant>[^/]+)/service/(?P<service>[^/]+)/?$",
         ServiceEndpointsView.as_view(),

@@ -127,9 +127,7 @@ def at_a_glance(query: bytes) -> dns.rcode.Rcode | None:
     return dns.rcode.REFUSED if labels > MOST_LABELS else None
 
 
-def _options(
-    message: dns.message.Message, directory: ZoneDirectory, client: DnsClient | None
-) -> list[dns.edns.Option]:
+def _options(message: dns.message.Message, directory: ZoneDirectory, client: DnsClient | None) -> list[dns.edns.Option]:
     """Return the EDNS options of the answer: NSID and a cookie if the client asked for them, each once."""
     options: dict[dns.edns.OptionType, dns.edns.Option] = {}
     for option in message.options:
@@ -177,9 +175,7 @@ def _room(message: dns.message.Message, via: Transport) -> int:
     return max(512, min(message.payload, UDP_PAYLOAD)) if message.edns >= 0 else 512
 
 
-def _fill(
-    response: dns.message.Message, directory: ZoneDirectory, room: int, via: Transport, rng: Random
-) -> Steps:
+def _fill(response: dns.message.Message, directory: ZoneDirectory, room: int, via: Transport, rng: Random) -> Steps:
     """Puts the records into the response, or gives the whole answer as bytes."""
     question = response.question[0]
     rdtype = question.rdtype
@@ -259,7 +255,5 @@ def _add_records(response: dns.message.Message, owner: dns.name.Name, records: R
         _add(response.additional, name, ttl_s, [rdata])
 
 
-def _add(
-    section: list[dns.rrset.RRset], owner: dns.name.Name, ttl_s: int, rdatas: list[dns.rdata.Rdata]
-) -> None:
+def _add(section: list[dns.rrset.RRset], owner: dns.name.Name, ttl_s: int, rdatas: list[dns.rdata.Rdata]) -> None:
     section.append(dns.rrset.from_rdata_list(owner, ttl_s, rdatas))

@@ -60,9 +60,7 @@ class Question(NamedTuple):
     room: int
 
     def head(self, rcode: int, *, answers: int, authority: int) -> bytes:
-        return struct.pack(
-            "!BB4H", _QR_AA | self.recursion, rcode, 1, answers, authority, int(bool(self.tail))
-        )  # fmt: skip
+        return struct.pack("!BB4H", _QR_AA | self.recursion, rcode, 1, answers, authority, int(bool(self.tail)))
 
 
 @dataclass(slots=True)
@@ -159,9 +157,7 @@ class ShortPath:
             return self._negative(query, question, table, _NXDOMAIN)
         return self._task(query, key, question, table, job, index)
 
-    def _task(
-        self, query: bytes, key: bytes, question: Question, table: NameTable, job: NamedJob, index: int
-    ) -> bytes:
+    def _task(self, query: bytes, key: bytes, question: Question, table: NameTable, job: NamedJob, index: int) -> bytes:
         task, family = job.placed.get(index), _FAMILIES[question.fixed]
         if task is None or task.family != family:
             return self._negative(query, question, table, 0)
@@ -187,10 +183,17 @@ class ShortPath:
         records = [owner + _data(packed(task.address, family)) for task in chosen]
         sent = min(len(records), most)
         several = _Shuffled(
-            named, named.revision, question.head(0, answers=sent, authority=0), question.ends,
-            b"".join([*records, *records[: sent - 1]]), len(records[0]), sent, question.tail,
-            left=USES if even else sent, repeats=len(set(records)) < len(records),
-        )  # fmt: skip
+            named,
+            named.revision,
+            question.head(0, answers=sent, authority=0),
+            question.ends,
+            b"".join([*records, *records[: sent - 1]]),
+            len(records[0]),
+            sent,
+            question.tail,
+            left=USES if even else sent,
+            repeats=len(set(records)) < len(records),
+        )
         self._keep(key, several)
         return several.take(query)
 
@@ -217,10 +220,7 @@ class ShortPath:
         apex = _QUESTION_AT + sum(len(label) + 1 for label in above[:-1])
         zone = apex + 1 + len(above[-1])
         times = (REFRESH_S, RETRY_S, EXPIRE_S, directory.negative_ttl_s)
-        soa = (
-            b"\x02ns" + _pointer(zone) + b"\x0ahostmaster" + _pointer(apex)
-            + struct.pack("!5I", table.serial, *times)
-        )  # fmt: skip
+        soa = b"\x02ns" + _pointer(zone) + b"\x0ahostmaster" + _pointer(apex) + struct.pack("!5I", table.serial, *times)
         return (
             query[:2]
             + question.head(rcode, answers=0, authority=1)

@@ -45,9 +45,16 @@ def refusal(query: bytes, error: int, directory: ZoneDirectory, now: int) -> byt
     plain = _HEADER.pack(message.id, flags, 1, 0, 0, 0) + asked
     other = now.to_bytes(6) if error == dns.rcode.BADTIME else b""
     told = _tsig(
-        dns.rdataclass.ANY, dns.rdatatype.TSIG, theirs.algorithm, theirs.time_signed, theirs.fudge, b"",
-        message.id, error, other,
-    )  # fmt: skip
+        dns.rdataclass.ANY,
+        dns.rdatatype.TSIG,
+        theirs.algorithm,
+        theirs.time_signed,
+        theirs.fudge,
+        b"",
+        message.id,
+        error,
+        other,
+    )
     if error == dns.rcode.BADTIME:
         told, _ = _sign(plain, directory.keyring[owner], told, theirs.time_signed, theirs.mac)
     data = told.to_wire()

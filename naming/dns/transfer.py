@@ -107,9 +107,7 @@ def _soa(zone: Zone, soa: dns.rdata.Rdata) -> tuple[Owner, Iterable[bytes]]:
     return (), (wire.data(int(SOA), zone.directory.negative_ttl_s, soa.to_wire() or b""),)
 
 
-def _contents(
-    query: dns.message.Message, records: Iterator[tuple[Owner, Iterable[bytes]]]
-) -> Iterator[bytearray]:
+def _contents(query: dns.message.Message, records: Iterator[tuple[Owner, Iterable[bytes]]]) -> Iterator[bytearray]:
     """Messages but for their EDNS and signature. Each has the question, whose name the owners go on with."""
     question = query.question[0]
     asked = question.name.to_wire() + struct.pack("!HH", question.rdtype, question.rdclass)  # type: ignore[operator]
@@ -157,9 +155,7 @@ def _signed(query: dns.message.Message, contents: Iterator[bytearray]) -> Iterat
                 True,
             )
             signature = tsig.to_wire()
-            message += template.tsig.name.to_wire() + struct.pack(
-                "!HHIH", dns.rdatatype.TSIG, 255, 0, len(signature)
-            )
+            message += template.tsig.name.to_wire() + struct.pack("!HHIH", dns.rdatatype.TSIG, 255, 0, len(signature))
             message += signature
             message[10:12] = (additional + 1).to_bytes(2)
         yield bytes(message)

@@ -17,14 +17,7 @@ import structlog
 
 from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.figures import ServerCounters
-from naming.following.news import (
-    DatedEvent,
-    NamesSnapshot,
-    NewsSource,
-    NewsUnavailable,
-    NewsUnreadable,
-    ZoneFacts,
-)
+from naming.following.news import DatedEvent, NamesSnapshot, NewsSource, NewsUnavailable, NewsUnreadable, ZoneFacts
 from naming.table.table import NameTable
 from scheduling.core.vocabulary.events import Event
 
@@ -220,9 +213,14 @@ class Follower:
         self._put(facts.cell_id, table)
         jobs, placed, serving = table.counts()
         log.info(
-            "names loaded", cell=facts.name, revision=table.revision, serial=table.serial,
-            jobs=jobs, placed=placed, serving=serving,
-        )  # fmt: skip
+            "names loaded",
+            cell=facts.name,
+            revision=table.revision,
+            serial=table.serial,
+            jobs=jobs,
+            placed=placed,
+            serving=serving,
+        )
 
     async def _watch(self) -> None:
         """Calls itself stale also while a read hangs."""

@@ -68,9 +68,13 @@ class SnapshotKeeper:
             self._written[head.cell] = (asyncio.get_running_loop().time(), head)
             loaded[head.cell_id] = head
             log.info(
-                "names read from a snapshot", cell=head.cell, revision=head.revision, serial=table.serial,
-                age_s=round(self._clock() - head.written_at), took_s=round(time.monotonic() - began, 2),
-            )  # fmt: skip
+                "names read from a snapshot",
+                cell=head.cell,
+                revision=head.revision,
+                serial=table.serial,
+                age_s=round(self._clock() - head.written_at),
+                took_s=round(time.monotonic() - began, 2),
+            )
         return len(loaded)
 
     def _checked(self, path: Path, head: Head) -> Head:
@@ -132,11 +136,7 @@ class SnapshotKeeper:
         cell_id, history_id = follower.identity(table)
         loop = asyncio.get_running_loop()
         capture = Capture(
-            table,
-            zone=follower.directory.zone,
-            cell_id=cell_id,
-            history_id=history_id,
-            written_at=self._clock(),
+            table, zone=follower.directory.zone, cell_id=cell_id, history_id=history_id, written_at=self._clock()
         )
         _, before = self._written.get(table.cell, (0.0, None))
         self._written[table.cell] = (loop.time(), before)  # should it fail: not again before its time
@@ -158,9 +158,12 @@ class SnapshotKeeper:
             return
         self._written[table.cell] = (loop.time(), capture.head)
         log.info(
-            "snapshot of names written", cell=table.cell, revision=capture.head.revision, bytes=size,
+            "snapshot of names written",
+            cell=table.cell,
+            revision=capture.head.revision,
+            bytes=size,
             took_s=round(loop.time() - began, 2),
-        )  # fmt: skip
+        )
 
     def _forget(self) -> None:
         """Cells that are known to be gone must not answer after the next start."""

@@ -117,9 +117,7 @@ class MemoryNews:
             cell = self._cells[cell_id]
             old = cell.facts
             ordinal = old.history_ordinal + 1
-            cell.facts = replace(
-                old, revision=revision, history_ordinal=ordinal, history_id=f"{self.name}-{ordinal}"
-            )
+            cell.facts = replace(old, revision=revision, history_ordinal=ordinal, history_id=f"{self.name}-{ordinal}")
             cell.journal = [news for news in cell.journal if news.revision <= revision]
             self._wake()
 

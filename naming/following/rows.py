@@ -38,9 +38,7 @@ def snapshot(cell_id: int) -> NamesSnapshot:
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        facts = (
-            Cell.objects.filter(pk=cell_id).values_list("revision", "history_ordinal", "history_id").first()
-        )
+        facts = Cell.objects.filter(pk=cell_id).values_list("revision", "history_ordinal", "history_id").first()
         if facts is None:
             raise LookupError(f"no cell with id {cell_id}")
         revision, ordinal, history_id = facts
@@ -69,9 +67,7 @@ def _jobs(cell_id: int) -> Iterable[Event]:
     """Each live job with the names of its ports in every version that a placed task still follows."""
     older = older_port_names(cell_id)
     ranges = _index_ranges(cell_id)
-    for job in (
-        Job.objects.filter(cell_id=cell_id).exclude(state=JobState.DEAD.value).select_related("tenant")
-    ):
+    for job in Job.objects.filter(cell_id=cell_id).exclude(state=JobState.DEAD.value).select_related("tenant"):
         facts: dict[str, Any] = {
             "job_id": job.id,
             "priority": job.priority,

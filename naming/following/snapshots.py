@@ -101,9 +101,7 @@ class _Held:
 class Capture:
     """The names of a ready table as they are now. Its `before` belongs among the table's meanwhile."""
 
-    def __init__(
-        self, table: NameTable, *, zone: str, cell_id: int, history_id: str, written_at: float
-    ) -> None:
+    def __init__(self, table: NameTable, *, zone: str, cell_id: int, history_id: str, written_at: float) -> None:
         assert table.ready
         self.table = table
         self.head = Head(
@@ -176,9 +174,7 @@ class Capture:
                 tasks = held.tasks[start : start + SLICE]
                 kept = [held.early.get(task.index) or self._kept(held, task) for task in tasks]
                 if self._gone:
-                    batch.append(
-                        _block(SnapshotMachines(self._gone, [machine_id for machine_id, *_ in self._gone]))
-                    )
+                    batch.append(_block(SnapshotMachines(self._gone, [machine_id for machine_id, *_ in self._gone])))
                     self._gone = []
                 batch.append(_block(SnapshotTasks(job_id, kept)))
                 weight += len(tasks) + 10
@@ -193,9 +189,17 @@ class Capture:
         # The last one is in force: a job may have gone back to the ports of an older version.
         known.sort(key=lambda item: item[1] == job.port_names)
         facts = JobKept(
-            job.job_id, job.tenant, job.name, job.labels, known, job.indexes.ranges(), job.revision,
-            job.kind, job.ttl_s, job.weights,
-        )  # fmt: skip
+            job.job_id,
+            job.tenant,
+            job.name,
+            job.labels,
+            known,
+            job.indexes.ranges(),
+            job.revision,
+            job.kind,
+            job.ttl_s,
+            job.weights,
+        )
         return _Held(job, facts, list(job.placed), {names: version for version, names in known})
 
     def _kept(self, held: _Held, task: PlacedTask) -> TaskKept:
@@ -291,9 +295,7 @@ def _apply(table: NameTable, block: SnapshotMachines | JobKept | SnapshotTasks) 
                 }
                 table.apply(events.TaskPlaced(**ids, ports=ports, spec_version=version), at)
                 if (phase, health, up, address) != ("assigned", "unknown", False, ""):
-                    told = events.TaskReported(
-                        **ids, phase=phase, health=health, up=up, restarts=0, address=address
-                    )
+                    told = events.TaskReported(**ids, phase=phase, health=health, up=up, restarts=0, address=address)
                     table.apply(told, at)
             job.revision = revision
 

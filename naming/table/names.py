@@ -109,9 +109,7 @@ def check_label(label: str, field: str) -> str:
     if not label:
         raise InvalidName(field, "is empty; give 1 to 63 letters, digits and hyphens")
     if len(label) > MAX_LABEL:
-        raise InvalidName(
-            field, f"{label[:16]!r}… has {len(label)} characters; a DNS label has at most {MAX_LABEL}"
-        )
+        raise InvalidName(field, f"{label[:16]!r}… has {len(label)} characters; a DNS label has at most {MAX_LABEL}")
     if _LABEL.fullmatch(label):
         return label
     if _LABEL.fullmatch(label.lower()):
@@ -119,12 +117,8 @@ def check_label(label: str, field: str) -> str:
     if "_" in label:
         raise InvalidName(field, f"{label!r} has an underscore; use hyphens: {label.replace('_', '-')!r}")
     if label.startswith("-") or label.endswith("-"):
-        raise InvalidName(
-            field, f"{label!r} begins or ends with a hyphen; begin and end it with a letter or digit"
-        )
-    raise InvalidName(
-        field, f"{label!r} is not a DNS label; use lower-case letters, digits and inner hyphens"
-    )
+        raise InvalidName(field, f"{label!r} begins or ends with a hyphen; begin and end it with a letter or digit")
+    raise InvalidName(field, f"{label!r} is not a DNS label; use lower-case letters, digits and inner hyphens")
 
 
 def is_service(text: str) -> bool:
@@ -136,9 +130,7 @@ def check_service(text: str) -> str:
     """Return `text`. Raises `InvalidName` unless it can be a service's name."""
     check_label(text, "service")
     if not is_service(text):
-        raise InvalidName(
-            "service", f"{text!r} begins with a digit, as task indexes do; begin it with a letter"
-        )
+        raise InvalidName("service", f"{text!r} begins with a digit, as task indexes do; begin it with a letter")
     return text
 
 
@@ -155,9 +147,7 @@ def check_zone(zone: str) -> str:
 def parse_index(text: str) -> int:
     """Return a task's index as written in names: no sign, no leading zero. Raises `InvalidName`."""
     if not _INDEX.fullmatch(text) or int(text) >= MAX_TASKS:
-        raise InvalidName(
-            "index", f"{text[:16]!r} is not a task index; give a number from 0 to {MAX_TASKS - 1}"
-        )
+        raise InvalidName("index", f"{text[:16]!r} is not a task index; give a number from 0 to {MAX_TASKS - 1}")
     return int(text)
 
 
@@ -184,9 +174,7 @@ def parse_path(path: str) -> Name:
         )
     parts = path.removeprefix(PREFIX).removesuffix("/").split("/")
     if len(parts) not in (3, 4):
-        raise InvalidName(
-            "name", f"{path[:64]!r} has {len(parts)} parts; write /bns/<cell>/<tenant>/<job>[/<index>]"
-        )
+        raise InvalidName("name", f"{path[:64]!r} has {len(parts)} parts; write /bns/<cell>/<tenant>/<job>[/<index>]")
     return _from_parts(parts[0], parts[1], parts[2], parts[3] if len(parts) == 4 else None)
 
 
@@ -197,12 +185,8 @@ def parse_dns(name: str, zone: str) -> Name:
     """
     lowered = name.removesuffix(".").lower()
     if not lowered.endswith("." + zone):
-        raise InvalidName(
-            "name", f"{name[:64]!r} is not below the zone {zone!r}; write <job>.<tenant>.<cell>.{zone}"
-        )
+        raise InvalidName("name", f"{name[:64]!r} is not below the zone {zone!r}; write <job>.<tenant>.<cell>.{zone}")
     labels = lowered.removesuffix("." + zone).split(".")
     if len(labels) not in (3, 4):
-        raise InvalidName(
-            "name", f"{name[:64]!r} has {len(labels)} labels above {zone!r}; a job has 3, a task 4"
-        )
+        raise InvalidName("name", f"{name[:64]!r} has {len(labels)} labels above {zone!r}; a job has 3, a task 4")
     return _from_parts(labels[-1], labels[-2], labels[-3], labels[0] if len(labels) == 4 else None)

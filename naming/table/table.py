@@ -146,9 +146,16 @@ class NameTable:
 
     def _job_submitted(self, event: events.JobSubmitted, revision: int) -> bool:
         job = NamedJob(
-            event.job_id, event.tenant, event.name, event.job_kind, event.port_names, event.labels,
-            ttl_s=event.published.ttl_s, weights=event.published.weights, revision=revision,
-        )  # fmt: skip
+            event.job_id,
+            event.tenant,
+            event.name,
+            event.job_kind,
+            event.port_names,
+            event.labels,
+            ttl_s=event.published.ttl_s,
+            weights=event.published.weights,
+            revision=revision,
+        )
         job.follow(event.spec_version, event.port_names)
         job.indexes.add(_ranges(event.groups))
         if (known := self.jobs.get(event.job_id)) is not None:

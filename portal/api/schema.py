@@ -47,9 +47,7 @@ class Schema(AutoSchema):
     def _get_response_bodies(self, direction: str = "response") -> dict[str, Any]:
         bodies: dict[str, Any]
         answered = self.get_response_serializers()
-        if self.method == "DELETE" and is_serializer(
-            answered
-        ):  # by default, the generator would write an empty 204
+        if self.method == "DELETE" and is_serializer(answered):  # by default, the generator would write an empty 204
             bodies = {"200": self._get_response_for_code(answered, "200", direction=direction)}  # type: ignore[no-untyped-call]
         else:
             bodies = super()._get_response_bodies(direction)  # type: ignore[arg-type]
@@ -90,9 +88,7 @@ class Schema(AutoSchema):
                 field.allow_blank = field.allow_blank or column.blank
         found = super()._map_serializer_field(field, direction, bypass_extensions)  # type: ignore[no-untyped-call]
         if getattr(field, "allow_blank", False) and "format" in found:
-            found = {
-                name: value for name, value in found.items() if name != "format"
-            }  # "" does not match the format
+            found = {name: value for name, value in found.items() if name != "format"}  # "" does not match the format
         return found
 
 

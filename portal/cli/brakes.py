@@ -11,17 +11,14 @@ from portal.cli.cells import machine_path
 from portal.cli.client import part
 from portal.cli.context import CellOption, Context, DryRun
 
-brake = typer.Typer(
-    help="Safety brakes, which hold back risky actions until an SRE decides: list, release, keep."
-)
+brake = typer.Typer(help="Safety brakes, which hold back risky actions until an SRE decides: list, release, keep.")
 quarantine = typer.Typer(help="Tasks that run on machines but are unknown to the cell: list, stop, keep.")
 
 Kind = Annotated[str, typer.Argument(metavar="BRAKE", help="lost or stops.")]
 Reason = Annotated[str, typer.Option(help="Reason, shown to other people.")]
 Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
 Keys = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY]...", help="Keys of the tasks. Default: all undecided tasks."),
+    list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys of the tasks. Default: all undecided tasks.")
 ]
 
 
@@ -42,7 +39,7 @@ def brake_list(ctx: typer.Context, cell: CellOption = None) -> None:
             for row in rows
         ],
         empty="No brakes.",
-    )  # fmt: skip
+    )
 
 
 @brake.command("release")
@@ -50,9 +47,7 @@ def brake_release(
     ctx: typer.Context,
     kind: Kind,
     reason: Reason,
-    seconds: Annotated[
-        float, typer.Option(min=1, help="With `stops`: seconds until the brake works again.")
-    ] = 600.0,
+    seconds: Annotated[float, typer.Option(min=1, help="With `stops`: seconds until the brake works again.")] = 600.0,
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -78,13 +73,7 @@ def quarantine_list(ctx: typer.Context, cell: CellOption = None) -> None:
     return output.table(
         ("MACHINE", "TASK", "KEY", "SINCE", "DECIDED"),
         [
-            (
-                row["machine"],
-                task["name"],
-                task["key"],
-                output.when(task["since"]),
-                task["release"] or "not yet",
-            )
+            (row["machine"], task["name"], task["key"], output.when(task["since"]), task["release"] or "not yet")
             for row in rows
             for task in row["tasks"]
         ],
@@ -122,9 +111,7 @@ def _path(session: Context, cell: str | None) -> str:
     return f"/api/v1/cells/{part(session.cell(cell))}/brakes/"
 
 
-def _decide(
-    ctx: typer.Context, cell: str | None, kind: str, verb: str, body: dict[str, Any], *, dry_run: bool
-) -> None:
+def _decide(ctx: typer.Context, cell: str | None, kind: str, verb: str, body: dict[str, Any], *, dry_run: bool) -> None:
     session = context.of(ctx)
     path = f"{_path(session, cell)}{part(kind)}:{verb}"
     answer = session.client.post(path, body, **({"dry_run": "1"} if dry_run else {}))

@@ -36,13 +36,18 @@ def capability_list(ctx: typer.Context) -> None:
         ("NUMBER", "USER", "KIND", "CELL", "BY", "ENDS", "REASON"),
         [
             (
-                row["id"], row["user"], row["kind"], row["cell"] or "every cell", row["granted_by"],
-                output.when(row["expires_at"]), row["reason"],
+                row["id"],
+                row["user"],
+                row["kind"],
+                row["cell"] or "every cell",
+                row["granted_by"],
+                output.when(row["expires_at"]),
+                row["reason"],
             )
             for row in rows
         ],
         empty="No capabilities. Request one with `borgctl tenant capability ask`.",
-    )  # fmt: skip
+    )
 
 
 @capability.command("requests")
@@ -56,13 +61,20 @@ def capability_requests(ctx: typer.Context) -> None:
         ("NUMBER", "TENANT", "USER", "KIND", "CELL", "STATE", "ASKED", "REASON", "ANSWER"),
         [
             (
-                row["id"], row["tenant"], row["user"], row["kind"], row["cell"] or "every cell", row["state"],
-                output.when(row["asked_at"]), row["reason"], row["answer"],
+                row["id"],
+                row["tenant"],
+                row["user"],
+                row["kind"],
+                row["cell"] or "every cell",
+                row["state"],
+                output.when(row["asked_at"]),
+                row["reason"],
+                row["answer"],
             )
             for row in rows
         ],
         empty="No requests.",
-    )  # fmt: skip
+    )
 
 
 @capability.command("ask")
@@ -71,8 +83,7 @@ def capability_ask(
     kind: Kind,
     reason: Reason,
     user: Annotated[
-        str | None,
-        typer.Option("--user", help="Member or service account of your tenant. Default: yourself."),
+        str | None, typer.Option("--user", help="Member or service account of your tenant. Default: yourself.")
     ] = None,
     cell: OfCell = "",
     until: Until = None,
@@ -100,12 +111,8 @@ def capability_ask(
 def capability_answer(
     ctx: typer.Context,
     number: Number,
-    grant: Annotated[
-        bool | None, typer.Option("--grant/--refuse", help="Grant or reject the request.")
-    ] = None,
-    answer: Annotated[
-        str, typer.Option("--answer", help="Answer, shown to the person who sent the request.")
-    ] = "",
+    grant: Annotated[bool | None, typer.Option("--grant/--refuse", help="Grant or reject the request.")] = None,
+    answer: Annotated[str, typer.Option("--answer", help="Answer, shown to the person who sent the request.")] = "",
     until: Annotated[
         str | None, typer.Option("--until", help="Last day, or a time, instead of the requested one.")
     ] = None,
@@ -135,9 +142,7 @@ def capability_grant(
     """Grant a capability without a request, or change its end. For SREs."""
     session = context.of(ctx)
     body = {"user": user, "kind": kind.value, "cell": cell, "reason": reason}
-    answer = session.client.post(
-        _CAPABILITIES, {**body, **_until(session, until, None, "expires_at")}, **dry(dry_run)
-    )
+    answer = session.client.post(_CAPABILITIES, {**body, **_until(session, until, None, "expires_at")}, **dry(dry_run))
     if session.json:
         return output.as_json(answer)
     has = "would have" if dry_run else "has"

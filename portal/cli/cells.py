@@ -50,13 +50,20 @@ def machines(
         ("MACHINE", "STATE", "TASKS", "ADDRESS", "RACK", "PLATFORM", "CPU", "RAM", "REASON"),
         [
             (
-                row["hostname"], row["state"], row["tasks_running"], row["address"], row["rack"], row["platform"],
-                quantity("cpu", row["capacity"]["cpu"]), quantity("ram", row["capacity"]["ram"]), row["reason"],
+                row["hostname"],
+                row["state"],
+                row["tasks_running"],
+                row["address"],
+                row["rack"],
+                row["platform"],
+                quantity("cpu", row["capacity"]["cpu"]),
+                quantity("ram", row["capacity"]["ram"]),
+                row["reason"],
             )
             for row in rows
         ],
         empty="No machines." if state else "No machines. Add one with `borgctl machine join-token`.",
-    )  # fmt: skip
+    )
 
 
 @machine.command("show")
@@ -156,21 +163,13 @@ def machine_path(session: Context, cell: str | None, hostname: str) -> str:
     """Return the path of a machine in the API. Raises `CommandFailed` if the host name is not possible."""
     if hostname in ("", ".", "..") or "/" in hostname:  # would lead to another path of the API
         raise bad_usage(
-            f"{hostname!r} is not a host name; `borgctl machines` lists the machines",
-            machine="not a host name",
+            f"{hostname!r} is not a host name; `borgctl machines` lists the machines", machine="not a host name"
         )
     return f"/api/v1/cells/{part(session.cell(cell))}/machines/{part(hostname)}/"
 
 
 def _do(
-    ctx: typer.Context,
-    cell: str | None,
-    hostname: str,
-    verb: str,
-    reason: str,
-    message: str,
-    *,
-    dry_run: bool,
+    ctx: typer.Context, cell: str | None, hostname: str, verb: str, reason: str, message: str, *, dry_run: bool
 ) -> None:
     """Post an action and print `message`, with {host}, {would} and {state} filled in."""
     session = context.of(ctx)

@@ -73,9 +73,7 @@ class Client:
 
     def upload(self, path: str, chunks: Iterator[bytes], size: int, *, digest: str, **query: Any) -> Any:
         """Upload an archive of `size` bytes. The portal answers after it has checked all of it."""
-        headers = {
-            "Content-Type": "application/octet-stream", "Content-Length": str(size), "X-Package-Digest": digest,
-        }  # fmt: skip
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size), "X-Package-Digest": digest}
         return self._call("PUT", path, content=chunks, headers=headers, params=query, timeout=_UPLOAD_TIMEOUT)
 
     def delete(self, path: str, **query: Any) -> Any:
@@ -89,8 +87,7 @@ class Client:
             answer = self.get(path, **asked)
             if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
                 raise CommandFailed(
-                    "unexpected-answer",
-                    f"{self.profile.url}{path} did not answer with a list; is it a Borg Portal?",
+                    "unexpected-answer", f"{self.profile.url}{path} did not answer with a list; is it a Borg Portal?"
                 )
             for row in answer["results"]:
                 if at_most is not None and given >= at_most:
@@ -114,8 +111,7 @@ class Client:
             return answer.json()
         except ValueError as error:
             raise CommandFailed(
-                "unexpected-answer",
-                f"{self.profile.url} did not answer with JSON; is it a Borg Portal?",
+                "unexpected-answer", f"{self.profile.url} did not answer with JSON; is it a Borg Portal?"
             ) from error
 
     def _answer(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
@@ -149,9 +145,7 @@ class Client:
                 passing=True,
             ) from error
         except UnicodeError as error:
-            raise CommandFailed(
-                "bad-usage", f"an argument is not valid text: {error}", status=BAD_USAGE
-            ) from error
+            raise CommandFailed("bad-usage", f"an argument is not valid text: {error}", status=BAD_USAGE) from error
 
 
 def part(text: object) -> str:

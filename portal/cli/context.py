@@ -16,12 +16,10 @@ from portal.cli.failure import CommandFailed, bad_usage
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the request without changing anything.")]
 CellOption = Annotated[str | None, typer.Option("--cell", help="Cell to use instead of the profile's.")]
 Confirm = Annotated[
-    int | None,
-    typer.Option(min=0, help="Confirm the number of tasks that stop, if they are a large part of the cell."),
+    int | None, typer.Option(min=0, help="Confirm the number of tasks that stop, if they are a large part of the cell.")
 ]
 JobArgument = Annotated[
-    str,
-    typer.Argument(metavar="JOB", help="cell/tenant/job, tenant/job or job; the profile supplies the rest."),
+    str, typer.Argument(metavar="JOB", help="cell/tenant/job, tenant/job or job; the profile supplies the rest.")
 ]
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -46,33 +44,25 @@ class Context:
     def cell(self, given: str | None = None) -> str:
         cell = given or self.profile.cell
         if not cell:
-            raise CommandFailed(
-                "no-cell", "no cell is given: use --cell, or set `cell` in the profile.", status=2
-            )
+            raise CommandFailed("no-cell", "no cell is given: use --cell, or set `cell` in the profile.", status=2)
         return label(cell, "cell")
 
     def job(self, name: str) -> JobReference:
         """Parse `cell/tenant/job`, `tenant/job` or `job`; the profile supplies the rest. Raises `CommandFailed`."""
         segments = name.strip("/").split("/")
         if not 1 <= len(segments) <= 3 or not all(segments):
-            raise bad_usage(
-                f"{name!r} is not a job name: write cell/tenant/job, or just job", job="not a job name"
-            )
+            raise bad_usage(f"{name!r} is not a job name: write cell/tenant/job, or just job", job="not a job name")
         cell = segments[-3] if len(segments) == 3 else self.cell()
         tenant = segments[-2] if len(segments) >= 2 else self.profile.tenant
         if not tenant:
-            raise CommandFailed(
-                "no-tenant", f"no tenant is given for job {name!r}: write tenant/job.", status=2
-            )
+            raise CommandFailed("no-tenant", f"no tenant is given for job {name!r}: write tenant/job.", status=2)
         return JobReference(label(cell, "cell"), label(tenant, "tenant"), label(segments[-1], "job"))
 
     def task(self, name: str) -> tuple[JobReference, int]:
         """Parse `JOB/N`. Raises `CommandFailed`."""
         job, index = split_index(name)
         if index is None:
-            raise bad_usage(
-                f"{name!r} is not a task: write job/0, or cell/tenant/job/0", task="has no number"
-            )
+            raise bad_usage(f"{name!r} is not a task: write job/0, or cell/tenant/job/0", task="has no number")
         return self.job(job), index
 
 

@@ -26,20 +26,15 @@ def machine_drain(
     ctx: typer.Context,
     reason: Annotated[str, typer.Option(help="Reason, shown to other people.")],
     hostnames: Annotated[list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Host names.")] = None,
-    rack: Annotated[
-        str | None, typer.Option(help="Drain all machines of a rack, instead of naming them.")
-    ] = None,
+    rack: Annotated[str | None, typer.Option(help="Drain all machines of a rack, instead of naming them.")] = None,
     power_domain: Annotated[
         str | None, typer.Option(help="Drain all machines of a power domain, instead of naming them.")
     ] = None,
-    deadline: Annotated[
-        str | None, typer.Option(help="Time until the machines must be empty: 90s, 30m, 2h.")
-    ] = None,
+    deadline: Annotated[str | None, typer.Option(help="Time until the machines must be empty: 90s, 30m, 2h.")] = None,
     break_budgets: Annotated[
         bool,
         typer.Option(
-            "--break-budgets",
-            help="At the deadline, evict the tasks that are left despite their disruption budgets.",
+            "--break-budgets", help="At the deadline, evict the tasks that are left despite their disruption budgets."
         ),
     ] = False,
     wait: Annotated[
@@ -58,8 +53,7 @@ def machine_drain(
     names = hostnames or []
     if sum(map(bool, (names, rack, power_domain))) != 1:
         raise bad_usage(
-            "choose the machines in one way: names, --rack or --power-domain",
-            machine="not given, or given twice",
+            "choose the machines in one way: names, --rack or --power-domain", machine="not given, or given twice"
         )
     body = {
         "reason": reason,
@@ -97,13 +91,21 @@ def drains(ctx: typer.Context, cell: CellOption = None) -> None:
         ("MACHINE", "STATE", "LEFT", "OF", "MOVING", "STOPPING", "WAITING FOR", "DEADLINE", "BY", "REASON"),
         [
             (
-                row["machine"], row["state"], row["tasks_left"], row["tasks_at_beginning"], row["tasks_leaving"],
-                row["tasks_stopping"], waiting(row), _deadline(row), row["asked_by"], row["reason"],
+                row["machine"],
+                row["state"],
+                row["tasks_left"],
+                row["tasks_at_beginning"],
+                row["tasks_leaving"],
+                row["tasks_stopping"],
+                waiting(row),
+                _deadline(row),
+                row["asked_by"],
+                row["reason"],
             )
             for row in rows
         ],
         empty="No machine is draining.",
-    )  # fmt: skip
+    )
 
 
 def _progress(session: Context, cell: str | None) -> list[dict[str, Any]]:
@@ -181,7 +183,6 @@ def _seconds(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise bad_usage(
-            f"--deadline {text!r} is not a duration: write it like 90s, 30m, 2h or 1d",
-            deadline="not a duration",
+            f"--deadline {text!r} is not a duration: write it like 90s, 30m, 2h or 1d", deadline="not a duration"
         )
     return int(match[1]) * _UNITS_S[match[2] or "s"]

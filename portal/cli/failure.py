@@ -28,9 +28,7 @@ class CommandFailed(Exception):
     ) -> None:
         super().__init__(detail)
         self.code, self.detail, self.fields = code, detail, dict(fields or {})
-        self.document = document or {
-            "code": code, "detail": detail, **({"fields": self.fields} if self.fields else {}),
-        }  # fmt: skip
+        self.document = document or {"code": code, "detail": detail, **({"fields": self.fields} if self.fields else {})}
         self.status, self.passing = status, passing
 
     def hints(self) -> list[str]:
@@ -57,9 +55,7 @@ def _held(figures: dict[str, Any]) -> list[str]:
 
 def _amounts(holds: Mapping[str, int], short: Mapping[str, Any]) -> str:
     """Format amounts; only those of the resources in `short`, if it is not empty."""
-    return (
-        ", ".join(_amount(name, value) for name, value in holds.items() if not short or name in short) or "-"
-    )
+    return ", ".join(_amount(name, value) for name, value in holds.items() if not short or name in short) or "-"
 
 
 def _amount(name: str, value: int) -> str:

@@ -22,9 +22,7 @@ def invite(
     ctx: typer.Context,
     email: Annotated[str, typer.Argument(metavar="EMAIL")],
     role: RoleOption = Role.VIEWER,
-    until: Annotated[
-        str | None, typer.Option("--until", help="Last day, or a time. Default: in 7 days.")
-    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Last day, or a time. Default: in 7 days.")] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -42,9 +40,7 @@ def invite(
         return output.as_json(answer)
     if dry_run:
         return output.say("Dry run: no invitation was sent.")
-    delivery = (
-        f"could not be sent ({answer['mail']}): give them the link" if answer["mail"] else "is on its way"
-    )
+    delivery = f"could not be sent ({answer['mail']}): give them the link" if answer["mail"] else "is on its way"
     output.say(f"{email} is invited to {owner} as {role}; the mail {delivery}.")
     return output.say(answer["link"])
 
@@ -60,13 +56,18 @@ def invitations(ctx: typer.Context, tenant: TenantOption = None) -> None:
         ("KEY", "E-MAIL", "ROLE", "STATE", "BY", "SENT", "ENDS"),
         [
             (
-                row["key"], row["email"], row["role"], row["state"], row["invited_by"],
-                output.when(row["created_at"]), output.when(row["expires_at"]),
+                row["key"],
+                row["email"],
+                row["role"],
+                row["state"],
+                row["invited_by"],
+                output.when(row["created_at"]),
+                output.when(row["expires_at"]),
             )
             for row in rows
         ],
         empty="No invitations.",
-    )  # fmt: skip
+    )
 
 
 @app.command()
@@ -79,8 +80,7 @@ def withdraw(
     """Withdraw an invitation: its link stops working."""
     if not key.isalnum():
         raise bad_usage(
-            f"{key!r} is not a key of an invitation; `borgctl tenant invitations` lists the keys",
-            key="not a key",
+            f"{key!r} is not a key of an invitation; `borgctl tenant invitations` lists the keys", key="not a key"
         )
     session = context.of(ctx)
     path = f"{path_of(whose(session, tenant))}invitations/{part(key)}/"

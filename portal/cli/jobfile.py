@@ -29,9 +29,7 @@ def read(name: str) -> dict[str, Any]:
             text = _text(name, _bytes(opened))
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "strerror", None) or error)
-        raise CommandFailed(
-            "no-file", f"{name}: {reason}", fields={"FILE": reason}, status=BAD_USAGE
-        ) from error
+        raise CommandFailed("no-file", f"{name}: {reason}", fields={"FILE": reason}, status=BAD_USAGE) from error
     if file.suffix in (".yaml", ".yml"):
         return _checked(_yaml(name, text), name)
     if file.suffix == ".json":

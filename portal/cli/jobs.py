@@ -66,8 +66,7 @@ def kill(
     ctx: typer.Context,
     job: JobArgument,
     task: Annotated[
-        list[int] | None,
-        typer.Option("--task", "-t", min=0, help="Kill only this task. Repeat for more tasks."),
+        list[int] | None, typer.Option("--task", "-t", min=0, help="Kill only this task. Repeat for more tasks.")
     ] = None,
     reason: Annotated[str, typer.Option(help="Reason, shown by `borgctl why`.")] = "",
     confirm: Confirm = None,
@@ -89,8 +88,7 @@ def status(
     ctx: typer.Context,
     job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
     state: Annotated[
-        str | None,
-        typer.Option(help="List only jobs in this state: pending, running, dead or live. Not with JOB."),
+        str | None, typer.Option(help="List only jobs in this state: pending, running, dead or live. Not with JOB.")
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="List only this tenant's jobs. Not with JOB.")] = None,
     label: Annotated[
@@ -111,14 +109,19 @@ def status(
         ("JOB", "HEALTH", "RUNNING", "PENDING", "DEAD", "PRIORITY", "BAND", "SUBMITTED"),
         [
             (
-                f"{row['cell']}/{row['tenant']}/{row['name']}", _health(row),
-                f"{row['tasks_up']}/{row['tasks_total']}", row["tasks_pending"], row["tasks_dead"],
-                row["priority"], row["band"], output.when(row["created_at"]),
+                f"{row['cell']}/{row['tenant']}/{row['name']}",
+                _health(row),
+                f"{row['tasks_up']}/{row['tasks_total']}",
+                row["tasks_pending"],
+                row["tasks_dead"],
+                row["priority"],
+                row["band"],
+                output.when(row["created_at"]),
             )
             for row in rows
         ],
         empty="No jobs. Submit one with `borgctl submit FILE`.",
-    )  # fmt: skip
+    )
 
 
 def in_short(answer: dict[str, Any]) -> str:
@@ -140,11 +143,7 @@ def _health(answer: dict[str, Any]) -> str:
 def _target(session: Context, spec: dict[str, Any]) -> JobReference:
     """Return the job that a file describes; the profile supplies missing fields. Raises `CommandFailed`."""
     found: dict[str, str] = {}
-    for field, otherwise in (
-        ("name", ""),
-        ("tenant", session.profile.tenant),
-        ("cell", session.profile.cell),
-    ):
+    for field, otherwise in (("name", ""), ("tenant", session.profile.tenant), ("cell", session.profile.cell)):
         value = spec.get(field) or otherwise
         if not isinstance(value, str) or not value:
             what = "is missing; add it" if not value else f"{value!r} is not a string; put it in quotes"
@@ -168,9 +167,7 @@ def _show_change(session: Context, answer: dict[str, Any]) -> None:
     if session.json:
         return output.as_json(answer)
     output.say(f"{'Dry run: ' if answer['dry_run'] else ''}{answer['sentence']}")
-    words = {
-        "added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place", "kept": "stay",
-    }  # fmt: skip
+    words = {"added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place", "kept": "stay"}
     if answer["outcome"] != "unchanged":
         for key, word in words.items():
             if answer["tasks"].get(key):

@@ -31,8 +31,10 @@ def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:
     """
     done = subprocess.run(
         [sys.executable, "-P", __file__, name, str(folder), str(cpu_s)],
-        input=text.encode(), capture_output=True, check=False,
-    )  # fmt: skip
+        input=text.encode(),
+        capture_output=True,
+        check=False,
+    )
     if done.returncode == 0:
         return done.stdout.decode()
     if done.returncode == _FAILED:
@@ -58,9 +60,7 @@ def _main(name: str, folder: Path, cpu_s: int) -> int:
         raise RuntimeError("it is neither beside the job file nor in the library")
 
     try:
-        made = _jsonnet.evaluate_snippet(
-            name, sys.stdin.buffer.read().decode(), import_callback=find
-        ).encode()
+        made = _jsonnet.evaluate_snippet(name, sys.stdin.buffer.read().decode(), import_callback=find).encode()
     except RuntimeError as error:
         sys.stderr.buffer.write(str(error).encode())
         return _FAILED

@@ -18,9 +18,7 @@ from portal.cli.quota import TenantOption, credits_given, whose
 app = typer.Typer()
 
 _QUOTA = "/api/v1/quota/"
-Month = Annotated[
-    str | None, typer.Option("--month", help="Month, for example 2027-01. Default: the current month.")
-]
+Month = Annotated[str | None, typer.Option("--month", help="Month, for example 2027-01. Default: the current month.")]
 
 
 @app.command()
@@ -34,14 +32,17 @@ def balance(ctx: typer.Context) -> None:
         ("TENANT", "AVAILABLE", "HELD", "OWED", "SPENDABLE", "MONTH", "SPENT", "OF", "PERCENT"),
         [
             (
-                row["tenant"], *(credits_of(row[name]) for name in ("available", "held", "owed", "spendable")),
-                row["running"]["month"], credits_of(row["running"]["spent"]), credits_of(row["running"]["limit"]),
+                row["tenant"],
+                *(credits_of(row[name]) for name in ("available", "held", "owed", "spendable")),
+                row["running"]["month"],
+                credits_of(row["running"]["spent"]),
+                credits_of(row["running"]["limit"]),
                 f"{row['running']['percent']} %",
             )
             for row in rows
         ],
         empty="No tenants whose money you may see.",
-    )  # fmt: skip
+    )
 
 
 @app.command()
@@ -49,25 +50,19 @@ def budget(
     ctx: typer.Context,
     tenant: TenantOption = None,
     monthly: Annotated[
-        str | None,
-        typer.Option(help="Credits per month, or `none` for no limit except the available credits."),
+        str | None, typer.Option(help="Credits per month, or `none` for no limit except the available credits.")
     ] = None,
     alert: Annotated[
-        list[int] | None,
-        typer.Option(min=1, max=1000, help="Send a notification at this percentage. Repeat for more."),
+        list[int] | None, typer.Option(min=1, max=1000, help="Send a notification at this percentage. Repeat for more.")
     ] = None,
     action: Annotated[
         str | None, typer.Option(help="What happens at 100 %: none, stop-buying, stop-submitting or drop.")
     ] = None,
-    overdraft: Annotated[
-        str | None, typer.Option(help="Credits that the balance may go below zero. For SREs.")
-    ] = None,
+    overdraft: Annotated[str | None, typer.Option(help="Credits that the balance may go below zero. For SREs.")] = None,
     grant: Annotated[str | None, typer.Option(help="Credits to give to the tenant. For SREs.")] = None,
     hand_down: Annotated[
         str | None,
-        typer.Option(
-            "--hand-down", help="Credits to transfer to --to, which is a team or the team's organisation."
-        ),
+        typer.Option("--hand-down", help="Credits to transfer to --to, which is a team or the team's organisation."),
     ] = None,
     to: Annotated[
         str | None, typer.Option("--to", help="With --hand-down: the tenant that receives the credits.")
@@ -89,8 +84,7 @@ def budget(
     watched = _watched(monthly, alert, action, overdraft)
     if sum((bool(watched), grant is not None, hand_down is not None)) > 1:
         raise bad_usage(
-            "settings, --grant and --hand-down cannot be combined: use one at a time",
-            budget="several changes",
+            "settings, --grant and --hand-down cannot be combined: use one at a time", budget="several changes"
         )
     if (hand_down is None) != (to is None):
         raise bad_usage("--hand-down and --to are needed together: give both", to="one without the other")
@@ -115,9 +109,7 @@ def budget(
 def ledger(
     ctx: typer.Context,
     tenant: TenantOption = None,
-    kind: Annotated[
-        str | None, typer.Option(help="List only this kind: grant, hold, charge, refund, usage, …")
-    ] = None,
+    kind: Annotated[str | None, typer.Option(help="List only this kind: grant, hold, charge, refund, usage, …")] = None,
     order: Annotated[int | None, typer.Option(min=1, help="List only postings of this order.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of postings.")] = 50,
 ) -> None:
@@ -132,13 +124,18 @@ def ledger(
         ("POSTING", "TIME", "KIND", "TENANT", "ORDER", "ENTRIES", "TEXT"),
         [
             (
-                row["id"], output.when(row["occurred_at"]), row["kind"], row["tenant"], row["order"],
-                ", ".join(f"{_account(one)} {credits_of(one['amount'])}" for one in row["entries"]), row["text"],
+                row["id"],
+                output.when(row["occurred_at"]),
+                row["kind"],
+                row["tenant"],
+                row["order"],
+                ", ".join(f"{_account(one)} {credits_of(one['amount'])}" for one in row["entries"]),
+                row["text"],
             )
             for row in rows
         ],
         empty="No postings.",
-    )  # fmt: skip
+    )
 
 
 @app.command()
@@ -152,26 +149,28 @@ def invoices(ctx: typer.Context, tenant: TenantOption = None) -> None:
         ("INVOICE", "TENANT", "MONTH", "CHARGED", "REFUNDED", "TOTAL", "ISSUED"),
         [
             (
-                row["number"], row["tenant"], row["month"], credits_of(row["charged"]), credits_of(row["refunded"]),
-                credits_of(row["total"]), output.when(row["issued_at"]),
+                row["number"],
+                row["tenant"],
+                row["month"],
+                credits_of(row["charged"]),
+                credits_of(row["refunded"]),
+                credits_of(row["total"]),
+                output.when(row["issued_at"]),
             )
             for row in rows
         ],
         empty="No invoices yet. `borgctl quota invoice` shows a preview for the current month.",
-    )  # fmt: skip
+    )
 
 
 @app.command()
 def invoice(
     ctx: typer.Context,
     number: Annotated[
-        str | None,
-        typer.Argument(metavar="[NUMBER]", help="Number of the invoice. Without it: a preview for --month."),
+        str | None, typer.Argument(metavar="[NUMBER]", help="Number of the invoice. Without it: a preview for --month.")
     ] = None,
     month: Month = None,
-    pdf: Annotated[
-        Path | None, typer.Option("--pdf", metavar="FILE", help="Write the invoice to a PDF file.")
-    ] = None,
+    pdf: Annotated[Path | None, typer.Option("--pdf", metavar="FILE", help="Write the invoice to a PDF file.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print the lines as CSV.")] = False,
     tenant: TenantOption = None,
 ) -> None:
@@ -182,9 +181,7 @@ def invoice(
     session = context.of(ctx)
     if number is None:
         if pdf is not None or csv:
-            raise bad_usage(
-                "no invoice number is given: `borgctl quota invoices` lists them", number="not given"
-            )
+            raise bad_usage("no invoice number is given: `borgctl quota invoices` lists them", number="not given")
         query = {"month": periods.month(month)} if month is not None else {}
         answer = session.client.get(f"{_QUOTA}invoices/drafts/{part(whose(session, tenant))}/", **query)
     elif month is not None:
@@ -240,9 +237,7 @@ def costs(
     )
 
 
-def _watched(
-    monthly: str | None, alert: list[int] | None, action: str | None, overdraft: str | None
-) -> dict[str, Any]:
+def _watched(monthly: str | None, alert: list[int] | None, action: str | None, overdraft: str | None) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if monthly is not None:
         given["monthly"] = None if monthly == "none" else credits_given("monthly", monthly)
@@ -266,7 +261,7 @@ def _show_budget(row: dict[str, Any]) -> None:
         ("alerts at", ", ".join(f"{one} %" for one in row["alerts"]) or "none"),
         ("at 100 %", row["action"] + (", in force" if running["exhausted"] else "")),
         ("overdraft", f"{credits_of(row['overdraft'])} credits" if row["overdraft"] else "none"),
-    )  # fmt: skip
+    )
     output.say(f"{row['tenant']} ({row['time_zone']})")
     for word, value in rows:
         if value:

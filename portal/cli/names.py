@@ -58,14 +58,22 @@ def _tasks(answer: dict[str, Any]) -> None:
         ("NAME", "DNS", "ADDRESS", "PORTS", "SERVING", "HEALTH", "WEIGHT", "LOAD", "TTL", "STATE", "MACHINE"),
         [
             (
-                row["name"], row["dns"], row["address"], _ports(row["ports"]), "yes" if row["serving"] else "no",
-                row["health"], str(row["weight"]), output.share(row["load"]), f"{row['ttl_s']}s",
-                row["phase"] or row["state"], row["machine"],
+                row["name"],
+                row["dns"],
+                row["address"],
+                _ports(row["ports"]),
+                "yes" if row["serving"] else "no",
+                row["health"],
+                str(row["weight"]),
+                output.share(row["load"]),
+                f"{row['ttl_s']}s",
+                row["phase"] or row["state"],
+                row["machine"],
             )
             for row in answer.get("endpoints", [answer])
         ],
         empty="No task has an address now. `borgctl why` explains why.",
-    )  # fmt: skip
+    )
 
 
 def _machine(answer: dict[str, Any]) -> None:
@@ -89,17 +97,14 @@ def _path(session: Context, name: str) -> str:
         cell = session.cell(segments[0] if len(segments) == 3 else None)
         if not _HOST.fullmatch(segments[-1]):
             raise bad_usage(
-                f"{segments[-1]!r} is not a host name; `borgctl machines` lists the machines",
-                machine="not a host name",
+                f"{segments[-1]!r} is not a host name; `borgctl machines` lists the machines", machine="not a host name"
             )
         return f"/bns/{part(cell)}/machine/{part(segments[-1])}/"
     if kind == "service" and (len(segments) == 4 or (len(segments) <= 3 and not whole)):
         return _service(session, segments)
     job_name, index = context.split_index("/".join(segments))
     if whole and job_name.count("/") < 2:
-        raise bad_usage(
-            f"{name!r} is not complete: write /bns/cell/tenant/job, or omit /bns/", job="not complete"
-        )
+        raise bad_usage(f"{name!r} is not complete: write /bns/cell/tenant/job, or omit /bns/", job="not complete")
     job = session.job(job_name)
     path = f"/bns/{part(job.cell)}/{part(job.tenant)}/{part(job.name)}/"
     return f"{path}{index}/" if index is not None else path
@@ -110,9 +115,7 @@ def _service(session: Context, segments: list[str]) -> str:
     tenant = segments[-3] if len(segments) >= 3 else session.profile.tenant
     if not tenant:
         raise CommandFailed(
-            "no-tenant",
-            f"no tenant is given for service {segments[-1]!r}: write tenant/service/NAME.",
-            status=2,
+            "no-tenant", f"no tenant is given for service {segments[-1]!r}: write tenant/service/NAME.", status=2
         )
     names = [context.label(tenant, "tenant"), "service", context.label(segments[-1], "service")]
     return f"/bns/{part(cell)}/{'/'.join(map(part, names))}/"

@@ -24,19 +24,12 @@ def notices_list(
     ctx: typer.Context,
     unread: Annotated[bool, typer.Option("--unread", help="List only unread notifications.")] = False,
     kind: Annotated[
-        str | None,
-        typer.Option(help="List only this kind, or kinds that begin with this text, for example order."),
+        str | None, typer.Option(help="List only this kind, or kinds that begin with this text, for example order.")
     ] = None,
-    level: Annotated[
-        str | None, typer.Option(help="List only this level and higher: info, warning or urgent.")
-    ] = None,
-    tenant: Annotated[
-        str | None, typer.Option("--tenant", help="List only this tenant's notifications.")
-    ] = None,
+    level: Annotated[str | None, typer.Option(help="List only this level and higher: info, warning or urgent.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="List only this tenant's notifications.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of notifications.")] = 20,
-    read: Annotated[
-        bool, typer.Option("--read", help="Also mark the inbox as read, up to the newest one.")
-    ] = False,
+    read: Annotated[bool, typer.Option("--read", help="Also mark the inbox as read, up to the newest one.")] = False,
 ) -> None:
     """List your notifications, newest first.
 
@@ -47,22 +40,25 @@ def notices_list(
     asked = {name: value for name, value in query.items() if value is not None}
     rows = list(session.client.pages(_NOTICES, at_most=limit, **asked))
     if read and rows:
-        session.client.post(
-            f"{_NOTICES}read/", {"up_to": rows[0]["id"], **({"tenant": tenant} if tenant else {})}
-        )
+        session.client.post(f"{_NOTICES}read/", {"up_to": rows[0]["id"], **({"tenant": tenant} if tenant else {})})
     if session.json:
         return output.as_json(rows)
     return output.table(
         ("NOTICE", "TIME", "TENANT", "LEVEL", "KIND", "NEW", "SUBJECT"),
         [
             (
-                row["id"], output.when(row["created_at"]), row["tenant"] or "(SREs)", row["level"], row["kind"],
-                "new" if row["unread"] else "", row["subject"],
+                row["id"],
+                output.when(row["created_at"]),
+                row["tenant"] or "(SREs)",
+                row["level"],
+                row["kind"],
+                "new" if row["unread"] else "",
+                row["subject"],
             )
             for row in rows
         ],
         empty="No notifications.",
-    )  # fmt: skip
+    )
 
 
 @notices.command()
@@ -86,21 +82,25 @@ def channels(ctx: typer.Context) -> None:
         ("CHANNEL", "TENANT", "KIND", "TO", "ABOUT", "MIN LEVEL", "STATE", "ERROR"),
         [
             (
-                row["id"], row["tenant"] or "(SREs)", row["kind"], row["target"], ", ".join(row["kinds"]) or "anything",
-                row["level"], _state(row), row["error"],
+                row["id"],
+                row["tenant"] or "(SREs)",
+                row["kind"],
+                row["target"],
+                ", ".join(row["kinds"]) or "anything",
+                row["level"],
+                _state(row),
+                row["error"],
             )
             for row in rows
         ],
         empty="No channels: notifications are only in the inbox. Add a channel with `borgctl notices add`.",
-    )  # fmt: skip
+    )
 
 
 @notices.command()
 def add(
     ctx: typer.Context,
-    target: Annotated[
-        str, typer.Argument(metavar="TO", help="E-mail address, or the https://… address of a webhook.")
-    ],
+    target: Annotated[str, typer.Argument(metavar="TO", help="E-mail address, or the https://… address of a webhook.")],
     kind: Annotated[
         list[str] | None,
         typer.Option(
@@ -108,9 +108,7 @@ def add(
             help="Send only this kind, or kinds that begin with this text, for example order. Repeat for more.",
         ),
     ] = None,
-    level: Annotated[
-        str, typer.Option(help="Send only this level and higher: info, warning or urgent.")
-    ] = "info",
+    level: Annotated[str, typer.Option(help="Send only this level and higher: info, warning or urgent.")] = "info",
     tenant: TenantOption = None,
     sre: Sre = False,
     dry_run: DryRun = False,
@@ -124,9 +122,12 @@ def add(
     """
     session = context.of(ctx)
     body: dict[str, Any] = {
-        "tenant": None if sre else whose(session, tenant), "kind": "webhook" if "://" in target else "email",
-        "target": target, "kinds": kind or [], "level": level,
-    }  # fmt: skip
+        "tenant": None if sre else whose(session, tenant),
+        "kind": "webhook" if "://" in target else "email",
+        "target": target,
+        "kinds": kind or [],
+        "level": level,
+    }
     answer = session.client.post(_CHANNELS, body, **({"dry_run": "1"} if dry_run else {}))
     if session.json:
         return output.as_json(answer)
@@ -158,13 +159,19 @@ def deliveries(
         ("NOTICE", "KIND", "STATE", "ATTEMPTS", "SENT", "NEXT", "ERROR", "SUBJECT"),
         [
             (
-                row["notice"], row["kind"], row["state"], row["attempts"], output.when(row["sent_at"]),
-                output.when(row["next_at"]) if row["state"] == "waiting" else "", row["error"], row["subject"],
+                row["notice"],
+                row["kind"],
+                row["state"],
+                row["attempts"],
+                output.when(row["sent_at"]),
+                output.when(row["next_at"]) if row["state"] == "waiting" else "",
+                row["error"],
+                row["subject"],
             )
             for row in rows
         ],
         empty="No deliveries yet.",
-    )  # fmt: skip
+    )
 
 
 @notices.command()
@@ -174,9 +181,7 @@ def secret(
     rotate: Annotated[bool, typer.Option("--rotate", help="Create a new secret.")] = False,
     overlap_hours: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="With --rotate: hours for which the old secret still signs too. Default: 24."
-        ),
+        typer.Option(min=0, help="With --rotate: hours for which the old secret still signs too. Default: 24."),
     ] = None,
 ) -> None:
     """Show the secrets that sign a webhook now, newest first. For owners."""

@@ -40,9 +40,7 @@ def orders(
     ctx: typer.Context,
     state: Annotated[
         str | None,
-        typer.Option(
-            help="List only orders in this state: pending, approved, active, expired, rejected or cancelled."
-        ),
+        typer.Option(help="List only orders in this state: pending, approved, active, expired, rejected or cancelled."),
     ] = None,
     tenant: TenantOption = None,
     cell: Annotated[str | None, typer.Option("--cell", help="List only orders for this cell.")] = None,
@@ -56,13 +54,20 @@ def orders(
         ("ORDER", "TENANT", "CELL", "BAND", "STATE", "FROM", "UNTIL", "CREDITS", "AMOUNTS"),
         [
             (
-                row["id"], row["tenant"], row["cell"], row["band"], row["state"], output.when(row["starts_at"]),
-                output.when(row["ends_at"]), credits_of(row["price"]), amounts_shown(row["amounts"]),
+                row["id"],
+                row["tenant"],
+                row["cell"],
+                row["band"],
+                row["state"],
+                output.when(row["starts_at"]),
+                output.when(row["ends_at"]),
+                credits_of(row["price"]),
+                amounts_shown(row["amounts"]),
             )
             for row in rows
         ],
         empty="No orders. Place one with `borgctl quota buy`.",
-    )  # fmt: skip
+    )
 
 
 @app.command()
@@ -87,10 +92,7 @@ def order(ctx: typer.Context, number: Number) -> None:
         ("refunded", f"{credits_of(answer['refunded'])} credits" if answer["refunded"] else ""),
         ("replaces", answer.get("replaces")),
         ("placed", f"{output.when(answer['created_at'])} by {answer['placed_by']}"),
-        (
-            "decided",
-            f"{output.when(answer['decided_at'])} by {answer['decided_by']}" if answer["decided_at"] else "",
-        ),
+        ("decided", f"{output.when(answer['decided_at'])} by {answer['decided_by']}" if answer["decided_at"] else ""),
         ("reason", answer.get("reason")),
         ("note", answer.get("note")),
         ("ended", output.when(answer.get("ended_at"))),
@@ -118,9 +120,7 @@ def reject(
 
 
 @app.command()
-def cancel(
-    ctx: typer.Context, number: Number, reason: Reason = "", yes: Yes = False, dry_run: DryRun = False
-) -> None:
+def cancel(ctx: typer.Context, number: Number, reason: Reason = "", yes: Yes = False, dry_run: DryRun = False) -> None:
     """Cancel an order. For an active order, the quota ends now and the remaining whole days are refunded."""
     session = context.of(ctx)
     before = session.client.get(_path(number))
@@ -132,9 +132,7 @@ def cancel(
     answer = session.client.post(_path(number) + "cancel/", {"reason": reason}, **dry)
     if session.json:
         return output.as_json(answer)
-    return output.say(
-        f"Order {number} {'would be' if dry_run else 'is'} cancelled: {_comes_back(before, answer)}."
-    )
+    return output.say(f"Order {number} {'would be' if dry_run else 'is'} cancelled: {_comes_back(before, answer)}.")
 
 
 @app.command()
@@ -160,9 +158,7 @@ def change(
     body: dict[str, Any] = {"note": note}
     sizes = sizes_given(cpu, ram, disk, disk_bandwidth, accelerators)
     if sizes:
-        body["amounts"] = {
-            name: exact(name, value) for name, value in before["amounts"].items() if value
-        } | sizes
+        body["amounts"] = {name: exact(name, value) for name, value in before["amounts"].items() if value} | sizes
     if until is not None:
         now = dt.datetime.now(dt.UTC).replace(microsecond=0)
         home = time_zone_of(session, before["tenant"])
@@ -180,9 +176,7 @@ def change(
 def transfer(
     ctx: typer.Context,
     number: Number,
-    to: Annotated[
-        str, typer.Option("--to", help="Tenant that receives the order and pays for the rest of it.")
-    ],
+    to: Annotated[str, typer.Option("--to", help="Tenant that receives the order and pays for the rest of it.")],
     note: Annotated[str, typer.Option(help="Purpose.")] = "",
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -227,9 +221,7 @@ def _do(ctx: typer.Context, number: int, verb: str, body: dict[str, Any], *, dry
         return output.as_json(answer)
     would = "would be" if dry_run else "is"
     instead = f" instead of order {number}" if answer["id"] != number and not dry_run else ""
-    name = (
-        f"Order {answer['id']}" if answer["id"] == number or not dry_run else f"The order instead of {number}"
-    )
+    name = f"Order {answer['id']}" if answer["id"] == number or not dry_run else f"The order instead of {number}"
     if verb == "renew":
         return output.say(f"{name} {would} {'renewed' if answer['renew'] else 'not renewed'} at its end.")
     return output.say(f"{name} {would} {answer['state']}{instead}: {credits_of(answer['price'])} credits.")

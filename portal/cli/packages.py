@@ -22,10 +22,7 @@ _CHUNK = 1 << 20
 LATEST = "latest"
 
 Reference = Annotated[
-    str,
-    typer.Argument(
-        metavar="PACKAGE", help="name, name@tag or name@sha256:…. A name without a tag means @latest."
-    ),
+    str, typer.Argument(metavar="PACKAGE", help="name, name@tag or name@sha256:…. A name without a tag means @latest.")
 ]
 TenantOption = Annotated[str | None, typer.Option("--tenant", help="Tenant to use instead of the profile's.")]
 FormatOption = Annotated[str, typer.Option("--format", help="Format of the archive: tar or tar+gzip.")]
@@ -46,17 +43,14 @@ def package_build(
         raise CommandFailed("output", f"cannot write {out}: {error.strerror}") from error
     if context.of(ctx).json:
         return output.as_json({"file": str(out), **built})
-    return output.say(
-        f"{out}: {built['digest']}, {quantity('disk', built['size_bytes'])}, {built['entries']} entries."
-    )
+    return output.say(f"{out}: {built['digest']}, {quantity('disk', built['size_bytes'])}, {built['entries']} entries.")
 
 
 @package.command("upload")
 def package_upload(
     ctx: typer.Context,
     what: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="Archive, OCI image layout in a tar, or a folder to pack."),
+        Path, typer.Argument(metavar="FILE", help="Archive, OCI image layout in a tar, or a folder to pack.")
     ],
     name: Annotated[str, typer.Option(help="Name of the package.")],
     tag: Annotated[str, typer.Option(help="Tag for this version.")] = LATEST,
@@ -74,13 +68,9 @@ def package_upload(
         )
     if session.json:
         return output.as_json(answer)
-    outcomes = {
-        "uploaded": "uploaded", "moved": "moved to this version", "unchanged": "unchanged, it exists already",
-    }  # fmt: skip
+    outcomes = {"uploaded": "uploaded", "moved": "moved to this version", "unchanged": "unchanged, it exists already"}
     would = "would be" if dry_run else "is"
-    return output.say(
-        f"{name}@{tag} {would} {outcomes[answer['outcome']]}: {digest}, {quantity('disk', size)}."
-    )
+    return output.say(f"{name}@{tag} {would} {outcomes[answer['outcome']]}: {digest}, {quantity('disk', size)}.")
 
 
 @package.command("tag")
@@ -122,13 +112,20 @@ def package_list(
         ("PACKAGE", "TENANT", "TAGS", "SIZE", "FORMAT", "JOBS", "UPLOADED", "BY", "DIGEST"),
         [
             (
-                row["name"], row["tenant"], ",".join(row["tags"]), quantity("disk", row["size_bytes"]), row["format"],
-                ",".join(row["jobs"]), output.when(row["uploaded_at"]), row["uploaded_by"], row["digest"],
+                row["name"],
+                row["tenant"],
+                ",".join(row["tags"]),
+                quantity("disk", row["size_bytes"]),
+                row["format"],
+                ",".join(row["jobs"]),
+                output.when(row["uploaded_at"]),
+                row["uploaded_by"],
+                row["digest"],
             )
             for row in rows
         ],
         empty="No packages. Upload one with `borgctl package upload FILE --name NAME`.",
-    )  # fmt: skip
+    )
 
 
 @package.command("show")
@@ -142,9 +139,12 @@ def package_show(
     if session.json:
         return output.as_json(answer)
     shown = {
-        **answer, "size_bytes": quantity("disk", answer["size_bytes"]), "tags": ", ".join(answer["tags"]),
-        "jobs": ", ".join(answer["jobs"]), "uploaded_at": output.when(answer["uploaded_at"]),
-    }  # fmt: skip
+        **answer,
+        "size_bytes": quantity("disk", answer["size_bytes"]),
+        "tags": ", ".join(answer["tags"]),
+        "jobs": ", ".join(answer["jobs"]),
+        "uploaded_at": output.when(answer["uploaded_at"]),
+    }
     for field, value in shown.items():
         if value not in ("", None):
             output.say(f"{field.removesuffix('_bytes'):<14}{value}")
@@ -174,9 +174,7 @@ def package_delete(
 def _path(session: Context, cell: str | None, tenant: str | None) -> str:
     owner = tenant or session.profile.tenant
     if not owner:
-        raise CommandFailed(
-            "no-tenant", "no tenant is given: use --tenant, or set `tenant` in the profile.", status=2
-        )
+        raise CommandFailed("no-tenant", "no tenant is given: use --tenant, or set `tenant` in the profile.", status=2)
     return f"/api/v1/cells/{part(session.cell(cell))}/packages/{part(owner)}/"
 
 
@@ -184,12 +182,9 @@ def _split(reference: str) -> tuple[str, str]:
     """Split a reference into name and tag or digest. Raises `CommandFailed`."""
     name, *rest = reference.split("@")
     version = rest[-1] if rest else LATEST
-    if any(
-        text in ("", ".", "..") or "/" in text for text in (name, version)
-    ):  # would lead to another path of the API
+    if any(text in ("", ".", "..") or "/" in text for text in (name, version)):  # would lead to another path of the API
         raise bad_usage(
-            f"{reference!r} is not a package: write name, name@tag or name@sha256:…",
-            package="not a package name",
+            f"{reference!r} is not a package: write name, name@tag or name@sha256:…", package="not a package name"
         )
     return name, version
 
@@ -215,9 +210,12 @@ def _pack(folder: Path, out: BinaryIO, format: str) -> dict[str, Any]:
     except CannotPack as error:
         raise CommandFailed("cannot-pack", str(error)) from error
     return {
-        "digest": built.digest, "size_bytes": built.size_bytes, "entries": built.entries,
-        "unpacked_bytes": built.unpacked_bytes, "format": format,
-    }  # fmt: skip
+        "digest": built.digest,
+        "size_bytes": built.size_bytes,
+        "entries": built.entries,
+        "unpacked_bytes": built.unpacked_bytes,
+        "format": format,
+    }
 
 
 def _measured(file: BinaryIO) -> tuple[str, int]:

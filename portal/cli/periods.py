@@ -36,17 +36,13 @@ def zone(name: str) -> ZoneInfo:
         ) from error
 
 
-def period(
-    begin: str | None, until: str | None, days: int | None, *, time_zone: str, now: dt.datetime
-) -> TimeRange:
+def period(begin: str | None, until: str | None, days: int | None, *, time_zone: str, now: dt.datetime) -> TimeRange:
     """Return the period of `--from`, `--until` and `--days`. Raises `CommandFailed`.
 
     Days are in the tenant's time zone, and the day of `--until` is included. A period from today begins now.
     """
     if (until is None) == (days is None):
-        raise bad_usage(
-            "the end is missing or given twice: use either --until or --days", until="give it, or --days"
-        )
+        raise bad_usage("the end is missing or given twice: use either --until or --days", until="give it, or --days")
     home = zone(time_zone)
     first = _moment("from", begin, home) if begin is not None else now
     begins: dt.datetime | None = None if begin is None or _is_today(begin, home, now) else first

@@ -112,9 +112,10 @@ def _read(file: Path) -> dict[str, Any]:
             if not isinstance(value, str):
                 place = f"profiles.{name}.{key}" if name else key
                 raise CommandFailed(
-                    "bad-profile-file", f"{file}: {place} is not a string; put it in quotes",
+                    "bad-profile-file",
+                    f"{file}: {place} is not a string; put it in quotes",
                     fields={place: "not a string"},
-                )  # fmt: skip
+                )
     return table
 
 

@@ -30,14 +30,10 @@ Ram = Annotated[str | None, typer.Option(help="Memory in bytes: 64Gi.")]
 Disk = Annotated[str | None, typer.Option(help="Disk space in bytes: 2Ti.")]
 DiskBandwidth = Annotated[str | None, typer.Option("--disk-bandwidth", help="Bytes per second: 200M.")]
 Accelerators = Annotated[str | None, typer.Option(help="Number of accelerators: 2, or 500m for half of one.")]
-Like = Annotated[
-    str | None, typer.Option(metavar="JOB", help="Use the quantities, cell and band of this job.")
-]
+Like = Annotated[str | None, typer.Option(metavar="JOB", help="Use the quantities, cell and band of this job.")]
 From = Annotated[str | None, typer.Option("--from", help="First day, or a time. Default: now.")]
 Until = Annotated[str | None, typer.Option("--until", help="Last day, or a time.")]
-Days = Annotated[
-    int | None, typer.Option("--days", min=1, max=36_500, help="Number of days, instead of --until.")
-]
+Days = Annotated[int | None, typer.Option("--days", min=1, max=36_500, help="Number of days, instead of --until.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
@@ -57,7 +53,7 @@ def quota_list(ctx: typer.Context) -> None:
             if most or row["used"][name]
         ],
         empty="No quota. Priority 0 is free; for more, see `borgctl quota buy --help`.",
-    )  # fmt: skip
+    )
 
 
 @quota.command()
@@ -71,14 +67,16 @@ def bands(ctx: typer.Context) -> None:
         ("BAND", "PRIORITIES", "PROD", "PRICE", "SOLD UP TO"),
         [
             (
-                row["name"], f"{row['low']}-{row['high']}", "yes" if row["prod"] else "no",
+                row["name"],
+                f"{row['low']}-{row['high']}",
+                "yes" if row["prod"] else "no",
                 f"x {format_number(row['price_milli'] / 1000)}",
                 _oversold(row),
             )
             for row in rows
         ],
         empty="No bands.",
-    )  # fmt: skip
+    )
 
 
 @quota.command()
@@ -92,14 +90,19 @@ def prices(ctx: typer.Context, cell: CellOption = None) -> None:
         ("CELL", "VERSION", "RESOURCE", "UNIT", "BOUGHT", "USED", "SINCE"),
         [
             (
-                row["cell"], row["version"], name, _UNITS.get(name, "1"), credits_of(row["base"].get(name, 0)),
-                credits_of(row["usage"].get(name, 0)), output.when(row["valid_from"]),
+                row["cell"],
+                row["version"],
+                name,
+                _UNITS.get(name, "1"),
+                credits_of(row["base"].get(name, 0)),
+                credits_of(row["usage"].get(name, 0)),
+                output.when(row["valid_from"]),
             )
             for row in rows
             for name in dict.fromkeys([*row["base"], *row["usage"]])
         ],
         empty="Everything is free in this cell.",
-    )  # fmt: skip
+    )
 
 
 @quota.command()
@@ -183,11 +186,7 @@ def buy(
         raise CommandFailed(
             "too-dear",
             f"the price is {credits_of(quote['price'])} credits, more than {credits_of(most)}: nothing was ordered",
-            document={
-                "code": "too-dear",
-                "detail": "the price is higher than --at-most",
-                "figures": {"quote": quote},
-            },
+            document={"code": "too-dear", "detail": "the price is higher than --at-most", "figures": {"quote": quote}},
         )
     if not (yes or dry_run):
         sure(f"Order it for {credits_of(quote['price'])} credits?")
@@ -211,8 +210,7 @@ def calendar_days(
     begin: From = None,
     days: Annotated[int, typer.Option(min=1, max=366, help="Number of days to show.")] = 14,
     resource: Annotated[
-        list[str] | None,
-        typer.Option("--resource", help="Show only this resource. Repeat for more resources."),
+        list[str] | None, typer.Option("--resource", help="Show only this resource. Repeat for more resources.")
     ] = None,
     tenant: TenantOption = None,
     cell: CellOption = None,
@@ -226,12 +224,7 @@ def calendar_days(
     owner = tenant or session.profile.tenant
     home = time_zone_of(session, owner) if owner else "UTC"
     rows = session.client.get(
-        "/api/v1/quota/calendar/",
-        cell=session.cell(cell),
-        band=_band(band),
-        first=first,
-        days=days,
-        time_zone=home,
+        "/api/v1/quota/calendar/", cell=session.cell(cell), band=_band(band), first=first, days=days, time_zone=home
     )
     if session.json:
         return output.as_json(rows)
@@ -260,11 +253,7 @@ def usage(
     """
     session = context.of(ctx)
     answer = session.client.get(
-        "/api/v1/quota/usage/",
-        tenant=whose(session, tenant),
-        cell=session.cell(cell),
-        band=_band(band),
-        days=days,
+        "/api/v1/quota/usage/", tenant=whose(session, tenant), cell=session.cell(cell), band=_band(band), days=days
     )
     if session.json:
         return output.as_json(answer)
@@ -290,9 +279,7 @@ def sure(question: str) -> None:
 def whose(session: Context, given: str | None) -> str:
     tenant = given or session.profile.tenant
     if not tenant:
-        raise bad_usage(
-            "no tenant is given: use --tenant, or set `tenant` in the profile", tenant="not given"
-        )
+        raise bad_usage("no tenant is given: use --tenant, or set `tenant` in the profile", tenant="not given")
     return tenant
 
 
@@ -311,14 +298,18 @@ def parts_table(parts: Sequence[dict[str, Any]]) -> None:
         ("RESOURCE", "QUANTITY", "HOURS", "BASE", "BAND", "SCARCITY", "CREDITS"),
         [
             (
-                one["resource"], quantity(one["resource"], one["quantity"]), _number(one["hours"]),
-                credits_of(one["base"]), f"x {_number(one['band_milli'], 1000)}",
-                f"x {_number(one['scarcity_milli'], 1000)}", credits_of(one["amount"]),
+                one["resource"],
+                quantity(one["resource"], one["quantity"]),
+                _number(one["hours"]),
+                credits_of(one["base"]),
+                f"x {_number(one['band_milli'], 1000)}",
+                f"x {_number(one['scarcity_milli'], 1000)}",
+                credits_of(one["amount"]),
             )
             for one in parts
         ],
         empty="It is free.",
-    )  # fmt: skip
+    )
 
 
 def _show_price(quote: dict[str, Any]) -> None:
@@ -327,9 +318,7 @@ def _show_price(quote: dict[str, Any]) -> None:
         f"{output.when(quote['starts_at'])} to {output.when(quote['ends_at'])}:"
     )
     parts_table(quote["parts"])
-    output.say(
-        f"Price: {credits_of(quote['price'])} credits, held until {output.when(quote['valid_until'])}."
-    )
+    output.say(f"Price: {credits_of(quote['price'])} credits, held until {output.when(quote['valid_until'])}.")
 
 
 def _wanted(
@@ -347,15 +336,11 @@ def _wanted(
     amounts: dict[str, Any] = {}
     if like is not None:
         job = session.client.get(session.job(like).path)
-        amounts = {
-            name: exact(name, value) for name, value in job["requested"].items() if name in _SOLD and value
-        }
+        amounts = {name: exact(name, value) for name, value in job["requested"].items() if name in _SOLD and value}
         cell, band, tenant = cell or job["cell"], band or job["band"], tenant or job["tenant"]
     amounts |= sizes
     if not amounts:
-        raise bad_usage(
-            "no quantity is given: use --cpu, --ram, --disk …, or --like JOB", amounts="not given"
-        )
+        raise bad_usage("no quantity is given: use --cpu, --ram, --disk …, or --like JOB", amounts="not given")
     owner = whose(session, tenant)
     where, at = session.cell(cell), _band(band)
     now = dt.datetime.now(dt.UTC).replace(microsecond=0)
@@ -374,9 +359,7 @@ def exact(name: str, value: int) -> str | int:
 
 def _band(given: str | None) -> str:
     if not given:
-        raise bad_usage(
-            "no band is given: use --band; `borgctl quota bands` lists the bands", band="not given"
-        )
+        raise bad_usage("no band is given: use --band; `borgctl quota bands` lists the bands", band="not given")
     return given
 
 
@@ -396,9 +379,7 @@ def _number(text: object, by: int = 1) -> str:
 _SOLD = ("cpu", "ram", "disk", "disk_bandwidth", "accelerators")
 _UNITS = {"cpu": "core", "ram": "GiB", "disk": "GiB", "disk_bandwidth": "GiB/s", "accelerators": "device"}
 _USE = ("granted", "asked", "used_p50", "used_p95", "used_max", "suggested", "leaner")
-_STATES = {
-    "pending": "waiting for approval", "approved": "approved; it starts at the ordered time", "active": "active",
-}  # fmt: skip
+_STATES = {"pending": "waiting for approval", "approved": "approved; it starts at the ordered time", "active": "active"}
 
 
 def _oversold(band: dict[str, Any]) -> str:

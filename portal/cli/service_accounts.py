@@ -31,13 +31,18 @@ def account_list(ctx: typer.Context, tenant: TenantOption = None) -> None:
         ("NAME", "USER", "ROLE", "STATE", "BY", "SINCE", "PURPOSE"),
         [
             (
-                row["name"], row["user"], row["role"], "enabled" if row["enabled"] else "disabled", row["created_by"],
-                output.when(row["created_at"]), row["description"],
+                row["name"],
+                row["user"],
+                row["role"],
+                "enabled" if row["enabled"] else "disabled",
+                row["created_by"],
+                output.when(row["created_at"]),
+                row["description"],
             )
             for row in rows
         ],
         empty="No service accounts.",
-    )  # fmt: skip
+    )
 
 
 @account.command()
@@ -68,8 +73,7 @@ def account_set(
     enabled: Annotated[
         bool | None,
         typer.Option(
-            "--enable/--disable",
-            help="Enable or disable it. If it is disabled, all its tokens stop working at once.",
+            "--enable/--disable", help="Enable or disable it. If it is disabled, all its tokens stop working at once."
         ),
     ] = None,
     tenant: TenantOption = None,
@@ -79,9 +83,7 @@ def account_set(
     given = {"role": role.value if role else None, "description": description, "enabled": enabled}
     changed = {key: value for key, value in given.items() if value is not None}
     if not changed:
-        raise bad_usage(
-            "no change is given: use --role, --description, --enable or --disable", options="not given"
-        )
+        raise bad_usage("no change is given: use --role, --description, --enable or --disable", options="not given")
     session = context.of(ctx)
     answer = session.client.put(_path(whose(session, tenant), name), changed, **dry(dry_run))
     if session.json:
@@ -113,9 +115,7 @@ def token(
     scope: Annotated[
         list[Scope] | None, typer.Option(help="Scope of the token. Repeat for more. Default: read and write.")
     ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", help="Last day, or a time. Default: in 90 days.")
-    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Last day, or a time. Default: in 90 days.")] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:

@@ -117,9 +117,7 @@ class Terminal:
         except ConnectionClosed as closed:
             self._closed = closed
         except TimeoutError:
-            self._ended = self._ended or (
-                ShellFrame.FAILED, f"the portal sent nothing for {_SILENCE_S:g} s"
-            )  # fmt: skip
+            self._ended = self._ended or (ShellFrame.FAILED, f"the portal sent nothing for {_SILENCE_S:g} s")
         except (MalformedMessage, ValueError, OSError) as error:
             self._ended = (ShellFrame.FAILED, f"{type(error).__name__}: {error}")
         finally:
@@ -148,9 +146,7 @@ class Terminal:
                     open_ = bool(data)
                     with self._lock:
                         self._unconsumed += shell_cost(len(data)) if data else 0
-                    self._socket.send(
-                        shell_frame(ShellFrame.DATA, data) if data else shell_frame(ShellFrame.END)
-                    )
+                    self._socket.send(shell_frame(ShellFrame.DATA, data) if data else shell_frame(ShellFrame.END))
                 if time.monotonic() - sent_at > _ALIVE_S:
                     sent_at = time.monotonic()
                     self._socket.send(shell_frame(ShellFrame.ALIVE))

@@ -30,9 +30,7 @@ _NO_LOG_YET = ("no-log", "log-unavailable")
 def tasks(
     ctx: typer.Context,
     job: JobArgument,
-    state: Annotated[
-        str | None, typer.Option(help="List only tasks in this state: pending, running or dead.")
-    ] = None,
+    state: Annotated[str | None, typer.Option(help="List only tasks in this state: pending, running or dead.")] = None,
 ) -> None:
     """List the tasks of a job with their state, health and machine."""
     session = context.of(ctx)
@@ -43,19 +41,32 @@ def tasks(
     placed = [name for name in ("alloc", "devices") if any(row.get(name) for row in rows)]
     return output.table(
         (
-            "TASK", "STATE", "PHASE", "HEALTH", "MACHINE", *[name.upper() for name in placed], "ADDRESS",
-            "RESTARTS", "VERSION", "DETAIL",
+            "TASK",
+            "STATE",
+            "PHASE",
+            "HEALTH",
+            "MACHINE",
+            *[name.upper() for name in placed],
+            "ADDRESS",
+            "RESTARTS",
+            "VERSION",
+            "DETAIL",
         ),
         [
             (
-                row["index"], row["state"], *_phase(row),
-                *[_listed(row.get(name)) for name in placed], _addresses(row), row["restarts"], row["spec_version"],
+                row["index"],
+                row["state"],
+                *_phase(row),
+                *[_listed(row.get(name)) for name in placed],
+                _addresses(row),
+                row["restarts"],
+                row["spec_version"],
                 row["detail"] or _exit(row["exit"]),
             )
             for row in rows
         ],
         empty="No tasks.",
-    )  # fmt: skip
+    )
 
 
 def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
@@ -109,13 +120,18 @@ def events(
         ("REVISION", "TIME", "EVENT", "SUBJECT", "MACHINE", "DETAIL", "BY"),
         [
             (
-                f"{row['revision']}.{row['seq']}", output.when(row["time"]), row["kind"], _about(row), row["machine"],
-                _event_detail(row["data"]), row["actor"],
+                f"{row['revision']}.{row['seq']}",
+                output.when(row["time"]),
+                row["kind"],
+                _about(row),
+                row["machine"],
+                _event_detail(row["data"]),
+                row["actor"],
             )
             for row in rows
         ],
         empty="No events.",
-    )  # fmt: skip
+    )
 
 
 @app.command()
@@ -123,22 +139,15 @@ def logs(
     ctx: typer.Context,
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", "-f", help="Keep printing new output until the task ends or you press Ctrl-C."
-        ),
+        bool, typer.Option("--follow", "-f", help="Keep printing new output until the task ends or you press Ctrl-C.")
     ] = False,
-    stderr: Annotated[
-        bool, typer.Option("--stderr", help="Show standard error instead of standard output.")
-    ] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Show standard error instead of standard output.")] = False,
     grep: Annotated[
         str, typer.Option(metavar="TEXT", help="Show only lines that contain this text, with their times.")
     ] = "",
     ignore_case: Annotated[
         bool,
-        typer.Option(
-            "--ignore-case", "-i", help="With --grep: ignore the difference between upper and lower case."
-        ),
+        typer.Option("--ignore-case", "-i", help="With --grep: ignore the difference between upper and lower case."),
     ] = False,
     since: Annotated[
         str, typer.Option(help="Show only output since then: 10m, 2h, 3d, or a time like 2026-11-21T20:15Z.")
@@ -152,16 +161,12 @@ def logs(
     job, index = session.task(task)
     stream = "stderr" if stderr else "stdout"
     if follow and (grep or since or incarnation):
-        raise bad_usage(
-            "-f cannot be combined with --grep, --since or --incarnation: it shows only new output"
-        )
+        raise bad_usage("-f cannot be combined with --grep, --since or --incarnation: it shows only new output")
     if follow:
         return _follow(session, job, index, stream)
     asked = {"since": _since(since), "incarnation": incarnation}
     if grep:
-        return _search(
-            session, job, index, stream, asked | {"search": grep, "ignore_case": ignore_case or None}
-        )
+        return _search(session, job, index, stream, asked | {"search": grep, "ignore_case": ignore_case or None})
     chunk = _chunk(session, job, index, stream, 0 if since else -_TAIL_BYTES, **asked)
     if session.json:
         return output.as_json(chunk)
@@ -215,7 +220,18 @@ def usage(
         return output.as_json(rows)
     return output.table(
         (
-            "FROM", "CPU", "P90", "MAX", "LIMIT", "RAM", "MAX", "LIMIT", "CACHE", "DISK", "READ/S", "WRITTEN/S",
+            "FROM",
+            "CPU",
+            "P90",
+            "MAX",
+            "LIMIT",
+            "RAM",
+            "MAX",
+            "LIMIT",
+            "CACHE",
+            "DISK",
+            "READ/S",
+            "WRITTEN/S",
             "THREADS",
         ),
         [
@@ -224,15 +240,22 @@ def usage(
                 *[
                     f"{cores:.2f}"
                     for cores in (
-                        row["average_usage_cpus"], row["cpu_usage_distribution"][9], row["maximum_usage_cpus"],
+                        row["average_usage_cpus"],
+                        row["cpu_usage_distribution"][9],
+                        row["maximum_usage_cpus"],
                         row["assigned_cpus"],
                     )
                 ],
                 *[
                     output.quantity("ram", row[name])
                     for name in (
-                        "average_usage_memory", "maximum_usage_memory", "assigned_memory", "page_cache_memory",
-                        "disk_bytes", "read_bytes_s", "written_bytes_s",
+                        "average_usage_memory",
+                        "maximum_usage_memory",
+                        "assigned_memory",
+                        "page_cache_memory",
+                        "disk_bytes",
+                        "read_bytes_s",
+                        "written_bytes_s",
                     )
                 ],
                 row["threads"],
@@ -240,7 +263,7 @@ def usage(
             for row in rows
         ],
         empty="No usage yet. A window ends every five minutes and appears here a few minutes later.",
-    )  # fmt: skip
+    )
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -270,9 +293,7 @@ def _follow(session: Context, job: JobReference, index: int, stream: str) -> Non
             if now["incarnation"] == task["incarnation"]:
                 offset, text = chunk["end"], chunk["text"]
             else:
-                offset = (
-                    0  # each incarnation has its own log, and it is unclear which one this chunk belongs to
-                )
+                offset = 0  # each incarnation has its own log, and it is unclear which one this chunk belongs to
             task, patient_until = now, time.monotonic() + _PATIENCE_S
         except CommandFailed as trouble:
             waits = trouble.code in _NO_LOG_YET and not over
@@ -291,9 +312,7 @@ def _follow(session: Context, job: JobReference, index: int, stream: str) -> Non
             time.sleep(_PAUSE_S)
 
 
-def _chunk(
-    session: Context, job: JobReference, index: int, stream: str, offset: int, **asked: Any
-) -> dict[str, Any]:
+def _chunk(session: Context, job: JobReference, index: int, stream: str, offset: int, **asked: Any) -> dict[str, Any]:
     answer: dict[str, Any] = session.client.get(
         f"{job.path}tasks/{index}/logs/", stream=stream, offset=offset, limit=_TAIL_BYTES, **asked
     )

@@ -28,8 +28,7 @@ RoleOption = Annotated[Role, typer.Option("--role", help="Role. Each role includ
 def tenant_list(
     ctx: typer.Context,
     below: Annotated[
-        str | None,
-        typer.Option("--below", metavar="TENANT", help="List only the teams of this organisation."),
+        str | None, typer.Option("--below", metavar="TENANT", help="List only the teams of this organisation.")
     ] = None,
 ) -> None:
     """List the tenants that you can see."""
@@ -47,9 +46,7 @@ def tenant_list(
 @tenant.command()
 def show(
     ctx: typer.Context,
-    name: Annotated[
-        str | None, typer.Argument(metavar="[TENANT]", help="Default: the profile's tenant.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Default: the profile's tenant.")] = None,
 ) -> None:
     """Show all details of a tenant, with its teams and members."""
     session = context.of(ctx)
@@ -77,23 +74,15 @@ def show(
 @tenant.command()
 def create(
     ctx: typer.Context,
-    name: Annotated[
-        str, typer.Argument(help="Lower-case letters, digits and hyphens. It is part of all job names.")
-    ],
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and hyphens. It is part of all job names.")],
     below: Annotated[
         str | None,
-        typer.Option(
-            "--below", metavar="TENANT", help="Organisation of the team. Default: the profile's tenant."
-        ),
+        typer.Option("--below", metavar="TENANT", help="Organisation of the team. Default: the profile's tenant."),
     ] = None,
-    alone: Annotated[
-        bool, typer.Option("--alone", help="Create a tenant without an organisation. For SREs.")
-    ] = False,
+    alone: Annotated[bool, typer.Option("--alone", help="Create a tenant without an organisation. For SREs.")] = False,
     title: Annotated[str, typer.Option(help="Display name.")] = "",
     contact: Annotated[str, typer.Option(help="E-mail address of the contact.")] = "",
-    time_zone: Annotated[
-        str | None, typer.Option("--time-zone", help="Time zone, for example Europe/Zurich.")
-    ] = None,
+    time_zone: Annotated[str | None, typer.Option("--time-zone", help="Time zone, for example Europe/Zurich.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Create a team in an organisation that you own.
@@ -102,9 +91,7 @@ def create(
     """
     session = context.of(ctx)
     if alone and below:
-        raise bad_usage(
-            "--below and --alone cannot be combined: give one of them", below="given together with --alone"
-        )
+        raise bad_usage("--below and --alone cannot be combined: give one of them", below="given together with --alone")
     body: dict[str, Any] = {"name": name, "title": title, "contact": contact}
     body |= {"parent": None if alone else whose(session, below)}
     body |= {"time_zone": time_zone} if time_zone else {}
@@ -120,16 +107,11 @@ def tenant_set(
     ctx: typer.Context,
     title: Annotated[str | None, typer.Option(help="Display name.")] = None,
     contact: Annotated[str | None, typer.Option(help="E-mail address of the contact.")] = None,
-    time_zone: Annotated[
-        str | None, typer.Option("--time-zone", help="Time zone, for example Europe/Zurich.")
-    ] = None,
+    time_zone: Annotated[str | None, typer.Option("--time-zone", help="Time zone, for example Europe/Zurich.")] = None,
     task_api: Annotated[
-        str | None,
-        typer.Option("--task-api", help="Highest API permission of its tasks: none, read or submit."),
+        str | None, typer.Option("--task-api", help="Highest API permission of its tasks: none, read or submit.")
     ] = None,
-    max_jobs: Annotated[
-        int | None, typer.Option("--max-jobs", min=0, help="Maximum number of jobs. For SREs.")
-    ] = None,
+    max_jobs: Annotated[int | None, typer.Option("--max-jobs", min=0, help="Maximum number of jobs. For SREs.")] = None,
     max_teams: Annotated[
         int | None, typer.Option("--max-teams", min=0, help="Maximum number of teams. For SREs.")
     ] = None,
@@ -140,9 +122,13 @@ def tenant_set(
     session = context.of(ctx)
     owner = whose(session, tenant)
     given = {
-        "title": title, "contact": contact, "time_zone": time_zone, "task_api": task_api, "max_jobs": max_jobs,
+        "title": title,
+        "contact": contact,
+        "time_zone": time_zone,
+        "task_api": task_api,
+        "max_jobs": max_jobs,
         "max_teams": max_teams,
-    }  # fmt: skip
+    }
     changed = {key: value for key, value in given.items() if value is not None}
     if not changed:
         raise bad_usage("no change is given: use --title, --contact, --time-zone …", options="not given")
@@ -205,26 +191,18 @@ def add(
 
 @tenant.command("role")
 def member_role(
-    ctx: typer.Context,
-    user: UserArgument,
-    role: RoleArgument,
-    tenant: TenantOption = None,
-    dry_run: DryRun = False,
+    ctx: typer.Context, user: UserArgument, role: RoleArgument, tenant: TenantOption = None, dry_run: DryRun = False
 ) -> None:
     """Change the role of a member. It takes effect at once, also for the member's tokens."""
     session = context.of(ctx)
     owner = whose(session, tenant)
     if _role_of(session, owner, user) is None:
-        raise CommandFailed(
-            "not-found", f"{user} is not a member of {owner}; invite them with `borgctl tenant invite`"
-        )
+        raise CommandFailed("not-found", f"{user} is not a member of {owner}; invite them with `borgctl tenant invite`")
     _set_role(session, owner, user, role, dry_run=dry_run)
 
 
 @tenant.command()
-def remove(
-    ctx: typer.Context, user: UserArgument, tenant: TenantOption = None, dry_run: DryRun = False
-) -> None:
+def remove(ctx: typer.Context, user: UserArgument, tenant: TenantOption = None, dry_run: DryRun = False) -> None:
     """Remove a member from a tenant. With your own name you leave it. The last owner cannot be removed."""
     session = context.of(ctx)
     owner = whose(session, tenant)
@@ -252,9 +230,7 @@ def _role_of(session: Context, tenant: str, user: str) -> str | None:
 
 
 def _set_role(session: Context, tenant: str, user: str, role: Role, *, dry_run: bool) -> None:
-    answer = session.client.put(
-        f"{path_of(tenant)}members/{part(user)}/", {"role": role.value}, **dry(dry_run)
-    )
+    answer = session.client.put(f"{path_of(tenant)}members/{part(user)}/", {"role": role.value}, **dry(dry_run))
     if session.json:
         return output.as_json(answer)
     return output.say(f"{user} {would(dry_run)} {answer['role']} of {tenant}.")
@@ -263,10 +239,7 @@ def _set_role(session: Context, tenant: str, user: str, role: Role, *, dry_run: 
 def _members(rows: list[dict[str, Any]]) -> None:
     output.table(
         ("MEMBER", "ROLE", "KIND"),
-        [
-            (row["user"], row["role"], "service account" if row["service_account"] else "person")
-            for row in rows
-        ],
+        [(row["user"], row["role"], "service account" if row["service_account"] else "person") for row in rows],
         empty="No members.",
     )
 

@@ -57,10 +57,13 @@ def login(
     if session.json:
         return output.as_json(
             {
-                "profile": profile.name, "file": str(file), "cell": profile.cell, "tenant": profile.tenant,
+                "profile": profile.name,
+                "file": str(file),
+                "cell": profile.cell,
+                "tenant": profile.tenant,
                 "token": answer["token"],
             }
-        )  # fmt: skip
+        )
     return output.say(f"Signed in as {name}; profile {profile.name} is in {file}.")
 
 
@@ -69,8 +72,7 @@ def tokens_issue(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Name for the token, so that you can recognise it.")],
     scope: Annotated[
-        list[str] | None,
-        typer.Option(help="Scope: read, write or admin. Repeat for more. Default: read and write."),
+        list[str] | None, typer.Option(help="Scope: read, write or admin. Repeat for more. Default: read and write.")
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Make the token valid only in this tenant.")] = None,
     expires: Annotated[
@@ -87,9 +89,7 @@ def tokens_issue(
     """
     session = context.of(ctx)
     given = {"name": name, "scopes": scope, "tenant": tenant, "expires_at": expires}
-    answer = session.client.post(
-        "/api/v1/tokens/", {key: value for key, value in given.items() if value is not None}
-    )
+    answer = session.client.post("/api/v1/tokens/", {key: value for key, value in given.items() if value is not None})
     return output.as_json(answer) if session.json else output.say(answer["secret"])
 
 
@@ -106,22 +106,26 @@ def shown(rows: list[dict[str, Any]]) -> None:
         ("KEY", "NAME", "PARENT", "TENANT", "SCOPES", "LAST USED", "EXPIRES", "REVOKED"),
         [
             (
-                row["key"], row["name"], row["parent"] or "", row["tenant"] or "", " ".join(row["scopes"]),
-                output.when(row["last_used_at"]), output.when(row["expires_at"]), output.when(row["revoked_at"]),
+                row["key"],
+                row["name"],
+                row["parent"] or "",
+                row["tenant"] or "",
+                " ".join(row["scopes"]),
+                output.when(row["last_used_at"]),
+                output.when(row["expires_at"]),
+                output.when(row["revoked_at"]),
             )
             for row in in_families(rows, key=lambda row: row["key"], parent=lambda row: row["parent"])
         ],
         empty="No tokens.",
-    )  # fmt: skip
+    )
 
 
 @tokens.command("revoke")
 def tokens_revoke(ctx: typer.Context, key: str) -> None:
     """Revoke a token and the tokens below it at once. This needs scope admin, but a token may revoke itself."""
     if not key.isalnum():
-        raise bad_usage(
-            f"{key!r} is not a key of a token; `borgctl tokens list` lists the keys", key="not a key"
-        )
+        raise bad_usage(f"{key!r} is not a key of a token; `borgctl tokens list` lists the keys", key="not a key")
     session = context.of(ctx)
     answer = session.client.delete(f"/api/v1/tokens/{part(key)}/")
     return output.as_json(answer) if session.json else output.say(f"Token {key} is revoked.")

@@ -37,9 +37,7 @@ def wait(
     timeout: Annotated[float, typer.Option(min=0, help="Maximum wait in seconds.")] = 300.0,
     without_secondaries: Annotated[
         bool,
-        typer.Option(
-            "--without-secondaries", help="With `--for visible`: do not wait for secondary name servers."
-        ),
+        typer.Option("--without-secondaries", help="With `--for visible`: do not wait for secondary name servers."),
     ] = False,
 ) -> None:
     """Wait until all tasks of a job run (and are healthy), its names are visible too, or the job is done.
@@ -55,14 +53,10 @@ def wait(
     while not waiting.is_over():
         left = until - time.monotonic()
         if left <= 0:
-            raise CommandFailed(
-                "timeout", f"{waiting.job} is not {wanted} after {timeout:g} s: {waiting.summary}"
-            )
+            raise CommandFailed("timeout", f"{waiting.job} is not {wanted} after {timeout:g} s: {waiting.summary}")
         time.sleep(min(pause, left))
         pause = min(_LONGEST_PAUSE_S, pause * 1.2)
-    return (
-        output.as_json(waiting.answer) if session.json else output.say(f"{waiting.job}: {waiting.summary}.")
-    )
+    return output.as_json(waiting.answer) if session.json else output.say(f"{waiting.job}: {waiting.summary}.")
 
 
 @dataclass

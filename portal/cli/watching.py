@@ -60,9 +60,7 @@ def _ended(closed: ConnectionClosed) -> str:
     code = closed.rcvd.code if closed.rcvd is not None else 0
     reason = closed.rcvd.reason if closed.rcvd is not None else ""
     if code in sockets.CODES and code not in sockets.PASSING:
-        raise CommandFailed(
-            sockets.CODES[code], reason or f"the portal closed the connection with code {code}"
-        )
+        raise CommandFailed(sockets.CODES[code], reason or f"the portal closed the connection with code {code}")
     return f"the connection to the portal ended ({reason or code})"
 
 

@@ -14,24 +14,18 @@ from quota.models import CapabilityRequest, Order, OrderState, Shortfall
 
 def add_market_messages(request: HttpRequest, site: str) -> None:
     """Add messages about oversold cells, waiting orders and capability requests. Three queries."""
-    cells = sorted(
-        set(Shortfall.objects.filter(closed_at__isnull=True).values_list("cell", flat=True)[:1000])
-    )
+    cells = sorted(set(Shortfall.objects.filter(closed_at__isnull=True).values_list("cell", flat=True)[:1000]))
     if cells:
         text = ngettext(
             "More prod quota is sold than the capacity of cell %(cells)s.",
             "More prod quota is sold than the capacity of cells %(cells)s.",
             len(cells),
         ) % {"cells": ", ".join(cells)}
-        _add_message(
-            request, messages.ERROR, text, f"{site}:quota_shortfall_changelist", "?open=yes", _("Show")
-        )
+        _add_message(request, messages.ERROR, text, f"{site}:quota_shortfall_changelist", "?open=yes", _("Show"))
     waiting = Order.objects.filter(state=OrderState.PENDING.value, approver="sre").count()
     if waiting:
         text = ngettext(
-            "%(number)d order waits for an SRE to decide.",
-            "%(number)d orders wait for an SRE to decide.",
-            waiting,
+            "%(number)d order waits for an SRE to decide.", "%(number)d orders wait for an SRE to decide.", waiting
         ) % {"number": waiting}
         query = "?state__exact=pending&approver__exact=sre"
         _add_message(request, messages.WARNING, text, f"{site}:quota_order_changelist", query, _("Decide"))
@@ -48,7 +42,5 @@ def add_market_messages(request: HttpRequest, site: str) -> None:
 
 def _add_message(request: HttpRequest, level: int, text: str, page: str, query: str, link: str) -> None:
     messages.add_message(
-        request,
-        level,
-        format_html('{} <a class="underline" href="{}{}">{}</a>', text, reverse(page), query, link),
+        request, level, format_html('{} <a class="underline" href="{}{}">{}</a>', text, reverse(page), query, link)
     )

@@ -123,9 +123,13 @@ def _chosen(request: HttpRequest) -> CapacityFilter:
     bands = bands_sampled(cell) if cell is not None else []
     band, resource = request.GET.get("band", ""), request.GET.get("resource", "")
     return CapacityFilter(
-        cell, list(cells), bands, band if band in bands else "",
-        NAMES.index(resource) if resource in RESOURCES else CPU, period_of(request.GET, clock.now()),
-    )  # fmt: skip
+        cell,
+        list(cells),
+        bands,
+        band if band in bands else "",
+        NAMES.index(resource) if resource in RESOURCES else CPU,
+        period_of(request.GET, clock.now()),
+    )
 
 
 def _points(request: HttpRequest, chosen: CapacityFilter, band: str | None) -> list[Point]:
@@ -143,14 +147,21 @@ def _newest(request: HttpRequest, chosen: CapacityFilter) -> dict[str, Any]:
     columns = ("sold", "granted", "asked", "limit", "reserved", "used", "unused", "idle")
     return {
         "headers": [
-            _("band"), _("sold"), _("granted"), _("requested"), _("limits"), _("reserved"), _("used"),
-            _("limit, not reserved"), _("reserved, not used"),
+            _("band"),
+            _("sold"),
+            _("granted"),
+            _("requested"),
+            _("limits"),
+            _("reserved"),
+            _("used"),
+            _("limit, not reserved"),
+            _("reserved, not used"),
         ],
         "rows": [
             [name or _("whole cell"), *(describe(place, point.value(what, place)) for what in columns)]
             for name, point in sorted(last.items(), key=lambda pair: (pair[0] != "", pair[0]))
         ],
-    }  # fmt: skip
+    }
 
 
 def _plots(points: Sequence[Point], chosen: CapacityFilter) -> list[plots.Plot]:
@@ -158,32 +169,32 @@ def _plots(points: Sequence[Point], chosen: CapacityFilter) -> list[plots.Plot]:
         return plots.lines(
             title,
             [point.at for point in points],
-            [
-                plots.Series(name, [point.value(what, chosen.resource) for point in points])
-                for name, what in of
-            ],
-            since=chosen.period.since, until=chosen.period.until, step=chosen.period.step,
+            [plots.Series(name, [point.value(what, chosen.resource) for point in points]) for name, what in of],
+            since=chosen.period.since,
+            until=chosen.period.until,
+            step=chosen.period.step,
             format_value=lambda value: describe(chosen.resource, value),
-        )  # fmt: skip
+        )
 
     whole = chosen.band == ""
     capacity = [(_("capacity"), "capacity")] if whole else []
     found = [
         drawn(
             _("Sold, granted and requested"),
-            (_("sold"), "sold"), (_("granted"), "granted"), (_("requested"), "asked"), *capacity,
+            (_("sold"), "sold"),
+            (_("granted"), "granted"),
+            (_("requested"), "asked"),
+            *capacity,
         ),
         drawn(
             _("Limits, reservations and usage of running tasks"),
-            (_("limits"), "limit"), (_("reserved"), "reserved"), (_("used"), "used"), *capacity,
+            (_("limits"), "limit"),
+            (_("reserved"), "reserved"),
+            (_("used"), "used"),
+            *capacity,
         ),
-        drawn(
-            _("Reclaimable"),
-            (_("limit, not reserved"), "unused"), (_("reserved, not used"), "idle"),
-        ),
-    ]  # fmt: skip
+        drawn(_("Reclaimable"), (_("limit, not reserved"), "unused"), (_("reserved, not used"), "idle")),
+    ]
     if whole:
-        found.append(
-            drawn(_("Stranded: free capacity that fits no typical task"), (_("stranded"), "stranded"))
-        )
+        found.append(drawn(_("Stranded: free capacity that fits no typical task"), (_("stranded"), "stranded")))
     return found

@@ -101,11 +101,13 @@ def counts_of(cell: Cell) -> ServerCounts:
         Job.objects.filter(cell=cell)
         .exclude(state="dead")
         .aggregate(
-            jobs=Count("id"), placed=Sum("tasks_running"), serving=Sum("tasks_up"),
+            jobs=Count("id"),
+            placed=Sum("tasks_running"),
+            serving=Sum("tasks_up"),
             fail_open=Count("id", filter=failing),
             services=Count(service, distinct=True, filter=Q(kind="job", labels__has_key="service")),
         )
-    )  # fmt: skip
+    )
     return ServerCounts(**{name: value or 0 for name, value in row.items()})
 
 
@@ -128,13 +130,10 @@ def _table(followers: list[ServerRow]) -> dict[str, Any]:
     return {
         "headers": [_("server"), _("role"), _("state"), _("serial"), _("revision"), _("behind by")],
         "rows": [
-            [
-                one.address, one.role, _label(one), _number(one.serial), _number(one.revision),
-                one.lag or "–",
-            ]
+            [one.address, one.role, _label(one), _number(one.serial), _number(one.revision), one.lag or "–"]
             for one in followers
         ],
-    }  # fmt: skip
+    }
 
 
 def _number(value: int | None) -> str:
@@ -158,9 +157,15 @@ def _asked(cell: Cell) -> dict[str, Any]:
 def _shown(cell: Cell, one: FollowerReport) -> ServerRow:
     state, kind = STATES[one.state]
     return ServerRow(
-        str(ROLES[one.server.role]), str(one.server), str(state), kind, one.serial, one.revision,
-        _lag(cell, one), _means(one),
-    )  # fmt: skip
+        str(ROLES[one.server.role]),
+        str(one.server),
+        str(state),
+        kind,
+        one.serial,
+        one.revision,
+        _lag(cell, one),
+        _means(one),
+    )
 
 
 def _lag(cell: Cell, one: FollowerReport) -> str:
@@ -171,9 +176,7 @@ def _lag(cell: Cell, one: FollowerReport) -> str:
         return ""
     behind = cell.revision - one.revision
     text = ngettext("%d revision", "%d revisions", behind) % behind
-    first = (
-        Event.objects.filter(cell_id=cell.pk, revision__gt=one.revision).order_by("revision", "seq").first()
-    )
+    first = Event.objects.filter(cell_id=cell.pk, revision__gt=one.revision).order_by("revision", "seq").first()
     if first is None:
         return text
     since = timezone.now() - first.time
@@ -189,28 +192,22 @@ def _means(one: FollowerReport) -> str:
         case FollowState.BEHIND if one.server.role is ServerRole.RESOLVER:
             return _("It follows the journal and should catch up within a second.")
         case FollowState.BEHIND:
-            return _(
-                "It has an older zone. It transfers the zone within its refresh time, or after a NOTIFY."
-            )
+            return _("It has an older zone. It transfers the zone within its refresh time, or after a NOTIFY.")
         case FollowState.LOADING:
-            return _(
-                "It has not read the cell's names yet and answers SERVFAIL, so that clients ask another server."
-            )
+            return _("It has not read the cell's names yet and answers SERVFAIL, so that clients ask another server.")
         case FollowState.STALE:
             return _(
                 "It has not reached the journal for a long time and answers from memory. Check PostgreSQL and Redis."
             )
         case FollowState.SILENT:
-            text = _(
-                "No answer within %(seconds)d s (%(error)s). Check that it runs and that its port is reachable."
-            )
+            text = _("No answer within %(seconds)d s (%(error)s). Check that it runs and that its port is reachable.")
             return text % {"seconds": TIMEOUT_S, "error": one.detail}
         case FollowState.UNKNOWN:
             return _("It has a zone. Only a resolver can report whether it is the newest one.")
         case FollowState.NO_ZONE:
-            return _(
-                "It answers %(rcode)s. Check that it is configured for the zone and may transfer it."
-            ) % {"rcode": one.detail or _("nothing")}
+            return _("It answers %(rcode)s. Check that it is configured for the zone and may transfer it.") % {
+                "rcode": one.detail or _("nothing")
+            }
 
 
 def _problem(found: list[FollowerReport]) -> str:

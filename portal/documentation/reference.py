@@ -46,8 +46,7 @@ _COMMENT = re.compile(r'^    ([A-Z_]+) = "[^"]*"\s*#\s*(.+)$', re.MULTILINE)
 def settings() -> str:
     """Settings of the server's processes and of a Borglet."""
     server = table(
-        ["setting", "default", "meaning"],
-        ([code(each.name), code(each.default), each.about] for each in SETTINGS),
+        ["setting", "default", "meaning"], ([code(each.name), code(each.default), each.about] for each in SETTINGS)
     )
     machine = table(
         ["setting", "option", "default", "meaning"],
@@ -59,9 +58,12 @@ def settings() -> str:
     return page(
         "Settings",
         "Every process reads its settings from the environment. A start fails with one line per setting that is wrong.",
-        "## Server", server, "## Borglet",
-        "A setting and the option of `borglet run` with the same name have the same effect.", machine,
-    )  # fmt: skip
+        "## Server",
+        server,
+        "## Borglet",
+        "A setting and the option of `borglet run` with the same name have the same effect.",
+        machine,
+    )
 
 
 def _borglet_options() -> Iterator[tuple[str, str, str]]:
@@ -69,9 +71,7 @@ def _borglet_options() -> Iterator[tuple[str, str, str]]:
     verbs = next(each for each in build_parser()._actions if isinstance(each.choices, dict))
     assert isinstance(verbs.choices, dict)
     for action in verbs.choices["run"]._actions:
-        name = next(
-            (option.removeprefix("--") for option in action.option_strings if option.startswith("--")), ""
-        )
+        name = next((option.removeprefix("--") for option in action.option_strings if option.startswith("--")), "")
         if name and name != "help":
             yield name, "" if action.default in (None, False) else str(action.default), action.help or ""
 
@@ -83,25 +83,21 @@ def metrics() -> str:
         ("Cells", "At `/metrics` of each web process.", _declared(inspect.getsource(master_metrics))),
         ("Quota market", "At `/metrics` of each web process.", _declared(inspect.getsource(quota_metrics))),
         ("Link shards", "At `/metrics` of each link shard.", _collected(ShardMetrics(lambda: 0).collect())),
-        ("Resolvers", "At `BORG_DNS_METRICS_PORT`, summed over the processes of a resolver.",
-         _collected(Figured(ServerCounters(), [0], now=0.0).collect())),
-    ):  # fmt: skip
+        (
+            "Resolvers",
+            "At `BORG_DNS_METRICS_PORT`, summed over the processes of a resolver.",
+            _collected(Figured(ServerCounters(), [0], now=0.0).collect()),
+        ),
+    ):
         rows = ([code(name), kind, ", ".join(labels), text] for name, kind, text, labels in families)
         parts += [f"## {title}", where, table(["metric", "type", "labels", "meaning"], rows)]
-    return page(
-        "Metrics", "Prometheus reads these metrics. The runbook says which of them to alert on.", *parts
-    )
+    return page("Metrics", "Prometheus reads these metrics. The runbook says which of them to alert on.", *parts)
 
 
 def _collected(families: Iterator[Metric]) -> Iterator[tuple[str, str, str, list[str]]]:
     for family in families:
         ending = "_total" if family.type == "counter" else ""
-        yield (
-            family.name + ending,
-            family.type,
-            family.documentation,
-            list(getattr(family, "_labelnames", ())),
-        )
+        yield (family.name + ending, family.type, family.documentation, list(getattr(family, "_labelnames", ())))
 
 
 def _declared(source: str) -> Iterator[tuple[str, str, str, list[str]]]:
@@ -112,9 +108,11 @@ def _declared(source: str) -> Iterator[tuple[str, str, str, list[str]]]:
     module = ast.parse(source)
     constants = {
         target.id: node.value
-        for node in ast.walk(module) if isinstance(node, ast.Assign)
-        for target in node.targets if isinstance(target, ast.Name)
-    }  # fmt: skip
+        for node in ast.walk(module)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
     for node in ast.walk(module):
         kind = (
             node.func.id.removesuffix("MetricFamily")
@@ -125,9 +123,7 @@ def _declared(source: str) -> Iterator[tuple[str, str, str, list[str]]]:
             continue
         name, text = (ast.literal_eval(argument) for argument in node.args[:2])
         given = (
-            node.args[2]
-            if len(node.args) > 2
-            else next((k.value for k in node.keywords if k.arg == "labels"), None)
+            node.args[2] if len(node.args) > 2 else next((k.value for k in node.keywords if k.arg == "labels"), None)
         )
         given = constants.get(given.id, given) if isinstance(given, ast.Name) else given
         ending = "_total" if kind == "Counter" and not name.endswith("_total") else ""
@@ -160,9 +156,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def _type_name(kind: Any) -> str:
-    name = (
-        str(kind) if isinstance(kind, UnionType) or get_args(kind) else getattr(kind, "__name__", str(kind))
-    )
+    name = str(kind) if isinstance(kind, UnionType) or get_args(kind) else getattr(kind, "__name__", str(kind))
     return _MODULE.sub("", name)
 
 
@@ -170,11 +164,7 @@ def reasons() -> str:
     """States, causes and reasons."""
     parts = []
     for title, about, members in (
-        (
-            "Why a task is pending",
-            "A machine is counted under the first reason that rules it out.",
-            ReasonCode,
-        ),
+        ("Why a task is pending", "A machine is counted under the first reason that rules it out.", ReasonCode),
         ("Why a task was evicted", "The cause of `task.evicted` (Figure 3 of the paper).", EvictionCause),
         ("States of a task", "", TaskState),
         ("States of a job", "", JobState),
@@ -197,10 +187,7 @@ def errors() -> str:
         "Error codes",
         "A rejected request changes nothing. Its answer is a problem document (RFC 9457) with a stable "
         "`code`, a `detail` for people, and often `fields` and `figures`. `…` stands for a part that varies.",
-        table(
-            ["code", "status", "an example"],
-            ([code(n), str(s), text] for n, (s, text) in sorted(found.items())),
-        ),
+        table(["code", "status", "an example"], ([code(n), str(s), text] for n, (s, text) in sorted(found.items()))),
     )
 
 
@@ -212,9 +199,7 @@ def _rejections(module: ast.Module) -> Iterator[tuple[str, int, str]]:
         given = node.args[0]
         if node.func.id in _STATUS_OF and isinstance(given, ast.Constant) and isinstance(given.value, str):
             status = next((k.value for k in node.keywords if k.arg == "status"), None)
-            number = (
-                status.value if isinstance(status, ast.Constant) and isinstance(status.value, int) else None
-            )
+            number = status.value if isinstance(status, ast.Constant) and isinstance(status.value, int) else None
             yield given.value, number or _STATUS_OF[node.func.id], _text_of(node.args[1])
 
 
@@ -306,11 +291,7 @@ def _json_type(node: dict[str, Any]) -> str:
 
 
 def _json(value: object) -> str:
-    return (
-        ""
-        if value in (None, "", [], {}) or isinstance(value, dict)
-        else code(msgspec.json.encode(value).decode())
-    )
+    return "" if value in (None, "", [], {}) or isinstance(value, dict) else code(msgspec.json.encode(value).decode())
 
 
 PAGES: dict[str, Callable[[], str]] = {

@@ -48,9 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, make in PAGES.items():
         files.append(File.generated(config, f"reference/{name}.md", content=make()))
     for source, target in DOCUMENTS.items():
-        files.append(
-            File.generated(config, target, content=moved((ROOT / source).read_text(), source, target))
-        )
+        files.append(File.generated(config, target, content=moved((ROOT / source).read_text(), source, target)))
     files.append(File.generated(config, "decisions/index.md", content=decisions()))
     return files
 
@@ -95,10 +93,7 @@ def moved(text: str, source: str, target: str) -> str:
 
 def decisions() -> str:
     """Return the list of all decisions, newest number last."""
-    lines = [
-        "# Decisions",
-        "One page per decision: what was decided and when, what was rejected, and what it costs.",
-    ]
+    lines = ["# Decisions", "One page per decision: what was decided and when, what was rejected, and what it costs."]
     area = ""
     for path in sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md")):
         text = path.read_text()

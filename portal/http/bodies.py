@@ -65,13 +65,10 @@ class BoundedBodies:
     async def _reject(self, send: Send) -> None:
         request_id = uuid.uuid4().hex
         detail = (
-            f"the request body is larger than the {self._most_bytes} bytes that this server accepts;"
-            " send a smaller one"
+            f"the request body is larger than the {self._most_bytes} bytes that this server accepts; send a smaller one"
         )
         body = json.dumps(document(413, "too-large", detail, request_id=request_id)).encode()
-        headers = {
-            "content-type": CONTENT_TYPE, "content-length": str(len(body)), "x-request-id": request_id,
-        }  # fmt: skip
+        headers = {"content-type": CONTENT_TYPE, "content-length": str(len(body)), "x-request-id": request_id}
         await send(
             {
                 "type": "http.response.start",

@@ -61,9 +61,7 @@ class LaterPage(HttpResponse):
     nothing would return its connection to the pool.
     """
 
-    def __init__(
-        self, view: Callable[..., HttpResponse], request: HttpRequest, error: Exception, status: int
-    ):
+    def __init__(self, view: Callable[..., HttpResponse], request: HttpRequest, error: Exception, status: int):
         super().__init__(f"{status}\n", status=status, content_type="text/plain")
         self.page = partial(view, request, error)
 
@@ -124,9 +122,8 @@ def problem(error: Exception, context: dict[str, Any]) -> Response | None:
                 error = Rejected(found.code, found.detail, status=found.status)
             headers["Retry-After"] = str(found.retry_after_s if found else RETRY_AFTER_S)
         body = document(
-            error.status, error.code, error.detail, fields=error.fields, figures=error.figures,
-            request_id=request_id,
-        )  # fmt: skip
+            error.status, error.code, error.detail, fields=error.fields, figures=error.figures, request_id=request_id
+        )
         if "retry_after_s" in error.figures:
             headers["Retry-After"] = str(error.figures["retry_after_s"])
     elif isinstance(error, Http404):
@@ -143,11 +140,7 @@ def problem(error: Exception, context: dict[str, Any]) -> Response | None:
     elif isinstance(error, exceptions.ValidationError):
         fields = {str(name): _first(value) for name, value in _as_mapping(error.detail).items()}
         body = document(
-            422,
-            "invalid",
-            "; ".join(f"{k}: {v}" for k, v in fields.items()),
-            fields=fields,
-            request_id=request_id,
+            422, "invalid", "; ".join(f"{k}: {v}" for k, v in fields.items()), fields=fields, request_id=request_id
         )
     elif isinstance(error, exceptions.APIException):
         code = str(error.default_code).replace("_", "-")

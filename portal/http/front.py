@@ -60,9 +60,7 @@ class Front:
         elif scope["type"] != "http":
             await self._lifespan(scope, receive, send)
         elif scope["path"] == "/healthz":
-            await _respond(
-                send, 200, _ALIVE, {"content-type": "application/json", "cache-control": "no-store"}
-            )
+            await _respond(send, 200, _ALIVE, {"content-type": "application/json", "cache-control": "no-store"})
         elif len(self._under_way) >= self._most and not _waits(scope):
             detail = f"This process already handles {self._most} requests, its limit. Try again in 5 seconds."
             await _answer(send, scope, Outage("overloaded", detail), close=True)
@@ -120,9 +118,7 @@ class Front:
             found = outage_of(error)
             if found is None or state["closed"]:
                 raise
-            log.warning(
-                "a WebSocket failed in an outage", path=scope["path"], code=found.code, error=str(error)
-            )
+            log.warning("a WebSocket failed in an outage", path=scope["path"], code=found.code, error=str(error))
             if not state["accepted"]:  # before that, a browser sees neither code nor reason
                 await send({"type": "websocket.accept"})
             await send({"type": "websocket.close", "code": AWAY, "reason": found.code})
@@ -155,9 +151,7 @@ class _Reading:
     async def __call__(self) -> Message:
         message = await self._receive()
         if self._timer is None and message["type"] == "http.request" and not message.get("more_body"):
-            end_at(
-                time.monotonic() + self._deadline_s
-            )  # for the task that reads, and so for all of its threads
+            end_at(time.monotonic() + self._deadline_s)  # for the task that reads, and so for all of its threads
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._deadline_s + GRACE_S, self._over)
         return message

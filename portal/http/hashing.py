@@ -61,9 +61,7 @@ class HashingSlots:
         return self._running < self._slots and (urgent or not self._urgent)
 
 
-_turns = HashingSlots(
-    len(os.sched_getaffinity(0)), most_waiting=_MOST_WAITING, longest_wait_s=_LONGEST_WAIT_S
-)
+_turns = HashingSlots(len(os.sched_getaffinity(0)), most_waiting=_MOST_WAITING, longest_wait_s=_LONGEST_WAIT_S)
 
 
 class BoundedHasher(PBKDF2PasswordHasher):

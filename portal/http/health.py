@@ -118,7 +118,4 @@ def _redis() -> str:
 
 _POSTGRESQL, _REDIS = Check(_postgresql), Check(_redis)
 
-urlpatterns = [
-    path("readyz", readyz, name="readyz"),
-    path("metrics", metrics, name="metrics"),
-]
+urlpatterns = [path("readyz", readyz, name="readyz"), path("metrics", metrics, name="metrics")]

@@ -48,8 +48,7 @@ UNAVAILABLE = Outage(
     "database-unavailable", f"The request needs PostgreSQL, which does not answer at the moment. {_AGAIN}"
 )
 GIVEN_UP = Outage(
-    "database-unavailable",
-    f"The request needs PostgreSQL, which did not finish its work in time. {_AGAIN}",
+    "database-unavailable", f"The request needs PostgreSQL, which did not finish its work in time. {_AGAIN}"
 )
 READ_ONLY = Outage(
     "database-unavailable", f"The request writes, and PostgreSQL accepts only reads at the moment. {_AGAIN}"

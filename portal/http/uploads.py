@@ -69,9 +69,13 @@ def _check(secret: str, cell: str, tenant: str, length: int, request_id: str) ->
 
 async def _reject(send: Send, problem: Rejected, request_id: str) -> None:
     problem_document = document(
-        problem.status, problem.code, problem.detail, fields=problem.fields, figures=problem.figures,
+        problem.status,
+        problem.code,
+        problem.detail,
+        fields=problem.fields,
+        figures=problem.figures,
         request_id=request_id,
-    )  # fmt: skip
+    )
     body = json.dumps(problem_document).encode()
     headers = {
         "content-type": CONTENT_TYPE,

@@ -34,7 +34,4 @@ def configuration(request: HttpRequest) -> HttpResponse:
     )
 
 
-urlpatterns = [
-    path(".well-known/jwks.json", keys),
-    path(".well-known/openid-configuration", configuration),
-]
+urlpatterns = [path(".well-known/jwks.json", keys), path(".well-known/openid-configuration", configuration)]

@@ -95,12 +95,7 @@ class Hub:
     def _joined(self, page: _Page, viewer: Viewer, revision: int) -> dict[str, Any]:
         viewer.topic = page.topic
         page.viewers.add(viewer)
-        return {
-            "hello": True,
-            "seq": page.seq,
-            "revision": page.revision,
-            "resync": revision < page.revision,
-        }
+        return {"hello": True, "seq": page.seq, "revision": page.revision, "resync": revision < page.revision}
 
     def revision(self, topic: Topic) -> int:
         """Return the revision that the page shows, or 0 without viewers."""
@@ -204,9 +199,7 @@ class Hub:
             if isinstance(topic, TasksTopic):
                 mark = marks.get(topic.job_id)
                 if mark != verdict and news.events is not None:
-                    topic_news = CellNews(
-                        until, [*news.events, Happened("verdict", topic.job_id, None, None)]
-                    )
+                    topic_news = CellNews(until, [*news.events, Happened("verdict", topic.job_id, None, None)])
             if until != revision or mark != verdict:
                 self._send(topic, topic_news.revision, mark, topic.changes(topic_news))
 

@@ -74,11 +74,7 @@ class NamesMessages:
         }
         if self.facts is None:
             text = {"type": "gone", "revision": self.revision}
-        return {
-            "names": self,
-            "text": msgspec.json.encode(text).decode() if self.visible else "",
-            "resync": False,
-        }
+        return {"names": self, "text": msgspec.json.encode(text).decode() if self.visible else "", "resync": False}
 
 
 @dataclass(unsafe_hash=True)
@@ -97,9 +93,7 @@ class WatchedName:
     version: int = field(default=0, compare=False)
     revision: int = field(default=0, compare=False)
     history: int = field(default=0, compare=False)
-    pollers: int = field(
-        default=0, compare=False
-    )  # polls that wait for a whole answer; changed only in the event loop
+    pollers: int = field(default=0, compare=False)  # polls that wait for a whole answer; changed only in the event loop
     _cell: Cell | None = field(default=None, compare=False, repr=False)
     _jobs: dict[int, Job] = field(default_factory=dict, compare=False, repr=False)
     _rows: dict[int, PlacedRow] = field(default_factory=dict, compare=False, repr=False)

@@ -42,9 +42,7 @@ class SameOrigin:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         origin = headers.get(b"origin", "")
-        if (
-            headers.get(b"authorization", "").lower().startswith("bearer ")
-        ):  # browsers add other schemes by themselves
+        if headers.get(b"authorization", "").lower().startswith("bearer "):  # browsers add other schemes by themselves
             await self._inner(scope, receive, send)
         elif origin in settings.CSRF_TRUSTED_ORIGINS or same_origin(origin, headers.get(b"host", "")):
             await self._of_allowed_hosts(scope, receive, send)

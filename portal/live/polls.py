@@ -125,9 +125,7 @@ class NamePolls:
             caller_left.cancel()
 
 
-def _begin(
-    scope: dict[str, Any], asked: _Asked, loop: asyncio.AbstractEventLoop
-) -> tuple[Viewer, bool] | None:
+def _begin(scope: dict[str, Any], asked: _Asked, loop: asyncio.AbstractEventLoop) -> tuple[Viewer, bool] | None:
     """Return a viewer and whether the name has changed already. None: not signed in. Raises as `_news` does."""
     principal = principal_of(scope)
     if principal is None:
@@ -189,20 +187,13 @@ def _asked(scope: dict[str, Any]) -> _Asked | None:
 
 async def _reject(send: Send, problem: TooManyWatches) -> None:
     request_id = uuid.uuid4().hex
-    body = document(
-        problem.status, problem.code, problem.detail, figures=problem.figures, request_id=request_id
-    )
+    body = document(problem.status, problem.code, problem.detail, figures=problem.figures, request_id=request_id)
     headers = {"retry-after": str(RETRY_AFTER_S), "x-request-id": request_id}
     await _send(send, problem.status, msgspec.json.encode(body), CONTENT_TYPE, headers)
 
 
 async def _send(send: Send, status: int, body: bytes, kind: str, headers: dict[str, str]) -> None:
-    all_headers = {
-        "content-type": kind,
-        "content-length": str(len(body)),
-        "x-request-id": uuid.uuid4().hex,
-        **headers,
-    }
+    all_headers = {"content-type": kind, "content-length": str(len(body)), "x-request-id": uuid.uuid4().hex, **headers}
     await send(
         {
             "type": "http.response.start",

@@ -40,9 +40,7 @@ SILENCE_S = 30.0
 SIGN_IN, UNREADABLE, NOT_WELL = 4401, 4422, 4503
 # The machine opens a shell, or reports why it cannot, within this time.
 OPENED_WITHIN_S = 15.0
-_FROM_CLIENT = frozenset(
-    {ShellFrame.DATA, ShellFrame.CONSUMED, ShellFrame.RESIZE, ShellFrame.END, ShellFrame.ALIVE}
-)
+_FROM_CLIENT = frozenset({ShellFrame.DATA, ShellFrame.CONSUMED, ShellFrame.RESIZE, ShellFrame.END, ShellFrame.ALIVE})
 
 
 class Shell(AsyncWebsocketConsumer):
@@ -89,9 +87,7 @@ class Shell(AsyncWebsocketConsumer):
         if principal is None:
             return None, None
         names, query = self.scope["url_route"]["kwargs"], self._query()
-        job = job_named(
-            principal, names["cell"], names["tenant"], names["job"], uid=query.get("uid", [""])[0]
-        )
+        job = job_named(principal, names["cell"], names["tenant"], names["job"], uid=query.get("uid", [""])[0])
         shells.require_shell(principal, job)
         return principal, shells.shell_ask(
             principal=principal,
@@ -168,9 +164,7 @@ class Shell(AsyncWebsocketConsumer):
             return
         if not isinstance(error, RedisError | MalformedMessage):
             log.error("a shell failed", exc_info=error)
-        self.ending = asyncio.ensure_future(
-            self._end(f"the connection to the shell failed: {error}", code=NOT_WELL)
-        )
+        self.ending = asyncio.ensure_future(self._end(f"the connection to the shell failed: {error}", code=NOT_WELL))
 
     # -- the end
 
@@ -192,11 +186,7 @@ class Shell(AsyncWebsocketConsumer):
                 await self.inward.put(shell_frame(ShellFrame.FAILED, self.how.encode()))
                 await self.outward.drop()
             await database_sync_to_async(shells.shell_close)(
-                self.session.id,
-                principal=self.principal,
-                how=self.how,
-                typed=self.typed,
-                printed=self.printed,
+                self.session.id, principal=self.principal, how=self.how, typed=self.typed, printed=self.printed
             )
         await self.pool.aclose()
 
@@ -208,8 +198,6 @@ def _whole(query: dict[str, list[Any]], name: str, default: int) -> int:
         return default
     if not (given.isdecimal() and len(given) < 6):
         raise Rejected(
-            "invalid",
-            f"{name}: {given[:20]!r} is not a whole number; give 0 to 99999",
-            fields={name: "a whole number"},
+            "invalid", f"{name}: {given[:20]!r} is not a whole number; give 0 to 99999", fields={name: "a whole number"}
         )
     return int(given)

@@ -94,8 +94,7 @@ class MachinesTopic:
                 "cell-counts": _render("parts/cell_counts", counts=counts),
                 "cell-queues": _render("parts/cell_queues", queues=queues(self.cell_id)),
             },
-            resync=len(ids) > MOST_ROWS
-            or any(event.kind in ("machine.set", "machine.removed") for event in events),
+            resync=len(ids) > MOST_ROWS or any(event.kind in ("machine.set", "machine.removed") for event in events),
         )
 
     def _resized_on(self, events: Sequence[Happened]) -> set[int]:

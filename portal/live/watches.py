@@ -77,6 +77,4 @@ watches = Watches()
 
 def watch_begin(principal: Principal) -> OpenWatch:
     """Open a watch within the limits of the settings. Raises `TooManyWatches`."""
-    return watches.begin(
-        principal, most=settings.BORG_MAX_WATCHES, most_of_one=settings.BORG_MAX_WATCHES_PER_CALLER
-    )
+    return watches.begin(principal, most=settings.BORG_MAX_WATCHES, most_of_one=settings.BORG_MAX_WATCHES_PER_CALLER)

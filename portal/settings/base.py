@@ -28,10 +28,7 @@ def database(url: str, *, pool: int = 0, deadline_s: float = 0.0) -> dict[str, o
     if pool:
         from portal.database import connection_options, pool_options
 
-        bounds = {
-            "pool": pool_options(pool, deadline_s),
-            **connection_options(deadline_s, query.pop("options", "")),
-        }
+        bounds = {"pool": pool_options(pool, deadline_s), **connection_options(deadline_s, query.pop("options", ""))}
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.lstrip("/")) or "borg",
@@ -41,11 +38,7 @@ def database(url: str, *, pool: int = 0, deadline_s: float = 0.0) -> dict[str, o
         "PORT": str(query.pop("port", None) or parts.port or ""),
         "CONN_MAX_AGE": 0 if pool else 600,
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {
-            "application_name": "borg-portal",
-            **bounds,
-            **query,
-        },
+        "OPTIONS": {"application_name": "borg-portal", **bounds, **query},
     }
 
 
@@ -74,10 +67,7 @@ BORG_DNS_NSID, BORG_DNS_RATE = env.text("BORG_DNS_NSID"), env.number("BORG_DNS_R
 BORG_DNS_SECONDARIES = env.names("BORG_DNS_SECONDARIES")
 BORG_DNS_RESOLVERS = env.names("BORG_DNS_RESOLVERS")
 BORG_DNS_SNAPSHOT = env.folder("BORG_DNS_SNAPSHOT", "names")
-BORG_DNS_METRICS_HOST, BORG_DNS_METRICS_PORT = (
-    env.text("BORG_DNS_METRICS_HOST"),
-    env.number("BORG_DNS_METRICS_PORT"),
-)
+BORG_DNS_METRICS_HOST, BORG_DNS_METRICS_PORT = (env.text("BORG_DNS_METRICS_HOST"), env.number("BORG_DNS_METRICS_PORT"))
 BORG_DNS_STALE, BORG_DNS_PROCESSES = env.number("BORG_DNS_STALE"), env.number("BORG_DNS_PROCESSES")
 BORG_LINK_HOST, BORG_LINK_PORT = env.text("BORG_LINK_HOST"), env.number("BORG_LINK_PORT")
 BORG_LINK_SHARED_PORT = env.flag("BORG_LINK_SHARED_PORT")
@@ -153,16 +143,14 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-            ],
+            ]
         },
     }
 ]
 BORG_REQUEST_DEADLINE_S = env.number("BORG_REQUEST_DEADLINE_S")
 DATABASES = {
     "default": database(
-        env.text("BORG_DATABASE_URL"),
-        pool=env.number("BORG_DATABASE_POOL"),
-        deadline_s=BORG_REQUEST_DEADLINE_S,
+        env.text("BORG_DATABASE_URL"), pool=env.number("BORG_DATABASE_POOL"), deadline_s=BORG_REQUEST_DEADLINE_S
     )
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -207,19 +195,14 @@ WHITENOISE_ADD_HEADERS_FUNCTION = documentation_headers
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
-        "OPTIONS": {
-            "MAX_ENTRIES": 50_000
-        },  # many, so that an attacker cannot displace counts by adding new ones
+        "OPTIONS": {"MAX_ENTRIES": 50_000},  # many, so that an attacker cannot displace counts by adding new ones
     }
 }
 # Sessions must not depend on Redis either.
 SESSION_ENGINE = "django.contrib.sessions.backends.db"
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": [
-        "portal.api.auth.TokenAuthentication",
-        "portal.api.auth.SessionAuthentication",
-    ],
+    "DEFAULT_AUTHENTICATION_CLASSES": ["portal.api.auth.TokenAuthentication", "portal.api.auth.SessionAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["portal.api.parsers.LimitedJSONParser"],
@@ -264,18 +247,10 @@ CELERY_BEAT_SCHEDULE = {
     "usage-charge": {"task": "quota.usage_charge", "schedule": 1800.0},
     "invoices-close-due": {"task": "quota.invoices_close_due", "schedule": 1800.0},
     "orders-advance": {"task": "quota.orders_advance", "schedule": 10.0, "options": {"expires": 10.0}},
-    "shortfalls-examine": {
-        "task": "quota.shortfalls_examine",
-        "schedule": 30.0,
-        "options": {"expires": 30.0},
-    },
+    "shortfalls-examine": {"task": "quota.shortfalls_examine", "schedule": 30.0, "options": {"expires": 30.0}},
     "quota-forget-old": {"task": "quota.forget_old", "schedule": 3600.0, "options": {"expires": 3600.0}},
     "packages-sweep": {"task": "scheduling.packages_sweep", "schedule": 600.0},
-    "capacity-samples": {
-        "task": "scheduling.capacity_samples",
-        "schedule": 600.0,
-        "options": {"expires": 600.0},
-    },
+    "capacity-samples": {"task": "scheduling.capacity_samples", "schedule": 600.0, "options": {"expires": 600.0}},
     "lapses": {"task": "scheduling.lapses", "schedule": 60.0, "options": {"expires": 60.0}},
     "metering": {"task": "scheduling.metering", "schedule": 300.0, "options": {"expires": 300.0}},
     "usage-drop-old": {"task": "scheduling.usage_drop_old", "schedule": 1800.0},
@@ -293,7 +268,5 @@ UNFOLD = {
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "STYLES": [lambda request: static("portal/colours.css")],
-    "SITE_FAVICONS": [
-        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("portal/icon.svg")}
-    ],
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("portal/icon.svg")}],
 }

@@ -17,9 +17,7 @@ Check = Callable[[str], str]
 MOST_NSID = 64  # octets
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOST = re.compile(r"\*|\.?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\]")
-_MOST_ZONE = (
-    120  # characters; most names put up to three labels before the zone, within 253 characters in all
-)
+_MOST_ZONE = 120  # characters; most names put up to three labels before the zone, within 253 characters in all
 
 
 def anything(_: str) -> str:
@@ -44,9 +42,7 @@ port = number(1, 65_535)
 
 
 def one_of(*known: str) -> Check:
-    return lambda text: (
-        "" if text in known else f"the value is unknown; give {', '.join(known[:-1])} or {known[-1]}"
-    )
+    return lambda text: "" if text in known else f"the value is unknown; give {', '.join(known[:-1])} or {known[-1]}"
 
 
 def flag(text: str) -> str:
@@ -112,9 +108,7 @@ def url(*schemes: str, bare: bool = False) -> Check:
         if not fits or text != text.strip():
             known = " or ".join(f"{scheme}://" for scheme in schemes)
             return f"the value is not a URL with {known} and a host; {example}"
-        return (
-            f"a path follows the host; {example}, without a path" if bare and found.path + found.query else ""
-        )
+        return f"a path follows the host; {example}, without a path" if bare and found.path + found.query else ""
 
     return check
 
@@ -125,11 +119,7 @@ def database(text: str) -> str:
         fits = found.scheme in ("postgresql", "postgres") and found.port != 0
     except ValueError:
         fits = False
-    return (
-        ""
-        if fits
-        else "the value is not a libpq URI; give one such as postgresql://user:password@host:5432/borg"
-    )
+    return "" if fits else "the value is not a libpq URI; give one such as postgresql://user:password@host:5432/borg"
 
 
 def redis(text: str) -> str:
@@ -138,9 +128,7 @@ def redis(text: str) -> str:
         fits = found.path.startswith("/") if found.scheme == "unix" else found.port != 0
     except ValueError:
         fits = False
-    fits = fits and text.startswith(
-        ("redis://", "rediss://", "unix://")
-    )  # redis:///0, without a host, means this host
+    fits = fits and text.startswith(("redis://", "rediss://", "unix://"))  # redis:///0, without a host, means this host
     return (
         ""
         if fits
@@ -152,9 +140,7 @@ def secret_key(text: str) -> str:
     return "" if len(text) >= 50 else f"the value has {len(text)} characters; {KEY_CURE}"
 
 
-KEY_CURE = (
-    "give at least 50 random characters, from python3 -c 'import secrets; print(secrets.token_urlsafe(64))'"
-)
+KEY_CURE = "give at least 50 random characters, from python3 -c 'import secrets; print(secrets.token_urlsafe(64))'"
 
 
 def label(text: str) -> str:
@@ -187,9 +173,7 @@ def folder_there(text: str) -> str:
 
 
 def nsid(text: str) -> str:
-    return (
-        "" if len(text.encode()) <= MOST_NSID else f"the value is too long; give at most {MOST_NSID} octets"
-    )
+    return "" if len(text.encode()) <= MOST_NSID else f"the value is too long; give at most {MOST_NSID} octets"
 
 
 def mailbox(text: str) -> str:
@@ -221,11 +205,7 @@ def server(text: str) -> str:
     """Accept a name server as an address, or as address@port where the port is not 53."""
     at, separator, number = text.partition("@")
     fits = not address(at) and not (separator and port(number))
-    return (
-        ""
-        if fits
-        else "the value is not a name server; give an address, or 192.0.2.1@5353 for another port than 53"
-    )
+    return "" if fits else "the value is not a name server; give an address, or 192.0.2.1@5353 for another port than 53"
 
 
 def caa(text: str) -> str:

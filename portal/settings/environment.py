@@ -36,9 +36,7 @@ class Setting:
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("BORG_HOME", ".borg", "Folder that holds all data of this host.", checks.folder),
-    Setting(
-        "BORG_DATABASE_URL", "postgresql:///borg", "PostgreSQL, as a libpq URI.", checks.database, secret=True
-    ),
+    Setting("BORG_DATABASE_URL", "postgresql:///borg", "PostgreSQL, as a libpq URI.", checks.database, secret=True),
     Setting(
         "BORG_DATABASE_POOL",
         "0",
@@ -66,10 +64,7 @@ SETTINGS: tuple[Setting, ...] = (
         secret=True,
     ),
     Setting(
-        "BORG_DEBUG",
-        "0",
-        "1: the portal shows error pages with code to everybody; for development only.",
-        checks.flag,
+        "BORG_DEBUG", "0", "1: the portal shows error pages with code to everybody; for development only.", checks.flag
     ),
     Setting(
         "BORG_ALLOWED_HOSTS",
@@ -90,10 +85,7 @@ SETTINGS: tuple[Setting, ...] = (
         checks.number(0, 2**31 - 1),
     ),
     Setting(
-        "BORG_ZONE",
-        "borg.internal",
-        "DNS zone above all cells; the zone of a cell is <cell>.<zone>.",
-        checks.zone,
+        "BORG_ZONE", "borg.internal", "DNS zone above all cells; the zone of a cell is <cell>.<zone>.", checks.zone
     ),
     Setting("BORG_DNS_HOST", "127.0.0.1", "Address the resolver listens on.", checks.address),
     Setting("BORG_DNS_PORT", "5353", "Port the resolver listens on, UDP and TCP.", checks.port),
@@ -164,9 +156,7 @@ SETTINGS: tuple[Setting, ...] = (
         "Number of processes of a resolver that share its port; use one per core.",
         checks.number(1, 256),
     ),
-    Setting(
-        "BORG_DNS_METRICS_HOST", "127.0.0.1", "Address where a resolver serves its metrics.", checks.address
-    ),
+    Setting("BORG_DNS_METRICS_HOST", "127.0.0.1", "Address where a resolver serves its metrics.", checks.address),
     Setting(
         "BORG_DNS_METRICS_PORT",
         "0",
@@ -187,21 +177,11 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("BORG_LINK_HOST", "127.0.0.1", "Address a link shard listens on.", checks.host),
     Setting("BORG_LINK_PORT", "8443", "Port a link shard listens on.", checks.port),
+    Setting("BORG_LINK_SHARED_PORT", "0", "1: several link shards on one host share BORG_LINK_PORT.", checks.flag),
     Setting(
-        "BORG_LINK_SHARED_PORT",
-        "0",
-        "1: several link shards on one host share BORG_LINK_PORT.",
-        checks.flag,
+        "BORG_LINK_URL", "https://127.0.0.1:8443", "URL where Borglets reach all link shards.", checks.url("https")
     ),
-    Setting(
-        "BORG_LINK_URL",
-        "https://127.0.0.1:8443",
-        "URL where Borglets reach all link shards.",
-        checks.url("https"),
-    ),
-    Setting(
-        "BORG_AUTHORITY", "", "Folder of the TLS authority; empty: authority/ in BORG_HOME.", checks.folder
-    ),
+    Setting("BORG_AUTHORITY", "", "Folder of the TLS authority; empty: authority/ in BORG_HOME.", checks.folder),
     Setting(
         "BORG_PACKAGE_STORE",
         "",
@@ -229,18 +209,10 @@ SETTINGS: tuple[Setting, ...] = (
         checks.one_of("starttls", "tls", "none"),
     ),
     Setting(
-        "BORG_SMTP_USER",
-        "",
-        "User name for the mail server; empty: the portal does not sign in.",
-        checks.anything,
+        "BORG_SMTP_USER", "", "User name for the mail server; empty: the portal does not sign in.", checks.anything
     ),
     Setting("BORG_SMTP_PASSWORD", "", "Password for the mail server.", checks.anything, secret=True),
-    Setting(
-        "BORG_MAIL_FROM",
-        "Borg Portal <borg-portal@localhost>",
-        "Sender of the portal's mail.",
-        checks.mailbox,
-    ),
+    Setting("BORG_MAIL_FROM", "Borg Portal <borg-portal@localhost>", "Sender of the portal's mail.", checks.mailbox),
     Setting(
         "BORG_WEBHOOK_NETWORKS",
         "",
@@ -254,19 +226,11 @@ SETTINGS: tuple[Setting, ...] = (
         checks.number(3, 87_600),
     ),
     Setting(
-        "BORG_MAX_BODY_BYTES",
-        "33554432",
-        "Largest size of a request body, in bytes.",
-        checks.number(1_024, 2**31),
+        "BORG_MAX_BODY_BYTES", "33554432", "Largest size of a request body, in bytes.", checks.number(1_024, 2**31)
     ),
+    Setting("BORG_MAX_TASKS_PER_JOB", "100000", "Largest number of tasks of one job.", checks.number(1, 2**20)),
     Setting(
-        "BORG_MAX_TASKS_PER_JOB", "100000", "Largest number of tasks of one job.", checks.number(1, 2**20)
-    ),
-    Setting(
-        "BORG_MAX_BULK_JOBS",
-        "10000",
-        "Largest number of jobs in one bulk submission.",
-        checks.number(1, 1_000_000),
+        "BORG_MAX_BULK_JOBS", "10000", "Largest number of jobs in one bulk submission.", checks.number(1, 1_000_000)
     ),
     Setting(
         "BORG_MAX_WATCHES",

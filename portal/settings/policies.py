@@ -34,11 +34,7 @@ CONSOLE: dict[str, Any] = {
     "trusted-types": None,
 }
 # Directives that the documentation at /docs/ overrides: its theme searches in a worker and writes results as HTML.
-DOCUMENTATION: dict[str, Any] = {
-    "worker-src": [SELF],
-    "require-trusted-types-for": None,
-    "trusted-types": None,
-}
+DOCUMENTATION: dict[str, Any] = {"worker-src": [SELF], "require-trusted-types-for": None, "trusted-types": None}
 
 
 def documentation_headers(headers: dict[str, str], path: str, url: str) -> None:

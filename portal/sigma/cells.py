@@ -33,11 +33,7 @@ def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
     revision = journal.newest(row.id)
     chosen = {name: request.GET.get(name, "").strip() for name in ("state", "rack", "q")}
     state = chosen["state"] if chosen["state"] in STATES else ""
-    machines = page_of(
-        request,
-        reads.machines_of(row, state=state, rack=chosen["rack"], search=chosen["q"]),
-        PAGE_SIZE,
-    )
+    machines = page_of(request, reads.machines_of(row, state=state, rack=chosen["rack"], search=chosen["q"]), PAGE_SIZE)
     context = {
         "cell": row,
         "revision": revision,

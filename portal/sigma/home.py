@@ -57,9 +57,7 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
     for standing in standings(principal):
         quota[standing.tenant].append(standing)
     money = dict(
-        Account.objects.filter(tenant__in=tenants, kind=AccountKind.AVAILABLE.value).values_list(
-            "tenant_id", "balance"
-        )
+        Account.objects.filter(tenant__in=tenants, kind=AccountKind.AVAILABLE.value).values_list("tenant_id", "balance")
     )
     now = clock.now()
     ending = grants_visible(principal).filter(ends_at__gt=now, ends_at__lt=now + SOON, starts_at__lte=now)

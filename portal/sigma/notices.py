@@ -64,11 +64,7 @@ def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 def read(request: HttpRequest, principal: Principal) -> HttpResponse:
     given = request.POST.get("up_to", "")
     if not (given.isascii() and given.isdecimal() and len(given) < 19):
-        raise Rejected(
-            "invalid",
-            _("up_to: give the number of a notice"),
-            fields={"up_to": _("not a number")},
-        )
+        raise Rejected("invalid", _("up_to: give the number of a notice"), fields={"up_to": _("not a number")})
     name = request.POST.get("tenant", "")
     _no_nul(name)
     whose = [inbox.owner_named(principal, name)] if name else inbox.owners(principal)
@@ -169,9 +165,7 @@ def rotate(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
     row = inbox.channel_numbered(principal, number)
     hours = request.POST.get("hours", "24")
     if hours not in map(str, OVERLAP_HOURS):
-        raise Rejected(
-            "invalid", _("hours: choose from the list"), fields={"hours": _("not one of the list")}
-        )
+        raise Rejected("invalid", _("hours: choose from the list"), fields={"hours": _("not one of the list")})
     channels.channel_secret_rotate(principal=principal, channel=row, overlap=dt.timedelta(hours=int(hours)))
     messages.success(request, _("Webhooks are now signed with a new secret. Give it to the receiver."))
     return redirect("sigma:channel", row.pk)

@@ -75,16 +75,12 @@ def revoke(request: HttpRequest, principal: Principal, key: str) -> HttpResponse
 
 def token_families(rows: Iterable[Token]) -> list[Token]:
     """Return the tokens of a page, each below the token that issued it."""
-    return in_families(
-        rows, key=lambda row: row.key, parent=lambda row: row.parent.key if row.parent else None
-    )
+    return in_families(rows, key=lambda row: row.key, parent=lambda row: row.parent.key if row.parent else None)
 
 
 def _expiry(days: str) -> dt.datetime | None:
     if not days:
         return None
     if days not in map(str, DAYS):
-        raise Rejected(
-            "invalid", _("expires: choose from the list"), fields={"days": _("not one of the list")}
-        )
+        raise Rejected("invalid", _("expires: choose from the list"), fields={"days": _("not one of the list")})
     return timezone.now() + dt.timedelta(days=int(days))

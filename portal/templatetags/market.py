@@ -41,13 +41,7 @@ def band_help(band: PriorityBand | None) -> str:
 
 
 @register.simple_tag
-def link_to(
-    wish: Wish,
-    *,
-    amounts: Vector | None = None,
-    first: dt.date | None = None,
-    days: int | None = None,
-) -> str:
+def link_to(wish: Wish, *, amounts: Vector | None = None, first: dt.date | None = None, days: int | None = None) -> str:
     """Return a link to the shop with this wish, partly changed."""
     period = wish.period if first is None else wish.period.moved(first)
     if days is not None:

@@ -30,21 +30,71 @@ register = template.Library()
 
 # The tone of a state sets its colour. The word itself is always shown too.
 _TONES = {
-    "up": "good", "running": "good", "healthy": "good", "done": "good", "finished": "good", "active": "good",
-    "pending": "wait", "assigned": "wait", "installing": "wait", "starting": "wait", "stopping": "wait",
-    "draining": "wait", "open": "wait", "backoff": "bad", "down": "bad", "failed": "bad", "unhealthy": "bad",
-    "stopped": "bad", "expired": "bad", "revoked": "bad", "warning": "wait", "urgent": "bad",
-    "updating": "wait", "degraded": "wait", "failing": "bad", "crashing": "bad",
-}  # fmt: skip
+    "up": "good",
+    "running": "good",
+    "healthy": "good",
+    "done": "good",
+    "finished": "good",
+    "active": "good",
+    "pending": "wait",
+    "assigned": "wait",
+    "installing": "wait",
+    "starting": "wait",
+    "stopping": "wait",
+    "draining": "wait",
+    "open": "wait",
+    "backoff": "bad",
+    "down": "bad",
+    "failed": "bad",
+    "unhealthy": "bad",
+    "stopped": "bad",
+    "expired": "bad",
+    "revoked": "bad",
+    "warning": "wait",
+    "urgent": "bad",
+    "updating": "wait",
+    "degraded": "wait",
+    "failing": "bad",
+    "crashing": "bad",
+}
 _WORDS = [
     gettext_noop(word)
     for word in (
-        "up", "running", "placed", "healthy", "unhealthy", "unknown", "done", "finished", "active", "pending",
-        "assigned", "installing", "starting", "stopping", "draining", "open", "backoff", "down", "failed",
-        "killed", "stopped", "expired", "revoked", "dead", "ended", "removed", "superseded",
-        "warning", "urgent", "updating", "degraded", "failing", "crashing",
+        "up",
+        "running",
+        "placed",
+        "healthy",
+        "unhealthy",
+        "unknown",
+        "done",
+        "finished",
+        "active",
+        "pending",
+        "assigned",
+        "installing",
+        "starting",
+        "stopping",
+        "draining",
+        "open",
+        "backoff",
+        "down",
+        "failed",
+        "killed",
+        "stopped",
+        "expired",
+        "revoked",
+        "dead",
+        "ended",
+        "removed",
+        "superseded",
+        "warning",
+        "urgent",
+        "updating",
+        "degraded",
+        "failing",
+        "crashing",
     )
-]  # fmt: skip
+]
 
 
 @register.filter
@@ -94,9 +144,7 @@ def exit_words(value: dict[str, Any] | None) -> str:
 @register.filter
 def breakable(name: str) -> SafeString:
     """Return a long name with line breaks allowed only after dots and slashes."""
-    return format_html_join(
-        SafeString("<wbr>"), "{}", ((part,) for part in re.findall(r"[^./]*[./]?", name) if part)
-    )
+    return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in re.findall(r"[^./]*[./]?", name) if part))
 
 
 @register.filter

@@ -169,9 +169,7 @@ def _sources(home: Path) -> dict[str, Path]:
         found += sorted((home / tree).rglob("*"))
     for top in _TOPS:
         found += [path for path in sorted((home / top).glob("*")) if path.is_file()]
-    kept = [
-        path for path in found if path.is_file() and not path.is_symlink() and path.parent.name != _DRAFTS
-    ]
+    kept = [path for path in found if path.is_file() and not path.is_symlink() and path.parent.name != _DRAFTS]
     return {
         path.relative_to(home).as_posix(): path
         for path in kept
@@ -243,9 +241,7 @@ def _run(program: str, *arguments: str) -> None:
 
 
 def _checked(argv: Sequence[str], env: dict[str, str]) -> None:
-    done = subprocess.run(
-        argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         what = " ".join(Path(part).name for part in argv[:4])
         raise BackupError(f"{what} failed with status {done.returncode}:\n{done.stderr.strip()[-2000:]}")
@@ -262,9 +258,7 @@ def main(argv: list[str]) -> int:
                 print(f"Saved {options.home} in {file}: {len(manifest['files'])} files. Keep it private.")
             case ["restore", name]:
                 manifest = restore(options, Path(name).resolve())
-                print(
-                    f"Restored the backup of {manifest['created_at']} to {options.home}; `make up` starts it."
-                )
+                print(f"Restored the backup of {manifest['created_at']} to {options.home}; `make up` starts it.")
             case _:
                 print(__doc__, file=sys.stderr)
                 return 2

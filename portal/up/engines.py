@@ -79,9 +79,7 @@ class Engine:
                 f"{self.launch.name} ended with status {self.process.returncode} during its start; see its log"
             )
         if not in_time:
-            raise EngineError(
-                f"{self.launch.name} was not ready after {timeout_s:.0f} s: {self.launch.probe()}"
-            )
+            raise EngineError(f"{self.launch.name} was not ready after {timeout_s:.0f} s: {self.launch.probe()}")
 
     def stop(self, timeout_s: float = _STOP_S) -> None:
         if self.process.poll() is None:
@@ -230,9 +228,7 @@ def socket_folder(home: Path, account: SystemUser | None) -> Path:
     found = folder.lstat()
     owner = account.uid if account else os.geteuid()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (owner, os.geteuid()):
-        raise EngineError(
-            f"{folder} belongs to uid {found.st_uid}, not to uid {owner}; remove it and start again"
-        )
+        raise EngineError(f"{folder} belongs to uid {found.st_uid}, not to uid {owner}; remove it and start again")
     if account and found.st_uid != account.uid:
         os.chown(folder, account.uid, account.gid, follow_symlinks=False)
     folder.chmod(0o700)
@@ -240,12 +236,7 @@ def socket_folder(home: Path, account: SystemUser | None) -> Path:
 
 
 def run_binary(
-    argv: list[str],
-    account: SystemUser | None,
-    *,
-    cwd: Path,
-    stdin: str | None = None,
-    output: int = subprocess.PIPE,
+    argv: list[str], account: SystemUser | None, *, cwd: Path, stdin: str | None = None, output: int = subprocess.PIPE
 ) -> None:
     """Run one of PostgreSQL's programs to its end. Raises `EngineError` with its stderr if it fails."""
     command = account.command(argv) if account else argv
@@ -283,9 +274,7 @@ def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | No
     if fresh.exists():
         shutil.rmtree(fresh)
     if data.exists() and any(data.iterdir()):
-        raise EngineError(
-            f"{data} contains files but no PG_VERSION, so it is not a data directory. Move it away."
-        )
+        raise EngineError(f"{data} contains files but no PG_VERSION, so it is not a data directory. Move it away.")
     _own_folder(fresh, account)
     initdb = [
         *(str(binaries / "initdb"), "-D", str(fresh), "--username=postgres", "--encoding=UTF8"),

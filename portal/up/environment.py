@@ -63,12 +63,7 @@ def machine_environment(options: Options, inherited: Mapping[str, str]) -> dict[
 
 
 def environment(
-    options: Options,
-    inherited: Mapping[str, str],
-    *,
-    database_url: str,
-    redis_url: str,
-    secret_key: str,
+    options: Options, inherited: Mapping[str, str], *, database_url: str, redis_url: str, secret_key: str
 ) -> dict[str, str]:
     """Return the environment of all server processes."""
     tuned = {name: inherited[name] for name in _TUNABLE if inherited.get(name)}

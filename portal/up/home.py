@@ -161,15 +161,7 @@ class Home:
 
 
 def client_toml(
-    *,
-    url: str,
-    cell: str,
-    zone: str,
-    dns: str,
-    admin_token: str,
-    tenant: str,
-    tenant_token: str,
-    before: str = "",
+    *, url: str, cell: str, zone: str, dns: str, admin_token: str, tenant: str, tenant_token: str, before: str = ""
 ) -> str:
     """Return the text of `BORG_HOME/client.toml`. It keeps the profiles that `borgctl login` added to `before`."""
     text = json.dumps  # a JSON string of these characters is a TOML string
@@ -179,11 +171,7 @@ def client_toml(
     kept = [
         line
         for name, entry in sorted(others.items())
-        for line in (
-            f"[profiles.{text(name)}]",
-            *(f"{key} = {text(value)}" for key, value in entry.items()),
-            "",
-        )
+        for line in (f"[profiles.{text(name)}]", *(f"{key} = {text(value)}" for key, value in entry.items()), "")
     ]
     return "\n".join(
         [

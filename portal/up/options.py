@@ -68,9 +68,7 @@ class Options:
 def _port(env: Mapping[str, str], name: str, default: int) -> int:
     text = env.get(name) or str(default)
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65535:
-        raise OptionError(
-            f"{name}={text!r}: a port must be a number from 1 to 65535, for example {name}={default}"
-        )
+        raise OptionError(f"{name}={text!r}: a port must be a number from 1 to 65535, for example {name}={default}")
     return int(text)
 
 
@@ -88,9 +86,7 @@ def _fleet(text: str) -> FleetOption | None:
         raise OptionError(f"MACHINES={text!r}: write MACHINES=simulated:100 or MACHINES=simulated:FILE.csv")
     if what.isascii() and what.isdigit():
         if not 1 <= int(what) <= _LARGEST_FLEET:
-            raise OptionError(
-                f"MACHINES={text!r}: the number of machines must be between 1 and {_LARGEST_FLEET}"
-            )
+            raise OptionError(f"MACHINES={text!r}: the number of machines must be between 1 and {_LARGEST_FLEET}")
         return FleetOption(count=int(what))
     file = Path(what).resolve()
     if not file.is_file():

@@ -47,9 +47,7 @@ def migrations_of_later(connection: BaseDatabaseWrapper) -> list[str]:
     known = {*loader.disk_migrations, *loader.replacements}
     known.update(each for squashed in loader.replacements.values() for each in squashed.replaces)
     applied = loader.applied_migrations or {}
-    return sorted(
-        f"{app}.{name}" for app, name in applied if app in loader.migrated_apps and (app, name) not in known
-    )
+    return sorted(f"{app}.{name}" for app, name in applied if app in loader.migrated_apps and (app, name) not in known)
 
 
 if __name__ == "__main__":

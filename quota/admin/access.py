@@ -52,28 +52,25 @@ class CapabilityAdmin(ServiceAdmin):
 class CapabilityRequestAdmin(ServiceAdmin):
     """Answered on its page: granted, for as long as asked or another time, or rejected with a reason."""
 
-    list_display = [
+    list_display = ["user", "kind", "cell", "tenant", "reason", "until", "state", "asked_by", "asked_at", "answered_by"]
+    list_filter = ["state", "kind"]
+    list_select_related = ["user", "tenant"]
+    search_fields = ["user__username", "tenant__name", "cell"]
+    fields = [
         "user",
         "kind",
         "cell",
         "tenant",
         "reason",
-        "until",
-        "state",
         "asked_by",
         "asked_at",
+        "state",
+        "until",
+        "answer",
         "answered_by",
-    ]
-    list_filter = ["state", "kind"]
-    list_select_related = ["user", "tenant"]
-    search_fields = ["user__username", "tenant__name", "cell"]
-    fields = [
-        "user", "kind", "cell", "tenant", "reason", "asked_by", "asked_at", "state", "until", "answer", "answered_by",
         "answered_at",
-    ]  # fmt: skip
-    readonly_fields = (
-        "user", "kind", "cell", "tenant", "reason", "asked_by", "asked_at", "answered_by", "answered_at",
-    )  # fmt: skip
+    ]
+    readonly_fields = ("user", "kind", "cell", "tenant", "reason", "asked_by", "asked_at", "answered_by", "answered_at")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -111,9 +108,17 @@ class TokenAdmin(FactsAdmin):
     list_select_related = ["user", "tenant", "parent"]
     search_fields = ["name", "key", "user__username"]
     fields = [
-        "name", "key", "user", "tenant", "parent", "scopes_shown", "created_at", "last_used_at", "expires_at",
+        "name",
+        "key",
+        "user",
+        "tenant",
+        "parent",
+        "scopes_shown",
+        "created_at",
+        "last_used_at",
+        "expires_at",
         "revoked_at",
-    ]  # fmt: skip
+    ]
     actions = ["revoke"]
 
     @display(description=_("scopes"))
@@ -128,8 +133,4 @@ class TokenAdmin(FactsAdmin):
         messages.success(request, _("%d tokens revoked.") % len(keys))
 
 
-PAGES = {
-    Capability: CapabilityAdmin,
-    CapabilityRequest: CapabilityRequestAdmin,
-    Token: TokenAdmin,
-}
+PAGES = {Capability: CapabilityAdmin, CapabilityRequest: CapabilityRequestAdmin, Token: TokenAdmin}

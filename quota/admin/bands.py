@@ -55,9 +55,7 @@ class BandAdmin(PreviewedAdmin):
         warnings = []
         if over:
             warnings.append(
-                _(
-                    "More is sold than may be sold then. What is sold stays sold; nothing more is, until it ends."
-                )
+                _("More is sold than may be sold then. What is sold stays sold; nothing more is, until it ends.")
             )
         if told["leaving"]:
             warnings.append(_("The band loses priorities: live jobs of those count no longer at it."))
@@ -67,7 +65,8 @@ class BandAdmin(PreviewedAdmin):
             warnings=warnings,
             tables=[
                 Table(
-                    _("Changes"), [_("field"), _("before"), _("after")],
+                    _("Changes"),
+                    [_("field"), _("before"), _("after")],
                     [(_field(name), *_pair(pair)) for name, pair in told["changes"].items()],
                     _("Nothing changes."),
                 ),
@@ -76,7 +75,9 @@ class BandAdmin(PreviewedAdmin):
                     [_("cell"), _("sold at this band"), _("may be sold now"), _("may be sold then")],
                     [
                         (
-                            cell["cell"], _vector(cell["sold"]), _vector(cell["sellable_before"]),
+                            cell["cell"],
+                            _vector(cell["sold"]),
+                            _vector(cell["sellable_before"]),
                             _vector(cell["sellable_after"]),
                         )
                         for cell in told["cells"]
@@ -88,21 +89,31 @@ class BandAdmin(PreviewedAdmin):
                     [_("cell"), _("from"), _("until"), _("by"), _("orders"), _("grants"), _("tenants")],
                     [
                         (
-                            cell, _moment(one["begins_at"]), _moment(one["ends_at"]), _vector(one["short"]),
-                            _named(one["orders"]), _named(one["grants"]), _named(one["tenants"]),
+                            cell,
+                            _moment(one["begins_at"]),
+                            _moment(one["ends_at"]),
+                            _vector(one["short"]),
+                            _named(one["orders"]),
+                            _named(one["grants"]),
+                            _named(one["tenants"]),
                         )
                         for cell, one in over
                     ],
                     _("Nothing: all that is sold still fits."),
                 ),
-                *([
-                    Table(
-                        _("Live jobs at this band"), [_("cell"), _("tenant"), _("in use")],
-                        [(use["cell"], use["tenant"], _vector(use["in_use"])) for use in told["leaving"]],
-                    )
-                ] if told["leaving"] else []),
+                *(
+                    [
+                        Table(
+                            _("Live jobs at this band"),
+                            [_("cell"), _("tenant"), _("in use")],
+                            [(use["cell"], use["tenant"], _vector(use["in_use"])) for use in told["leaving"]],
+                        )
+                    ]
+                    if told["leaving"]
+                    else []
+                ),
             ],
-        )  # fmt: skip
+        )
 
 
 def _wanted(given: dict[str, Any], row: Any) -> dict[str, Any]:

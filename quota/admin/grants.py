@@ -22,9 +22,7 @@ from quota.vocabulary.resources import NAMES
 
 
 def _amount(label: Any, example: Any) -> forms.CharField:
-    return forms.CharField(
-        label=label, required=False, help_text=example, widget=UnfoldAdminTextInputWidget()
-    )
+    return forms.CharField(label=label, required=False, help_text=example, widget=UnfoldAdminTextInputWidget())
 
 
 class QuotaForm(ServiceForm):
@@ -66,9 +64,18 @@ class QuotaAdmin(ServiceAdmin):
         if obj is None:
             return self.fieldsets
         shown = [
-            "tenant", "cell", "band", "amounts_shown", "starts_at", "ends_at", "grace_until", "beyond_capacity",
-            "order", "reason", "created_at",
-        ]  # fmt: skip
+            "tenant",
+            "cell",
+            "band",
+            "amounts_shown",
+            "starts_at",
+            "ends_at",
+            "grace_until",
+            "beyond_capacity",
+            "order",
+            "reason",
+            "created_at",
+        ]
         return [(None, {"fields": shown})]
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
@@ -76,9 +83,7 @@ class QuotaAdmin(ServiceAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         if obj is not None:
-            return ModelAdmin.get_form(
-                self, request, obj, change=change, **{**kwargs, "form": forms.ModelForm}
-            )
+            return ModelAdmin.get_form(self, request, obj, change=change, **{**kwargs, "form": forms.ModelForm})
         form = super().get_form(request, obj, change=change, **kwargs)
 
         def perform(bound: QuotaForm) -> Model:

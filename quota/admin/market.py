@@ -21,18 +21,22 @@ from quota.pricing.market import cell_require, market_set
 from quota.vocabulary.resources import format_number
 
 RULES = (
-    "selling", "headroom_milli", "longest_days", "quote_minutes", "approval_hours", "grace_hours", "after_grace",
+    "selling",
+    "headroom_milli",
+    "longest_days",
+    "quote_minutes",
+    "approval_hours",
+    "grace_hours",
+    "after_grace",
     "drop_after_hours",
-)  # fmt: skip
+)
 HELP = {
     "selling": _("Off: nobody can order quota in this cell. What is sold stays sold."),
     "headroom_milli": _("In thousandths of the capacity, never sold to prod: 50 keeps a twentieth."),
     "longest_days": _("Days that one order may last."),
     "quote_minutes": _("Minutes that a quoted price holds."),
     "approval_hours": _("Hours that an order waits for somebody to decide; then it is taken back."),
-    "grace_hours": _(
-        "Hours that quota counts beyond its end. What is sold keeps the grace it was sold with."
-    ),
+    "grace_hours": _("Hours that quota counts beyond its end. What is sold keeps the grace it was sold with."),
     "after_grace": _("What becomes of jobs that are beyond the quota when the grace is over."),
     "drop_after_hours": _("Hours after the grace until tasks drop, where they do."),
 }
@@ -42,9 +46,15 @@ class MarketAdmin(ServiceAdmin):
     """A cell without a row sells by the defaults; adding one here only sets its rules earlier."""
 
     list_display = [
-        "cell", "selling", "headroom_shown", "longest_days", "quote_minutes", "approval_hours", "grace_hours",
+        "cell",
+        "selling",
+        "headroom_shown",
+        "longest_days",
+        "quote_minutes",
+        "approval_hours",
+        "grace_hours",
         "after_grace",
-    ]  # fmt: skip
+    ]
     list_filter = ["selling"]
     search_fields = ["cell"]
     fieldsets = [
@@ -55,9 +65,7 @@ class MarketAdmin(ServiceAdmin):
     fields_fixed = ("cell",)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        return super().formfield_for_dbfield(
-            db_field, request, **{**kwargs, "help_text": HELP.get(db_field.name, "")}
-        )
+        return super().formfield_for_dbfield(db_field, request, **{**kwargs, "help_text": HELP.get(db_field.name, "")})
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         cell = row.cell if row is not None else given["cell"]
@@ -156,16 +164,7 @@ class ShortfallAdmin(FactsAdmin):
         "closed_at",
     ]
     list_filter = [OpenFilter, "cell"]
-    fields = [
-        "cell",
-        "begins_at",
-        "ends_at",
-        "short_shown",
-        "tenants_shown",
-        "orders_shown",
-        "found_at",
-        "closed_at",
-    ]
+    fields = ["cell", "begins_at", "ends_at", "short_shown", "tenants_shown", "orders_shown", "found_at", "closed_at"]
     readonly_fields = ("short_shown", "tenants_shown", "orders_shown")
 
     @display(description=_("short"))

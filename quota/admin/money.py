@@ -50,15 +50,9 @@ class PercentsField(forms.CharField):
 
 
 class BudgetForm(ServiceForm):
-    monthly = AmountField(
-        label=_("a month"), required=False, help_text=_("in credits; empty: whatever is available")
-    )
-    alerts = PercentsField(
-        label=_("alerts"), required=False, help_text=_("percent of it, such as 50, 80, 100")
-    )
-    overdraft = AmountField(
-        label=_("overdraft"), required=False, help_text=_("credits that it may go below zero")
-    )
+    monthly = AmountField(label=_("a month"), required=False, help_text=_("in credits; empty: whatever is available"))
+    alerts = PercentsField(label=_("alerts"), required=False, help_text=_("percent of it, such as 50, 80, 100"))
+    overdraft = AmountField(label=_("overdraft"), required=False, help_text=_("credits that it may go below zero"))
 
     class Meta:
         model = Budget
@@ -70,8 +64,7 @@ class CreditsForm(forms.Form):
         Tenant.objects.order_by("name"), label=_("Tenant"), widget=UnfoldAdminSelectWidget()
     )
     amount = AmountField(
-        label=_("Credits"),
-        help_text=_("such as 1200 or 12.5; below zero takes back what is still available"),
+        label=_("Credits"), help_text=_("such as 1200 or 12.5; below zero takes back what is still available")
     )
     text = forms.CharField(label=_("For"), max_length=200, widget=UnfoldAdminTextInputWidget())
 
@@ -98,9 +91,7 @@ class BudgetAdmin(ServiceAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Besides budgets, tenants with credits for which nobody has set one: at most `MOST_UNSET`, by name."""
-        rows = Account.objects.filter(kind=AccountKind.AVAILABLE.value, tenant__budget=None).exclude(
-            balance=0
-        )
+        rows = Account.objects.filter(kind=AccountKind.AVAILABLE.value, tenant__budget=None).exclude(balance=0)
         unset = list(rows.select_related("tenant").order_by("tenant__name")[: MOST_UNSET + 1])
         more = rows.count() - MOST_UNSET if len(unset) > MOST_UNSET else 0
         context = {"unset": unset[:MOST_UNSET], "more_unset": more, **(extra_context or {})}
@@ -119,8 +110,7 @@ class BudgetAdmin(ServiceAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
         balance = Account.objects.filter(tenant=OuterRef("tenant"), kind=AccountKind.AVAILABLE.value)
         return cast(
-            "QuerySet[Budget]",
-            super().get_queryset(request).annotate(available=Subquery(balance.values("balance"))),
+            "QuerySet[Budget]", super().get_queryset(request).annotate(available=Subquery(balance.values("balance")))
         )
 
     @display(description=_("available credits"), ordering="available")
@@ -148,18 +138,13 @@ class BudgetAdmin(ServiceAdmin):
             given = form.cleaned_data
             try:
                 budget_grant(
-                    principal=principal_of(request),
-                    tenant=given["tenant"],
-                    amount=given["amount"],
-                    text=given["text"],
+                    principal=principal_of(request), tenant=given["tenant"], amount=given["amount"], text=given["text"]
                 )
             except Rejected as refusal:
                 problem = refusal.detail
             else:
                 told = now_("%(tenant)s: %(amount)s credits.")
-                messages.success(
-                    request, told % {"tenant": given["tenant"], "amount": format_credits(given["amount"])}
-                )
+                messages.success(request, told % {"tenant": given["tenant"], "amount": format_credits(given["amount"])})
                 return redirect(reverse(f"{self.admin_site.name}:quota_account_changelist"))
         context = {
             **self.admin_site.each_context(request),
@@ -222,31 +207,28 @@ class MonthForm(forms.Form):
         Tenant.objects.order_by("name"), label=_("Tenant"), widget=UnfoldAdminSelectWidget()
     )
     month = forms.DateField(
-        label=_("Month"),
-        input_formats=["%Y-%m"],
-        help_text=_("such as 2026-11"),
-        widget=UnfoldAdminTextInputWidget(),
+        label=_("Month"), input_formats=["%Y-%m"], help_text=_("such as 2026-11"), widget=UnfoldAdminTextInputWidget()
     )
 
 
 class InvoiceAdmin(FactsAdmin):
     actions_list = ["close_month"]
-    list_display = [
+    list_display = ["number", "tenant", "month", "charged_shown", "refunded_shown", "total_shown", "issued_at"]
+    list_filter = ["month"]
+    list_select_related = ["tenant"]
+    search_fields = ["number", "tenant__name"]
+    fields = [
         "number",
         "tenant",
         "month",
+        "time_zone",
+        "begins_at",
+        "ends_at",
         "charged_shown",
         "refunded_shown",
         "total_shown",
         "issued_at",
     ]
-    list_filter = ["month"]
-    list_select_related = ["tenant"]
-    search_fields = ["number", "tenant__name"]
-    fields = [
-        "number", "tenant", "month", "time_zone", "begins_at", "ends_at", "charged_shown", "refunded_shown",
-        "total_shown", "issued_at",
-    ]  # fmt: skip
     readonly_fields = ("charged_shown", "refunded_shown", "total_shown")
 
     @action(description=_("Close a month"), url_path="close-month", icon="event_available")
@@ -257,9 +239,7 @@ class InvoiceAdmin(FactsAdmin):
         if request.method == "POST" and form.is_valid():
             given = form.cleaned_data
             try:
-                invoice = invoice_close(
-                    principal=principal_of(request), tenant=given["tenant"], month=given["month"]
-                )
+                invoice = invoice_close(principal=principal_of(request), tenant=given["tenant"], month=given["month"])
             except Rejected as refusal:
                 problem = refusal.detail
             else:
@@ -267,11 +247,7 @@ class InvoiceAdmin(FactsAdmin):
                 messages.success(
                     request,
                     told
-                    % {
-                        "number": invoice.number,
-                        "tenant": given["tenant"],
-                        "total": format_credits(invoice.total),
-                    },
+                    % {"number": invoice.number, "tenant": given["tenant"], "total": format_credits(invoice.total)},
                 )
                 return redirect(reverse(f"{self.admin_site.name}:quota_invoice_changelist"))
         context = {

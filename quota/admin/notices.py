@@ -44,9 +44,18 @@ class ChannelAdmin(FactsAdmin):
     list_select_related = ["tenant"]
     search_fields = ["target", "=tenant__name"]
     fields = [
-        "tenant", "kind", "target", "kinds_shown", "level", "enabled", "created_by", "created_at", "failing_since",
-        "paused_at", "error",
-    ]  # fmt: skip
+        "tenant",
+        "kind",
+        "target",
+        "kinds_shown",
+        "level",
+        "enabled",
+        "created_by",
+        "created_at",
+        "failing_since",
+        "paused_at",
+        "error",
+    ]
     actions = ["try_out", "switch_off"]
 
     @display(description=_("about"))

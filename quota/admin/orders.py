@@ -22,9 +22,18 @@ from quota.models import Order
 
 class OrderAdmin(FactsAdmin):
     list_display = [
-        "id", "tenant", "cell", "band_name", "amounts_shown", "period_shown", "state_shown", "approver", "price_shown",
-        "placed_by", "created_shown",
-    ]  # fmt: skip
+        "id",
+        "tenant",
+        "cell",
+        "band_name",
+        "amounts_shown",
+        "period_shown",
+        "state_shown",
+        "approver",
+        "price_shown",
+        "placed_by",
+        "created_shown",
+    ]
     list_filter = ["state", "approver", "cell", "band", "renew"]
     list_select_related = ["tenant", "band"]
     search_fields = ["=id", "tenant__name", "placed_by"]
@@ -35,15 +44,21 @@ class OrderAdmin(FactsAdmin):
             _("State"),
             {
                 "fields": [
-                    "state_shown", "approver", "placed_by", "created_at", "decided_by", "decided_at", "reason",
-                    "ended_at", "replaces", "replaced_as",
+                    "state_shown",
+                    "approver",
+                    "placed_by",
+                    "created_at",
+                    "decided_by",
+                    "decided_at",
+                    "reason",
+                    "ended_at",
+                    "replaces",
+                    "replaced_as",
                 ]
             },
         ),
-    ]  # fmt: skip
-    readonly_fields = (
-        "band_name", "amounts_shown", "price_shown", "refunded_shown", "parts_shown", "state_shown",
-    )  # fmt: skip
+    ]
+    readonly_fields = ("band_name", "amounts_shown", "price_shown", "refunded_shown", "parts_shown", "state_shown")
     actions = ["approve", "reject", "cancel"]
 
     @display(description=_("band"), ordering="band")
@@ -53,9 +68,7 @@ class OrderAdmin(FactsAdmin):
     @display(description=_("period, UTC"), ordering="starts_at")
     def period_shown(self, order: Order) -> SafeString:
         begin, end = (moment.astimezone(dt.UTC) for moment in (order.starts_at, order.ends_at))
-        return format_html(
-            '<span class="whitespace-nowrap">{} – {}</span>', f"{begin:%F %H:%M}", f"{end:%F %H:%M}"
-        )
+        return format_html('<span class="whitespace-nowrap">{} – {}</span>', f"{begin:%F %H:%M}", f"{end:%F %H:%M}")
 
     @display(description=_("placed, UTC"), ordering="created_at")
     def created_shown(self, order: Order) -> SafeString:
@@ -91,28 +104,40 @@ class OrderAdmin(FactsAdmin):
     def approve(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
-            self, request, rows, action="approve", title=now_("Approve orders"),
+            self,
+            request,
+            rows,
+            action="approve",
+            title=now_("Approve orders"),
             warning=now_("The quota is the tenants' as soon as its period begins, and they are charged."),
             act=lambda row, reason: order_approve(principal=principal, order=row, reason=reason),  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
 
     @admin.action(description=_("Reject"))
     def reject(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
-            self, request, rows, action="reject", title=now_("Reject orders"),
+            self,
+            request,
+            rows,
+            action="reject",
+            title=now_("Reject orders"),
             warning=now_("The tenants read the reason. What the orders hold is free again."),
             act=lambda row, reason: order_reject(principal=principal, order=row, reason=reason),  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
 
     @admin.action(description=_("Cancel"))
     def cancel(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
-            self, request, rows, action="cancel", title=now_("Cancel orders"),
+            self,
+            request,
+            rows,
+            action="cancel",
+            title=now_("Cancel orders"),
             warning=now_("Quota in force ends at once; whole days that are left are refunded."),
             act=lambda row, reason: order_cancel(principal=principal, order=row, reason=reason),  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
 
 
 PAGES = {Order: OrderAdmin}

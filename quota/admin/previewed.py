@@ -64,8 +64,7 @@ class PreviewedAdmin(ServiceAdmin):
             transaction.set_rollback(True)
         if again:
             raise Conflict(
-                "changed-meanwhile",
-                _("The data has changed since the preview. Check the new preview and save again."),
+                "changed-meanwhile", _("The data has changed since the preview. Check the new preview and save again.")
             )
         cast(Any, request).borg_preview = preview
         return made

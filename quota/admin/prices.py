@@ -46,13 +46,17 @@ class PriceListForm(ServiceForm):
 
     cell = forms.ChoiceField(label=gettext_lazy("cell"), widget=UnfoldAdminSelectWidget())
     curve_lines = forms.CharField(
-        label=gettext_lazy("scarcity"), required=False, widget=UnfoldAdminTextareaWidget(),
+        label=gettext_lazy("scarcity"),
+        required=False,
+        widget=UnfoldAdminTextareaWidget(),
         help_text=gettext_lazy("One line a point: percent sold, and the factor from there on, such as “80 1.3”."),
-    )  # fmt: skip
+    )
     valid_from = forms.SplitDateTimeField(
-        label=gettext_lazy("valid from"), required=False, widget=UnfoldAdminSplitDateTimeWidget(),
+        label=gettext_lazy("valid from"),
+        required=False,
+        widget=UnfoldAdminSplitDateTimeWidget(),
         help_text=gettext_lazy("Now, when left empty."),
-    )  # fmt: skip
+    )
 
     note = forms.CharField(
         label=gettext_lazy("note"), required=False, max_length=200, widget=UnfoldAdminTextInputWidget()
@@ -106,16 +110,7 @@ def _credits(label: Any) -> CreditsField:
 
 class PriceListAdmin(PreviewedAdmin):
     form = PriceListForm
-    list_display = [
-        "cell",
-        "version",
-        "base_shown",
-        "usage_shown",
-        "curve_shown",
-        "valid_from",
-        "note",
-        "created_by",
-    ]
+    list_display = ["cell", "version", "base_shown", "usage_shown", "curve_shown", "valid_from", "note", "created_by"]
     list_filter = ["cell"]
     ordering = ["cell", "-version"]
     fieldsets = [
@@ -123,7 +118,7 @@ class PriceListAdmin(PreviewedAdmin):
         (gettext_lazy("Quota, in credits for"), {"fields": [f"base_{name}" for name in UNIT]}),
         (gettext_lazy("Usage, in credits for (empty: not charged)"), {"fields": [f"usage_{name}" for name in UNIT]}),
         (gettext_lazy("Scarcity"), {"fields": ["curve_lines"]}),
-    ]  # fmt: skip
+    ]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -131,18 +126,23 @@ class PriceListAdmin(PreviewedAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:
             return self.fieldsets
-        shown = ["cell", "version", "base_shown", "usage_shown", "curve_shown", "valid_from", "note", "created_by",
-                 "created_at"]  # fmt: skip
+        shown = [
+            "cell",
+            "version",
+            "base_shown",
+            "usage_shown",
+            "curve_shown",
+            "valid_from",
+            "note",
+            "created_by",
+            "created_at",
+        ]
         return [(None, {"fields": shown})]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         if obj is not None:
-            return FactsAdmin.get_form(
-                self, request, obj, change=change, **{**kwargs, "form": forms.ModelForm}
-            )
-        amounts = {
-            f"{kind}_{name}": _credits(unit) for kind in ("base", "usage") for name, unit in UNITS.items()
-        }
+            return FactsAdmin.get_form(self, request, obj, change=change, **{**kwargs, "form": forms.ModelForm})
+        amounts = {f"{kind}_{name}": _credits(unit) for kind in ("base", "usage") for name, unit in UNITS.items()}
         made = type("PricesForm", (PriceListForm,), amounts)
 
         def perform(bound: PriceListForm) -> Model:
@@ -180,44 +180,50 @@ class PriceListAdmin(PreviewedAdmin):
 
     def preview(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Preview:
         told = what_if(
-            principal=principal_of(request), cell=given["cell"], base=given["base"], usage=given["usage"],
+            principal=principal_of(request),
+            cell=given["cell"],
+            base=given["base"],
+            usage=given["usage"],
             curve=given["curve"],
-        )  # fmt: skip
+        )
         heads = [_("orders"), _("did cost"), _("would cost"), _("difference")]
-        lines = [
-            _("What was ordered and quoted keeps its price. Orders of the last 30 days and the open ones:"),
-        ]
+        lines = [_("What was ordered and quoted keeps its price. Orders of the last 30 days and the open ones:")]
         if told["orders_cut"]:
             lines.append(_("There are more orders; the newest were counted."))
         tables = [
             Table(_("By band"), [_("band"), *heads], [_sum(row) for row in (*told["by_band"], told["orders"])]),
             Table(
-                _("By tenant, what changes most first"), [_("tenant"), *heads],
-                [_sum(row) for row in told["by_tenant"][:MOST_TENANTS]], _("Nobody has ordered."),
+                _("By tenant, what changes most first"),
+                [_("tenant"), *heads],
+                [_sum(row) for row in told["by_tenant"][:MOST_TENANTS]],
+                _("Nobody has ordered."),
             ),
-        ]  # fmt: skip
+        ]
         if told["usage"]["count"]:
             hours = [_("hours of jobs"), *heads[1:]]
             tables.append(
                 Table(
-                    _("Usage of the last 30 days, by tenant"), [_("tenant"), *hours],
+                    _("Usage of the last 30 days, by tenant"),
+                    [_("tenant"), *hours],
                     [_sum(row) for row in (*told["usage_by_tenant"][:MOST_TENANTS], told["usage"])],
                 )
-            )  # fmt: skip
+            )
         tables.append(
             Table(
                 _("Examples, for 30 days"),
                 [_("band"), _("what"), _("sold already"), _("costs now"), _("would cost")],
                 [
                     (
-                        row["band"], describe(NAMES.index(row["resource"]), row["quantity"]),
-                        f"{format_number(row['sold_milli'] / 10)} %", money.format_credits(row["before"], places=2),
+                        row["band"],
+                        describe(NAMES.index(row["resource"]), row["quantity"]),
+                        f"{format_number(row['sold_milli'] / 10)} %",
+                        money.format_credits(row["before"], places=2),
                         money.format_credits(row["after"], places=2),
                     )
                     for row in told["examples"]
                 ],
             )
-        )  # fmt: skip
+        )
         return Preview(title=_("Set these prices for cell %s?") % given["cell"], told=lines, tables=tables)
 
     @display(description=gettext_lazy("quota"))
@@ -231,32 +237,30 @@ class PriceListAdmin(PreviewedAdmin):
     @display(description=gettext_lazy("scarcity"))
     def curve_shown(self, row: PriceList) -> str:
         return (
-            ", ".join(
-                f"{format_number(share / 10)} %: ×{format_number(height / 1000)}"
-                for share, height in row.curve
-            )
+            ", ".join(f"{format_number(share / 10)} %: ×{format_number(height / 1000)}" for share, height in row.curve)
             or "×1"
         )
 
 
 class QuoteAdmin(FactsAdmin):
-    list_display = [
-        "id",
-        "tenant",
-        "cell",
-        "band",
-        "price_shown",
-        "starts_at",
-        "ends_at",
-        "made_by",
-        "valid_until",
-    ]
+    list_display = ["id", "tenant", "cell", "band", "price_shown", "starts_at", "ends_at", "made_by", "valid_until"]
     list_filter = ["band", "cell"]
     list_select_related = ["tenant", "band"]
     search_fields = ["=tenant__name", "=id"]
     ordering = ["-id"]
-    fields = ["tenant", "cell", "band", "amounts", "price_shown", "starts_at", "ends_at", "prices", "made_by",
-              "created_at", "valid_until"]  # fmt: skip
+    fields = [
+        "tenant",
+        "cell",
+        "band",
+        "amounts",
+        "price_shown",
+        "starts_at",
+        "ends_at",
+        "prices",
+        "made_by",
+        "created_at",
+        "valid_until",
+    ]
 
     @display(description=gettext_lazy("price"))
     def price_shown(self, row: Quote) -> str:
@@ -290,9 +294,7 @@ def _sum(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _prices(named: dict[str, int]) -> SafeString:
-    return format_html_join(
-        ", ", "{} {}", ((name, money.format_credits(price)) for name, price in named.items())
-    )
+    return format_html_join(", ", "{} {}", ((name, money.format_credits(price)) for name, price in named.items()))
 
 
 PAGES = {PriceList: PriceListAdmin, Quote: QuoteAdmin}

@@ -25,9 +25,7 @@ class TenantAdmin(ServiceAdmin):
     list_select_related = ["parent"]
     search_fields = ["name", "title"]
     autocomplete_fields = ["parent"]
-    fields = [
-        "name", "title", "parent", "contact", "time_zone", "max_jobs", "max_teams", "task_api", "created_at",
-    ]  # fmt: skip
+    fields = ["name", "title", "parent", "contact", "time_zone", "max_jobs", "max_teams", "task_api", "created_at"]
     readonly_fields = ("created_at",)
     fields_fixed = ("name",)
 
@@ -96,22 +94,20 @@ class MembershipAdmin(ServiceAdmin):
 
 
 class InvitationAdmin(FactsAdmin):
-    list_display = [
-        "email",
+    list_display = ["email", "tenant", "role", "invited_by", "created_at", "expires_at", "withdrawn_at", "accepted_at"]
+    list_select_related = ["tenant"]
+    search_fields = ["email", "tenant__name"]
+    fields = [
         "tenant",
+        "email",
         "role",
         "invited_by",
         "created_at",
         "expires_at",
         "withdrawn_at",
         "accepted_at",
-    ]
-    list_select_related = ["tenant"]
-    search_fields = ["email", "tenant__name"]
-    fields = [
-        "tenant", "email", "role", "invited_by", "created_at", "expires_at", "withdrawn_at", "accepted_at",
         "accepted_by",
-    ]  # fmt: skip
+    ]
     actions = ["withdraw"]
 
     @admin.action(description=_("Withdraw these invitations"))

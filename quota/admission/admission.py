@@ -84,9 +84,7 @@ def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | Non
 
 def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
     """Return by resource how much the tenant's live jobs request beyond its grants; zero where it fits. Two queries."""
-    used = (
-        QuotaUse.objects.filter(cell=cell, tenant_id=tenant_id, band_id=band_id).values_list("used").first()
-    )
+    used = QuotaUse.objects.filter(cell=cell, tenant_id=tenant_id, band_id=band_id).values_list("used").first()
     if used is None:
         return ZERO
     granted = granted_now(cell, [(tenant_id, band_id)])[tenant_id, band_id]
@@ -132,12 +130,7 @@ def _verdict(
     if large:
         return _too_large(ask, cell, band, large)
     short = {
-        NAMES[i]: {
-            "asked": ask.change[i],
-            "granted": granted[i],
-            "in_use": used[i],
-            "short": after[i] - granted[i],
-        }
+        NAMES[i]: {"asked": ask.change[i], "granted": granted[i], "in_use": used[i], "short": after[i] - granted[i]}
         for i in COUNTED
         if ask.change[i] > 0 and after[i] > granted[i]
     }
@@ -153,10 +146,7 @@ def _verdict(
         "quota-exceeded",
         f"tenant {ask.tenant} has too little {band} quota in cell {cell}: {parts}. "
         f"Ask for less, buy quota, or submit at priority {FREE_PRIORITY}, which is free.",
-        fields={
-            f"limit.{name}": f"short by {describe(NAMES.index(name), f['short'])}"
-            for name, f in short.items()
-        },
+        fields={f"limit.{name}": f"short by {describe(NAMES.index(name), f['short'])}" for name, f in short.items()},
         figures={"tenant": ask.tenant, "cell": cell, "band": band, "short": short},
         status=403,
     )
@@ -183,15 +173,10 @@ def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]
     )
 
 
-def _lock_use(
-    cell: str, pairs: list[tuple[int, int]]
-) -> tuple[dict[tuple[int, int], Vector], dict[int, str]]:
+def _lock_use(cell: str, pairs: list[tuple[int, int]]) -> tuple[dict[tuple[int, int], Vector], dict[int, str]]:
     """Lock and return the use by (tenant, band), and the tenants whose spent budget stops submissions (`STOPPING`)."""
     rows = _select_use(cell, pairs)
-    for ask_again in (
-        _insert_use,
-        _select_use,
-    ):  # the latter for those that somebody else has inserted meanwhile
+    for ask_again in (_insert_use, _select_use):  # the latter for those that somebody else has inserted meanwhile
         found = {(tenant, band) for tenant, band, _, _ in rows}
         if missing := [pair for pair in pairs if pair not in found]:
             rows += ask_again(cell, missing)
@@ -201,8 +186,7 @@ def _lock_use(
 
 _UseRow = tuple[int, int, list[int], str | None]
 _BUDGET = (
-    " LEFT JOIN quota_budget AS b ON b.tenant_id = u.tenant_id AND b.exhausted_at IS NOT NULL"
-    " AND b.action = ANY(%s)"
+    " LEFT JOIN quota_budget AS b ON b.tenant_id = u.tenant_id AND b.exhausted_at IS NOT NULL AND b.action = ANY(%s)"
 )
 
 

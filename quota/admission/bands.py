@@ -12,15 +12,7 @@ from quota import clock, records
 from quota.models import Order, OrderState, PriorityBand, Quota, Tenant
 from quota.models.fields import DNS_LABEL, dns_label
 from quota.notifications.notices import notify
-from quota.vocabulary.bands import (
-    DEFAULT_BANDS,
-    DEFAULT_FACTORS,
-    MAX_FACTOR,
-    MAX_PRIORITY,
-    PLAIN,
-    Band,
-    Factors,
-)
+from quota.vocabulary.bands import DEFAULT_BANDS, DEFAULT_FACTORS, MAX_FACTOR, MAX_PRIORITY, PLAIN, Band, Factors
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import format_number
@@ -109,8 +101,14 @@ def _notify(entry: records.RecordEntry, row: PriorityBand) -> None:
     touched = Q(pk__in=owns.values("tenant")) | Q(pk__in=waits.values("tenant"))
     for tenant in Tenant.objects.filter(touched).order_by("id"):
         notify(
-            entry, tenant, "band.changed", f"Band {row.name} has changed",
+            entry,
+            tenant,
+            "band.changed",
+            f"Band {row.name} has changed",
             f"Band {row.name} now holds priorities {row.low} to {row.high} and costs"
             f" {format_number(row.price_milli / 1000)} times the base price. What you have bought keeps its price.",
-            band=row.name, price_milli=row.price_milli, low=row.low, high=row.high,
-        )  # fmt: skip
+            band=row.name,
+            price_milli=row.price_milli,
+            low=row.low,
+            high=row.high,
+        )

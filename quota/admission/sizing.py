@@ -68,9 +68,7 @@ def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: i
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     if not 1 <= days <= MOST_DAYS:
-        raise Rejected(
-            "invalid", f"days: {days}; give 1 to {MOST_DAYS}", fields={"days": f"not in 1 to {MOST_DAYS}"}
-        )
+        raise Rejected("invalid", f"days: {days}; give 1 to {MOST_DAYS}", fields={"days": f"not in 1 to {MOST_DAYS}"})
     row = PriorityBand.objects.filter(name=band).first()
     if row is None:
         raise NotFound("band", band, known=list(PriorityBand.objects.values_list("name", flat=True)))
@@ -85,10 +83,17 @@ def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: i
         asked, reserved, p50, p95, most = found[index][1:] if index in found else (0,) * 5
         resources.append(
             ResourceUse(
-                name=NAMES[index], granted=granted[index], asked=asked, reserved=reserved, used_p50=p50,
-                used_p95=p95, used_max=most, suggested=asked, leaner=-(-most * MARGIN_MILLI // 1000),
+                name=NAMES[index],
+                granted=granted[index],
+                asked=asked,
+                reserved=reserved,
+                used_p50=p50,
+                used_p95=p95,
+                used_max=most,
+                suggested=asked,
+                leaner=-(-most * MARGIN_MILLI // 1000),
             )
-        )  # fmt: skip
+        )
     hours = found[0][0] if found else 0
     return UsageOf(tenant.name, cell, band, since, until, hours, tuple(resources))
 

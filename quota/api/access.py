@@ -26,25 +26,30 @@ class TokenSerializer(serializers.ModelSerializer[Any]):
     tenant = serializers.SlugRelatedField(slug_field="name", read_only=True)  # type: ignore[var-annotated]
     user = serializers.CharField(source="user.username", read_only=True)
     parent = serializers.SlugRelatedField(  # type: ignore[assignment, var-annotated]
-        slug_field="key",
-        read_only=True,
-        help_text="The key of the token that issued this one, with which it ends.",
+        slug_field="key", read_only=True, help_text="The key of the token that issued this one, with which it ends."
     )
 
     class Meta:
         model = Token
         fields = [
-            "key", "name", "user", "tenant", "parent", "scopes", "created_at", "expires_at", "last_used_at",
+            "key",
+            "name",
+            "user",
+            "tenant",
+            "parent",
+            "scopes",
+            "created_at",
+            "expires_at",
+            "last_used_at",
             "revoked_at",
-        ]  # fmt: skip
+        ]
         read_only_fields = fields
 
 
 class NewTokenSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=100)
     scopes = serializers.ListField(
-        child=serializers.ChoiceField([scope.value for scope in Scope]),
-        default=[Scope.READ.value, Scope.WRITE.value],
+        child=serializers.ChoiceField([scope.value for scope in Scope]), default=[Scope.READ.value, Scope.WRITE.value]
     )
     tenant = serializers.CharField(max_length=63, required=False, allow_null=True)
     expires_at = serializers.DateTimeField(
@@ -124,9 +129,11 @@ class TokenView(QuotaView):
 def _issue(request: Request, principal: Principal, user: Any, given: dict[str, Any]) -> Response:
     tenant = selectors.tenant_named(principal, given["tenant"]) if given.get("tenant") else None
     token, secret = token_issue(
-        principal=principal, user=user, name=given["name"], scopes=given["scopes"], tenant=tenant,
+        principal=principal,
+        user=user,
+        name=given["name"],
+        scopes=given["scopes"],
+        tenant=tenant,
         expires_at=given.get("expires_at"),
-    )  # fmt: skip
-    return Response(
-        {"secret": "" if dry_run(request) else secret, "token": TokenSerializer(token).data}, status=201
     )
+    return Response({"secret": "" if dry_run(request) else secret, "token": TokenSerializer(token).data}, status=201)

@@ -64,9 +64,7 @@ class LeavingSerializer(serializers.Serializer[Any]):
 
 class BandEffectSerializer(serializers.Serializer[Any]):
     band = serializers.CharField()
-    changes = serializers.DictField(
-        child=serializers.ListField(), help_text="By field: the value before and after."
-    )
+    changes = serializers.DictField(child=serializers.ListField(), help_text="By field: the value before and after.")
     cells = CellEffectSerializer(many=True)
     leaving = LeavingSerializer(many=True)
 

@@ -15,12 +15,7 @@ from quota.models import Capability, CapabilityRequest
 from quota.paging import IdPaging
 from quota.tenancy import people
 from quota.tenancy.access import user_named
-from quota.tenancy.capabilities import (
-    capability_answer,
-    capability_ask,
-    capability_grant,
-    capability_revoke,
-)
+from quota.tenancy.capabilities import capability_answer, capability_ask, capability_grant, capability_revoke
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, CapabilityKind, require
 
@@ -39,11 +34,7 @@ class NewCapabilitySerializer(serializers.Serializer[Any]):
     user = serializers.CharField(max_length=150)
     kind = serializers.ChoiceField(KINDS)
     cell = serializers.CharField(
-        max_length=63,
-        required=False,
-        allow_blank=True,
-        trim_whitespace=False,
-        help_text="Cell; empty: every cell.",
+        max_length=63, required=False, allow_blank=True, trim_whitespace=False, help_text="Cell; empty: every cell."
     )
     reason = serializers.CharField(max_length=500)
     expires_at = serializers.DateTimeField(
@@ -89,22 +80,30 @@ class CapabilityRequestSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = CapabilityRequest
         fields = [
-            "id", "tenant", "user", "kind", "cell", "reason", "until", "asked_by", "asked_at", "state", "answer",
-            "answered_by", "answered_at", "capability",
-        ]  # fmt: skip
+            "id",
+            "tenant",
+            "user",
+            "kind",
+            "cell",
+            "reason",
+            "until",
+            "asked_by",
+            "asked_at",
+            "state",
+            "answer",
+            "answered_by",
+            "answered_at",
+            "capability",
+        ]
 
 
 class AskSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(max_length=63)
-    user = serializers.CharField(
-        max_length=150, required=False, help_text="User who gets it; by default yourself."
-    )
+    user = serializers.CharField(max_length=150, required=False, help_text="User who gets it; by default yourself.")
     kind = serializers.ChoiceField(KINDS)
     cell = serializers.CharField(max_length=63, required=False, allow_blank=True, trim_whitespace=False)
     reason = serializers.CharField(max_length=500)
-    until = serializers.DateTimeField(
-        required=False, help_text="When it ends: by default in 90 days, at most in 366."
-    )
+    until = serializers.DateTimeField(required=False, help_text="When it ends: by default in 90 days, at most in 366.")
 
 
 class AnswerSerializer(serializers.Serializer[Any]):
@@ -143,6 +142,4 @@ class CapabilityRequestView(QuotaView):
         row = people.requests_visible(principal).filter(pk=asked).first()
         if row is None:
             raise NotFound("request", str(asked))
-        return Response(
-            CapabilityRequestSerializer(capability_answer(principal=principal, request=row, **given)).data
-        )
+        return Response(CapabilityRequestSerializer(capability_answer(principal=principal, request=row, **given)).data)

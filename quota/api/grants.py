@@ -27,9 +27,18 @@ class GrantSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Quota
         fields = [
-            "id", "tenant", "cell", "band", "amounts", "starts_at", "ends_at", "grace_until", "beyond_capacity",
-            "order", "reason",
-        ]  # fmt: skip
+            "id",
+            "tenant",
+            "cell",
+            "band",
+            "amounts",
+            "starts_at",
+            "ends_at",
+            "grace_until",
+            "beyond_capacity",
+            "order",
+            "reason",
+        ]
 
     def get_amounts(self, quota: Quota) -> dict[str, int]:
         return as_mapping(quota.amounts)

@@ -25,17 +25,7 @@ class InvitationSerializer(serializers.ModelSerializer[Any]):
 
     class Meta:
         model = Invitation
-        fields = [
-            "key",
-            "tenant",
-            "email",
-            "role",
-            "state",
-            "invited_by",
-            "created_at",
-            "expires_at",
-            "accepted_at",
-        ]
+        fields = ["key", "tenant", "email", "role", "state", "invited_by", "created_at", "expires_at", "accepted_at"]
 
     def get_state(self, row: Invitation) -> str:
         return state_of(row)

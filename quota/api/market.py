@@ -30,9 +30,16 @@ class MarketSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Market
         fields = [
-            "cell", "selling", "headroom_milli", "grace_hours", "after_grace", "drop_after_hours", "quote_minutes",
-            "approval_hours", "longest_days",
-        ]  # fmt: skip
+            "cell",
+            "selling",
+            "headroom_milli",
+            "grace_hours",
+            "after_grace",
+            "drop_after_hours",
+            "quote_minutes",
+            "approval_hours",
+            "longest_days",
+        ]
 
 
 class MarketChangeSerializer(serializers.Serializer[Any]):
@@ -62,9 +69,7 @@ class MarketView(QuotaView):
         require(principal_of(request), Action.PLATFORM_ADMIN)
         given = valid(MarketChangeSerializer, request.data)
         cell_require(cell)
-        return Response(
-            MarketSerializer(market_set(principal=principal_of(request), cell=cell, **given)).data
-        )
+        return Response(MarketSerializer(market_set(principal=principal_of(request), cell=cell, **given)).data)
 
 
 class CalendarDaySerializer(serializers.Serializer[Any]):
@@ -129,9 +134,7 @@ class RulesView(QuotaView):
     def get(self, request: Request) -> Response:
         """List the approval rules, by rank; the first that fits decides. Only rules of tenants that you may see."""
         visible = selectors.tenants_visible(principal_of(request))
-        rows = ApprovalRule.objects.filter(Q(tenant=None) | Q(tenant__in=visible)).select_related(
-            "band", "tenant"
-        )
+        rows = ApprovalRule.objects.filter(Q(tenant=None) | Q(tenant__in=visible)).select_related("band", "tenant")
         return page(self, request, rows, ApprovalRuleSerializer)
 
 
@@ -162,9 +165,7 @@ class ShortfallSerializer(serializers.ModelSerializer[Any]):
 
     class Meta:
         model = Shortfall
-        fields = [
-            "id", "cell", "begins_at", "ends_at", "short", "orders", "tenants", "found_at", "closed_at",
-        ]  # fmt: skip
+        fields = ["id", "cell", "begins_at", "ends_at", "short", "orders", "tenants", "found_at", "closed_at"]
 
     def get_short(self, row: Shortfall) -> dict[str, int]:
         return as_mapping(row.short)
@@ -191,9 +192,7 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         told = "the name of a time zone, such as Europe/Berlin"
-        raise Rejected(
-            "invalid", f"time_zone: {name[:50]!r}; give {told}", fields={"time_zone": told}
-        ) from error
+        raise Rejected("invalid", f"time_zone: {name[:50]!r}; give {told}", fields={"time_zone": told}) from error
 
 
 def _date(text: str) -> dt.date | None:

@@ -110,9 +110,7 @@ class BalancesView(QuotaView):
 
 
 class BudgetSerializer(serializers.Serializer[Any]):
-    monthly = serializers.IntegerField(
-        required=False, allow_null=True, help_text="null: the available money."
-    )
+    monthly = serializers.IntegerField(required=False, allow_null=True, help_text="null: the available money.")
     alerts = serializers.ListField(
         child=serializers.IntegerField(),
         required=False,
@@ -156,9 +154,7 @@ class BudgetGrantsView(QuotaView):
 
 
 class HandDownSerializer(serializers.Serializer[Any]):
-    to = serializers.CharField(
-        max_length=63, help_text="A team of the organisation, or the organisation of the team."
-    )
+    to = serializers.CharField(max_length=63, help_text="A team of the organisation, or the organisation of the team.")
     amount = serializers.IntegerField()
     text = serializers.CharField(max_length=300, required=False, allow_blank=True)
 
@@ -191,9 +187,17 @@ class InvoiceSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Invoice
         fields = [
-            "number", "tenant", "month", "time_zone", "begins_at", "ends_at", "charged", "refunded", "total",
+            "number",
+            "tenant",
+            "month",
+            "time_zone",
+            "begins_at",
+            "ends_at",
+            "charged",
+            "refunded",
+            "total",
             "issued_at",
-        ]  # fmt: skip
+        ]
 
 
 class LineSerializer(serializers.Serializer[Any]):
@@ -243,9 +247,7 @@ class InvoicesView(QuotaView):
 class InvoiceView(QuotaView):
     @extend_schema(responses=WholeInvoiceSerializer)
     def get(self, request: Request, number: str) -> Response:
-        return Response(
-            WholeInvoiceSerializer(statements.invoice_numbered(principal_of(request), number)).data
-        )
+        return Response(WholeInvoiceSerializer(statements.invoice_numbered(principal_of(request), number)).data)
 
 
 class DraftView(QuotaView):
@@ -306,14 +308,10 @@ class CostsQuerySerializer(serializers.Serializer[Any]):
     since = serializers.DateTimeField(required=False, help_text="By default the begin of the current month.")
     until = serializers.DateTimeField(required=False, help_text="By default the end of the current month.")
     month = serializers.CharField(
-        max_length=7,
-        required=False,
-        help_text="Instead of both: a month such as 2026-03, in the tenant's time zone.",
+        max_length=7, required=False, help_text="Instead of both: a month such as 2026-03, in the tenant's time zone."
     )
     by = serializers.ChoiceField(costs.SPLITS, required=False)
-    label = serializers.CharField(
-        max_length=63, required=False, help_text="With by=label: the key of the label."
-    )  # type: ignore[assignment]
+    label = serializers.CharField(max_length=63, required=False, help_text="With by=label: the key of the label.")  # type: ignore[assignment]
 
 
 class CostSerializer(serializers.Serializer[Any]):
@@ -351,13 +349,9 @@ def _costs(request: Request) -> list[costs.Cost]:
     principal = principal_of(request)
     given = valid(CostsQuerySerializer, request.query_params.dict())
     name = given.get("tenant")
-    tenants = (
-        [statements.billed_tenant(principal, name)] if name else list(statements.billed_tenants(principal))
-    )
+    tenants = [statements.billed_tenant(principal, name)] if name else list(statements.billed_tenants(principal))
     since, until = _period(given, tenants[0] if name else None)
-    return costs.costs(
-        tenants, since=since, until=until, by=given.get("by", "job"), label=given.get("label", "")
-    )
+    return costs.costs(tenants, since=since, until=until, by=given.get("by", "job"), label=given.get("label", ""))
 
 
 def _period(given: dict[str, Any], tenant: Tenant | None) -> tuple[dt.datetime, dt.datetime]:
@@ -385,9 +379,7 @@ def _month(given: str) -> dt.date:
             "invalid", f"month: {given[:20]!r}; give 2026-03", fields={"month": "such as 2026-03"}
         ) from error
     if not 1970 <= month.year <= 9000:
-        raise Rejected(
-            "invalid", f"month: {given[:20]!r}; give 1970-01 or later", fields={"month": "out of range"}
-        )
+        raise Rejected("invalid", f"month: {given[:20]!r}; give 1970-01 or later", fields={"month": "out of range"})
     return month
 
 

@@ -76,9 +76,7 @@ class ChannelChangeSerializer(serializers.Serializer[Any]):
 
 
 class RotationSerializer(serializers.Serializer[Any]):
-    overlap_hours = serializers.IntegerField(
-        min_value=0, max_value=channels.LONGEST_OVERLAP.days * 24, required=False
-    )
+    overlap_hours = serializers.IntegerField(min_value=0, max_value=channels.LONGEST_OVERLAP.days * 24, required=False)
 
 
 class DeliverySerializer(serializers.ModelSerializer[Any]):
@@ -92,8 +90,7 @@ class DeliverySerializer(serializers.ModelSerializer[Any]):
 
 
 SecretSerializer = inline_serializer(
-    "ChannelSecret",
-    {"secrets": serializers.ListField(child=serializers.CharField(), help_text="The current secrets.")},
+    "ChannelSecret", {"secrets": serializers.ListField(child=serializers.CharField(), help_text="The current secrets.")}
 )
 KindSerializer = inline_serializer(
     "NoticeKind", {"name": serializers.CharField(), "about": serializers.CharField()}, many=True
@@ -167,9 +164,7 @@ class ChannelsView(QuotaView):
         principal = principal_of(request)
         given = valid(NewChannelSerializer, request.data)
         tenant = _owner(principal, given.pop("tenant"))
-        return _shown(
-            principal, channels.channel_add(principal=principal, tenant=tenant, **given), status=201
-        )
+        return _shown(principal, channels.channel_add(principal=principal, tenant=tenant, **given), status=201)
 
 
 class ChannelView(QuotaView):
@@ -212,9 +207,7 @@ class ChannelSecretView(QuotaView):
         principal = principal_of(request)
         row = inbox.channel_numbered(principal, channel)
         if not inbox.may_manage(principal, row.tenant):
-            raise Forbidden(
-                Action.TENANT_ADMIN, f"{principal.name} may not see the secret; owners of the tenant may"
-            )
+            raise Forbidden(Action.TENANT_ADMIN, f"{principal.name} may not see the secret; owners of the tenant may")
         return Response({"secrets": inbox.secrets_of(row)})
 
     @extend_schema(request=RotationSerializer, responses=SecretSerializer)

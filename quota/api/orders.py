@@ -44,10 +44,34 @@ class OrderSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Order
         fields = [
-            "id", "tenant", "cell", "band", "amounts", "starts_at", "ends_at", "grace_until", "state", "price",
-            "refunded", "parts", "prices", "quote", "approver", "renew", "renew_error", "replaces", "replaced_as",
-            "key", "note", "placed_by", "created_at", "decided_by", "decided_at", "reason", "ended_at",
-        ]  # fmt: skip
+            "id",
+            "tenant",
+            "cell",
+            "band",
+            "amounts",
+            "starts_at",
+            "ends_at",
+            "grace_until",
+            "state",
+            "price",
+            "refunded",
+            "parts",
+            "prices",
+            "quote",
+            "approver",
+            "renew",
+            "renew_error",
+            "replaces",
+            "replaced_as",
+            "key",
+            "note",
+            "placed_by",
+            "created_at",
+            "decided_by",
+            "decided_at",
+            "reason",
+            "ended_at",
+        ]
 
     def get_amounts(self, order: Order) -> dict[str, int]:
         return as_mapping(order.amounts)

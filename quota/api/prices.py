@@ -26,17 +26,7 @@ from quota.vocabulary.resources import as_mapping
 class PriceListSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = PriceList
-        fields = [
-            "cell",
-            "version",
-            "base",
-            "usage",
-            "curve",
-            "valid_from",
-            "note",
-            "created_by",
-            "created_at",
-        ]
+        fields = ["cell", "version", "base", "usage", "curve", "valid_from", "note", "created_by", "created_at"]
 
 
 class PricesSerializer(serializers.Serializer[Any]):
@@ -63,9 +53,7 @@ class PricesView(QuotaView):
     @extend_schema(
         parameters=[
             OpenApiParameter("cell", OpenApiTypes.STR, description="Only of this cell."),
-            OpenApiParameter(
-                "in_force", OpenApiTypes.BOOL, description="With a cell: only the current list."
-            ),
+            OpenApiParameter("in_force", OpenApiTypes.BOOL, description="With a cell: only the current list."),
         ],
         responses=PriceListSerializer(many=True),
     )
@@ -87,9 +75,7 @@ class PricesView(QuotaView):
         """Create the next version of a cell's prices."""
         require(principal_of(request), Action.PLATFORM_ADMIN)
         given = valid(NewPriceListSerializer, request.data)
-        return Response(
-            PriceListSerializer(price_list_set(principal=principal_of(request), **given)).data, status=201
-        )
+        return Response(PriceListSerializer(price_list_set(principal=principal_of(request), **given)).data, status=201)
 
 
 class SumSerializer(serializers.Serializer[Any]):
@@ -155,9 +141,20 @@ class QuoteSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Quote
         fields = [
-            "id", "tenant", "cell", "band", "amounts", "starts_at", "ends_at", "price", "parts", "prices", "made_by",
-            "created_at", "valid_until",
-        ]  # fmt: skip
+            "id",
+            "tenant",
+            "cell",
+            "band",
+            "amounts",
+            "starts_at",
+            "ends_at",
+            "price",
+            "parts",
+            "prices",
+            "made_by",
+            "created_at",
+            "valid_until",
+        ]
 
     def get_amounts(self, quote: Quote) -> dict[str, int]:
         return as_mapping(quote.amounts)
@@ -193,9 +190,7 @@ class QuotesView(QuotaView):
         given: dict[str, Any] = valid(NewQuoteSerializer, request.data)
         tenant = selectors.tenant_named(principal, given.pop("tenant"))
         given.setdefault("starts_at", clock.now().replace(microsecond=0))
-        return Response(
-            QuoteSerializer(quote_make(principal=principal, tenant=tenant, **given)).data, status=201
-        )
+        return Response(QuoteSerializer(quote_make(principal=principal, tenant=tenant, **given)).data, status=201)
 
 
 class QuoteView(QuotaView):

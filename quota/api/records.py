@@ -56,8 +56,6 @@ class RecordsView(QuotaView):
     def get(self, request: Request) -> Response:
         """List changes of the tenants that you own, newest first. SREs see all."""
         names = [name for name, _, _ in _FILTERS]
-        given = valid(
-            FilterSerializer, {n: request.query_params[n] for n in names if n in request.query_params}
-        )
+        given = valid(FilterSerializer, {n: request.query_params[n] for n in names if n in request.query_params})
         rows = records_visible(principal_of(request), **given)
         return page(self, request, rows, RecordSerializer)

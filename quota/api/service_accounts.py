@@ -30,9 +30,7 @@ from quota.vocabulary.permissions import Action, Principal, require
 
 class ServiceAccountSerializer(serializers.ModelSerializer[Any]):
     name = serializers.SerializerMethodField(help_text="Its name inside its tenant.")
-    user = serializers.CharField(
-        source="user.username", help_text="Its full name, in records and as an actor."
-    )
+    user = serializers.CharField(source="user.username", help_text="Its full name, in records and as an actor.")
     tenant = serializers.CharField(source="tenant.name")
     role = serializers.ChoiceField(ROLES)
     enabled = serializers.BooleanField(source="user.is_active")
@@ -117,9 +115,7 @@ class ServiceAccountTokensView(QuotaView):
         principal = principal_of(request)
         row = _owned(principal, tenant)
         given = valid(AccountTokenSerializer, request.data)
-        token, secret = service_account_token(
-            principal=principal, account=service_account_named(row, account), **given
-        )
+        token, secret = service_account_token(principal=principal, account=service_account_named(row, account), **given)
         shown = "" if dry_run(request) else secret
         return Response({"secret": shown, "token": TokenSerializer(token).data}, status=201)
 

@@ -29,9 +29,7 @@ class TenantSerializer(serializers.ModelSerializer[Any]):
 
     class Meta:
         model = Tenant
-        fields = [
-            "name", "title", "contact", "parent", "time_zone", "max_jobs", "max_teams", "task_api", "created_at",
-        ]  # fmt: skip
+        fields = ["name", "title", "contact", "parent", "time_zone", "max_jobs", "max_teams", "task_api", "created_at"]
         read_only_fields = fields
 
 
@@ -40,10 +38,7 @@ class NewTenantSerializer(serializers.Serializer[Any]):
     title = serializers.CharField(max_length=200, required=False, allow_blank=True)
     contact = serializers.EmailField(required=False, allow_blank=True)
     parent = serializers.CharField(  # type: ignore[assignment]
-        max_length=63,
-        required=False,
-        allow_null=True,
-        help_text="The organisation. Only SREs may leave it out.",
+        max_length=63, required=False, allow_null=True, help_text="The organisation. Only SREs may leave it out."
     )
     time_zone = serializers.CharField(max_length=64, required=False)
 
@@ -63,9 +58,7 @@ class TenantsView(QuotaView):
     def post(self, request: Request) -> Response:
         """Create a tenant on its own, or a team of an organisation."""
         given = valid(NewTenantSerializer, request.data)
-        return Response(
-            TenantSerializer(tenant_create(principal=principal_of(request), **given)).data, status=201
-        )
+        return Response(TenantSerializer(tenant_create(principal=principal_of(request), **given)).data, status=201)
 
 
 class TenantChangeSerializer(serializers.Serializer[Any]):
@@ -77,9 +70,7 @@ class TenantChangeSerializer(serializers.Serializer[Any]):
         max_length=64, required=False, help_text="Time zone of the IANA database, such as Europe/Zurich."
     )
     task_api = serializers.ChoiceField(
-        ["none", "read", "submit"],
-        required=False,
-        help_text="The most that tasks of its jobs may do with this API.",
+        ["none", "read", "submit"], required=False, help_text="The most that tasks of its jobs may do with this API."
     )
 
 

@@ -56,14 +56,10 @@ class UsageOfSerializer(serializers.Serializer[Any]):
 class UsageView(QuotaView):
     @extend_schema(
         parameters=[
-            OpenApiParameter(
-                "tenant", OpenApiTypes.STR, required=True, description="The tenant of the jobs."
-            ),
+            OpenApiParameter("tenant", OpenApiTypes.STR, required=True, description="The tenant of the jobs."),
             OpenApiParameter("cell", OpenApiTypes.STR, required=True, description="The cell of the jobs."),
             OpenApiParameter("band", OpenApiTypes.STR, required=True, description="The band of the jobs."),
-            OpenApiParameter(
-                "days", OpenApiTypes.INT, description="Number of days to look back, 14 by default."
-            ),
+            OpenApiParameter("days", OpenApiTypes.INT, description="Number of days to look back, 14 by default."),
         ],
         responses=UsageOfSerializer,
     )

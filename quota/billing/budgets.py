@@ -74,9 +74,8 @@ def budget_set(
         row.monthly, row.alerts, row.action = monthly, sorted(set(alerts)), action
         row.save(update_fields=["monthly", "alerts", "action", "overdraft"])
         entry.append(
-            "budget.set", tenant=tenant.name, monthly=monthly, alerts=row.alerts, action=action,
-            overdraft=row.overdraft,
-        )  # fmt: skip
+            "budget.set", tenant=tenant.name, monthly=monthly, alerts=row.alerts, action=action, overdraft=row.overdraft
+        )
         examine(entry, tenant, again=again)
     row.refresh_from_db()
     return row
@@ -89,9 +88,7 @@ def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) 
 
     Locks the budget's row, after those of accounts.
     """
-    row = (
-        Budget.objects.select_for_update(of=("self",)).select_related("tenant").filter(tenant=tenant).first()
-    )
+    row = Budget.objects.select_for_update(of=("self",)).select_related("tenant").filter(tenant=tenant).first()
     if row is not None:
         _apply(entry, row, spendings([row.tenant], budgets=[row])[row.tenant_id], again=again)
 
@@ -104,9 +101,7 @@ def budgets_watch(now: dt.datetime | None = None) -> int:
 
 def _watch() -> int:
     watched = list(
-        Budget.objects.exclude(alerts=[], action="none", exhausted_at=None)
-        .select_related("tenant")
-        .order_by("id")
+        Budget.objects.exclude(alerts=[], action="none", exhausted_at=None).select_related("tenant").order_by("id")
     )
     states = spendings([row.tenant for row in watched], budgets=watched)
     told = 0
@@ -150,11 +145,7 @@ def spending_of(tenant: Tenant) -> Spending:
 
 
 def spendings(
-    tenants: Sequence[Tenant],
-    *,
-    budgets: Iterable[Budget],
-    now: dt.datetime | None = None,
-    without: int | None = None,
+    tenants: Sequence[Tenant], *, budgets: Iterable[Budget], now: dt.datetime | None = None, without: int | None = None
 ) -> dict[int, Spending]:
     """The month of each tenant that `now` lies in; `without`: an order that is not counted. One query."""
     today = clock.now()
@@ -165,10 +156,13 @@ def spendings(
         cursor.execute(
             _SPENT,
             [
-                list(bounds), [begin for begin, _ in bounds.values()], [end for _, end in bounds.values()],
-                [begin <= today for begin, _ in bounds.values()], without or 0,
+                list(bounds),
+                [begin for begin, _ in bounds.values()],
+                [end for _, end in bounds.values()],
+                [begin <= today for begin, _ in bounds.values()],
+                without or 0,
             ],
-        )  # fmt: skip
+        )
         found = {row[0]: [int(value) for value in row[1:]] for row in cursor.fetchall()}
     by_tenant = {budget.tenant_id: budget for budget in budgets}
     return {
@@ -182,10 +176,17 @@ def spendings(
 def _spending(tenant: Tenant, month: dt.date, found: list[int], budget: Budget) -> Spending:
     spent, usage, waiting, available, held, owed = found
     return Spending(
-        tenant.name, month, spent, usage, waiting,
+        tenant.name,
+        month,
+        spent,
+        usage,
+        waiting,
         balances(available=available, held=held, owed=owed, overdraft=budget.overdraft),
-        budget.monthly, tuple(budget.alerts), budget.action, budget.told,
-    )  # fmt: skip
+        budget.monthly,
+        tuple(budget.alerts),
+        budget.action,
+        budget.told,
+    )
 
 
 def _apply(entry: records.RecordEntry, row: Budget, state: Spending, *, again: bool) -> None:
@@ -195,29 +196,46 @@ def _apply(entry: records.RecordEntry, row: Budget, state: Spending, *, again: b
         row.told = {state.key: alert}
         changed.append("told")
         notices.notify(
-            entry, tenant, "budget.alert", f"{alert} % of the budget of {tenant.name} are spent",
+            entry,
+            tenant,
+            "budget.alert",
+            f"{alert} % of the budget of {tenant.name} are spent",
             f"In {state.key} {format_credits(state.committed)} of {format_credits(state.limit)} credits are spent"
             f" or set aside for orders, {state.percent} %. Available: {format_credits(state.has.available)}.",
-            url=_URL + tenant.name, level="warning", alert=alert, **figures,
-        )  # fmt: skip
+            url=_URL + tenant.name,
+            level="warning",
+            alert=alert,
+            **figures,
+        )
     if state.exhausted and (again or row.exhausted_at is None):
         row.exhausted_at = clock.now()
         changed.append("exhausted_at")
         entry.append("budget.exhausted", tenant=tenant.name, action=row.action, **figures)
         notices.notify(
-            entry, tenant, "budget.stopped", f"The budget of {tenant.name} is spent",
+            entry,
+            tenant,
+            "budget.stopped",
+            f"The budget of {tenant.name} is spent",
             f"{_consequence(row)} A higher monthly budget or a grant ends that at once, and the next month"
             " where the monthly budget is what is spent.",
-            url=_URL + tenant.name, level="urgent", action=row.action, **figures,
-        )  # fmt: skip
+            url=_URL + tenant.name,
+            level="urgent",
+            action=row.action,
+            **figures,
+        )
     elif not state.exhausted and row.exhausted_at is not None:
         row.exhausted_at = None
         changed.append("exhausted_at")
         entry.append("budget.resumed", tenant=tenant.name, **figures)
         notices.notify(
-            entry, tenant, "budget.resumed", f"{tenant.name} has a budget again",
-            "What had stopped at the end of the budget is possible again.", url=_URL + tenant.name, **figures,
-        )  # fmt: skip
+            entry,
+            tenant,
+            "budget.resumed",
+            f"{tenant.name} has a budget again",
+            "What had stopped at the end of the budget is possible again.",
+            url=_URL + tenant.name,
+            **figures,
+        )
     if changed:
         row.save(update_fields=changed)
 

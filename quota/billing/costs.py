@@ -132,10 +132,13 @@ def costs(
         cursor.execute(
             _COSTS.format(job=job, pool=pool),
             {
-                "tenants": [tenant.pk for tenant in tenants], "since": since, "until": until, "names": list(NAMES),
+                "tenants": [tenant.pk for tenant in tenants],
+                "since": since,
+                "until": until,
+                "names": list(NAMES),
                 "label": label,
             },
-        )  # fmt: skip
+        )
         rows = cursor.fetchall()
     whole = iter(_rounded([Decimal(value) for row in rows for value in row[1:]]))
     found = [Cost(row[0], next(whole), next(whole), next(whole)) for row in rows]

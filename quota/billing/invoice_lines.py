@@ -34,20 +34,38 @@ class InvoiceLine(NamedTuple):
 
 
 COLUMNS = (
-    "invoice", "month", "tenant", "kind", "order", "cell", "band", "text", "posted_at", "starts_at", "ends_at",
-    "credits", "micro_credits",
-)  # fmt: skip
+    "invoice",
+    "month",
+    "tenant",
+    "kind",
+    "order",
+    "cell",
+    "band",
+    "text",
+    "posted_at",
+    "starts_at",
+    "ends_at",
+    "credits",
+    "micro_credits",
+)
 
 
 def lines_of(invoice: InvoiceFields) -> list[InvoiceLine]:
     zone = ZoneInfo(invoice.time_zone)
     return [
         InvoiceLine(
-            line["kind"], line["order"], line["cell"], line["band"], line["text"], _local(line, "at", zone),
-            _local(line, "starts_at", zone), _local(line, "ends_at", zone), line["amount"],
+            line["kind"],
+            line["order"],
+            line["cell"],
+            line["band"],
+            line["text"],
+            _local(line, "at", zone),
+            _local(line, "starts_at", zone),
+            _local(line, "ends_at", zone),
+            line["amount"],
         )
         for line in invoice.lines
-    ]  # fmt: skip
+    ]
 
 
 def table_of(invoice: InvoiceFields, tenant: str) -> Iterator[tuple[object, ...]]:
@@ -55,9 +73,20 @@ def table_of(invoice: InvoiceFields, tenant: str) -> Iterator[tuple[object, ...]
     yield COLUMNS
     for line in lines_of(invoice):
         yield (
-            invoice.number, f"{invoice.month:%Y-%m}", tenant, line.kind, line.order, line.cell, line.band, line.text,
-            _iso(line.at), _iso(line.starts_at), _iso(line.ends_at), exact(line.amount), line.amount,
-        )  # fmt: skip
+            invoice.number,
+            f"{invoice.month:%Y-%m}",
+            tenant,
+            line.kind,
+            line.order,
+            line.cell,
+            line.band,
+            line.text,
+            _iso(line.at),
+            _iso(line.starts_at),
+            _iso(line.ends_at),
+            exact(line.amount),
+            line.amount,
+        )
 
 
 def exact(amount: int) -> str:

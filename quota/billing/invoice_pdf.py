@@ -33,10 +33,17 @@ from quota.vocabulary.money import format_credits
 
 _FOLDERS = ("/usr/share/fonts/truetype", "/usr/share/fonts", "/usr/local/share/fonts", "/Library/Fonts")
 _FONTS = (
-    "DejaVuSans.ttf", "NotoSans-Regular.ttf", "LiberationSans-Regular.ttf", "FreeSans.ttf", "Arial Unicode.ttf",
-    "DroidSansFallbackFull.ttf", "NotoSansArabic-Regular.ttf", "NotoSansHebrew-Regular.ttf",
-    "NotoSansDevanagari-Regular.ttf", "NotoSansThai-Regular.ttf",
-)  # fmt: skip
+    "DejaVuSans.ttf",
+    "NotoSans-Regular.ttf",
+    "LiberationSans-Regular.ttf",
+    "FreeSans.ttf",
+    "Arial Unicode.ttf",
+    "DroidSansFallbackFull.ttf",
+    "NotoSansArabic-Regular.ttf",
+    "NotoSansHebrew-Regular.ttf",
+    "NotoSansDevanagari-Regular.ttf",
+    "NotoSansThai-Regular.ttf",
+)
 _PLAIN = "Helvetica"
 _WIDTHS = (21 * mm, 54 * mm, 32 * mm, 45 * mm, 26 * mm)
 _LINE, _SHADE = colors.HexColor("#c8cdd5"), colors.HexColor("#f1f3f6")
@@ -47,12 +54,19 @@ def invoice_pdf(invoice: Invoice) -> bytes:
     out = io.BytesIO()
     title = _title(invoice)
     document = SimpleDocTemplate(
-        out, pagesize=A4, leftMargin=16 * mm, rightMargin=16 * mm, topMargin=18 * mm, bottomMargin=18 * mm,
-        title=title, author="Borg Portal", subject=f"{invoice.month:%Y-%m}", invariant=1,
-    )  # fmt: skip
+        out,
+        pagesize=A4,
+        leftMargin=16 * mm,
+        rightMargin=16 * mm,
+        topMargin=18 * mm,
+        bottomMargin=18 * mm,
+        title=title,
+        author="Borg Portal",
+        subject=f"{invoice.month:%Y-%m}",
+        invariant=1,
+    )
     document.build(
-        [*_head(invoice, title), _table(invoice), Spacer(1, 6 * mm), _sums(invoice)],
-        canvasmaker=_pages(title),
+        [*_head(invoice, title), _table(invoice), Spacer(1, 6 * mm), _sums(invoice)], canvasmaker=_pages(title)
     )
     return out.getvalue()
 
@@ -67,12 +81,7 @@ def _head(invoice: Invoice, title: str) -> list[Flowable]:
     zone = ZoneInfo(invoice.time_zone)
     begins, ends = invoice.begins_at.astimezone(zone), invoice.ends_at.astimezone(zone)
     told = [
-        (
-            _("For"),
-            f"{invoice.tenant.title} ({invoice.tenant.name})"
-            if invoice.tenant.title
-            else invoice.tenant.name,
-        ),
+        (_("For"), f"{invoice.tenant.title} ({invoice.tenant.name})" if invoice.tenant.title else invoice.tenant.name),
         (_("Month"), f"{invoice.month:%Y-%m}"),
         (_("From"), f"{begins:%F %H:%M} {invoice.time_zone}"),
         (_("Until"), f"{ends:%F %H:%M} {invoice.time_zone}"),
@@ -115,27 +124,18 @@ def _row(line: InvoiceLine) -> list[Any]:
     place = f"{line.cell}, {line.band}" if line.band else line.cell
     period = f"{line.starts_at:%F} – {line.ends_at:%F}" if line.starts_at and line.ends_at else ""
     # Only what may need another font or a second line is a paragraph: these cost the most.
-    return [
-        f"{line.at:%F}" if line.at else "",
-        _text(what),
-        _text(place),
-        period,
-        format_credits(line.amount),
-    ]
+    return [f"{line.at:%F}" if line.at else "", _text(what), _text(place), period, format_credits(line.amount)]
 
 
 def _sums(invoice: Invoice) -> Flowable:
-    told = [
-        (_("Charged"), invoice.charged), (_("Refunded"), -invoice.refunded), (_("Total"), invoice.total),
-    ]  # fmt: skip
+    told = [(_("Charged"), invoice.charged), (_("Refunded"), -invoice.refunded), (_("Total"), invoice.total)]
     table = LongTable(
         [[_text(name), _text(format_credits(amount), right=True)] for name, amount in told],
-        colWidths=(40 * mm, 40 * mm), hAlign="RIGHT",
-    )  # fmt: skip
+        colWidths=(40 * mm, 40 * mm),
+        hAlign="RIGHT",
+    )
     table.setStyle(
-        TableStyle(
-            [("LINEABOVE", (0, -1), (-1, -1), 1, colors.black), ("BACKGROUND", (0, -1), (-1, -1), _SHADE)]
-        )
+        TableStyle([("LINEABOVE", (0, -1), (-1, -1), 1, colors.black), ("BACKGROUND", (0, -1), (-1, -1), _SHADE)])
     )
     return table
 
@@ -147,9 +147,13 @@ def _text(given: str, *, right: bool = False, size: int = 9) -> Paragraph:
 @cache
 def _style(right: bool, size: int) -> ParagraphStyle:
     return ParagraphStyle(
-        f"{size}{right}", fontName=_fonts()[0][0], fontSize=size, leading=size * 1.25,
-        alignment=TA_RIGHT if right else 0, splitLongWords=True,
-    )  # fmt: skip
+        f"{size}{right}",
+        fontName=_fonts()[0][0],
+        fontSize=size,
+        leading=size * 1.25,
+        alignment=TA_RIGHT if right else 0,
+        splitLongWords=True,
+    )
 
 
 _Font = tuple[str, Callable[[str], bool]]

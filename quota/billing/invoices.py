@@ -89,9 +89,7 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
     require(principal, Action.PLATFORM_ADMIN)
     if month.day != 1:
         raise Rejected(
-            "invalid",
-            f"month: {month} is not the first day of a month",
-            fields={"month": "a first day of a month"},
+            "invalid", f"month: {month} is not the first day of a month", fields={"month": "a first day of a month"}
         )
     with records.write(principal) as entry:
         ledger.accounts_locked(tenant)
@@ -105,27 +103,26 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
             )
         first = _month_due(tenant)
         if first is not None and first < month:  # what it has would be on no invoice ever
-            raise Conflict(
-                "month-before-open", f"{first:%Y-%m} of {tenant.name} is to be closed before {month:%Y-%m}"
-            )
+            raise Conflict("month-before-open", f"{first:%Y-%m} of {tenant.name} is to be closed before {month:%Y-%m}")
         invoice = _draw_up(tenant, period)
         if not invoice.lines:
             raise Conflict("nothing-to-invoice", f"{month:%Y-%m} of {tenant.name}: nothing was charged")
         invoice.number = _next_number()
         invoice.save(force_insert=True)
         entry.append(
-            "invoice.closed",
-            tenant=tenant.name,
-            number=invoice.number,
-            month=f"{month:%Y-%m}",
-            total=invoice.total,
+            "invoice.closed", tenant=tenant.name, number=invoice.number, month=f"{month:%Y-%m}", total=invoice.total
         )
         notices.notify(
-            entry, tenant, "invoice.ready", f"Invoice {invoice.number} of {tenant.name} for {month:%Y-%m}",
+            entry,
+            tenant,
+            "invoice.ready",
+            f"Invoice {invoice.number} of {tenant.name} for {month:%Y-%m}",
             f"Charged {format_credits(invoice.charged)}, refunded {format_credits(invoice.refunded)},"
             f" total {format_credits(invoice.total)} credits.",
-            url=f"/billing/invoices/{invoice.number}/", number=invoice.number, total=invoice.total,
-        )  # fmt: skip
+            url=f"/billing/invoices/{invoice.number}/",
+            number=invoice.number,
+            total=invoice.total,
+        )
     return invoice
 
 
@@ -155,10 +152,12 @@ def invoice_check(invoice: Invoice) -> list[str]:
     """Where an invoice, closed or drafted, differs from the entries of the revenue account; empty when it doesn't."""
     amounts = list(
         LedgerEntry.objects.filter(
-            account__kind=AccountKind.REVENUE.value, posting__tenant=invoice.tenant,
-            posting__occurred_at__gte=invoice.begins_at, posting__occurred_at__lt=invoice.ends_at,
+            account__kind=AccountKind.REVENUE.value,
+            posting__tenant=invoice.tenant,
+            posting__occurred_at__gte=invoice.begins_at,
+            posting__occurred_at__lt=invoice.ends_at,
         ).values_list("amount", flat=True)
-    )  # fmt: skip
+    )
     lines = [line["amount"] for line in invoice.lines]
     compared = {
         "charged": (invoice.charged, sum(a for a in amounts if a > 0), sum(a for a in lines if a > 0)),
@@ -177,10 +176,18 @@ def _draw_up(tenant: Tenant, period: InvoiceMonth) -> Invoice:
     charged = sum(line["amount"] for line in lines if line["amount"] > 0)
     refunded = -sum(line["amount"] for line in lines if line["amount"] < 0)
     return Invoice(
-        number=DRAFT, tenant=tenant, month=period.month, time_zone=tenant.time_zone, begins_at=period.begins_at,
-        ends_at=period.ends_at, lines=lines, charged=charged, refunded=refunded, total=charged - refunded,
+        number=DRAFT,
+        tenant=tenant,
+        month=period.month,
+        time_zone=tenant.time_zone,
+        begins_at=period.begins_at,
+        ends_at=period.ends_at,
+        lines=lines,
+        charged=charged,
+        refunded=refunded,
+        total=charged - refunded,
         issued_at=clock.now(),
-    )  # fmt: skip
+    )
 
 
 def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
@@ -192,28 +199,10 @@ def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
         cursor.execute(_USAGE, given)  # type: ignore[arg-type]
         usage = cursor.fetchall()
     return [
-        _line(
-            kind,
-            amount,
-            at=at,
-            text=text,
-            order=order,
-            cell=cell or "",
-            band=band or "",
-            starts=starts,
-            ends=ends,
-        )
+        _line(kind, amount, at=at, text=text, order=order, cell=cell or "", band=band or "", starts=starts, ends=ends)
         for kind, at, text, order, cell, band, starts, ends, amount in orders
     ] + [
-        _line(
-            "usage",
-            int(amount),
-            text="usage",
-            cell=cell,
-            band=band,
-            starts=first,
-            ends=last + dt.timedelta(hours=1),
-        )
+        _line("usage", int(amount), text="usage", cell=cell, band=band, starts=first, ends=last + dt.timedelta(hours=1))
         for cell, band, first, last, amount in usage
     ]
 

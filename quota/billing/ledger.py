@@ -92,9 +92,15 @@ def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
     if refusal is not None:
         raise refusal
     return _post(
-        entry, "hold", tenant, rows, {available(tenant): -order.price, held(tenant): order.price},
-        text=f"order {order.pk} placed", order=order, key=f"hold:{order.pk}",
-    )  # fmt: skip
+        entry,
+        "hold",
+        tenant,
+        rows,
+        {available(tenant): -order.price, held(tenant): order.price},
+        text=f"order {order.pk} placed",
+        order=order,
+        key=f"hold:{order.pk}",
+    )
 
 
 def unhold(entry: records.RecordEntry, order: Order) -> Posting | None:
@@ -104,9 +110,15 @@ def unhold(entry: records.RecordEntry, order: Order) -> Posting | None:
         return None
     tenant = order.tenant
     posting = _post(
-        entry, "unhold", tenant, rows, {held(tenant): -amount, available(tenant): amount},
-        text=f"order {order.pk} taken back", order=order, key=f"unhold:{order.pk}",
-    )  # fmt: skip
+        entry,
+        "unhold",
+        tenant,
+        rows,
+        {held(tenant): -amount, available(tenant): amount},
+        text=f"order {order.pk} taken back",
+        order=order,
+        key=f"unhold:{order.pk}",
+    )
     _settle(entry, tenant, rows)
     return posting
 
@@ -118,9 +130,15 @@ def charge(entry: records.RecordEntry, order: Order) -> Posting | None:
         return None
     tenant = order.tenant
     return _post(
-        entry, "charge", tenant, rows, {held(tenant): -amount, REVENUE: amount},
-        text=f"order {order.pk} begins", order=order, key=f"charge:{order.pk}",
-    )  # fmt: skip
+        entry,
+        "charge",
+        tenant,
+        rows,
+        {held(tenant): -amount, REVENUE: amount},
+        text=f"order {order.pk} begins",
+        order=order,
+        key=f"charge:{order.pk}",
+    )
 
 
 def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> Posting | None:
@@ -142,9 +160,7 @@ def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> 
     )
     if amount > left:
         told = f"of order {order.pk} only {format_credits(left)} credits are left to refund"
-        raise Rejected(
-            "refund-too-large", f"amount: {told}", fields={"amount": told}, figures={"left": int(left)}
-        )
+        raise Rejected("refund-too-large", f"amount: {told}", fields={"amount": told}, figures={"left": int(left)})
     posting = _post(
         entry, "refund", tenant, rows, {REVENUE: -amount, available(tenant): amount}, text=text, order=order
     )
@@ -169,10 +185,16 @@ def usage(
     rows = accounts_locked(tenant)
     covered = min(amount, max(0, rows[available(tenant)].balance))
     return _post(
-        entry, "usage", tenant, rows,
-        {available(tenant): -covered, owed(tenant): covered - amount, REVENUE: amount}, text=text, key=key,
-        occurred_at=occurred_at, pk=pk,
-    )  # fmt: skip
+        entry,
+        "usage",
+        tenant,
+        rows,
+        {available(tenant): -covered, owed(tenant): covered - amount, REVENUE: amount},
+        text=text,
+        key=key,
+        occurred_at=occurred_at,
+        pk=pk,
+    )
 
 
 def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str = "") -> Posting:
@@ -187,9 +209,13 @@ def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str
         if amount < 0:
             _refuse_beyond(tenant, -amount, rows[available(tenant)].balance)
         posting = _post(
-            entry, "budget", tenant, rows, {TREASURY: -amount, available(tenant): amount},
+            entry,
+            "budget",
+            tenant,
+            rows,
+            {TREASURY: -amount, available(tenant): amount},
             text=text.strip() or ("budget" if amount > 0 else "budget taken back"),
-        )  # fmt: skip
+        )
         _settle(entry, tenant, rows)
         _funded(entry, tenant, posting, amount)
     return posting
@@ -210,9 +236,13 @@ def budget_hand_down(
         rows = accounts_locked(from_tenant, to_tenant)
         _refuse_beyond(from_tenant, amount, rows[available(from_tenant)].balance)
         posting = _post(
-            entry, "transfer", to_tenant, rows, {available(from_tenant): -amount, available(to_tenant): amount},
+            entry,
+            "transfer",
+            to_tenant,
+            rows,
+            {available(from_tenant): -amount, available(to_tenant): amount},
             text=text.strip() or f"handed from {from_tenant.name} to {to_tenant.name}",
-        )  # fmt: skip
+        )
         _settle(entry, to_tenant, rows)
         _funded(entry, to_tenant, posting, amount)
     return posting
@@ -221,10 +251,15 @@ def budget_hand_down(
 def _funded(entry: records.RecordEntry, tenant: Tenant, posting: Posting, amount: int) -> None:
     verb = "were granted to" if amount > 0 else "were taken back from"
     notices.notify(
-        entry, tenant, "budget.granted", f"{format_credits(abs(amount))} credits {verb} {tenant.name}",
-        f"{posting.text}, by {posting.actor}.", url=f"/billing/?tenant={tenant.name}",
-        amount=amount, posting=posting.pk,
-    )  # fmt: skip
+        entry,
+        tenant,
+        "budget.granted",
+        f"{format_credits(abs(amount))} credits {verb} {tenant.name}",
+        f"{posting.text}, by {posting.actor}.",
+        url=f"/billing/?tenant={tenant.name}",
+        amount=amount,
+        posting=posting.pk,
+    )
     budgets.examine(entry, tenant)
 
 
@@ -233,9 +268,13 @@ def _settle(entry: records.RecordEntry, tenant: Tenant, rows: dict[AccountKey, A
     amount = min(-rows[owed(tenant)].balance, rows[available(tenant)].balance)
     if amount > 0:
         _post(
-            entry, "settle", tenant, rows, {available(tenant): -amount, owed(tenant): amount},
+            entry,
+            "settle",
+            tenant,
+            rows,
+            {available(tenant): -amount, owed(tenant): amount},
             text="usage that was owed",
-        )  # fmt: skip
+        )
 
 
 def _post(
@@ -258,17 +297,28 @@ def _post(
         fitting("amount", amount)
         rows[place].balance = fitting("amount", rows[place].balance + amount)
     posting = Posting.objects.create(
-        kind=kind, tenant=tenant, order=order, text=text[:_TEXT], actor=entry.principal.name,
-        request_id=entry.principal.request_id, occurred_at=_moment(tenant, occurred_at), key=key, pk=pk,
-    )  # fmt: skip
+        kind=kind,
+        tenant=tenant,
+        order=order,
+        text=text[:_TEXT],
+        actor=entry.principal.name,
+        request_id=entry.principal.request_id,
+        occurred_at=_moment(tenant, occurred_at),
+        key=key,
+        pk=pk,
+    )
     LedgerEntry.objects.bulk_create(
         LedgerEntry(posting=posting, account=rows[place], amount=amount) for place, amount in moves.items()
     )
     _store([rows[place] for place in moves])
     entry.append(
-        f"money.{kind}", tenant=tenant.name, posting=posting.pk, order=order.pk if order else None,
-        amount=max(moves.values()), text=posting.text,
-    )  # fmt: skip
+        f"money.{kind}",
+        tenant=tenant.name,
+        posting=posting.pk,
+        order=order.pk if order else None,
+        amount=max(moves.values()),
+        text=posting.text,
+    )
     return posting
 
 
@@ -305,9 +355,7 @@ def _locked(wanted: Set[AccountKey]) -> dict[AccountKey, Account]:
 def _select_locked(wanted: Set[AccountKey]) -> dict[AccountKey, Account]:
     tenants = {place.tenant_id for place in wanted if place.tenant_id is not None}
     shared = {place.kind.value for place in wanted if place.tenant_id is None}
-    rows = (
-        list(Account.objects.filter(tenant__in=tenants).select_for_update().order_by("id")) if tenants else []
-    )
+    rows = list(Account.objects.filter(tenant__in=tenants).select_for_update().order_by("id")) if tenants else []
     if shared:
         rows += Account.objects.filter(tenant=None, kind__in=shared).select_for_update().order_by("id")
     return {AccountKey(AccountKind(row.kind), row.tenant_id): row for row in rows}

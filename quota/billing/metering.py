@@ -77,9 +77,17 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
             told = f"negative, of more than {WideVectorField.DIGITS} digits, or costs more than 64 bits hold"
             raise Rejected("invalid", f"rows.{position}: {told}", fields={f"rows.{position}": told})
         values = (
-            row.tenant_id, cell, band.pk if band else None, row.job_uid, row.job, dict(row.labels), _array(row.limit),
-            _array(row.reserved), _array(row.used), price,
-        )  # fmt: skip
+            row.tenant_id,
+            cell,
+            band.pk if band else None,
+            row.job_uid,
+            row.job,
+            dict(row.labels),
+            _array(row.limit),
+            _array(row.reserved),
+            _array(row.used),
+            price,
+        )
         for column, value in zip(columns, values, strict=True):
             column.append(value)
     return _upsert(hour, columns)
@@ -145,10 +153,15 @@ def _charge_tenant(tenant: Tenant, cells: Sequence[str], now: dt.datetime) -> li
                 if amount:
                     made.append(
                         ledger.usage(
-                            entry, tenant, amount, text=f"usage in {cell}", key=key, pk=pk,
+                            entry,
+                            tenant,
+                            amount,
+                            text=f"usage in {cell}",
+                            key=key,
+                            pk=pk,
                             occurred_at=months.last_instant(min(end, until)),
                         )
-                    )  # fmt: skip
+                    )
     return made
 
 

@@ -73,27 +73,33 @@ def movements(
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     with connection.cursor() as cursor:
         cursor.execute(
-            _MOVEMENTS,
-            {"tenant": tenant.id, "first": first, "number": number, "since": since, "until": until},
+            _MOVEMENTS, {"tenant": tenant.id, "first": first, "number": number, "since": since, "until": until}
         )
         return [
             Movement(
-                posting, at, kind, text, actor, order, int(available), int(held), int(owed), int(available_after),
+                posting,
+                at,
+                kind,
+                text,
+                actor,
+                order,
+                int(available),
+                int(held),
+                int(owed),
+                int(available_after),
                 int(balance_after),
             )
             for posting, at, kind, text, actor, order, available, held, owed, available_after, balance_after in (
                 cursor.fetchall()
             )
-        ]  # fmt: skip
+        ]
 
 
 def movements_number(tenant: Tenant) -> int:
     return LedgerEntry.objects.filter(account__tenant=tenant).values("posting_id").distinct().count()
 
 
-def month_days(
-    principal: Principal, tenant: Tenant, month: dt.date, *, until: dt.datetime
-) -> list[RevenueDay]:
+def month_days(principal: Principal, tenant: Tenant, month: dt.date, *, until: dt.datetime) -> list[RevenueDay]:
     """The days of a month (its first day) up to `until`, each with what was spent on it. One query."""
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     begins_at, ends_at = months.bounds(month, tenant.time_zone)
@@ -113,14 +119,34 @@ def month_days(
 def table(movements: list[Movement], *, tenant: str) -> Iterator[list[Any]]:
     """Rows of a CSV file, its header first; micro-credits, exact."""
     yield [
-        "posting", "time", "tenant", "kind", "order", "text", "actor", "available", "held", "owed",
-        "available_after", "balance_after",
-    ]  # fmt: skip
+        "posting",
+        "time",
+        "tenant",
+        "kind",
+        "order",
+        "text",
+        "actor",
+        "available",
+        "held",
+        "owed",
+        "available_after",
+        "balance_after",
+    ]
     for one in movements:
         yield [
-            one.posting, one.at.astimezone(dt.UTC).isoformat(), tenant, one.kind, one.order, one.text, one.actor,
-            one.available, one.held, one.owed, one.available_after, one.balance_after,
-        ]  # fmt: skip
+            one.posting,
+            one.at.astimezone(dt.UTC).isoformat(),
+            tenant,
+            one.kind,
+            one.order,
+            one.text,
+            one.actor,
+            one.available,
+            one.held,
+            one.owed,
+            one.available_after,
+            one.balance_after,
+        ]
 
 
 def _dates(first: dt.date, last: dt.date) -> Iterator[dt.date]:

@@ -57,9 +57,14 @@ def planned(
     last = clock.now() - METERED_AFTER
     given = {
         "metered": min(until, last.replace(minute=0, second=0, microsecond=0)),
-        "tenant": tenant.id, "cell": cell, "band": band.id if band else None,
-        "since": since, "until": until, "step": step, "step_s": int(step.total_seconds()),
-    }  # fmt: skip
+        "tenant": tenant.id,
+        "cell": cell,
+        "band": band.id if band else None,
+        "since": since,
+        "until": until,
+        "step": step,
+        "step_s": int(step.total_seconds()),
+    }
     with connection.cursor() as cursor:
         cursor.execute(_PLANNED, given)  # type: ignore[arg-type]
         return [

@@ -20,9 +20,7 @@ def billed_tenants(principal: Principal) -> QuerySet[Tenant]:
     rows = tenants_visible(principal)
     if principal.sre:
         return rows
-    return rows.filter(
-        name__in=[name for name in principal.roles if may(principal, Action.BILLING_VIEW, tenant=name)]
-    )
+    return rows.filter(name__in=[name for name in principal.roles if may(principal, Action.BILLING_VIEW, tenant=name)])
 
 
 def billed_tenant(principal: Principal, name: str) -> Tenant:
@@ -34,9 +32,7 @@ def billed_tenant(principal: Principal, name: str) -> Tenant:
 
 def postings(principal: Principal, *, tenant: str | None = None) -> QuerySet[Posting]:
     """With an entry in one of the tenants' accounts; entries, accounts and orders come along."""
-    rows = (
-        Posting.objects.select_related("tenant").prefetch_related("entries__account__tenant").order_by("-id")
-    )
+    rows = Posting.objects.select_related("tenant").prefetch_related("entries__account__tenant").order_by("-id")
     if tenant is not None:
         return rows.filter(_touches(Tenant.objects.filter(pk=billed_tenant(principal, tenant).pk)))
     if principal.sre and principal.tenant is None and may(principal, Action.BILLING_VIEW):
@@ -88,10 +84,7 @@ def statements(tenants: list[Tenant]) -> list[Statement]:
     """Two queries, whatever their number."""
     budgets = {row.tenant_id: row for row in Budget.objects.filter(tenant__in=tenants)}
     found = spendings(tenants, budgets=budgets.values())
-    return [
-        Statement(tenant, budgets.get(tenant.pk) or Budget(tenant=tenant), found[tenant.pk])
-        for tenant in tenants
-    ]
+    return [Statement(tenant, budgets.get(tenant.pk) or Budget(tenant=tenant), found[tenant.pk]) for tenant in tenants]
 
 
 def _touches(tenants: QuerySet[Tenant]) -> Exists:

@@ -35,9 +35,14 @@ def rule_set(
     with records.write(principal) as entry:
         rule, _ = ApprovalRule.objects.update_or_create(rank=rank, defaults=given)
         entry.append(
-            "approval-rule.set", rank=rank, approver=approver, cell=cell, band=band.name if band else "",
-            of=tenant.name if tenant else "", most_price=most_price,
-        )  # fmt: skip
+            "approval-rule.set",
+            rank=rank,
+            approver=approver,
+            cell=cell,
+            band=band.name if band else "",
+            of=tenant.name if tenant else "",
+            most_price=most_price,
+        )
     return rule
 
 

@@ -56,17 +56,36 @@ def quota_grant(
         if not beyond_capacity:
             fits(cell, row, vector, begin, until)
         quota = Quota.objects.create(
-            tenant=tenant, cell=cell, band=row, amounts=list(vector), starts_at=begin, ends_at=ends_at,
-            grace_until=until, reason=reason, beyond_capacity=beyond_capacity,
-        )  # fmt: skip
+            tenant=tenant,
+            cell=cell,
+            band=row,
+            amounts=list(vector),
+            starts_at=begin,
+            ends_at=ends_at,
+            grace_until=until,
+            reason=reason,
+            beyond_capacity=beyond_capacity,
+        )
         entry.append(
-            "quota.granted", tenant=tenant.name, cell=cell, band=band, amounts=as_mapping(vector),
-            beyond_capacity=beyond_capacity, reason=reason,
-        )  # fmt: skip
+            "quota.granted",
+            tenant=tenant.name,
+            cell=cell,
+            band=band,
+            amounts=as_mapping(vector),
+            beyond_capacity=beyond_capacity,
+            reason=reason,
+        )
         notify(
-            entry, tenant, "quota.granted", f"Granted: {sentence(vector)}, {band} in {cell}", reason,
-            url="/quota/", cell=cell, band=band, amounts=as_mapping(vector),
-        )  # fmt: skip
+            entry,
+            tenant,
+            "quota.granted",
+            f"Granted: {sentence(vector)}, {band} in {cell}",
+            reason,
+            url="/quota/",
+            cell=cell,
+            band=band,
+            amounts=as_mapping(vector),
+        )
     return quota
 
 
@@ -88,8 +107,14 @@ def quota_end(*, principal: Principal, quota: Quota) -> Quota:
             row.save(update_fields=["ends_at", "grace_until"])
             entry.append("quota.ended", tenant=row.tenant.name, cell=row.cell, band=row.band.name)
             notify(
-                entry, row.tenant, "quota.ended",
-                f"Ended: {sentence(row.amounts)}, {row.band.name} in {row.cell}", row.reason, url="/quota/",
-                level="warning", cell=row.cell, band=row.band.name,
-            )  # fmt: skip
+                entry,
+                row.tenant,
+                "quota.ended",
+                f"Ended: {sentence(row.amounts)}, {row.band.name} in {row.cell}",
+                row.reason,
+                url="/quota/",
+                level="warning",
+                cell=row.cell,
+                band=row.band.name,
+            )
     return row

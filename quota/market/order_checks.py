@@ -44,10 +44,7 @@ def amounts_wanted(amounts: Amounts) -> Vector:
 
 def texts(*, key: str = "", **given: str) -> None:
     """Raises `Rejected` naming what is too long or can't be stored."""
-    for name, value, most in (
-        ("key", key, KEY_CHARACTERS),
-        *((n, v, TEXT_CHARACTERS) for n, v in given.items()),
-    ):
+    for name, value, most in (("key", key, KEY_CHARACTERS), *((n, v, TEXT_CHARACTERS) for n, v in given.items())):
         if len(value) > most or "\x00" in value:
             told = f"at most {most} characters, none of them NUL"
             raise Rejected("invalid", f"{name}: {told}", fields={name: told})
@@ -78,13 +75,12 @@ def on_sale(market: Market, band: PriorityBand) -> None:
     """Raises unless the cell sells, and the band is sold at all."""
     if not market.selling:
         raise Conflict(
-            "not-selling", f"cell {market.cell} sells nothing at the moment; choose another cell, or ask an SRE",
+            "not-selling",
+            f"cell {market.cell} sells nothing at the moment; choose another cell, or ask an SRE",
             fields={"cell": "sells nothing at the moment"},
-        )  # fmt: skip
+        )
     if not is_sold(band):
-        raise Rejected(
-            "not-sold", f"quota at band {band.name} is not sold", fields={"band": "not sold"},
-        )  # fmt: skip
+        raise Rejected("not-sold", f"quota at band {band.name} is not sold", fields={"band": "not sold"})
 
 
 def fits(
@@ -101,9 +97,7 @@ def fits(
         return
     length = None if until is None else until - starts_at
     first = earliest_start(cell, band, amounts, length, starts_at)
-    when = (
-        f"it is free from {first.isoformat()} on" if first is not None else "there is no time when it is free"
-    )
+    when = f"it is free from {first.isoformat()} on" if first is not None else "there is no time when it is free"
     parts = "; ".join(
         f"{name}: asked {describe(NAMES.index(name), f['asked'])}, {describe(NAMES.index(name), f['left'])} left"
         for name, f in short.items()
@@ -115,10 +109,12 @@ def fits(
         " Ask for less, another time, band or cell.",
         fields={f"amounts.{name}": f"{describe(NAMES.index(name), f['left'])} left" for name, f in short.items()},
         figures={
-            "cell": cell, "band": band.name, "short": short,
+            "cell": cell,
+            "band": band.name,
+            "short": short,
             "first_free": first.isoformat() if first is not None else None,
         },
-    )  # fmt: skip
+    )
 
 
 def still_there(order: Order) -> None:
@@ -128,9 +124,7 @@ def still_there(order: Order) -> None:
     if begin >= until:
         return
     left = availability(order.cell, order.band, begin, until)
-    short = {
-        NAMES[i]: {"asked": order.amounts[i], "left": left[i]} for i in SOLD if order.amounts[i] > 0 > left[i]
-    }
+    short = {NAMES[i]: {"asked": order.amounts[i], "left": left[i]} for i in SOLD if order.amounts[i] > 0 > left[i]}
     if short:
         raise Rejected(
             "sold-out",

@@ -95,11 +95,7 @@ def order_locked(pk: int) -> tuple[Order, list[Order]]:
     rows = (
         Order.objects.select_for_update(of=("self",))
         .select_related("tenant", "band", "prices")
-        .filter(
-            Q(pk=pk)
-            | Q(pk__in=Order.objects.filter(pk=pk).values("replaces"))
-            | Q(replaces=pk, state__in=WAITING)
-        )
+        .filter(Q(pk=pk) | Q(pk__in=Order.objects.filter(pk=pk).values("replaces")) | Q(replaces=pk, state__in=WAITING))
         .order_by("id")
     )
     known = {row.pk: row for row in rows}
@@ -132,11 +128,26 @@ def insert(
 ) -> Order:
     """A new row, pending."""
     return Order.objects.create(
-        tenant=tenant, cell=market.cell, band=band, amounts=list(amounts), starts_at=starts_at, ends_at=ends_at,
-        grace_until=grace_end(market, starts_at, ends_at), state=OrderState.PENDING.value, price=price,
-        parts=parts, prices=prices, quote=quote, renew=renew, note=note, key=key, replaces=replaces,
-        replaced_as=replaced_as, placed_by=placed_by, created_at=clock.now(),
-    )  # fmt: skip
+        tenant=tenant,
+        cell=market.cell,
+        band=band,
+        amounts=list(amounts),
+        starts_at=starts_at,
+        ends_at=ends_at,
+        grace_until=grace_end(market, starts_at, ends_at),
+        state=OrderState.PENDING.value,
+        price=price,
+        parts=parts,
+        prices=prices,
+        quote=quote,
+        renew=renew,
+        note=note,
+        key=key,
+        replaces=replaces,
+        replaced_as=replaced_as,
+        placed_by=placed_by,
+        created_at=clock.now(),
+    )
 
 
 def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tuple[str, str]:
@@ -207,13 +218,22 @@ def begin(entry: RecordEntry, order: Order) -> None:
         Quota.objects.filter(order=old, grace_until__gt=start).update(grace_until=Greatest("ends_at", start))
     ledger.charge(entry, order)
     give_back(
-        entry, order, share(order, order.starts_at, start) if start > order.starts_at else 0,
+        entry,
+        order,
+        share(order, order.starts_at, start) if start > order.starts_at else 0,
         text=f"order {order.pk} began late",
-    )  # fmt: skip
+    )
     Quota.objects.create(
-        tenant=order.tenant, cell=order.cell, band=order.band, amounts=order.amounts, starts_at=start,
-        ends_at=order.ends_at, grace_until=order.grace_until, order=order, reason=f"order {order.pk}",
-    )  # fmt: skip
+        tenant=order.tenant,
+        cell=order.cell,
+        band=order.band,
+        amounts=order.amounts,
+        starts_at=start,
+        ends_at=order.ends_at,
+        grace_until=order.grace_until,
+        order=order,
+        reason=f"order {order.pk}",
+    )
     order.renew_next_at = before_end(order)
     order.save(update_fields=["state", "refunded", "renew_next_at"])
     news(entry, "order.active", order, starts_at=start.isoformat())
@@ -225,14 +245,7 @@ def before_end(order: Order) -> dt.datetime:
 
 
 def take_back(
-    entry: RecordEntry,
-    order: Order,
-    event: OrderEvent,
-    *,
-    by: str,
-    reason: str,
-    kind: str,
-    level: str = "info",
+    entry: RecordEntry, order: Order, event: OrderEvent, *, by: str, reason: str, kind: str, level: str = "info"
 ) -> None:
     """End an order that has not begun: what it holds, of capacity and of money, is free."""
     step(order, event)
@@ -251,9 +264,7 @@ def stop(entry: RecordEntry, order: Order, event: OrderEvent, *, at: dt.datetime
         end = max(at, grant.starts_at + MICROSECOND)
         grant.ends_at = grant.grace_until = end
         grant.save(update_fields=["ends_at", "grace_until"])
-    Quota.objects.filter(order=order, grace_until__gt=at, ends_at__lte=at).update(
-        grace_until=Greatest("ends_at", at)
-    )
+    Quota.objects.filter(order=order, grace_until__gt=at, ends_at__lte=at).update(grace_until=Greatest("ends_at", at))
     order.reason, order.ended_at, order.renew_next_at = reason[:500], at, None
     order.save(update_fields=["state", "reason", "ended_at", "renew_next_at", "refunded"])
 
@@ -293,10 +304,17 @@ def news(
 ) -> None:
     """Record an event of an order, and notify the members of its tenant."""
     data = {
-        "order": order.pk, "cell": order.cell, "band": order.band.name, "state": order.state,
-        "price": order.price, "refunded": order.refunded, "starts_at": order.starts_at.isoformat(),
-        "ends_at": order.ends_at.isoformat(), "amounts": as_mapping(order.amounts), **more,
-    }  # fmt: skip
+        "order": order.pk,
+        "cell": order.cell,
+        "band": order.band.name,
+        "state": order.state,
+        "price": order.price,
+        "refunded": order.refunded,
+        "starts_at": order.starts_at.isoformat(),
+        "ends_at": order.ends_at.isoformat(),
+        "amounts": as_mapping(order.amounts),
+        **more,
+    }
     entry.append(kind, tenant=order.tenant.name, **data)
     what = kind.removeprefix("order.").replace("-", " ")
     subject = f"Order {order.pk} {what}: {sentence(order.amounts)}, {order.band.name} in {order.cell}"

@@ -14,16 +14,7 @@ from django.db import connection, transaction
 
 from quota import clock, records
 from quota.market.order_checks import fits, on_sale, without, zone_of
-from quota.market.order_steps import (
-    OrderEvent,
-    begin,
-    insert,
-    news,
-    order_locked,
-    step,
-    take_back,
-    waits_in_vain,
-)
+from quota.market.order_steps import OrderEvent, begin, insert, news, order_locked, step, take_back, waits_in_vain
 from quota.market.orders import submit
 from quota.models import Market, Order, OrderState
 from quota.pricing.market import grace_end, market_locked
@@ -86,21 +77,18 @@ def _advance(pk: int, cell: str) -> None:
                 by = clock.format_time(min(deadline, order.ends_at), order.tenant.time_zone)
                 told = f"no decision was made by {by}"
                 take_back(
-                    entry,
-                    order,
-                    OrderEvent.TIME_OUT,
-                    by=ME.name,
-                    reason=told,
-                    kind="order.timed-out",
-                    level="warning",
+                    entry, order, OrderEvent.TIME_OUT, by=ME.name, reason=told, kind="order.timed-out", level="warning"
                 )
         if order.state == OrderState.PENDING.value and waits_in_vain().filter(pk=order.pk).exists():
             order.approver = "sre"
             order.save(update_fields=["approver"])
             news(
-                entry, "order.passed-on", order, to_sre=True,
+                entry,
+                "order.passed-on",
+                order,
+                to_sre=True,
                 text="An SRE decides now, because the tenant has no other owner any more.",
-            )  # fmt: skip
+            )
         if order.state == OrderState.APPROVED.value and order.starts_at <= now:
             begin(entry, order)
         ended = (OrderState.ACTIVE.value, OrderState.EXPIRED.value)
@@ -120,10 +108,12 @@ def _before_end(entry: RecordEntry, market: Market, order: Order, waiting: list[
         if order.reminded_at is None and order.ends_at > now:
             order.reminded_at = now
             news(
-                entry, "order.reminder", order,
+                entry,
+                "order.reminder",
+                order,
                 text=f"It ends on {clock.format_time(order.ends_at, order.tenant.time_zone)}."
                 " Renew or extend it to go on.",
-            )  # fmt: skip
+            )
         order.renew_next_at = None
     else:
         _renew(entry, market, order, waiting)
@@ -134,9 +124,7 @@ def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order
     """Order the renewal; where that is rejected, tell why, once for each reason, and try again later."""
     try:
         for other in waiting:
-            raise Rejected(
-                "order-waits", f"order {other.pk}, a {other.replaced_as} of it, waits for approval"
-            )
+            raise Rejected("order-waits", f"order {other.pk}, a {other.replaced_as} of it, waits for approval")
         with transaction.atomic():
             new = _renewal(entry, market, order)
     except Rejected as refusal:
@@ -144,9 +132,14 @@ def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order
         order.renew_next_at = again if again < (order.grace_until or order.ends_at) else None
         if not order.renew_error.startswith(f"{refusal.code}:"):
             news(
-                entry, "order.renewal-failed", order, level="urgent", text=f"It could not be renewed: {refusal.detail}",
-                code=refusal.code, reason=refusal.detail,
-            )  # fmt: skip
+                entry,
+                "order.renewal-failed",
+                order,
+                level="urgent",
+                text=f"It could not be renewed: {refusal.detail}",
+                code=refusal.code,
+                reason=refusal.detail,
+            )
         order.renew_error = f"{refusal.code}: {refusal.detail}"[:300]
         return
     order.renew_next_at, order.renew_error = None, ""
@@ -163,13 +156,29 @@ def _renewal(entry: RecordEntry, market: Market, order: Order) -> Order:
     with without(order):
         fits(order.cell, order.band, order.amounts, begin_at, grace_end(market, begin_at, end))
         price, parts, prices = quote_preview(
-            principal=ME, tenant=order.tenant, cell=order.cell, band=order.band.name,
-            amounts=tuple(order.amounts), starts_at=begin_at, ends_at=end,
-        )  # fmt: skip
+            principal=ME,
+            tenant=order.tenant,
+            cell=order.cell,
+            band=order.band.name,
+            amounts=tuple(order.amounts),
+            starts_at=begin_at,
+            ends_at=end,
+        )
     new = insert(
-        market=market, tenant=order.tenant, band=order.band, amounts=tuple(order.amounts), starts_at=begin_at,
-        ends_at=end, price=price, parts=[part.as_json() for part in parts], prices=prices,
-        placed_by=order.placed_by, renew=True, note=order.note, replaces=order, replaced_as="renewal",
-    )  # fmt: skip
+        market=market,
+        tenant=order.tenant,
+        band=order.band,
+        amounts=tuple(order.amounts),
+        starts_at=begin_at,
+        ends_at=end,
+        price=price,
+        parts=[part.as_json() for part in parts],
+        prices=prices,
+        placed_by=order.placed_by,
+        renew=True,
+        note=order.note,
+        replaces=order,
+        replaced_as="renewal",
+    )
     submit(entry, new, price)
     return new

@@ -92,20 +92,42 @@ def order_place(
         fits(cell, row, vector, begin, grace_end(market, begin, ends_at))
         if quote is None:
             price, parts, prices = quote_preview(
-                principal=principal, tenant=tenant, cell=cell, band=band, amounts=vector, starts_at=begin,
+                principal=principal,
+                tenant=tenant,
+                cell=cell,
+                band=band,
+                amounts=vector,
+                starts_at=begin,
                 ends_at=ends_at,
-            )  # fmt: skip
+            )
             told, held = [part.as_json() for part in parts], None
         else:
             held = quote_taken(
-                tenant=tenant, quote=quote if isinstance(quote, int) else quote.pk, cell=cell, band=band,
-                amounts=vector, starts_at=begin, ends_at=ends_at,
-            )  # fmt: skip
+                tenant=tenant,
+                quote=quote if isinstance(quote, int) else quote.pk,
+                cell=cell,
+                band=band,
+                amounts=vector,
+                starts_at=begin,
+                ends_at=ends_at,
+            )
             price, told, prices = held.price, held.parts, held.prices
         order = insert(
-            market=market, tenant=tenant, band=row, amounts=vector, starts_at=begin, ends_at=ends_at, price=price,
-            parts=told, prices=prices, placed_by=principal.name, quote=held, renew=renew, note=note, key=key,
-        )  # fmt: skip
+            market=market,
+            tenant=tenant,
+            band=row,
+            amounts=vector,
+            starts_at=begin,
+            ends_at=ends_at,
+            price=price,
+            parts=told,
+            prices=prices,
+            placed_by=principal.name,
+            quote=held,
+            renew=renew,
+            note=note,
+            key=key,
+        )
         submit(entry, order, price)
     return order
 
@@ -127,9 +149,14 @@ def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
         raise Rejected("invalid", f"reason: {told}", fields={"reason": told})
     with deciding(principal, order) as (entry, row):
         take_back(
-            entry, row, OrderEvent.REJECT, by=principal.name, reason=reason.strip(), kind="order.rejected",
+            entry,
+            row,
+            OrderEvent.REJECT,
+            by=principal.name,
+            reason=reason.strip(),
+            kind="order.rejected",
             level="warning",
-        )  # fmt: skip
+        )
     return row
 
 
@@ -140,9 +167,13 @@ def order_cancel(*, principal: Principal, order: Order, reason: str = "") -> Ord
     with own(principal, order) as (entry, _, row, waiting):
         for other in waiting:
             take_back(
-                entry, other, OrderEvent.CANCEL, by=principal.name, reason=f"order {row.pk} was cancelled",
+                entry,
+                other,
+                OrderEvent.CANCEL,
+                by=principal.name,
+                reason=f"order {row.pk} was cancelled",
                 kind="order.cancelled",
-            )  # fmt: skip
+            )
         if row.state != OrderState.ACTIVE.value:
             take_back(entry, row, OrderEvent.CANCEL, by=principal.name, reason=reason, kind="order.cancelled")
             return row
@@ -189,29 +220,42 @@ def order_change(
         end = ends_at or old.ends_at
         if (vector, end) == (tuple(old.amounts), old.ends_at) and starts_at in (None, old.starts_at):
             raise Rejected(
-                "invalid",
-                "the request changes nothing; give amounts or ends_at",
-                fields={"amounts": "as now"},
+                "invalid", "the request changes nothing; give amounts or ends_at", fields={"amounts": "as now"}
             )
         period(market, begin, end)
         if not begun:
-            take_back(
-                entry, old, OrderEvent.REPLACE, by=principal.name, reason="changed", kind="order.changed"
-            )
+            take_back(entry, old, OrderEvent.REPLACE, by=principal.name, reason="changed", kind="order.changed")
         with without(heir_of):
             less = all(a <= b for a, b in zip(vector, old.amounts, strict=True)) and end <= old.ends_at
             if not (less and begun):
                 on_sale(market, old.band)
                 fits(old.cell, old.band, vector, begin, grace_end(market, begin, end))
             price, parts, prices = quote_preview(
-                principal=principal, tenant=old.tenant, cell=old.cell, band=old.band.name, amounts=vector,
-                starts_at=begin, ends_at=end,
-            )  # fmt: skip
+                principal=principal,
+                tenant=old.tenant,
+                cell=old.cell,
+                band=old.band.name,
+                amounts=vector,
+                starts_at=begin,
+                ends_at=end,
+            )
         new = insert(
-            market=market, tenant=old.tenant, band=old.band, amounts=vector, starts_at=begin, ends_at=end,
-            price=price, parts=[part.as_json() for part in parts], prices=prices, placed_by=principal.name,
-            renew=old.renew, note=note, key=key, replaces=heir_of, replaced_as=kind,
-        )  # fmt: skip
+            market=market,
+            tenant=old.tenant,
+            band=old.band,
+            amounts=vector,
+            starts_at=begin,
+            ends_at=end,
+            price=price,
+            parts=[part.as_json() for part in parts],
+            prices=prices,
+            placed_by=principal.name,
+            renew=old.renew,
+            note=note,
+            key=key,
+            replaces=heir_of,
+            replaced_as=kind,
+        )
         if less and begun:  # nobody looked whether a longer grace is left
             new.grace_until = min(new.grace_until or end, max(end, old.grace_until or end))
             new.save(update_fields=["grace_until"])
@@ -227,9 +271,7 @@ def order_change(
     return new
 
 
-def order_transfer(
-    *, principal: Principal, order: Order, tenant: Tenant, note: str = "", key: str = ""
-) -> Order:
+def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: str = "", key: str = "") -> Order:
     """Hand what is left of an order to another team, which pays what the first gets back. Returns the new order.
 
     One must be allowed to buy for both.
@@ -237,9 +279,7 @@ def order_transfer(
     texts(note=note, key=key)
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=order.cell)
     with own(principal, order) as (entry, market, old, waiting):
-        if (
-            before := placed_before(tenant, key, {"replaces_id": old.pk, "replaced_as": "transfer"})
-        ) is not None:
+        if (before := placed_before(tenant, key, {"replaces_id": old.pk, "replaced_as": "transfer"})) is not None:
             return before
         if tenant.pk == old.tenant_id:
             told = f"order {old.pk} belongs to {tenant.name} already"
@@ -257,24 +297,39 @@ def order_transfer(
         begin = cut_of(old) if begun else old.starts_at
         if begin >= old.ends_at:
             raise Conflict(
-                "order-state", f"order {old.pk} is about to end; nothing of it can be transferred",
+                "order-state",
+                f"order {old.pk} is about to end; nothing of it can be transferred",
                 figures={"order": old.pk, "state": old.state},
-            )  # fmt: skip
+            )
         price = min(share(old, begin, old.ends_at), old.price - old.refunded) if begun else old.price
         if not begun:
             take_back(
-                entry, old, OrderEvent.REPLACE, by=principal.name, reason=f"transferred to {tenant.name}",
+                entry,
+                old,
+                OrderEvent.REPLACE,
+                by=principal.name,
+                reason=f"transferred to {tenant.name}",
                 kind="order.transferred",
-            )  # fmt: skip
-            if (
-                old.replaces_id is not None
-            ):  # it counted beside what it would have replaced, of the same tenant
+            )
+            if old.replaces_id is not None:  # it counted beside what it would have replaced, of the same tenant
                 fits(old.cell, old.band, old.amounts, begin, old.grace_until or old.ends_at)
         new = insert(
-            market=market, tenant=tenant, band=old.band, amounts=tuple(old.amounts), starts_at=begin,
-            ends_at=old.ends_at, price=price, parts=[], prices=old.prices, placed_by=principal.name,
-            renew=old.renew, note=note, key=key, replaces=old, replaced_as="transfer",
-        )  # fmt: skip
+            market=market,
+            tenant=tenant,
+            band=old.band,
+            amounts=tuple(old.amounts),
+            starts_at=begin,
+            ends_at=old.ends_at,
+            price=price,
+            parts=[],
+            prices=old.prices,
+            placed_by=principal.name,
+            renew=old.renew,
+            note=note,
+            key=key,
+            replaces=old,
+            replaced_as="transfer",
+        )
         new.grace_until = old.grace_until
         new.save(update_fields=["grace_until"])
         if begun:
@@ -288,15 +343,11 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
     """Switch renewal on or off. Switching off takes back a renewal that has not begun."""
     with own(principal, order) as (entry, _, row, waiting):
         tried_again = row.state == OrderState.EXPIRED.value and row.renew_next_at is not None
-        if row.state not in (
-            OrderState.PENDING.value,
-            OrderState.APPROVED.value,
-            OrderState.ACTIVE.value,
-        ) and (renew or not tried_again):
+        if row.state not in (OrderState.PENDING.value, OrderState.APPROVED.value, OrderState.ACTIVE.value) and (
+            renew or not tried_again
+        ):
             raise Conflict(
-                "order-state",
-                f"order {row.pk} is {row.state}; place a new order",
-                figures={"state": row.state},
+                "order-state", f"order {row.pk} is {row.state}; place a new order", figures={"state": row.state}
             )
         if row.renew == renew:
             return row
@@ -307,9 +358,13 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
         for other in waiting:
             if not renew and other.replaced_as == "renewal":
                 take_back(
-                    entry, other, OrderEvent.CANCEL, by=principal.name, reason="renewal was switched off",
+                    entry,
+                    other,
+                    OrderEvent.CANCEL,
+                    by=principal.name,
+                    reason="renewal was switched off",
                     kind="order.cancelled",
-                )  # fmt: skip
+                )
         entry.append("order.renewal-set", tenant=row.tenant.name, order=row.pk, renew=renew)
     return row
 
@@ -332,9 +387,13 @@ def submit(entry: RecordEntry, order: Order, price: int, *, decided: tuple[str, 
         order.save(update_fields=["approver"])
         who = "an SRE decides, because the tenant has no other owner"
     news(
-        entry, "order.placed", order, text=f"{order.placed_by} placed this order; {who}.",
-        to_sre=order.approver == "sre", by=order.placed_by,
-    )  # fmt: skip
+        entry,
+        "order.placed",
+        order,
+        text=f"{order.placed_by} placed this order; {who}.",
+        to_sre=order.approver == "sre",
+        by=order.placed_by,
+    )
 
 
 def _rule(order: Order, price: int) -> tuple[str, str]:

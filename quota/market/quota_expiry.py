@@ -76,11 +76,7 @@ def lapses_watch() -> int:
     for key in new:
         _advance(tenants[key[0]], key[1], bands[key[2]], found[key], now)
     gone = [row.pk for key, row in known.items() if key not in found]
-    back = [
-        row.pk
-        for key, row in known.items()
-        if key in found and row.over_at is not None and not found[key].over
-    ]
+    back = [row.pk for key, row in known.items() if key in found and row.over_at is not None and not found[key].over]
     if gone:
         Lapse.objects.filter(pk__in=gone).delete()
     if back:
@@ -104,11 +100,14 @@ def _found(now: dt.datetime) -> dict[_Key, _Found]:
         cursor.execute(_FOUND, {"now": now})
         return {
             (tenant, cell, band): _Found(
-                over, lapsed, ended, grace,
+                over,
+                lapsed,
+                ended,
+                grace,
                 {i: used[i] - int(has) for i, has in zip(COUNTED, bought, strict=True) if used[i] > int(has)},
             )
             for tenant, cell, band, over, lapsed, ended, grace, used, bought in cursor.fetchall()
-        }  # fmt: skip
+        }
 
 
 def _advance(tenant: Tenant, cell: str, band: PriorityBand, found: _Found, now: dt.datetime) -> None:
@@ -126,25 +125,37 @@ def _advance(tenant: Tenant, cell: str, band: PriorityBand, found: _Found, now: 
             until = found.grace_until or now
             entry.append("quota.grace", tenant=tenant.name, **data, until=until.isoformat())
             notify(
-                entry, tenant, "quota.grace", f"{band.name} quota in cell {cell} has ended; jobs still ask for it",
+                entry,
+                tenant,
+                "quota.grace",
+                f"{band.name} quota in cell {cell} has ended; jobs still ask for it",
                 f"Live jobs of {tenant.name} ask for {missing} more than is bought. Until"
                 f" {clock.format_time(until, tenant.time_zone)} nothing"
                 f" changes; then nothing more can be submitted or grown.{_what_then(market)} Buy quota, or let the jobs"
                 " ask for less.",
-                url=url, level="warning", **data, until=until.isoformat(),
-            )  # fmt: skip
+                url=url,
+                level="warning",
+                **data,
+                until=until.isoformat(),
+            )
             return
         row.over_at = found.lapsed_at or now
         row.save(update_fields=["over_at"])
         entry.append("quota.grace-over", tenant=tenant.name, **data, over_at=row.over_at.isoformat())
         notify(
-            entry, tenant, "quota.grace-over", f"no more {band.name} quota in cell {cell} for some running jobs",
+            entry,
+            tenant,
+            "quota.grace-over",
+            f"no more {band.name} quota in cell {cell} for some running jobs",
             f"Live jobs of {tenant.name} ask for {missing} more than counts, since"
             f" {clock.format_time(row.over_at, tenant.time_zone)}. They go on;"
             " nothing more can be submitted or grown there, while shrinking, restarting and ending always"
             f" work.{_what_then(market)} Buy quota, or let the jobs ask for less.",
-            url=url, level="urgent", **data, over_at=row.over_at.isoformat(),
-        )  # fmt: skip
+            url=url,
+            level="urgent",
+            **data,
+            over_at=row.over_at.isoformat(),
+        )
 
 
 def _what_then(market: Market) -> str:

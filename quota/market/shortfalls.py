@@ -59,9 +59,14 @@ def shortfalls_examine(cell: str) -> int:
                 _change(entry, row, excess, orders, tenants)
             else:
                 row = Shortfall.objects.create(
-                    cell=cell, begins_at=excess.begins_at, ends_at=excess.ends_at, short=list(excess.short),
-                    orders=orders, tenants=tenants, found_at=now,
-                )  # fmt: skip
+                    cell=cell,
+                    begins_at=excess.begins_at,
+                    ends_at=excess.ends_at,
+                    short=list(excess.short),
+                    orders=orders,
+                    tenants=tenants,
+                    found_at=now,
+                )
                 _notify(entry, "shortfall.found", row, level="urgent")
         for row in rows:
             row.closed_at = now
@@ -82,9 +87,7 @@ def shortfalls_examine_lowered() -> int:
 
 def shortfalls_examine_all() -> int:
     """Examine every cell that sells. Returns how many shortfalls are open."""
-    return sum(
-        shortfalls_examine(cell) for cell in Market.objects.order_by("cell").values_list("cell", flat=True)
-    )
+    return sum(shortfalls_examine(cell) for cell in Market.objects.order_by("cell").values_list("cell", flat=True))
 
 
 def excesses_of(cell: str) -> list[Excess]:
@@ -110,12 +113,7 @@ def _touched(cell: str, found: list[Excess]) -> list[tuple[list[int], list[str]]
     with connection.cursor() as cursor:
         cursor.execute(
             _TOUCHED,
-            {
-                "cell": cell,
-                "bands": [band.pk for band in _prod()],
-                "begin": found[0].begins_at,
-                "until": until,
-            },
+            {"cell": cell, "bands": [band.pk for band in _prod()], "begin": found[0].begins_at, "until": until},
         )
         sold = cursor.fetchall()
     answers = []
@@ -139,9 +137,7 @@ def _overlap(row: Shortfall, excess: Excess) -> bool:
     )
 
 
-def _change(
-    entry: RecordEntry, row: Shortfall, excess: Excess, orders: list[int], tenants: list[str]
-) -> None:
+def _change(entry: RecordEntry, row: Shortfall, excess: Excess, orders: list[int], tenants: list[str]) -> None:
     """Bring an open row up to date; people hear of it when more or less is short."""
     before = (row.begins_at, row.ends_at, list(row.short), row.orders, row.tenants)
     short = list(row.short)
@@ -162,11 +158,14 @@ def _notify(entry: RecordEntry, kind: str, row: Shortfall, *, level: str = "info
         f"to {row.ends_at:%Y-%m-%d %H:%M} UTC" if row.ends_at is not None else "UTC on"
     )
     data = {
-        "cell": row.cell, "shortfall": row.pk, "begins_at": row.begins_at.isoformat(),
+        "cell": row.cell,
+        "shortfall": row.pk,
+        "begins_at": row.begins_at.isoformat(),
         "ends_at": row.ends_at.isoformat() if row.ends_at is not None else None,
         "short": {name: value for name, value in as_mapping(row.short).items() if value},
-        "orders": row.orders, "tenants": row.tenants,
-    }  # fmt: skip
+        "orders": row.orders,
+        "tenants": row.tenants,
+    }
     entry.append(kind, **data)
     if kind == "shortfall.over":
         subject, text = f"Cell {row.cell} has again what is sold {period}", ""

@@ -107,12 +107,15 @@ class SuggestedOrder:
             "command": self.command,
             "instead": [
                 {
-                    "band": other.band, "from": other.first.isoformat(), "until": other.last.isoformat(),
-                    "path": other.path, "command": other.command,
+                    "band": other.band,
+                    "from": other.first.isoformat(),
+                    "until": other.last.isoformat(),
+                    "path": other.path,
+                    "command": other.command,
                 }
                 for other in self.instead
             ],
-        }  # fmt: skip
+        }
 
 
 def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[int, str], SuggestedOrder]:
@@ -124,11 +127,7 @@ def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[
     names = {band for _, band in wanted}
     bands = {row.name: row for row in PriorityBand.objects.filter(name__in=names)}
     tenants = Tenant.objects.in_bulk({tenant for tenant, _ in wanted})
-    pairs = {
-        (tenant, bands[band].id): (tenant, band)
-        for tenant, band in wanted
-        if tenant in tenants and band in bands
-    }
+    pairs = {(tenant, bands[band].id): (tenant, band) for tenant, band in wanted if tenant in tenants and band in bands}
     used = {
         (row.tenant_id, row.band_id): tuple(row.used)
         for row in QuotaUse.objects.filter(cell=cell, tenant__in=tenants, band__in=bands.values())
@@ -176,9 +175,14 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> S
             )
         # Any member that may submit may see a price. Only ordering requires the right to buy.
         price, _, _ = quote_preview(
-            principal=system("admission"), tenant=tenant, cell=cell, band=band.name, amounts=missing,
-            starts_at=starts_at, ends_at=ends_at,
-        )  # fmt: skip
+            principal=system("admission"),
+            tenant=tenant,
+            cell=cell,
+            band=band.name,
+            amounts=missing,
+            starts_at=starts_at,
+            ends_at=ends_at,
+        )
         there = availability(cell, band, starts_at, grace_end(rules, starts_at, ends_at))
         left = {NAMES[i]: max(0, there[i]) for i in COUNTED if missing[i] > there[i]}
     except Rejected as refusal:
@@ -201,9 +205,7 @@ def _instead(remedy: SuggestedOrder, band: PriorityBand, zone: ZoneInfo) -> tupl
         # The first whole day; the day more than is needed leaves room for it.
         first = moment.astimezone(zone).date() + dt.timedelta(days=1)
         last = first + (remedy.last - remedy.first)
-        starts_at, ends_at = (
-            calendar.midnight(first, zone), calendar.midnight(last + dt.timedelta(days=1), zone)
-        )  # fmt: skip
+        starts_at, ends_at = (calendar.midnight(first, zone), calendar.midnight(last + dt.timedelta(days=1), zone))
         found.append(replace(bare, first=first, last=last, starts_at=starts_at, ends_at=ends_at))
     for other in PriorityBand.objects.filter(low__lt=band.low).order_by("-low"):
         if is_sold(other):

@@ -30,9 +30,7 @@ class PriorityBand(models.Model):
         ordering = ["-low"]
         constraints = [
             models.CheckConstraint(condition=Q(low__lte=F("high")), name="band_low_to_high"),
-            models.CheckConstraint(
-                condition=Q(prod=False) | Q(oversell_milli__lte=1000), name="prod_never_oversold"
-            ),
+            models.CheckConstraint(condition=Q(prod=False) | Q(oversell_milli__lte=1000), name="prod_never_oversold"),
         ]
         verbose_name = _("priority band")
         verbose_name_plural = _("priority bands")

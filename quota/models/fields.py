@@ -12,8 +12,7 @@ from django.utils.translation import gettext_lazy as _
 DNS_LABEL = r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z"
 
 dns_label = RegexValidator(
-    DNS_LABEL,
-    _("Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters."),
+    DNS_LABEL, _("Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.")
 )
 
 

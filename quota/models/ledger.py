@@ -27,9 +27,7 @@ class AccountKind(StrEnum):
 class Account(models.Model):
     """Balance in micro-credits, kept by the transactions that post to it. The row is the lock."""
 
-    kind = models.CharField(
-        _("kind"), max_length=16, choices=[(kind.value, kind.value) for kind in AccountKind]
-    )
+    kind = models.CharField(_("kind"), max_length=16, choices=[(kind.value, kind.value) for kind in AccountKind])
     tenant = models.ForeignKey(Tenant, models.PROTECT, null=True, blank=True, related_name="accounts")
     balance = models.BigIntegerField(_("balance"), default=0)
 
@@ -69,9 +67,7 @@ class Posting(models.Model):
     class Meta:
         ordering = ["-id"]
         indexes = [models.Index(fields=["tenant", "occurred_at"], name="posting_by_tenant")]
-        constraints = [
-            models.UniqueConstraint(fields=["key"], condition=~Q(key=""), name="posting_once_per_key")
-        ]
+        constraints = [models.UniqueConstraint(fields=["key"], condition=~Q(key=""), name="posting_once_per_key")]
         verbose_name = _("posting")
         verbose_name_plural = _("postings")
 
@@ -140,9 +136,7 @@ class MeteredHour(models.Model):
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="metered")
     cell = DnsLabelField(_("cell"))
-    band = models.ForeignKey(
-        PriorityBand, models.PROTECT, null=True, related_name="+"
-    )  # none: the free priority
+    band = models.ForeignKey(PriorityBand, models.PROTECT, null=True, related_name="+")  # none: the free priority
     job_uid = models.CharField(_("uid"), max_length=32)
     job = models.CharField(_("job"), max_length=63)
     labels = models.JSONField(_("labels"), default=dict)
@@ -158,9 +152,7 @@ class MeteredHour(models.Model):
         indexes = [
             models.Index(fields=["tenant", "hour"], name="metered_by_tenant"),
             models.Index(
-                fields=["tenant", "cell", "hour"],
-                name="metered_to_charge",
-                condition=Q(posting=None, price__gt=0),
+                fields=["tenant", "cell", "hour"], name="metered_to_charge", condition=Q(posting=None, price__gt=0)
             ),
         ]
         constraints = [

@@ -36,9 +36,7 @@ class Market(models.Model):
     longest_days = models.PositiveIntegerField(_("longest period"), default=366)
 
     class Meta:
-        constraints = [
-            models.CheckConstraint(condition=Q(headroom_milli__lte=1000), name="headroom_at_most_all")
-        ]
+        constraints = [models.CheckConstraint(condition=Q(headroom_milli__lte=1000), name="headroom_at_most_all")]
         verbose_name = _("market")
         verbose_name_plural = _("markets")
 

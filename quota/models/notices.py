@@ -49,9 +49,7 @@ class NoticeRead(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["user", "tenant"], nulls_distinct=False, name="one_mark_per_inbox"
-            )
+            models.UniqueConstraint(fields=["user", "tenant"], nulls_distinct=False, name="one_mark_per_inbox")
         ]
 
     def __str__(self) -> str:
@@ -67,9 +65,7 @@ class NoticeChannel(models.Model):
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="channels")
-    kind = models.CharField(
-        _("kind"), max_length=8, choices=[("email", _("e-mail")), ("webhook", _("webhook"))]
-    )
+    kind = models.CharField(_("kind"), max_length=8, choices=[("email", _("e-mail")), ("webhook", _("webhook"))])
     target = models.CharField(_("to"), max_length=500)
     secret = models.CharField(max_length=64, blank=True)
     kinds = ArrayField(models.CharField(max_length=64), verbose_name=_("of"), default=list, blank=True)

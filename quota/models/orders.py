@@ -91,8 +91,7 @@ class Order(models.Model):
             models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="order_period_forward"),
             models.CheckConstraint(condition=Q(grace_until__gte=F("ends_at")), name="order_grace_after_end"),
             models.CheckConstraint(
-                condition=Q(price__gte=0, refunded__gte=0, refunded__lte=F("price")),
-                name="order_refund_in_price",
+                condition=Q(price__gte=0, refunded__gte=0, refunded__lte=F("price")), name="order_refund_in_price"
             ),
             models.UniqueConstraint(
                 fields=["tenant", "key"], condition=~Q(key=""), name="one_order_per_tenant_and_key"

@@ -32,9 +32,7 @@ class PriceList(models.Model):
 
     class Meta:
         ordering = ["cell", "-version"]
-        constraints = [
-            models.UniqueConstraint(fields=["cell", "version"], name="one_price_list_per_version"),
-        ]
+        constraints = [models.UniqueConstraint(fields=["cell", "version"], name="one_price_list_per_version")]
         verbose_name = _("price list")
         verbose_name_plural = _("price lists")
 

@@ -48,8 +48,7 @@ class Quota(models.Model):
                 condition=Q(ends_at__isnull=True) | Q(ends_at__gt=F("starts_at")), name="quota_period_forward"
             ),
             models.CheckConstraint(
-                condition=Q(ends_at__isnull=True, grace_until__isnull=True)
-                | Q(grace_until__gte=F("ends_at")),
+                condition=Q(ends_at__isnull=True, grace_until__isnull=True) | Q(grace_until__gte=F("ends_at")),
                 name="quota_grace_after_end",
             ),
         ]

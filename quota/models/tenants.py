@@ -40,9 +40,7 @@ class Tenant(models.Model):
     class Meta:
         ordering = ["name"]
         constraints = [
-            models.CheckConstraint(
-                condition=~models.Q(parent=models.F("id")), name="no_tenant_is_its_own_parent"
-            )
+            models.CheckConstraint(condition=~models.Q(parent=models.F("id")), name="no_tenant_is_its_own_parent")
         ]
         verbose_name = _("tenant")
         verbose_name_plural = _("tenants")
@@ -80,9 +78,7 @@ class Invitation(models.Model):
     expires_at = models.DateTimeField(_("expires"))
     withdrawn_at = models.DateTimeField(_("withdrawn"), null=True, blank=True)
     accepted_at = models.DateTimeField(_("accepted"), null=True, blank=True)
-    accepted_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+"
-    )
+    accepted_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
 
     class Meta:
         ordering = ["-created_at"]
@@ -158,9 +154,7 @@ class CapabilityRequest(models.Model):
     answer = models.CharField(_("answer"), max_length=500, blank=True)
     answered_by = models.CharField(_("answered by"), max_length=150, blank=True)
     answered_at = models.DateTimeField(_("answered"), null=True, blank=True)
-    capability = models.ForeignKey(
-        Capability, models.SET_NULL, null=True, blank=True, related_name="requests"
-    )
+    capability = models.ForeignKey(Capability, models.SET_NULL, null=True, blank=True, related_name="requests")
 
     class Meta:
         ordering = ["-id"]

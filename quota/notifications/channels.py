@@ -49,10 +49,15 @@ def channel_add(
     try:
         with records.write(principal) as entry, transaction.atomic():
             channel = NoticeChannel.objects.create(
-                tenant=tenant, kind=kind, target=target, kinds=_sorted(kinds), level=level,
-                secret=secret_make() if kind == "webhook" else "", created_by=principal.name,
+                tenant=tenant,
+                kind=kind,
+                target=target,
+                kinds=_sorted(kinds),
+                level=level,
+                secret=secret_make() if kind == "webhook" else "",
+                created_by=principal.name,
                 created_at=clock.now(),
-            )  # fmt: skip
+            )
             _note(entry, "channel.added", channel)
     except IntegrityError as error:
         raise _taken(target) from error
@@ -84,9 +89,7 @@ def channel_set(
                 _afresh(row)
                 if not enabled:
                     drop_waiting(row, _("the channel was switched off"))
-            row.save(
-                update_fields=["target", "kinds", "level", "enabled", "failing_since", "error", "paused_at"]
-            )
+            row.save(update_fields=["target", "kinds", "level", "enabled", "failing_since", "error", "paused_at"])
             _note(entry, "channel.changed", row)
     except IntegrityError as error:
         raise _taken(str(target)) from error
@@ -130,11 +133,16 @@ def channel_test(*, principal: Principal, channel: NoticeChannel) -> NoticeDeliv
         _afresh(row)
         row.save(update_fields=["failing_since", "error", "paused_at"])
         notice = Notice.objects.create(
-            tenant=row.tenant, kind="notices.test", subject=_("A test of this channel"),
+            tenant=row.tenant,
+            kind="notices.test",
+            subject=_("A test of this channel"),
             text=_("%(who)s tries out whether notices get to %(target)s. They do.")
             % {"who": principal.name, "target": row.target},
-            url="/notices/channels/", data={"channel": row.pk}, created_at=now, spread_at=now,
-        )  # fmt: skip
+            url="/notices/channels/",
+            data={"channel": row.pk},
+            created_at=now,
+            spread_at=now,
+        )
         _note(entry, "channel.tested", row)
         return NoticeDelivery.objects.create(notice=notice, channel=row, next_at=now)
 
@@ -147,12 +155,7 @@ def _may_manage(principal: Principal, tenant: Tenant | None) -> None:
 
 
 def _locked(channel: NoticeChannel) -> NoticeChannel:
-    row = (
-        NoticeChannel.objects.select_for_update(of=("self",))
-        .select_related("tenant")
-        .filter(pk=channel.pk)
-        .first()
-    )
+    row = NoticeChannel.objects.select_for_update(of=("self",)).select_related("tenant").filter(pk=channel.pk).first()
     if row is None:
         raise Conflict("removed", _("the channel was removed meanwhile"))
     return row
@@ -180,9 +183,7 @@ def _target(kind: str, target: str) -> str:
         if not may_call(to.host, settings.BORG_WEBHOOK_NETWORKS):
             raise _invalid(
                 "target",
-                _(
-                    "this portal does not call private addresses; an SRE can allow networks (BORG_WEBHOOK_NETWORKS)"
-                ),
+                _("this portal does not call private addresses; an SRE can allow networks (BORG_WEBHOOK_NETWORKS)"),
             )
         return target
     try:
@@ -194,9 +195,7 @@ def _target(kind: str, target: str) -> str:
 
 def _choice(kinds: Sequence[str], level: str) -> None:
     if level not in LEVELS:
-        raise _invalid(
-            "level", _("%(given)r is none of %(known)s") % {"given": level, "known": ", ".join(LEVELS)}
-        )
+        raise _invalid("level", _("%(given)r is none of %(known)s") % {"given": level, "known": ", ".join(LEVELS)})
     for start in kinds:
         if not any(kind.name == start or kind.name.startswith(f"{start}.") for kind in KINDS):
             raise _invalid("kinds", _("no notice is of kind %r; see the list of kinds") % start[:64])
@@ -208,9 +207,15 @@ def _sorted(kinds: Sequence[str]) -> list[str]:
 
 def _note(entry: RecordEntry, kind: str, channel: NoticeChannel) -> None:
     entry.append(
-        kind, tenant=channel.tenant.name if channel.tenant else "", channel=channel.pk, way=channel.kind,
-        target=channel.target, kinds=channel.kinds, level=channel.level, enabled=channel.enabled,
-    )  # fmt: skip
+        kind,
+        tenant=channel.tenant.name if channel.tenant else "",
+        channel=channel.pk,
+        way=channel.kind,
+        target=channel.target,
+        kinds=channel.kinds,
+        level=channel.level,
+        enabled=channel.enabled,
+    )
 
 
 def _invalid(field: str, told: str) -> Rejected:

@@ -39,9 +39,12 @@ def letter(
     }
     plain = "\n\n".join(part for part in (text, said["url"], f"-- \n{foot}" if foot else "") if part)
     mail = EmailMultiAlternatives(
-        subject=f"[Borg Portal] {subject}", body=plain + "\n", from_email=settings.DEFAULT_FROM_EMAIL, to=[to],
+        subject=f"[Borg Portal] {subject}",
+        body=plain + "\n",
+        from_email=settings.DEFAULT_FROM_EMAIL,
+        to=[to],
         headers={"Auto-Submitted": "auto-generated", **(headers or {})},
-    )  # fmt: skip
+    )
     mail.attach_alternative(render_to_string("quota/mail.html", said), "text/html")
     return mail
 
@@ -52,9 +55,7 @@ def send(mail: EmailMultiAlternatives) -> None:
         mail.send()
     except smtplib.SMTPRecipientsRefused as error:
         code, told = next(iter(error.recipients.values()), (0, b""))
-        raise DeliveryFailed(
-            f"the mail server rejects the address: {_plain(told)}", final=500 <= code < 600
-        ) from error
+        raise DeliveryFailed(f"the mail server rejects the address: {_plain(told)}", final=500 <= code < 600) from error
     except smtplib.SMTPResponseException as error:
         told = f"the mail server answers {error.smtp_code}: {_plain(error.smtp_error)}"  # type: ignore[assignment]
         raise DeliveryFailed(

@@ -30,9 +30,7 @@ class NoticeKind(NamedTuple):
 
 KINDS: tuple[NoticeKind, ...] = (
     NoticeKind("order.placed", "An order waits for approval.", sre=True),
-    NoticeKind(
-        "order.passed-on", "An order waits for an SRE, because no owner can decide about it.", sre=True
-    ),
+    NoticeKind("order.passed-on", "An order waits for an SRE, because no owner can decide about it.", sre=True),
     NoticeKind("order.approved", "An order was approved, by a person or by a rule."),
     NoticeKind("order.rejected", "An order was rejected; its hold is back in the budget."),
     NoticeKind("order.active", "The period of an order has begun; its quota is in force."),
@@ -65,9 +63,7 @@ KINDS: tuple[NoticeKind, ...] = (
     NoticeKind("invitation.accepted", "Somebody accepted an invitation."),
     NoticeKind("service-account.changed", "A service account was made or ended."),
     NoticeKind("capability.changed", "A capability was granted, revoked, or ends soon.", sre=True),
-    NoticeKind(
-        "job.failing", "No task of a job has been up for two minutes, and its tasks crash or are unhealthy."
-    ),
+    NoticeKind("job.failing", "No task of a job has been up for two minutes, and its tasks crash or are unhealthy."),
     NoticeKind("job.recovered", "All tasks of a job that was failing are up again."),
     NoticeKind("notices.paused", "A channel of notices keeps failing and was paused.", sre=True),
     NoticeKind("notices.test", "Somebody tries out a channel of notices.", sre=True),

@@ -41,10 +41,16 @@ def notify(
         raise ValueError(f"url {url!r} is not a path of the portal")
     entry.add_notice(
         Notice(
-            tenant=tenant, kind=kind, level=level, subject=one_line(subject), text=text, url=url, data=data,
+            tenant=tenant,
+            kind=kind,
+            level=level,
+            subject=one_line(subject),
+            text=text,
+            url=url,
+            data=data,
             created_at=clock.now(),
         )
-    )  # fmt: skip
+    )
 
 
 def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant | None]) -> None:
@@ -58,9 +64,7 @@ def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant |
         else:
             require(principal, Action.TENANT_VIEW, tenant=tenant.name)
     if principal.user_id is None:
-        raise Rejected(
-            "no-person", f"{principal.name} is not a person; only people have an inbox", status=403
-        )
+        raise Rejected("no-person", f"{principal.name} is not a person; only people have an inbox", status=403)
     newest = Notice.objects.order_by("-id").values_list("id", flat=True).first() or 0
     if not 0 <= up_to <= newest:
         raise Rejected("invalid", f"up_to: there is no notice {up_to}", fields={"up_to": f"0 to {newest}"})

@@ -127,9 +127,7 @@ def claim(most: int) -> list[tuple[NoticeChannel, list[NoticeDelivery]]]:
         chosen = [row[0] for row in cursor.fetchall()]
     channels = NoticeChannel.objects.select_related("tenant").in_bulk(ids)
     waiting: dict[int, list[NoticeDelivery]] = defaultdict(list)
-    for delivery in (
-        NoticeDelivery.objects.filter(id__in=chosen).select_related("notice__tenant").order_by("id")
-    ):
+    for delivery in NoticeDelivery.objects.filter(id__in=chosen).select_related("notice__tenant").order_by("id"):
         waiting[delivery.channel_id].append(delivery)
     return [(channels[one], waiting[one]) for one in ids if one in channels]
 
@@ -142,10 +140,7 @@ def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
     now = clock.now()
     with records.write(system("notices")) as entry:
         row = (
-            NoticeChannel.objects.select_for_update(of=("self",))
-            .select_related("tenant")
-            .filter(pk=channel.pk)
-            .first()
+            NoticeChannel.objects.select_for_update(of=("self",)).select_related("tenant").filter(pk=channel.pk).first()
         )
         if row is None:  # removed meanwhile, and its deliveries with it
             return
@@ -163,9 +158,7 @@ def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
                 continue
             row.failing_since, row.error = row.failing_since or now, delivery.error
             delivery.next_at = now + retry_after(delivery.attempts)
-            if (
-                outcome.final and delivery.attempts >= REFUSED_AT_MOST
-            ) or now - delivery.begun_at >= GIVEN_UP_AFTER:
+            if (outcome.final and delivery.attempts >= REFUSED_AT_MOST) or now - delivery.begun_at >= GIVEN_UP_AFTER:
                 delivery.state = "failed"
         NoticeDelivery.objects.bulk_update(
             tried.values(), ["attempts", "begun_at", "error", "state", "sent_at", "next_at"]
@@ -173,23 +166,24 @@ def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
         if row.failing_since is not None and now - row.failing_since >= GIVEN_UP_AFTER and not row.paused_at:
             row.paused_at = now
             drop_waiting(row, f"the channel was paused: {row.error}")
-            entry.append(
-                "notices.channel-paused", tenant=row.tenant.name if row.tenant else "", channel=row.pk
-            )
+            entry.append("notices.channel-paused", tenant=row.tenant.name if row.tenant else "", channel=row.pk)
             notify(
-                entry, row.tenant, "notices.paused", f"Notices to {row.target} are paused",
+                entry,
+                row.tenant,
+                "notices.paused",
+                f"Notices to {row.target} are paused",
                 f"Nothing has got through for a day ({row.error}). What was waiting is in the inbox. When the receiver"
                 " works again, try the channel: that ends the pause.",
-                url="/notices/channels/", level="warning", channel=row.pk,
-            )  # fmt: skip
+                url="/notices/channels/",
+                level="warning",
+                channel=row.pk,
+            )
         row.save(update_fields=["busy_until", "failing_since", "error", "paused_at"])
 
 
 def drop_waiting(channel: NoticeChannel, reason: str) -> int:
     """Give up what waits for a channel, with the reason."""
-    return NoticeDelivery.objects.filter(channel=channel, state="waiting").update(
-        state="failed", error=reason[:300]
-    )
+    return NoticeDelivery.objects.filter(channel=channel, state="waiting").update(state="failed", error=reason[:300])
 
 
 def _run(done: Sent, *, until: float) -> None:
@@ -229,9 +223,7 @@ def _serve(
             break
         except Exception:  # one notice that we can't write must not stop all the others for ever
             log.exception("a notice can't be sent", delivery=delivery.pk)
-            outcomes.append(
-                DeliveryOutcome(delivery.pk, "the portal can't write this notice; see its log", final=True)
-            )
+            outcomes.append(DeliveryOutcome(delivery.pk, "the portal can't write this notice; see its log", final=True))
             break
         outcomes.append(DeliveryOutcome(delivery.pk))
         if time.monotonic() > until:

@@ -63,14 +63,20 @@ def _mail(channel: NoticeChannel, delivery: NoticeDelivery) -> None:
     notice = delivery.notice
     whose = notice.tenant.name if notice.tenant else _("the SREs")
     foot = _("This notice went to %(whose)s. Its kind is %(kind)s. Change channels at %(url)s") % {
-        "whose": whose, "kind": notice.kind, "url": absolute("/notices/channels/"),
-    }  # fmt: skip
+        "whose": whose,
+        "kind": notice.kind,
+        "url": absolute("/notices/channels/"),
+    }
     mail_send(
         letter(
-            channel.target, notice.subject, notice.text, path=notice.url, foot=foot,
+            channel.target,
+            notice.subject,
+            notice.text,
+            path=notice.url,
+            foot=foot,
             headers={
                 "Borg-Notice": f"notice-{notice.pk}",
                 "Message-ID": f"<notice-{notice.pk}.{channel.pk}@borg-portal>",
             },
         )
-    )  # fmt: skip
+    )

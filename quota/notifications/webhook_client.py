@@ -51,17 +51,13 @@ def receiver(url: str) -> Receiver:
     try:
         parts = urlsplit(url)
         port = parts.port
-        host = (
-            (parts.hostname or "").encode("idna").decode("ascii") if not _literal(parts) else parts.hostname
-        )
+        host = (parts.hostname or "").encode("idna").decode("ascii") if not _literal(parts) else parts.hostname
     except ValueError as error:
         raise _refused(f"{url[:100]!r} is not an address: {error}") from error
     if parts.scheme not in ("http", "https") or not host:
         raise _refused(f"{url[:100]!r}: give an address that begins with https:// or http://")
     if parts.username is not None or parts.password is not None:
-        raise _refused(
-            "an address must not contain a user and password; the receiver checks the signature instead"
-        )
+        raise _refused("an address must not contain a user and password; the receiver checks the signature instead")
     if parts.fragment:
         raise _refused("an address must not contain '#'")
     if not url.isascii() or any(character <= " " or character == "\x7f" for character in url):
@@ -81,12 +77,7 @@ def may_call(address: str, allowed: Sequence[IPNetwork]) -> bool:
 
 
 def post(
-    to: Receiver,
-    body: bytes,
-    headers: Mapping[str, str],
-    *,
-    allowed: Sequence[IPNetwork],
-    timeout_s: float = TIMEOUT_S,
+    to: Receiver, body: bytes, headers: Mapping[str, str], *, allowed: Sequence[IPNetwork], timeout_s: float = TIMEOUT_S
 ) -> int:
     """The status of the answer, a 2xx. Raises `DeliveryFailed`, after `timeout_s` at the latest (and the resolver's
     own).
@@ -106,13 +97,9 @@ def post(
         watch.cancel()
         connection.close()
     if 300 <= status < 400:
-        raise DeliveryFailed(
-            f"{to.host} answers {status}, a redirect; give the address it leads to", final=True
-        )
+        raise DeliveryFailed(f"{to.host} answers {status}, a redirect; give the address it leads to", final=True)
     if status >= 400:
-        raise DeliveryFailed(
-            f"{to.host} answers {status}", final=status < 500 and status not in (408, 425, 429)
-        )
+        raise DeliveryFailed(f"{to.host} answers {status}", final=status < 500 and status not in (408, 425, 429))
     return status
 
 

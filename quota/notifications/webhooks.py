@@ -41,7 +41,5 @@ def is_signed(key: str, header: str, body: bytes, *, now_s: int, tolerance_s: in
         return False
     at_s = int(times[0])
     wanted = sign([key], body, at_s=at_s).partition(",v1=")[2]
-    known = any(
-        hmac.compare_digest(value.encode(), wanted.encode()) for name, _, value in given if name == "v1"
-    )
+    known = any(hmac.compare_digest(value.encode(), wanted.encode()) for name, _, value in given if name == "v1")
     return known and abs(now_s - at_s) <= tolerance_s

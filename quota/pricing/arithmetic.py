@@ -26,13 +26,7 @@ LARGEST_FACTOR_MILLI = 1_000_000  # a thousand times the base price
 LARGEST_BASE = 10**15  # a thousand million credits for a unit and an hour
 
 # How much of an axis' unit the base price is for: a core, a GiB, a GiB of disk, a GiB/s, an accelerator.
-UNIT: Mapping[str, int] = {
-    "cpu": 1000,
-    "ram": 2**30,
-    "disk": 2**30,
-    "disk_bandwidth": 2**30,
-    "accelerators": 1000,
-}
+UNIT: Mapping[str, int] = {"cpu": 1000, "ram": 2**30, "disk": 2**30, "disk_bandwidth": 2**30, "accelerators": 1000}
 FREE = frozenset(NAMES) - UNIT.keys()  # ports
 
 Curve = Sequence[tuple[int, int]]
@@ -106,12 +100,8 @@ def priced(
     then = sold_share_milli if then_share_milli is None else then_share_milli
     hours = Fraction(seconds) / 3600
     parts = tuple(
-        _part(
-            name, quantity, hours, base.get(name, 0), band_price_milli, curve, Fraction(sold), Fraction(after)
-        )
-        for name, quantity, sold, after in zip(
-            NAMES, amounts[:SIZE], sold_share_milli[:SIZE], then[:SIZE], strict=True
-        )
+        _part(name, quantity, hours, base.get(name, 0), band_price_milli, curve, Fraction(sold), Fraction(after))
+        for name, quantity, sold, after in zip(NAMES, amounts[:SIZE], sold_share_milli[:SIZE], then[:SIZE], strict=True)
         if quantity
     )
     total(parts)
@@ -122,11 +112,17 @@ def repriced(parts: Iterable[PricePart], base: Mapping[str, int], curve: Curve) 
     """The same parts, of the same shares, at other prices. Raises `Rejected("too-large")`."""
     again = tuple(
         _part(
-            part.resource, part.quantity, part.hours, base.get(part.resource, 0), part.band_milli, curve,
-            part.sold_milli, part.then_milli,
+            part.resource,
+            part.quantity,
+            part.hours,
+            base.get(part.resource, 0),
+            part.band_milli,
+            curve,
+            part.sold_milli,
+            part.then_milli,
         )
         for part in parts
-    )  # fmt: skip
+    )
     total(again)
     return again
 
@@ -206,8 +202,7 @@ def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int
             raise _refused(here, "a pair of whole thousandths")
         if not (0 <= share <= 10 * FULL_MILLI and 1 <= height <= LARGEST_FACTOR_MILLI):
             raise _refused(
-                here,
-                f"a share of 0 to {10 * FULL_MILLI} and a factor of 1 to {LARGEST_FACTOR_MILLI} thousandths",
+                here, f"a share of 0 to {10 * FULL_MILLI} and a factor of 1 to {LARGEST_FACTOR_MILLI} thousandths"
             )
         if points and share <= points[-1][0]:
             raise _refused(here, f"its share is not above the one before, {points[-1][0]}")
@@ -219,14 +214,12 @@ def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int
 
 def _part(
     name: str, quantity: int, hours: Fraction, base: int, band_milli: int, curve: Curve, sold: Fraction, then: Fraction
-) -> PricePart:  # fmt: skip
+) -> PricePart:
     if quantity > LARGEST:
         told = f"more than {LARGEST}, the largest quantity there is"
         raise Rejected("too-large", f"amounts.{name}: {told}", fields={f"amounts.{name}": told})
     scarce = scarcity(curve, sold, then)
-    exact = (
-        Fraction(quantity * base * band_milli, UNIT.get(name, 1) * FULL_MILLI) * hours * scarce / FULL_MILLI
-    )
+    exact = Fraction(quantity * base * band_milli, UNIT.get(name, 1) * FULL_MILLI) * hours * scarce / FULL_MILLI
     amount = -(-exact.numerator // exact.denominator)
     if amount > LARGEST:
         told = "costs more than the portal can compute; ask for less, or for a shorter time"

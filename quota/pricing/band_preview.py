@@ -48,7 +48,7 @@ def band_preview(
             for cell in CellCapacity.objects.order_by("cell").values_list("cell", flat=True)
         ],
         "leaving": _leaving(row) if row is not None and narrower else [],
-    }  # fmt: skip
+    }
 
 
 def _cell(cell: str, row: PriorityBand | None, changed: PriorityBand, now: dt.datetime) -> dict[str, Any]:
@@ -67,8 +67,7 @@ def _cell(cell: str, row: PriorityBand | None, changed: PriorityBand, now: dt.da
         "sellable_before": as_mapping(_most(was) if was else ZERO),
         "sellable_after": as_mapping(_most(there)),
         "over": [
-            _touched(excess, [held for held in holdings if held.own or not only_own])
-            for excess, only_own in over
+            _touched(excess, [held for held in holdings if held.own or not only_own]) for excess, only_own in over
         ],
     }
 

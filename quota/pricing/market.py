@@ -116,12 +116,12 @@ class SaleCapacity:
         return [
             CalendarStep(
                 moment,
-                _sellable(tuple(
-                    min(a - b, c - d) for a, b, c, d in zip(self.limit, one, self.own_limit, two, strict=True)
-                )),
+                _sellable(
+                    tuple(min(a - b, c - d) for a, b, c, d in zip(self.limit, one, self.own_limit, two, strict=True))
+                ),
             )
             for moment, one, two in zip(moments, shared, own, strict=True)
-        ]  # fmt: skip
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +220,7 @@ def room(
     return SaleCapacity(row, limit, together, own_limit, own)
 
 
-def availability(
-    cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None
-) -> Vector:
+def availability(cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None) -> Vector:
     """The least that is left of each resource at any instant of the period; negative where too much is sold."""
     return room(cell, band, starts_at, ends_at).left(starts_at, ends_at)
 
@@ -239,9 +237,7 @@ def sold_share_milli(
     )
 
 
-def calendar_days(
-    cell: str, band: PriorityBand | str, first: dt.date, days: int, tz: ZoneInfo
-) -> list[CalendarDay]:
+def calendar_days(cell: str, band: PriorityBand | str, first: dt.date, days: int, tz: ZoneInfo) -> list[CalendarDay]:
     """Return what is available in a band on each day of a time zone: the least at any moment of it."""
     begin, end = calendar.midnight(first, tz), calendar.midnight(first + days * calendar.DAY, tz)
     there = room(cell, band, begin, end)
@@ -250,14 +246,20 @@ def calendar_days(
     limit = _sellable(tuple(map(min, there.limit, there.own_limit)))
     return [
         CalendarDay(
-            day.date, day.begins_at, day.ends_at, limit, _sellable(day.sold),
-            _sellable(tuple(
-                min(a - b, c - d)
-                for a, b, c, d in zip(there.limit, day.sold, there.own_limit, alone.sold, strict=True)
-            )),
+            day.date,
+            day.begins_at,
+            day.ends_at,
+            limit,
+            _sellable(day.sold),
+            _sellable(
+                tuple(
+                    min(a - b, c - d)
+                    for a, b, c, d in zip(there.limit, day.sold, there.own_limit, alone.sold, strict=True)
+                )
+            ),
         )
         for day, alone in zip(shared, own, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def earliest_start(
@@ -329,10 +331,7 @@ def _made(cell: str) -> Market:
     row, made = Market.objects.get_or_create(cell=cell)
     if made and not Market.objects.exclude(pk=row.pk).exists() and not ApprovalRule.objects.exists():
         ApprovalRule.objects.bulk_create(
-            (
-                ApprovalRule(rank=rank, approver=approver, most_price=most)
-                for rank, approver, most in DEFAULT_RULES
-            ),
+            (ApprovalRule(rank=rank, approver=approver, most_price=most) for rank, approver, most in DEFAULT_RULES),
             ignore_conflicts=True,
         )
     return row
@@ -347,11 +346,10 @@ def _check_rule(name: str, value: Any) -> None:
     elif name in _MOST:
         least = 1 if name in _AT_LEAST_ONE else 0
         whole = isinstance(value, int) and not isinstance(value, bool)
-        wrong = (
-            "" if whole and least <= value <= _MOST[name] else f"a whole number from {least} to {_MOST[name]}"
-        )
+        wrong = "" if whole and least <= value <= _MOST[name] else f"a whole number from {least} to {_MOST[name]}"
     else:
         wrong = "no such rule of a market"
     if wrong:
-        raise Rejected("invalid", f"{name}: {value!r}; give {wrong}" if name in _MOST else f"{name}: {wrong}",
-                      fields={name: wrong})  # fmt: skip
+        raise Rejected(
+            "invalid", f"{name}: {value!r}; give {wrong}" if name in _MOST else f"{name}: {wrong}", fields={name: wrong}
+        )

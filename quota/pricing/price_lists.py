@@ -13,14 +13,7 @@ from fractions import Fraction
 from django.db.models import Max
 
 from quota import clock, records
-from quota.models import (
-    Order,
-    OrderState,
-    PriceList,
-    PriorityBand,
-    Quote,
-    Tenant,
-)
+from quota.models import Order, OrderState, PriceList, PriorityBand, Quote, Tenant
 from quota.notifications import notices
 from quota.pricing.arithmetic import (
     FULL_MILLI,
@@ -88,24 +81,33 @@ def price_list_set(
             raise Rejected("invalid", f"valid_from: {told}", fields={"valid_from": told})
         version = (PriceList.objects.filter(cell=cell).aggregate(last=Max("version"))["last"] or 0) + 1
         row = PriceList.objects.create(
-            cell=cell, version=version, base=prices, usage=used, curve=[list(point) for point in points],
-            valid_from=begin, note=note, created_by=principal.name[:150], created_at=now,
-        )  # fmt: skip
+            cell=cell,
+            version=version,
+            base=prices,
+            usage=used,
+            curve=[list(point) for point in points],
+            valid_from=begin,
+            note=note,
+            created_by=principal.name[:150],
+            created_at=now,
+        )
         entry.append(
-            "prices.set", cell=cell, version=version, base=prices, usage=used, curve=row.curve,
-            valid_from=begin.isoformat(), note=note,
-        )  # fmt: skip
+            "prices.set",
+            cell=cell,
+            version=version,
+            base=prices,
+            usage=used,
+            curve=row.curve,
+            valid_from=begin.isoformat(),
+            note=note,
+        )
         _notify(entry, row)
     return row
 
 
 def price_list_at(cell: str, moment: dt.datetime) -> PriceList:
     """The list in force at a moment: the last that began; of two that begin together, the later version."""
-    row = (
-        PriceList.objects.filter(cell=cell, valid_from__lte=moment)
-        .order_by("-valid_from", "-version")
-        .first()
-    )
+    row = PriceList.objects.filter(cell=cell, valid_from__lte=moment).order_by("-valid_from", "-version").first()
     if row is not None:
         return row
     PriceList.objects.bulk_create([default_list(cell)], ignore_conflicts=True)
@@ -115,9 +117,16 @@ def price_list_at(cell: str, moment: dt.datetime) -> PriceList:
 def default_list(cell: str) -> PriceList:
     """Return the default price list of a cell, not yet written."""
     return PriceList(
-        cell=cell, version=0, base=dict(DEFAULT_BASE), usage={}, curve=[list(point) for point in DEFAULT_CURVE],
-        valid_from=_ALWAYS, note="default", created_by="system", created_at=clock.now(),
-    )  # fmt: skip
+        cell=cell,
+        version=0,
+        base=dict(DEFAULT_BASE),
+        usage={},
+        curve=[list(point) for point in DEFAULT_CURVE],
+        valid_from=_ALWAYS,
+        note="default",
+        created_by="system",
+        created_at=clock.now(),
+    )
 
 
 def quote_preview(
@@ -156,21 +165,39 @@ def quote_make(
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=cell)
     with records.write(principal) as entry:
         price, parts, prices = quote_preview(
-            principal=principal, tenant=tenant, cell=cell, band=band, amounts=amounts, starts_at=starts_at,
+            principal=principal,
+            tenant=tenant,
+            cell=cell,
+            band=band,
+            amounts=amounts,
+            starts_at=starts_at,
             ends_at=ends_at,
-        )  # fmt: skip
+        )
         vector = amounts_checked(amounts)
         now = clock.now()
         quote = Quote.objects.create(
-            tenant=tenant, cell=cell, band=band_named(band), amounts=list(vector), starts_at=starts_at,
-            ends_at=ends_at, price=price, parts=[part.as_json() for part in parts], prices=prices,
-            made_by=principal.name, created_at=now,
-            valid_until=now + dt.timedelta(minutes=market_of(cell).quote_minutes),
-        )  # fmt: skip
-        entry.append(
-            "quote.made", tenant=tenant.name, quote=quote.pk, cell=cell, band=band, amounts=as_mapping(vector),
+            tenant=tenant,
+            cell=cell,
+            band=band_named(band),
+            amounts=list(vector),
+            starts_at=starts_at,
+            ends_at=ends_at,
             price=price,
-        )  # fmt: skip
+            parts=[part.as_json() for part in parts],
+            prices=prices,
+            made_by=principal.name,
+            created_at=now,
+            valid_until=now + dt.timedelta(minutes=market_of(cell).quote_minutes),
+        )
+        entry.append(
+            "quote.made",
+            tenant=tenant.name,
+            quote=quote.pk,
+            cell=cell,
+            band=band,
+            amounts=as_mapping(vector),
+            price=price,
+        )
     return quote
 
 
@@ -188,12 +215,7 @@ def quote_taken(
 
     Locks the quote. Raises `NotFound`, `Rejected("quote-mismatch")`, `Conflict("quote-expired"|"quote-used")`.
     """
-    row = (
-        Quote.objects.select_for_update(of=("self",))
-        .select_related("band", "prices")
-        .filter(pk=quote)
-        .first()
-    )
+    row = Quote.objects.select_for_update(of=("self",)).select_related("band", "prices").filter(pk=quote).first()
     if row is None or row.tenant_id != tenant.pk:
         raise NotFound("quote", str(quote))
     wanted = {
@@ -267,11 +289,16 @@ def _notify(entry: records.RecordEntry, row: PriceList) -> None:
     open_orders = Order.objects.filter(cell=row.cell, state__in=[state.value for state in _OPEN])
     for tenant in Tenant.objects.filter(pk__in=open_orders.values("tenant")).order_by("id"):
         notices.notify(
-            entry, tenant, "price.changed", f"Prices of cell {row.cell} change",
+            entry,
+            tenant,
+            "price.changed",
+            f"Prices of cell {row.cell} change",
             f"Version {row.version} of its prices is in force from {row.valid_from:%Y-%m-%d %H:%M} UTC on."
             " What you have ordered keeps its price; renewals and changes from then on are at the new ones.",
-            cell=row.cell, version=row.version, valid_from=row.valid_from.isoformat(),
-        )  # fmt: skip
+            cell=row.cell,
+            version=row.version,
+            valid_from=row.valid_from.isoformat(),
+        )
 
 
 def seconds_between(starts_at: dt.datetime, ends_at: dt.datetime) -> Fraction:
@@ -290,7 +317,12 @@ def _price(
         for value, limit in zip(most, there.limit, strict=True)
     )
     parts = priced(
-        vector, seconds_between(starts_at, ends_at), prices.base, band.price_milli, prices.curve, sold,
+        vector,
+        seconds_between(starts_at, ends_at),
+        prices.base,
+        band.price_milli,
+        prices.curve,
+        sold,
         share_with(sold, vector, there.limit),
-    )  # fmt: skip
+    )
     return total(parts), parts, prices

@@ -110,7 +110,7 @@ def examples(now: PriceList, base: Mapping[str, int], curve: Curve) -> list[dict
 
 def _price(
     amounts: Sequence[int], seconds: int, band_milli: int, shares: Sequence[int], base: Mapping[str, int], curve: Curve
-) -> int:  # fmt: skip
+) -> int:
     return total(priced(amounts, seconds, base, band_milli, curve, shares))
 
 
@@ -119,9 +119,7 @@ def _orders(
 ) -> tuple[Sum, Iterable[Sum], Iterable[Sum], bool]:
     everything, bands, tenants = Sum(""), _Sums(), _Sums()
     rows = (
-        Order.objects.filter(
-            Q(created_at__gte=since) | Q(state__in=[state.value for state in _OPEN]), cell=cell
-        )
+        Order.objects.filter(Q(created_at__gte=since) | Q(state__in=[state.value for state in _OPEN]), cell=cell)
         .exclude(state__in=[state.value for state in _LEFT_OUT])
         .order_by("-id")
         .values_list("band__name", "tenant__name", "price", "parts", "replaces__parts")[: MOST_ORDERS + 1]
@@ -136,9 +134,7 @@ def _orders(
     return everything, bands.values(), tenants.values(), len(rows) > MOST_ORDERS
 
 
-def _usage(
-    cell: str, since: dt.datetime, usage: Mapping[str, int]
-) -> tuple[Sum, Iterable[Sum], Iterable[Sum]]:
+def _usage(cell: str, since: dt.datetime, usage: Mapping[str, int]) -> tuple[Sum, Iterable[Sum], Iterable[Sum]]:
     """Return the cost of the measured usage at today's factor of its band. The free priority stays free."""
     everything, bands, tenants = Sum(""), _Sums(), _Sums()
     columns = ", ".join(f"sum(m.used[{index + 1}])" for index in range(SIZE))

@@ -67,9 +67,7 @@ def token_issue(
             status=403,
         )
     if not name.strip():
-        raise Rejected(
-            "invalid", "name: a token needs a name, so that you can recognise it", fields={"name": "empty"}
-        )
+        raise Rejected("invalid", "name: a token needs a name, so that you can recognise it", fields={"name": "empty"})
     if expires_at is not None and expires_at <= clock.now():
         raise Rejected("invalid", "expires_at lies in the past", fields={"expires_at": "not in the future"})
     if principal.tenant is not None and (tenant is None or tenant.name != principal.tenant):
@@ -93,9 +91,15 @@ def token_issue(
         key = secrets.token_hex(6)
         secret = f"borg_{key}_{secrets.token_urlsafe(32)}"
         token = Token.objects.create(  # type: ignore[misc]
-            user=user, tenant=tenant, name=name.strip(), key=key, digest=_digest(secret),
-            scopes=sorted(set(scopes)), expires_at=expires_at, parent=parent,
-        )  # fmt: skip
+            user=user,
+            tenant=tenant,
+            name=name.strip(),
+            key=key,
+            digest=_digest(secret),
+            scopes=sorted(set(scopes)),
+            expires_at=expires_at,
+            parent=parent,
+        )
         entry.append(
             "token.issued",
             tenant=tenant.name if tenant else "",
@@ -142,9 +146,7 @@ def tokens_revoke(*, principal: Principal, user: AbstractBaseUser) -> int:
     Raises `Forbidden` for everybody else. Locks: the tokens, in order of their ids.
     """
     if principal.user_id != user.pk or user.pk is None or principal.token:
-        raise Forbidden(
-            "token.revoke", "Cannot revoke all tokens of a user: only the user's own session may."
-        )
+        raise Forbidden("token.revoke", "Cannot revoke all tokens of a user: only the user's own session may.")
     with records.write(principal) as entry:
         own = tokens_in_force().filter(user_id=user.pk).select_for_update().order_by("id")
         return _revoke(entry, list(own.values_list("pk", flat=True)))
@@ -213,9 +215,7 @@ def principal_of_user(
         sre=bool(user.is_staff),  # type: ignore[union-attr]
         roles=inherited | own,
         inherited=inherited,
-        capabilities=frozenset(
-            (CapabilityKind(kind), cell) for kind, cell in granted.values_list("kind", "cell")
-        ),
+        capabilities=frozenset((CapabilityKind(kind), cell) for kind, cell in granted.values_list("kind", "cell")),
         tenant=tenant,
         time_zone=zones[min(zones)] if zones else "UTC",
         scopes=scopes,
@@ -252,9 +252,7 @@ def _parent_locked(key: str) -> Token:
     line = list(Token.objects.raw(_ABOVE, [key]))
     own = next((token for token in line if token.key == key), None)
     if own is None or any(token.revoked_at is not None for token in line):
-        raise Forbidden(
-            "token.issue", "Cannot issue a token: the token that asks was revoked. Sign in again."
-        )
+        raise Forbidden("token.issue", "Cannot issue a token: the token that asks was revoked. Sign in again.")
     return own
 
 

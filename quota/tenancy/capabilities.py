@@ -98,18 +98,33 @@ def capability_ask(
                 fields={"kind": "asked for already"},
             )
         made = CapabilityRequest.objects.create(
-            tenant=tenant, user_id=user.pk, kind=kind, cell=cell, reason=reason.strip(), until=ends,
-            asked_by=principal.name, asked_at=clock.now(),
-        )  # fmt: skip
+            tenant=tenant,
+            user_id=user.pk,
+            kind=kind,
+            cell=cell,
+            reason=reason.strip(),
+            until=ends,
+            asked_by=principal.name,
+            asked_at=clock.now(),
+        )
         entry.append(
-            "capability.asked", tenant=tenant.name, user=user.get_username(), capability=kind, cell=cell,
-            reason=made.reason, request=made.pk,
-        )  # fmt: skip
+            "capability.asked",
+            tenant=tenant.name,
+            user=user.get_username(),
+            capability=kind,
+            cell=cell,
+            reason=made.reason,
+            request=made.pk,
+        )
         where = f"cell {cell}" if cell else "every cell"
         notify(
-            entry, None, "capability.changed", f"{user.get_username()} asks for capability {kind} in {where}",
-            f"Tenant {tenant.name}: {made.reason}", url="/admin/quota/capabilityrequest/",
-        )  # fmt: skip
+            entry,
+            None,
+            "capability.changed",
+            f"{user.get_username()} asks for capability {kind} in {where}",
+            f"Tenant {tenant.name}: {made.reason}",
+            url="/admin/quota/capabilityrequest/",
+        )
     return made
 
 
@@ -125,9 +140,7 @@ def capability_answer(
     Locks: the request's row."""
     require(principal, Action.PLATFORM_ADMIN)
     if not granted and not answer.strip():
-        raise Rejected(
-            "invalid", "answer: give a reason for the rejection", fields={"answer": "give a reason"}
-        )
+        raise Rejected("invalid", "answer: give a reason for the rejection", fields={"answer": "give a reason"})
     if len(answer) > 500:
         raise Rejected("invalid", "answer: at most 500 characters", fields={"answer": "too long"})
     with records.write(principal) as entry:
@@ -146,12 +159,15 @@ def capability_answer(
             row.capability = _grant(entry, principal, row.user, row.kind, row.cell, row.reason, ends)
         else:
             entry.append(
-                "capability.refused", tenant=row.tenant.name, user=row.user.get_username(), capability=row.kind,
-                cell=row.cell, request=row.pk, answer=row.answer,
-            )  # fmt: skip
-            _notify(
-                entry, row.tenant, f"{row.user.get_username()} gets no capability {row.kind}: {row.answer}"
+                "capability.refused",
+                tenant=row.tenant.name,
+                user=row.user.get_username(),
+                capability=row.kind,
+                cell=row.cell,
+                request=row.pk,
+                answer=row.answer,
             )
+            _notify(entry, row.tenant, f"{row.user.get_username()} gets no capability {row.kind}: {row.answer}")
         row.save()
     return row
 
@@ -181,11 +197,7 @@ def _grant(
             expires_at=ends.isoformat(),
         )
         where = f"cell {cell}" if cell else "every cell"
-        _notify(
-            entry,
-            tenant,
-            f"{user.get_username()} has capability {kind} in {where} for {(ends - now).days} days",
-        )
+        _notify(entry, tenant, f"{user.get_username()} has capability {kind} in {where} for {(ends - now).days} days")
     return capability
 
 
@@ -193,21 +205,15 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
     now = clock.now()
     if kind not in {known.value for known in CapabilityKind}:
         known = ", ".join(known.value for known in CapabilityKind)
-        raise Rejected(
-            "invalid", f"kind: {kind[:50]!r} is none of {known}", fields={"kind": f"one of {known}"}
-        )
+        raise Rejected("invalid", f"kind: {kind[:50]!r} is none of {known}", fields={"kind": f"one of {known}"})
     if cell and not dns_label.regex.match(cell):  # type: ignore[union-attr]
         raise Rejected(
-            "invalid",
-            f"cell: {cell[:63]!r} is not the name of a cell",
-            fields={"cell": "a cell, or empty for all"},
+            "invalid", f"cell: {cell[:63]!r} is not the name of a cell", fields={"cell": "a cell, or empty for all"}
         )
     if not reason.strip():
         raise Rejected("invalid", "reason: give a reason for the audit log", fields={"reason": "empty"})
     if len(reason) > 500 or "\x00" in reason:
-        raise Rejected(
-            "invalid", "reason: at most 500 characters", fields={"reason": "too long, or a NUL character"}
-        )
+        raise Rejected("invalid", "reason: at most 500 characters", fields={"reason": "too long, or a NUL character"})
     if ends <= now:
         raise Rejected("invalid", f"{field} lies in the past", fields={field: "not in the future"})
     if ends > now + LONGEST:

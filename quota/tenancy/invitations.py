@@ -64,19 +64,18 @@ def invitation_send(
             entry.append("invitation.withdrawn", tenant=tenant.name, keys=[old], because="another was sent")
         waiting.update(withdrawn_at=now)
         invitation = Invitation.objects.create(
-            tenant=tenant, email=address, role=role, key=key, digest=_digest(secret), invited_by=principal.name,
-            created_at=now, expires_at=ends,
-        )  # fmt: skip
+            tenant=tenant,
+            email=address,
+            role=role,
+            key=key,
+            digest=_digest(secret),
+            invited_by=principal.name,
+            created_at=now,
+            expires_at=ends,
+        )
         entry.append("invitation.sent", tenant=tenant.name, key=key, email=address, role=role)
         subject = f"{principal.name} invited {address} as {role} of {tenant.name}"
-        notify(
-            entry,
-            tenant,
-            "invitation.sent",
-            subject,
-            subject + ".",
-            url=f"/tenants/{tenant.name}/invitations/",
-        )
+        notify(entry, tenant, "invitation.sent", subject, subject + ".", url=f"/tenants/{tenant.name}/invitations/")
     return invitation, secret
 
 
@@ -115,9 +114,7 @@ def invitation_withdraw(*, principal: Principal, tenant: Tenant, key: str) -> In
         if row.withdrawn_at is None:
             row.withdrawn_at = clock.now()
             row.save(update_fields=["withdrawn_at"])
-            entry.append(
-                "invitation.withdrawn", tenant=tenant.name, keys=[key], because=f"by {principal.name}"
-            )
+            entry.append("invitation.withdrawn", tenant=tenant.name, keys=[key], because=f"by {principal.name}")
     return row
 
 
@@ -132,9 +129,7 @@ def invitation_accept(*, principal: Principal, user: AbstractBaseUser, secret: s
     if user.pk is None or principal.user_id != user.pk or principal.tenant is not None:
         raise Forbidden("invitation.accept", "only signed-in people can accept invitations")
     if ServiceAccount.objects.filter(user_id=user.pk).exists():
-        raise Forbidden(
-            "invitation.accept", f"{principal.name} is a service account and joins no other tenant"
-        )
+        raise Forbidden("invitation.accept", f"{principal.name} is a service account and joins no other tenant")
     with records.write(principal) as entry:
         tenant = tenants_locked(invitation_of(secret).tenant.name)
         row = _open(Invitation.objects.select_for_update(of=("self",)).select_related("tenant"), secret)
@@ -148,9 +143,13 @@ def invitation_accept(*, principal: Principal, user: AbstractBaseUser, secret: s
         row.accepted_at, row.accepted_by_id = clock.now(), user.pk
         row.save(update_fields=["accepted_at", "accepted_by"])
         entry.append(
-            "invitation.accepted", tenant=row.tenant.name, key=row.key, email=row.email, role=row.role,
+            "invitation.accepted",
+            tenant=row.tenant.name,
+            key=row.key,
+            email=row.email,
+            role=row.role,
             invited_by=row.invited_by,
-        )  # fmt: skip
+        )
         return member_set(entry, tenant[row.tenant.name], user, row.role)
 
 
@@ -176,11 +175,14 @@ def _open(rows: QuerySet[Invitation], secret: str) -> Invitation:
 def _check_rate(known: QuerySet[Invitation], address: str, now: dt.datetime) -> None:
     rows = known.filter(created_at__gt=now - dt.timedelta(days=1))
     counts = (
-        (known.filter(accepted_at=None, withdrawn_at=None, expires_at__gt=now).count(), OPEN_AT_MOST,
-         "invitations are open; withdraw some"),
+        (
+            known.filter(accepted_at=None, withdrawn_at=None, expires_at__gt=now).count(),
+            OPEN_AT_MOST,
+            "invitations are open; withdraw some",
+        ),
         (rows.count(), A_DAY_AT_MOST, "invitations were sent in 24 hours; wait"),
         (rows.filter(email=address).count(), A_DAY_PER_ADDRESS, "went to this address in 24 hours; wait"),
-    )  # fmt: skip
+    )
     for count, most, told in counts:
         if count >= most:
             raise Rejected(

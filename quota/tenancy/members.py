@@ -66,9 +66,7 @@ def membership_set(
         return member_set(entry, tenant, user, role)
 
 
-def member_named(
-    principal: Principal, tenant: Tenant, username: str, *, joining: bool = False
-) -> AbstractBaseUser:
+def member_named(principal: Principal, tenant: Tenant, username: str, *, joining: bool = False) -> AbstractBaseUser:
     """The member of `tenant` with this user name; with `joining` also the owner who asks, and for an SRE any user.
 
     For an owner nothing is looked up beyond the tenant, so that owners learn nothing about other people's user names.
@@ -93,9 +91,7 @@ def _may_join(principal: Principal, user: AbstractBaseUser) -> bool:
 
 def member_set(entry: RecordEntry, tenant: Tenant, user: AbstractBaseUser, role: str) -> Membership:
     """Inside the caller's transaction, which has checked that it may be."""
-    membership, made = Membership.objects.update_or_create(
-        tenant=tenant, user_id=user.pk, defaults={"role": role}
-    )
+    membership, made = Membership.objects.update_or_create(tenant=tenant, user_id=user.pk, defaults={"role": role})
     entry.append("member.set", tenant=tenant.name, user=user.get_username(), role=role)
     verb = "joined" if made else "has another role in"
     _notify(entry, tenant, f"{user.get_username()} {verb} {tenant.name}: {role}")
@@ -114,9 +110,7 @@ def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser
         if member is None:
             above = Tenant.objects.filter(pk=row.parent_id).first()  # type: ignore[misc]
             where = f"; your role here comes from {above.name}, leave that" if above is not None else ""
-            raise Conflict(
-                "no-member", f"you are not a member of {row.name}{where}", fields={"user": "not a member"}
-            )
+            raise Conflict("no-member", f"you are not a member of {row.name}{where}", fields={"user": "not a member"})
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             raise Conflict(
                 "service-account",
@@ -135,9 +129,7 @@ def check_role(role: str) -> None:
     """Raises `Rejected`."""
     if role not in {known.value for known in Role}:
         known = ", ".join(known.value for known in Role)
-        raise Rejected(
-            "invalid", f"role: {role[:50]!r} is none of {known}", fields={"role": f"one of {known}"}
-        )
+        raise Rejected("invalid", f"role: {role[:50]!r} is none of {known}", fields={"role": f"one of {known}"})
 
 
 def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) -> None:
@@ -178,17 +170,18 @@ def _withdraw_invited_by(entry: RecordEntry, tenant: Tenant, username: str) -> N
     """In the tenant and in its teams, where the role was an owner's too."""
     now = clock.now()
     waiting = Invitation.objects.filter(
-        Q(tenant=tenant) | Q(tenant__parent=tenant), invited_by=username, accepted_at=None, withdrawn_at=None,
+        Q(tenant=tenant) | Q(tenant__parent=tenant),
+        invited_by=username,
+        accepted_at=None,
+        withdrawn_at=None,
         expires_at__gt=now,
-    )  # fmt: skip
+    )
     keys: dict[str, list[str]] = {}
     for name, key in waiting.order_by("tenant__name", "key").values_list("tenant__name", "key"):
         keys.setdefault(name, []).append(key)
     waiting.update(withdrawn_at=now)
     for name, theirs in keys.items():
-        entry.append(
-            "invitation.withdrawn", tenant=name, keys=theirs, because=f"{username} is no longer an owner"
-        )
+        entry.append("invitation.withdrawn", tenant=name, keys=theirs, because=f"{username} is no longer an owner")
 
 
 def _notify(entry: RecordEntry, tenant: Tenant, subject: str) -> None:

@@ -40,27 +40,18 @@ def service_account_create(
         tenants_locked(tenant.name)
         if users.filter(username=username).exists():
             raise Conflict(
-                "name-taken",
-                f"there is a user {username} already; choose another name",
-                fields={"name": "taken"},
+                "name-taken", f"there is a user {username} already; choose another name", fields={"name": "taken"}
             )
         count = ServiceAccount.objects.filter(tenant=tenant).count()
         if count >= AT_MOST:
-            raise Conflict(
-                "too-many", f"{tenant.name} has {count} service accounts, which is the maximum; remove one"
-            )
+            raise Conflict("too-many", f"{tenant.name} has {count} service accounts, which is the maximum; remove one")
         user = users.create_user(username)  # without a password: none will ever fit
         account = ServiceAccount.objects.create(
-            user=user, tenant=tenant, description=description.strip(), created_by=principal.name,
-            created_at=clock.now(),
-        )  # fmt: skip
+            user=user, tenant=tenant, description=description.strip(), created_by=principal.name, created_at=clock.now()
+        )
         Membership.objects.create(tenant=tenant, user=user, role=role)
         entry.append(
-            "service-account.created",
-            tenant=tenant.name,
-            user=username,
-            role=role,
-            description=account.description,
+            "service-account.created", tenant=tenant.name, user=username, role=role, description=account.description
         )
         _notify(entry, tenant, f"{principal.name} made service account {username}: {role}")
     return account
@@ -94,9 +85,13 @@ def service_account_set(
         account.user.save(update_fields=["is_active"])
         username = account.user.get_username()
         entry.append(
-            "service-account.changed", tenant=account.tenant.name, user=username, role=member.role,
-            description=account.description, enabled=account.user.is_active,
-        )  # fmt: skip
+            "service-account.changed",
+            tenant=account.tenant.name,
+            user=username,
+            role=member.role,
+            description=account.description,
+            enabled=account.user.is_active,
+        )
         if account.user.is_active != before[2]:
             state = "enabled" if account.user.is_active else "disabled"
             _notify(entry, account.tenant, f"{principal.name} {state} service account {username}")
@@ -108,10 +103,7 @@ def service_account_remove(*, principal: Principal, account: ServiceAccount) -> 
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     with records.write(principal) as entry:
         tenants_locked(account.tenant.name)
-        username, keys = (
-            account.user.get_username(),
-            sorted(account.user.borg_tokens.values_list("key", flat=True)),
-        )
+        username, keys = (account.user.get_username(), sorted(account.user.borg_tokens.values_list("key", flat=True)))
         if not ServiceAccount.objects.filter(pk=account.pk).exists():
             raise NotFound("service account", username)
         account.user.delete()
@@ -145,9 +137,13 @@ def service_account_token(
     if not account.user.is_active:
         raise Conflict("disabled", f"{account.user.get_username()} is disabled; enable it first")
     return token_issue(
-        principal=principal, user=account.user, name=name, scopes=list(SCOPES) if scopes is None else scopes,
-        tenant=account.tenant, expires_at=expires_at,
-    )  # fmt: skip
+        principal=principal,
+        user=account.user,
+        name=name,
+        scopes=list(SCOPES) if scopes is None else scopes,
+        tenant=account.tenant,
+        expires_at=expires_at,
+    )
 
 
 def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:

@@ -32,9 +32,7 @@ def tenant_create(
     """
     if parent is None:
         require(principal, Action.PLATFORM_ADMIN)
-    elif not (
-        may(principal, Action.TENANT_VIEW, tenant=parent) and Tenant.objects.filter(name=parent).exists()
-    ):
+    elif not (may(principal, Action.TENANT_VIEW, tenant=parent) and Tenant.objects.filter(name=parent).exists()):
         raise NotFound("parent", parent)
     else:
         require(principal, Action.TENANT_ADMIN, tenant=parent)
@@ -118,9 +116,7 @@ def tenant_move(*, principal: Principal, tenant: Tenant, parent: str | None) -> 
             return row
         if above is not None:
             if above.pk == row.pk:
-                raise Conflict(
-                    "own-parent", f"{row.name} can't be a team of itself", fields={"parent": "the same"}
-                )
+                raise Conflict("own-parent", f"{row.name} can't be a team of itself", fields={"parent": "the same"})
             _check_parent(above)
             if row.teams.exists():
                 raise Conflict(

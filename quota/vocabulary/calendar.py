@@ -68,8 +68,7 @@ def steps(spans: Iterable[Span]) -> tuple[CalendarStep, ...]:
                     change[ends_at] -= amount
     moments = sorted(set().union(*changes))
     columns = [
-        accumulate(map(change.get, moments, repeat(0))) if change else repeat(0, len(moments))
-        for change in changes
+        accumulate(map(change.get, moments, repeat(0))) if change else repeat(0, len(moments)) for change in changes
     ]
     found: list[CalendarStep] = []
     before = ZERO

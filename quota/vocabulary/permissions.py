@@ -53,9 +53,7 @@ class Action(StrEnum):
     QUOTA_VIEW = "quota.view"
     QUOTA_BUY = "quota.buy"
     QUOTA_APPROVE = "quota.approve"  # orders that a rule leaves to an owner
-    BILLING_VIEW = (
-        "billing.view"  # balances, ledger, budgets, invoices, costs: for buyers, not for every viewer
-    )
+    BILLING_VIEW = "billing.view"  # balances, ledger, budgets, invoices, costs: for buyers, not for every viewer
     BILLING_ADMIN = "billing.admin"  # how the budget is watched; hand money down to teams
     TENANT_VIEW = "tenant.view"
     TENANT_ADMIN = "tenant.admin"  # members, settings
@@ -102,9 +100,7 @@ _WORDS: Mapping[Action, str] = {
     Action.TENANT_SELF: "do this as a member",
     Action.PLATFORM_ADMIN: "do what only SREs may",
 }
-_VIEW = frozenset(
-    {Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.QUOTA_VIEW, Action.TENANT_VIEW, Action.TENANT_SELF}
-)
+_VIEW = frozenset({Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.QUOTA_VIEW, Action.TENANT_VIEW, Action.TENANT_SELF})
 _ROLE: Mapping[Role, frozenset[Action]] = {
     Role.VIEWER: _VIEW,
     Role.OPERATOR: _VIEW | {Action.JOB_WRITE, Action.PACKAGE_WRITE},
@@ -173,9 +169,7 @@ def may(principal: Principal, action: Action, *, tenant: str | None = None, cell
     if tenant is None:
         return False
     if action is Action.SHELL_OPEN:
-        return principal.has(CapabilityKind.SHELL, cell) and may(
-            principal, Action.JOB_WRITE, tenant=tenant, cell=cell
-        )
+        return principal.has(CapabilityKind.SHELL, cell) and may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell)
     if action in (Action.JOB_VIEW, Action.JOB_WRITE) and principal.has(CapabilityKind.ANY_JOB, cell):
         return True
     held = (principal.roles.get(tenant), principal.inherited.get(tenant))

@@ -62,9 +62,7 @@ def cell_counts(principal: Principal, cell: Cell) -> CellCounts:
     visible = jobs_of_tenants(principal, cell)
     jobs |= dict(visible.order_by().values_list("state").annotate(number=Count("id")))
     tasks = {"pending": 0, "running": 0, "up": 0}
-    for row in visible.exclude(state=JobState.DEAD.value).values_list(
-        "tasks_pending", "tasks_running", "tasks_up"
-    ):
+    for row in visible.exclude(state=JobState.DEAD.value).values_list("tasks_pending", "tasks_running", "tasks_up"):
         for name, number in zip(tasks, row, strict=True):
             tasks[name] += number
     return CellCounts(machines, tasks, jobs)
@@ -146,9 +144,7 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
     return (
         rows.select_related("cell", "tenant", "verdict", "alloc_set")
         .annotate(tasks_wanted=Subquery(current.annotate(wanted=tasks).values("wanted")[:1]))
-        .prefetch_related(
-            Prefetch("updates", Update.objects.filter(state=Update.OPEN), to_attr="open_updates")
-        )
+        .prefetch_related(Prefetch("updates", Update.objects.filter(state=Update.OPEN), to_attr="open_updates"))
     )
 
 
@@ -165,8 +161,7 @@ def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
 def job_current_spec(job: Job) -> Mapping[str, Any]:
     """The spec in force, as its job file."""
     return cast(
-        "Mapping[str, Any]",
-        JobSpec.objects.values_list("spec", flat=True).get(job=job, version=job.spec_version),
+        "Mapping[str, Any]", JobSpec.objects.values_list("spec", flat=True).get(job=job, version=job.spec_version)
     )
 
 
@@ -198,9 +193,7 @@ STILL_STOPPING = Prefetch("departures", Departure.objects.select_related("machin
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
     """Tasks by index, with `departures`: where earlier incarnations still stop. Raises `Rejected` for no state."""
-    rows = (
-        Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("id")
-    )
+    rows = Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("id")
     if state:
         _check_state(state, [known.value for known in TaskState])
         rows = rows.filter(state=state)
@@ -257,7 +250,5 @@ def _tasks_there() -> Coalesce:
 def _check_state(state: str, known: list[str]) -> None:
     if state not in known:
         raise Rejected(
-            "invalid",
-            f"state: {state!r} is unknown; give one of {', '.join(known)}",
-            fields={"state": "unknown"},
+            "invalid", f"state: {state!r} is unknown; give one of {', '.join(known)}", fields={"state": "unknown"}
         )

@@ -42,10 +42,7 @@ class JoinTokenForm(forms.Form):
         widget=UnfoldAdminIntegerFieldWidget(),
     )
     hours = forms.IntegerField(
-        label=gettext_lazy("Hours until it expires"),
-        initial=1,
-        min_value=1,
-        widget=UnfoldAdminIntegerFieldWidget(),
+        label=gettext_lazy("Hours until it expires"), initial=1, min_value=1, widget=UnfoldAdminIntegerFieldWidget()
     )
 
 
@@ -61,9 +58,15 @@ class CellAdmin(ServiceAdmin):
     list_display = ["name", "cluster", "site", "revision", "created_at"]
     search_fields = ["name", "cluster", "site"]
     readonly_fields = (
-        "revision", "history_id", "history_ordinal", "extra_resources", "created_at", "in_force", "leases_shown",
+        "revision",
+        "history_id",
+        "history_ordinal",
+        "extra_resources",
+        "created_at",
+        "in_force",
+        "leases_shown",
         "utilisation_shown",
-    )  # fmt: skip
+    )
     fields_fixed = ("name", "cluster", "site")
     actions_detail = ["join_token", "add_resource"]
     change_form_outer_after_template = "console/cell_passes.html"
@@ -73,9 +76,7 @@ class CellAdmin(ServiceAdmin):
     ) -> HttpResponse:
         cell = self.get_object(request, object_id)
         shown = passes.of_cell(cell) if cell is not None and self.has_view_permission(request, cell) else None
-        return super().change_view(
-            request, object_id, form_url, {**(extra_context or {}), "cell_passes": shown}
-        )
+        return super().change_view(request, object_id, form_url, {**(extra_context or {}), "cell_passes": shown})
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         first = [(None, {"fields": ["name", "cluster", "site", "settings"]})]
@@ -90,11 +91,7 @@ class CellAdmin(ServiceAdmin):
         if row is not None:
             return cell_set(principal=principal, cell=Cell.objects.get(pk=row.pk), settings=settings)
         return cell_create(
-            principal=principal,
-            name=given["name"],
-            cluster=given["cluster"],
-            site=given["site"],
-            settings=settings,
+            principal=principal, name=given["name"], cluster=given["cluster"], site=given["site"], settings=settings
         )
 
     @display(description=gettext_lazy("settings with defaults"))
@@ -116,16 +113,13 @@ class CellAdmin(ServiceAdmin):
         for kind in KINDS:
             name = NAMES[kind]
             used, reserved, limit, has = (
-                describe(kind, getattr(figures, what)[name])
-                for what in ("usage", "reservation", "limit", "capacity")
+                describe(kind, getattr(figures, what)[name]) for what in ("usage", "reservation", "limit", "capacity")
             )
             share = f"{figures.reclaimed(name):.0%}"
             rows.append(
                 (
                     name,
-                    _(
-                        "%(used)s used, %(reserved)s reserved, %(limit)s of limits, %(has)s in all; %(share)s reclaimed"
-                    )
+                    _("%(used)s used, %(reserved)s reserved, %(limit)s of limits, %(has)s in all; %(share)s reclaimed")
                     % {"used": used, "reserved": reserved, "limit": limit, "has": has, "share": share},
                 )
             )
@@ -136,10 +130,7 @@ class CellAdmin(ServiceAdmin):
     @display(description=gettext_lazy("leases"))
     def leases_shown(self, cell: Cell) -> SafeString | str:
         rows = [
-            (
-                lease.scheduler,
-                f"{lease.holder or '–'}, epoch {lease.epoch}, until {lease.expires_at:%F %T} UTC",
-            )
+            (lease.scheduler, f"{lease.holder or '–'}, epoch {lease.epoch}, until {lease.expires_at:%F %T} UTC")
             for lease in cell.leases.all()
         ]
         return _lines(rows) if rows else _("no scheduler has run yet")

@@ -66,26 +66,14 @@ class EventList(ChangeList):
         events = list(self.result_list)
         cells = dict(Cell.objects.filter(id__in={e.cell_id for e in events}).values_list("id", "name"))
         jobs = dict(Job.objects.filter(id__in={e.job_id for e in events}).values_list("id", "name"))
-        hosts = dict(
-            Machine.objects.filter(id__in={e.machine_id for e in events}).values_list("id", "hostname")
-        )
+        hosts = dict(Machine.objects.filter(id__in={e.machine_id for e in events}).values_list("id", "hostname"))
         for event in events:
             event.names = (cells.get(event.cell_id), jobs.get(event.job_id), hosts.get(event.machine_id))
         self.result_list = events
 
 
 class EventAdmin(FactsAdmin):
-    list_display = [
-        "place",
-        "when",
-        "kind",
-        "about",
-        "machine_shown",
-        "actor",
-        "request_id",
-        "cause",
-        "data_shown",
-    ]
+    list_display = ["place", "when", "kind", "about", "machine_shown", "actor", "request_id", "cause", "data_shown"]
     list_filter = [CellFilter, KindFilter]
     list_display_links = None
     list_per_page = 100

@@ -32,19 +32,54 @@ class _JobList(ChangeList):
 
 class JobAdmin(FactsAdmin):
     list_display = [
-        "name", "cell", "tenant", "health_shown", "outcome", "priority", "band", "tasks_up", "tasks_running",
-        "tasks_pending", "tasks_dead", "tasks_total", "requested_shown", "submitted_by", "created_at",
-    ]  # fmt: skip
+        "name",
+        "cell",
+        "tenant",
+        "health_shown",
+        "outcome",
+        "priority",
+        "band",
+        "tasks_up",
+        "tasks_running",
+        "tasks_pending",
+        "tasks_dead",
+        "tasks_total",
+        "requested_shown",
+        "submitted_by",
+        "created_at",
+    ]
     list_filter = ["state", "cell", "band", "latency_sensitive", "outcome"]
     list_select_related = ["cell", "tenant"]
     search_fields = ["name", "tenant__name", "=uid"]
     ordering = ["-id"]
     fields = [
-        "uid", "cell", "tenant", "name", "kind", "alloc_set", "gang", "disruption_budget", "health_shown", "outcome",
-        "priority", "band", "latency_sensitive", "labels", "port_names", "published", "spec_version", "requested_shown",
-        "tasks_total", "tasks_pending", "tasks_running", "tasks_up", "tasks_dead", "submitted_by", "created_at",
+        "uid",
+        "cell",
+        "tenant",
+        "name",
+        "kind",
+        "alloc_set",
+        "gang",
+        "disruption_budget",
+        "health_shown",
+        "outcome",
+        "priority",
+        "band",
+        "latency_sensitive",
+        "labels",
+        "port_names",
+        "published",
+        "spec_version",
+        "requested_shown",
+        "tasks_total",
+        "tasks_pending",
+        "tasks_running",
+        "tasks_up",
+        "tasks_dead",
+        "submitted_by",
+        "created_at",
         "ended_at",
-    ]  # fmt: skip
+    ]
     actions = ["kill"]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -98,9 +133,18 @@ class SpecAdmin(FactsAdmin):
 
 class UpdateAdmin(FactsAdmin):
     list_display = [
-        "job", "from_version", "to_version", "state", "undo", "max_down", "disruptions", "detail", "actor",
-        "created_at", "ended_at",
-    ]  # fmt: skip
+        "job",
+        "from_version",
+        "to_version",
+        "state",
+        "undo",
+        "max_down",
+        "disruptions",
+        "detail",
+        "actor",
+        "created_at",
+        "ended_at",
+    ]
     list_filter = ["state", "undo"]
     list_select_related = ["job"]
     search_fields = ["job__name"]

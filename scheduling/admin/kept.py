@@ -31,8 +31,7 @@ class KeptAllocAdmin(FactsAdmin):
     @display(description=gettext_lazy("log savers"))
     def savers_shown(self, kept: KeptAlloc) -> str:
         return ", ".join(
-            f"{saver['tenant']}/{saver['job']}/{saver['index']}{' ✓' if saver['done'] else ''}"
-            for saver in kept.savers
+            f"{saver['tenant']}/{saver['job']}/{saver['index']}{' ✓' if saver['done'] else ''}" for saver in kept.savers
         )
 
     @admin.action(description=gettext_lazy("Delete, even if not saved"))

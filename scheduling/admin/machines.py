@@ -70,17 +70,42 @@ class PlatformFilter(AllValuesFieldListFilter):
 
 class MachineAdmin(FactsAdmin):
     list_display = [
-        "hostname", "cell", "state_shown", "reason", "rack", "power_domain", "platform", "capacity_shown",
-        "tasks_shown", "software", "in_quarantine",
-    ]  # fmt: skip
+        "hostname",
+        "cell",
+        "state_shown",
+        "reason",
+        "rack",
+        "power_domain",
+        "platform",
+        "capacity_shown",
+        "tasks_shown",
+        "software",
+        "in_quarantine",
+    ]
     list_filter = ["state", "cell", ("platform", PlatformFilter)]
     list_select_related = ["cell"]
     search_fields = ["hostname", "=rack", "=power_domain", "=address"]
     fields = [
-        "cell", "hostname", "address", "state_shown", "reason", "capacity_shown", "platform", "rack",
-        "power_domain", "attributes", "port_low", "port_high", "session", "boot_id", "software", "quarantined",
-        "joined_at", "secret_at", "rotation_asked",
-    ]  # fmt: skip
+        "cell",
+        "hostname",
+        "address",
+        "state_shown",
+        "reason",
+        "capacity_shown",
+        "platform",
+        "rack",
+        "power_domain",
+        "attributes",
+        "port_low",
+        "port_high",
+        "session",
+        "boot_id",
+        "software",
+        "quarantined",
+        "joined_at",
+        "secret_at",
+        "rotation_asked",
+    ]
     actions = ["drain", "undrain", "quarantine_stop", "quarantine_keep", "rotate", "revoke", "remove"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Machine]:
@@ -100,9 +125,7 @@ class MachineAdmin(FactsAdmin):
 
     @display(description=gettext_lazy("capacity"))
     def capacity_shown(self, machine: Machine) -> SafeString:
-        held = [
-            0 if r == PORTS else amount for r, amount in enumerate(machine.capacity)
-        ]  # ports have their own fields
+        held = [0 if r == PORTS else amount for r, amount in enumerate(machine.capacity)]  # ports have their own fields
         return vector_text(held, extra=machine.cell.extra_resources)
 
     @display(description=gettext_lazy("tasks"))
@@ -122,9 +145,14 @@ class MachineAdmin(FactsAdmin):
             for _cell_id, group in groupby(sorted(chosen, key=_cell_of), key=_cell_of):
                 many = list(group)
                 machines_drain(
-                    principal=principal, cell=many[0].cell, machines=many, reason=reason, confirm=given["confirm"],
-                    deadline_s=None if minutes is None else 60.0 * minutes, break_budgets=given["break_budgets"],
-                )  # fmt: skip
+                    principal=principal,
+                    cell=many[0].cell,
+                    machines=many,
+                    reason=reason,
+                    confirm=given["confirm"],
+                    deadline_s=None if minutes is None else 60.0 * minutes,
+                    break_budgets=given["break_budgets"],
+                )
             return len(chosen)
 
         return act_together(
@@ -133,9 +161,7 @@ class MachineAdmin(FactsAdmin):
             rows,
             action="drain",
             title=_("Drain machines"),
-            warning=_(
-                "They get no new tasks. Their tasks are evicted at the cell's rate, within disruption budgets."
-            ),
+            warning=_("They get no new tasks. Their tasks are evicted at the cell's rate, within disruption budgets."),
             act=act,
             more=DrainForm,
         )
@@ -162,9 +188,7 @@ class MachineAdmin(FactsAdmin):
 
     @admin.action(description=gettext_lazy("Quarantine: keep"))
     def quarantine_keep(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
-        warning = _(
-            "Tasks that these machines run but this cell's history does not contain keep running, unmanaged."
-        )
+        warning = _("Tasks that these machines run but this cell's history does not contain keep running, unmanaged.")
         return self._release(request, rows, "keep", _("Keep the tasks in quarantine"), warning)
 
     def _release(
@@ -194,9 +218,7 @@ class MachineAdmin(FactsAdmin):
             rows,
             action="rotate",
             title=_("New secrets for machines"),
-            warning=_(
-                "Each machine gets a new secret at its next poll. The old one ends once the new one was used."
-            ),
+            warning=_("Each machine gets a new secret at its next poll. The old one ends once the new one was used."),
             act=lambda row, reason: machine_rotate(principal=principal, machine=row, reason=reason),  # type: ignore[arg-type]
         )
 
@@ -209,9 +231,7 @@ class MachineAdmin(FactsAdmin):
             rows,
             action="revoke",
             title=_("Disconnect machines"),
-            warning=_(
-                "Their secrets end at once and their tasks are placed elsewhere. The machines can join again."
-            ),
+            warning=_("Their secrets end at once and their tasks are placed elsewhere. The machines can join again."),
             act=lambda row, reason: machine_revoke(principal=principal, machine=row, reason=reason),  # type: ignore[arg-type]
         )
 

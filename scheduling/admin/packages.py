@@ -15,9 +15,7 @@ class PackageAdmin(FactsAdmin):
     list_select_related = ["cell", "tenant"]
     search_fields = ["name", "=digest"]
     ordering = ["-id"]
-    fields = [
-        "cell", "tenant", "name", "digest", "size_bytes", "format", "tags_shown", "uploaded_by", "uploaded_at",
-    ]  # fmt: skip
+    fields = ["cell", "tenant", "name", "digest", "size_bytes", "format", "tags_shown", "uploaded_by", "uploaded_at"]
 
     @display(description=_("tags"))
     def tags_shown(self, package: Package) -> str:

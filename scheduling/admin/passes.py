@@ -62,10 +62,7 @@ def of_cell(cell: Cell) -> dict[str, Any]:
         "redis_away": kept is None,
         "schedulers": [
             _shown(
-                one,
-                schedulers.queue_of(cell.name, one),
-                held.get(one.name, ("", 0)),
-                (kept or {}).get(one.name, []),
+                one, schedulers.queue_of(cell.name, one), held.get(one.name, ("", 0)), (kept or {}).get(one.name, [])
             )
             for one in wanted
         ],
@@ -73,9 +70,7 @@ def of_cell(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _shown(
-    one: schedulers.Scheduler, queue: str, held: tuple[str, int], kept: Sequence[Pass]
-) -> SchedulerShown:
+def _shown(one: schedulers.Scheduler, queue: str, held: tuple[str, int], kept: Sequence[Pass]) -> SchedulerShown:
     return SchedulerShown(
         name=one.name,
         queue=queue,
@@ -86,12 +81,20 @@ def _shown(
         width=_BAR * len(kept),
         table={
             "headers": [
-                _("began, UTC"), _("revision"), _("pending"), _("classes"), _("placed"), _("conflicts"),
-                _("preempted"), _("unplaced"), _("from cache"), _("took, ms"),
+                _("began, UTC"),
+                _("revision"),
+                _("pending"),
+                _("classes"),
+                _("placed"),
+                _("conflicts"),
+                _("preempted"),
+                _("unplaced"),
+                _("from cache"),
+                _("took, ms"),
             ],
             "rows": [_row(one) for one in kept[:SHOWN]],
         },
-    )  # fmt: skip
+    )
 
 
 def _figures(kept: Sequence[Pass]) -> list[tuple[str, str]]:
@@ -100,10 +103,7 @@ def _figures(kept: Sequence[Pass]) -> list[tuple[str, str]]:
         return []
     conflicts = f" ({format_number(told.conflict_percent, 2)} %)" if told.conflict_percent is not None else ""
     return [
-        (
-            _("passes"),
-            _("%(number)d since %(at)s UTC") % {"number": told.passes, "at": f"{_at(kept[-1]):%F %T}"},
-        ),
+        (_("passes"), _("%(number)d since %(at)s UTC") % {"number": told.passes, "at": f"{_at(kept[-1]):%F %T}"}),
         (_("pass, p50 and p99"), f"{told.pass_p50:,.1f} · {told.pass_p99:,.1f} ms"),
         (_("commit, p50 and p99"), f"{told.commit_p50:,.1f} · {told.commit_p99:,.1f} ms"),
         (_("placed"), f"{told.placed:,}"),
@@ -116,10 +116,17 @@ def _figures(kept: Sequence[Pass]) -> list[tuple[str, str]]:
 def _row(one: Pass) -> list[str]:
     looked = one.cache_hits + one.cache_misses
     return [
-        f"{_at(one):%T}", str(one.revision), f"{one.pending:,}", f"{one.classes:,}", f"{one.placed:,}",
-        f"{one.conflicts:,}", f"{one.preempted:,}", f"{one.unplaced:,}",
-        f"{one.cache_hits / looked:.0%}" if looked else "–", f"{one.pass_ms:,.1f} + {one.commit_ms:,.1f}",
-    ]  # fmt: skip
+        f"{_at(one):%T}",
+        str(one.revision),
+        f"{one.pending:,}",
+        f"{one.classes:,}",
+        f"{one.placed:,}",
+        f"{one.conflicts:,}",
+        f"{one.preempted:,}",
+        f"{one.unplaced:,}",
+        f"{one.cache_hits / looked:.0%}" if looked else "–",
+        f"{one.pass_ms:,.1f} + {one.commit_ms:,.1f}",
+    ]
 
 
 def _bars(kept: Sequence[Pass]) -> list[PassBar]:
@@ -134,9 +141,7 @@ def _bars(kept: Sequence[Pass]) -> list[PassBar]:
             "placed": one.placed,
             "conflicts": one.conflicts,
         }
-        bars.append(
-            PassBar(_BAR * number, round(_HEIGHT - height, 1), round(height, 1), one.conflicts > 0, title)
-        )
+        bars.append(PassBar(_BAR * number, round(_HEIGHT - height, 1), round(height, 1), one.conflicts > 0, title))
     return bars
 
 
@@ -144,13 +149,7 @@ def _queues(cell: Cell) -> dict[str, Any]:
     return {
         "headers": [_("band"), _("priority"), _("jobs"), _("tasks"), _("longest wait")],
         "rows": [
-            [
-                queue.band,
-                str(queue.priority),
-                f"{queue.jobs:,}",
-                f"{queue.tasks:,}",
-                _waited(queue.oldest_s),
-            ]
+            [queue.band, str(queue.priority), f"{queue.jobs:,}", f"{queue.tasks:,}", _waited(queue.oldest_s)]
             for queue in queue_health.queues(cell.pk)
         ],
     }

@@ -46,9 +46,15 @@ class _DrainList(ChangeList):
 
 class DrainAdmin(FactsAdmin):
     list_display = [
-        "machine", "cell_shown", "state_shown", "left_shown", "waiting_shown", "deadline_shown", "asked_by",
+        "machine",
+        "cell_shown",
+        "state_shown",
+        "left_shown",
+        "waiting_shown",
+        "deadline_shown",
+        "asked_by",
         "reason",
-    ]  # fmt: skip
+    ]
     list_select_related = ["machine__cell"]
     list_filter = ["machine__cell"]
     search_fields = ["machine__hostname", "=machine__rack", "=machine__power_domain"]
@@ -93,16 +99,18 @@ class DrainAdmin(FactsAdmin):
         return format_html(
             '<div class="flex items-center gap-2 whitespace-nowrap"><progress class="w-24" max="{}" value="{}"'
             ' aria-label="{}"></progress>{}</div>',
-            most, progress.left, told, told,
-        )  # fmt: skip
+            most,
+            progress.left,
+            told,
+            told,
+        )
 
     @display(description=gettext_lazy("waiting for the budget of"))
     def waiting_shown(self, drain: Any) -> SafeString | str:
         rows = [
             (
                 one.job,
-                _("%(down)d of %(may)d down, %(tasks)d here")
-                % {"down": one.down, "may": one.may, "tasks": one.tasks},
+                _("%(down)d of %(may)d down, %(tasks)d here") % {"down": one.down, "may": one.may, "tasks": one.tasks},
             )
             for one in drain.progress.waiting
         ]
@@ -115,8 +123,9 @@ class DrainAdmin(FactsAdmin):
         then = _("then tasks are evicted despite their budgets") if drain.break_budgets else ""
         return format_html(
             '<div class="whitespace-nowrap">{} UTC</div><div class="whitespace-nowrap">{}</div>',
-            f"{drain.deadline:%F %H:%M}", then,
-        )  # fmt: skip
+            f"{drain.deadline:%F %H:%M}",
+            then,
+        )
 
     @admin.action(description=gettext_lazy("Undrain"))
     def undrain(self, request: HttpRequest, rows: QuerySet[Drain]) -> HttpResponse | None:
@@ -174,9 +183,12 @@ class BrakeAdmin(FactsAdmin):
         def act(chosen: list[Brake], reason: str, given: dict[str, Any]) -> int:
             for brake in chosen:
                 brake_release(
-                    principal=principal, cell=brake.cell, kind=brake.kind, reason=reason,
+                    principal=principal,
+                    cell=brake.cell,
+                    kind=brake.kind,
+                    reason=reason,
                     seconds=60.0 * given["minutes"],
-                )  # fmt: skip
+                )
             return len(chosen)
 
         return act_together(
@@ -224,6 +236,8 @@ def notify_held(request: HttpRequest, site: str) -> None:
             request,
             format_html(
                 '{} <a class="underline" href="{}">{}</a>',
-                told, reverse(f"{site}:scheduling_brake_changelist"), _("Decide"),
+                told,
+                reverse(f"{site}:scheduling_brake_changelist"),
+                _("Decide"),
             ),
-        )  # fmt: skip
+        )

@@ -11,17 +11,39 @@ from scheduling.models import ShellSession
 
 class ShellAdmin(FactsAdmin):
     list_display = [
-        "asked_at", "actor", "peer", "task_shown", "machine", "state", "closed_at", "how",
-        "bytes_typed", "bytes_printed",
-    ]  # fmt: skip
+        "asked_at",
+        "actor",
+        "peer",
+        "task_shown",
+        "machine",
+        "state",
+        "closed_at",
+        "how",
+        "bytes_typed",
+        "bytes_printed",
+    ]
     list_filter = ["state", "cell"]
     list_select_related = ["job", "machine"]
     search_fields = ["=actor", "=job__name", "=machine__hostname"]
     ordering = ["-asked_at"]
     fields = [
-        "cell", "job", "task_index", "incarnation", "machine", "actor", "peer", "request_id", "command", "state",
-        "asked_at", "seen_at", "closed_at", "how", "bytes_typed", "bytes_printed",
-    ]  # fmt: skip
+        "cell",
+        "job",
+        "task_index",
+        "incarnation",
+        "machine",
+        "actor",
+        "peer",
+        "request_id",
+        "command",
+        "state",
+        "asked_at",
+        "seen_at",
+        "closed_at",
+        "how",
+        "bytes_typed",
+        "bytes_printed",
+    ]
 
     @display(description=_("task"))
     def task_shown(self, shell: ShellSession) -> str:

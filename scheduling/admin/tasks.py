@@ -14,19 +14,49 @@ from scheduling.models import CrashedPair, Departure, Task
 
 class TaskAdmin(FactsAdmin):
     list_display = [
-        "name_shown", "cell", "state", "phase", "health", "up", "machine", "ports", "incarnation",
-        "spec_version", "restarts", "evictions", "outcome", "since",
-    ]  # fmt: skip
+        "name_shown",
+        "cell",
+        "state",
+        "phase",
+        "health",
+        "up",
+        "machine",
+        "ports",
+        "incarnation",
+        "spec_version",
+        "restarts",
+        "evictions",
+        "outcome",
+        "since",
+    ]
     list_filter = ["state", "phase", "health", "cell", "outcome"]
     list_select_related = ["cell", "job", "machine"]
     search_fields = ["=job__name", "=machine__hostname"]
     ordering = ["-id"]
     paginator = InfinitePaginator
     fields = [
-        "cell", "job", "index", "state", "phase", "health", "up", "machine", "alloc_shown", "devices", "incarnation",
+        "cell",
+        "job",
+        "index",
+        "state",
+        "phase",
+        "health",
+        "up",
+        "machine",
+        "alloc_shown",
+        "devices",
+        "incarnation",
         "spec_version",
-        "limit_shown", "reservation_shown", "ports", "restarts", "evictions", "outcome", "exit", "detail", "since",
-    ]  # fmt: skip
+        "limit_shown",
+        "reservation_shown",
+        "ports",
+        "restarts",
+        "evictions",
+        "outcome",
+        "exit",
+        "detail",
+        "since",
+    ]
 
     @display(description=_("task"), ordering="id")
     def name_shown(self, task: Task) -> str:

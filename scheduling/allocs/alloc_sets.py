@@ -89,18 +89,13 @@ def alloc_sets_named(cell: Cell, names: Iterable[tuple[int, str]]) -> dict[tuple
         .values_list("job__tenant_id", "job__name", "job_id", "spec")
     )
     extra = tuple(cell.extra_resources)
-    return {
-        (tenant, name): AllocSet(job_id, parser.load(stored, extra=extra))
-        for tenant, name, job_id, stored in rows
-    }
+    return {(tenant, name): AllocSet(job_id, parser.load(stored, extra=extra)) for tenant, name, job_id, stored in rows}
 
 
 def refusal(job_spec: spec.JobSpecification, alloc_set: spec.JobSpecification | None) -> Rejected | None:
     """Why a job can't be submitted into the alloc set it names, or changed there. None when it can."""
     if alloc_set is None:
-        told = (
-            f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}"
-        )
+        told = f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}"
         return Rejected(
             "no-such-alloc-set",
             f"alloc_set: {told}; submit the alloc set first (kind: AllocSet), or remove alloc_set",
@@ -175,10 +170,7 @@ def _held(job: Job) -> list[int]:
 
 def _in_use(job: Job, inside: Sequence[str], told: str) -> Conflict:
     return Conflict(
-        "alloc-set-in-use",
-        f"alloc set {job.name}: {told}",
-        fields={"alloc_set": told},
-        figures={"jobs": list(inside)},
+        "alloc-set-in-use", f"alloc set {job.name}: {told}", fields={"alloc_set": told}, figures={"jobs": list(inside)}
     )
 
 

@@ -78,9 +78,7 @@ def _lived_in(inner_ids: Sequence[int]) -> list[dict[str, Any]]:
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def _kept(
-    entry: JournalEntry, tasks: Sequence[dict[str, Any]], savers: Sequence[dict[str, Any]]
-) -> KeptAlloc:
+def _kept(entry: JournalEntry, tasks: Sequence[dict[str, Any]], savers: Sequence[dict[str, Any]]) -> KeptAlloc:
     alloc = tasks[0]
     # A limit from before the cell had further resources is shorter.
     hold = [sum(amounts) for amounts in zip_longest(*[saver["limit"] for saver in savers], fillvalue=0)]
@@ -171,9 +169,7 @@ def gone(entry: JournalEntry, ids: Sequence[int]) -> None:
     rows = list(KeptAlloc.objects.select_for_update().filter(pk__in=ids, released=True).order_by("id"))
     KeptAlloc.objects.filter(pk__in=[row.pk for row in rows]).delete()
     entry.extend(
-        events.AllocGone(
-            machine_id=row.machine_id, job_id=row.job_id, index=row.index, incarnation=row.incarnation
-        )
+        events.AllocGone(machine_id=row.machine_id, job_id=row.job_id, index=row.index, incarnation=row.incarnation)
         for row in rows
     )
 

@@ -59,9 +59,7 @@ class CellView(RehearsedView):
     def job(self, cell: str, tenant: str, job: str) -> Job:
         return selectors.job_named(self.principal(), self.cell(cell), tenant, job)
 
-    def page(
-        self, rows: QuerySet[Any], serializer: type[serializers.Serializer[Any]], **context: Any
-    ) -> Response:
+    def page(self, rows: QuerySet[Any], serializer: type[serializers.Serializer[Any]], **context: Any) -> Response:
         """Return one page of rows, ordered by id."""
         return paged(self, rows, lambda found: serializer(found, many=True, context=context).data)
 
@@ -70,10 +68,7 @@ class EventPaging(DescribedPaging, BasePagination):
     """Pages of the journal, newest first. A cursor holds revision and seq, because many events can share a revision."""
 
     def paginate_queryset(  # type: ignore[override]
-        self,
-        queryset: QuerySet[Event],
-        request: Request,
-        view: APIView | None = None,
+        self, queryset: QuerySet[Event], request: Request, view: APIView | None = None
     ) -> list[Event]:
         limit = whole(request, "limit", PAGE, low=1, high=MAX_PAGE)
         if cursor := request.query_params.get("cursor"):
@@ -125,8 +120,6 @@ def _place(cursor: str) -> tuple[int, int]:
     revision, _, seq = cursor.partition(".")
     if not (revision.isdecimal() and seq.isdecimal() and len(revision) <= 18 and len(seq) <= 9):
         raise Rejected(
-            "invalid",
-            f"cursor: {cursor[:50]!r} is malformed; use the one in `next`",
-            fields={"cursor": "malformed"},
+            "invalid", f"cursor: {cursor[:50]!r} is malformed; use the one in `next`", fields={"cursor": "malformed"}
         )
     return int(revision), int(seq)

@@ -40,9 +40,22 @@ class MachineSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Machine
         fields = [
-            "hostname", "address", "state", "reason", "capacity", "attributes", "platform", "rack", "power_domain",
-            "port_low", "port_high", "software", "tasks_running", "quarantined", "joined_at",
-        ]  # fmt: skip
+            "hostname",
+            "address",
+            "state",
+            "reason",
+            "capacity",
+            "attributes",
+            "platform",
+            "rack",
+            "power_domain",
+            "port_low",
+            "port_high",
+            "software",
+            "tasks_running",
+            "quarantined",
+            "joined_at",
+        ]
         read_only_fields = fields
 
 
@@ -66,9 +79,12 @@ class DrainSerializer(ReasonSerializer):
         help_text="At the deadline, evict the remaining tasks even beyond the disruption budgets of their jobs.",
     )
     confirm = serializers.IntegerField(
-        required=False, allow_null=True, default=None, min_value=0,
+        required=False,
+        allow_null=True,
+        default=None,
+        min_value=0,
         help_text="Number of tasks that may stop. Required if they are a large share of the cell.",
-    )  # fmt: skip
+    )
 
 
 class NewJoinTokenSerializer(serializers.Serializer[Any]):

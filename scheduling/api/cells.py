@@ -52,10 +52,7 @@ class CellDetailView(CellView):
 class CellEventsView(CellView):
     pagination_class = EventPaging
 
-    @extend_schema(
-        operation_id="cells_events",
-        responses=EventSerializer(many=True),
-    )
+    @extend_schema(operation_id="cells_events", responses=EventSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
         """List events of the cell's machines and of the jobs that you may see, newest first."""
         return events_page(self, selectors.events_of_cell(self.principal(), self.cell(cell)))
@@ -76,11 +73,7 @@ class JoinTokensView(CellView):
 class MachinesView(CellView):
     pagination_class = IdPaging
 
-    @extend_schema(
-        operation_id="machines_list",
-        parameters=[STATE],
-        responses=MachineSerializer(many=True),
-    )
+    @extend_schema(operation_id="machines_list", parameters=[STATE], responses=MachineSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
         """List the machines of a cell."""
         found = self.cell(cell)
@@ -160,8 +153,6 @@ def event_names(events: list[Event]) -> dict[str, dict[int, str]]:
     jobs = Job.objects.filter(pk__in={event.job_id for event in events if event.job_id})
     machines = Machine.objects.filter(pk__in={event.machine_id for event in events if event.machine_id})
     return {
-        "jobs": {
-            pk: f"{tenant}/{name}" for pk, tenant, name in jobs.values_list("id", "tenant__name", "name")
-        },
+        "jobs": {pk: f"{tenant}/{name}" for pk, tenant, name in jobs.values_list("id", "tenant__name", "name")},
         "machines": dict(machines.values_list("id", "hostname")),
     }

@@ -47,8 +47,7 @@ class DrainProgressSerializer(serializers.Serializer[Any]):
         source="leaving", help_text="Of `tasks_left`: tasks that are evicted next, at the cell's rate."
     )
     tasks_stopping = serializers.IntegerField(
-        source="stopping",
-        help_text="Evicted tasks whose processes have not ended yet. Not part of `tasks_left`.",
+        source="stopping", help_text="Evicted tasks whose processes have not ended yet. Not part of `tasks_left`."
     )
     waiting = WaitingSerializer(
         many=True, help_text="Of `tasks_left`: tasks that wait for a disruption budget, per job."
@@ -64,10 +63,7 @@ class DrainManySerializer(DrainSerializer):
 class DrainsView(CellView):
     pagination_class = IdPaging
 
-    @extend_schema(
-        operation_id="drains_list",
-        responses=DrainProgressSerializer(many=True),
-    )
+    @extend_schema(operation_id="drains_list", responses=DrainProgressSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
         """List the machines that drain, with the tasks left on each and the disruption budgets that they wait for."""
         found = self.cell(cell)
@@ -81,9 +77,7 @@ class DrainsView(CellView):
 
 class MachinesDrainView(CellView):
     @extend_schema(
-        operation_id="machines_drain_many",
-        request=DrainManySerializer,
-        responses=DrainProgressSerializer(many=True),
+        operation_id="machines_drain_many", request=DrainManySerializer, responses=DrainProgressSerializer(many=True)
     )
     def post(self, request: Request, cell: str) -> Response:
         """Drain several machines, chosen by name, rack or power domain. Either all of them drain or none does."""
@@ -92,15 +86,11 @@ class MachinesDrainView(CellView):
         wanted = {name: given.pop(name) for name in ("machines", "rack", "power_domain") if name in given}
         rows = _chosen(found, **wanted)
         machines_drain(principal=self.principal(), cell=found, machines=rows, **given)
-        shown = drains.progress_of(
-            self.principal(), found, list(drains.drains_of(found).filter(machine__in=rows))
-        )
+        shown = drains.progress_of(self.principal(), found, list(drains.drains_of(found).filter(machine__in=rows)))
         return Response(DrainProgressSerializer(shown, many=True).data)
 
 
-def _chosen(
-    cell: Cell, *, machines: list[str] | None = None, rack: str = "", power_domain: str = ""
-) -> list[Machine]:
+def _chosen(cell: Cell, *, machines: list[str] | None = None, rack: str = "", power_domain: str = "") -> list[Machine]:
     """Raises `Rejected` unless exactly one way to choose is given and finds some machine."""
     if sum(map(bool, (machines, rack, power_domain))) != 1:
         what = "give exactly one of machines, rack and power_domain"

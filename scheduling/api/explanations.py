@@ -59,9 +59,7 @@ class RequestChangeSerializer(ChangePartSerializer):
     """The smallest change of its kind that makes the task fit, and the number of machines on which it then fits."""
 
     machines = serializers.IntegerField()
-    parts = ChangePartSerializer(
-        many=True, help_text="The parts of a combined change. All of them are needed."
-    )
+    parts = ChangePartSerializer(many=True, help_text="The parts of a combined change. All of them are needed.")
 
 
 class LackSerializer(serializers.Serializer[Any]):
@@ -80,9 +78,7 @@ class NearestSerializer(serializers.Serializer[Any]):
 
 
 class AheadSerializer(serializers.Serializer[Any]):
-    tenant = serializers.CharField(
-        allow_blank=True, help_text="Empty for tenants whose jobs you may not see."
-    )
+    tenant = serializers.CharField(allow_blank=True, help_text="Empty for tenants whose jobs you may not see.")
     jobs = serializers.IntegerField()
     tasks = serializers.IntegerField()
 
@@ -95,9 +91,7 @@ class PreemptionSerializer(serializers.Serializer[Any]):
 
 
 class ReclamationSerializer(serializers.Serializer[Any]):
-    machines = serializers.IntegerField(
-        help_text="Machines that only limits rule out: a non-prod task would fit."
-    )
+    machines = serializers.IntegerField(help_text="Machines that only limits rule out: a non-prod task would fit.")
 
 
 class ExpectedSerializer(serializers.Serializer[Any]):
@@ -108,9 +102,7 @@ class ExpectedSerializer(serializers.Serializer[Any]):
     high_s = serializers.FloatField(allow_null=True)
     ends = serializers.IntegerField(help_text="Number of tasks that ended on machines that could hold it.")
     window_s = serializers.FloatField()
-    room = serializers.FloatField(
-        help_text="Number of tasks of the class that fit in the capacity which those freed."
-    )
+    room = serializers.FloatField(help_text="Number of tasks of the class that fit in the capacity which those freed.")
     least = serializers.FloatField(help_text="Lower bound of the tasks of its size that are tried before it.")
     ahead = serializers.FloatField(help_text="Upper bound: the tasks that compete for the same machines.")
 
@@ -173,12 +165,8 @@ class PlacementSerializer(serializers.Serializer[Any]):
     total = serializers.FloatField()
     runners_up = RunnerUpSerializer(many=True)
     victims = PartySerializer(many=True)
-    packages_bytes = serializers.IntegerField(
-        help_text="Size of the packages that the task names; 0 if it names none."
-    )
-    present_bytes = serializers.IntegerField(
-        help_text="The part of `packages_bytes` that the machine had already."
-    )
+    packages_bytes = serializers.IntegerField(help_text="Size of the packages that the task names; 0 if it names none.")
+    present_bytes = serializers.IntegerField(help_text="The part of `packages_bytes` that the machine had already.")
 
 
 class PreemptedSerializer(serializers.Serializer[Any]):
@@ -204,17 +192,13 @@ class WhySerializer(serializers.Serializer[Any]):
     """Why a job or a task is in its state. `chain`: the event that led to the state and its causes, newest first."""
 
     state = serializers.CharField()
-    health = NullableJobHealthField(
-        allow_null=True, help_text="Health of the job; null in answers about one task."
-    )
+    health = NullableJobHealthField(allow_null=True, help_text="Health of the job; null in answers about one task.")
     crashes = CrashSerializer(many=True, help_text="Tasks that keep crashing, at most 20.")
     sentences = serializers.ListField(child=serializers.CharField())
     verdicts = PendingClassSerializer(many=True, help_text="Verdicts on pending tasks, one per class.")
     verdict_revision = serializers.IntegerField(allow_null=True)
     score = serializers.DictField(
-        child=serializers.FloatField(),
-        allow_null=True,
-        help_text="Score of the task's placement, per scorer.",
+        child=serializers.FloatField(), allow_null=True, help_text="Score of the task's placement, per scorer."
     )
     placement = PlacementSerializer(allow_null=True)
     preempted = PreemptedSerializer(allow_null=True, help_text="The task's most recent preemption.")

@@ -19,9 +19,18 @@ class UpdateSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Update
         fields = [
-            "from_version", "to_version", "state", "detail", "undo", "max_down", "max_disruptions", "disruptions",
-            "actor", "created_at", "ended_at",
-        ]  # fmt: skip
+            "from_version",
+            "to_version",
+            "state",
+            "detail",
+            "undo",
+            "max_down",
+            "max_disruptions",
+            "disruptions",
+            "actor",
+            "created_at",
+            "ended_at",
+        ]
         read_only_fields = fields
 
 
@@ -55,10 +64,7 @@ class JobSerializer(serializers.ModelSerializer[Any]):
     tenant = serializers.CharField(source="tenant.name")
     kind = JobKindField()
     alloc_set = serializers.CharField(
-        source="alloc_set.name",
-        default=None,
-        allow_null=True,
-        help_text="The alloc set in which the job's tasks run.",
+        source="alloc_set.name", default=None, allow_null=True, help_text="The alloc set in which the job's tasks run."
     )
     state = LifeField()
     health = JobHealthField(source="health.state")
@@ -70,19 +76,44 @@ class JobSerializer(serializers.ModelSerializer[Any]):
     tasks_unhealthy = serializers.IntegerField(source="health.troubles.unhealthy")
     tasks_failed = serializers.IntegerField(source="health.troubles.failed")
     update = serializers.SerializerMethodField()  # type: ignore[assignment]
-    revision = serializers.IntegerField(
-        source="cell.revision", help_text="The cell's revision when the job was read."
-    )
+    revision = serializers.IntegerField(source="cell.revision", help_text="The cell's revision when the job was read.")
 
     class Meta:
         model = Job
         list_serializer_class = _JobsSerializer
         fields = [
-            "uid", "cell", "tenant", "name", "kind", "alloc_set", "gang", "disruption_budget", "labels", "priority",
-            "band", "appclass", "state", "health", "outcome", "spec_version", "requested", "tasks_wanted",
-            "tasks_total", "tasks_pending", "tasks_running", "tasks_up", "tasks_crashing", "tasks_unhealthy",
-            "tasks_dead", "tasks_failed", "update", "submitted_by", "created_at", "ended_at", "revision",
-        ]  # fmt: skip
+            "uid",
+            "cell",
+            "tenant",
+            "name",
+            "kind",
+            "alloc_set",
+            "gang",
+            "disruption_budget",
+            "labels",
+            "priority",
+            "band",
+            "appclass",
+            "state",
+            "health",
+            "outcome",
+            "spec_version",
+            "requested",
+            "tasks_wanted",
+            "tasks_total",
+            "tasks_pending",
+            "tasks_running",
+            "tasks_up",
+            "tasks_crashing",
+            "tasks_unhealthy",
+            "tasks_dead",
+            "tasks_failed",
+            "update",
+            "submitted_by",
+            "created_at",
+            "ended_at",
+            "revision",
+        ]
         read_only_fields = fields
 
     def to_representation(self, instance: Job) -> dict[str, Any]:
@@ -132,14 +163,20 @@ class VersionSerializer(serializers.ModelSerializer[Any]):
 
 class KillSerializer(serializers.Serializer[Any]):
     indexes = serializers.ListField(
-        child=serializers.IntegerField(min_value=0, max_value=2**31 - 1), required=False, allow_null=True,
-        allow_empty=False, help_text="Kill only these tasks. Without it, the whole job is killed.",
-    )  # fmt: skip
+        child=serializers.IntegerField(min_value=0, max_value=2**31 - 1),
+        required=False,
+        allow_null=True,
+        allow_empty=False,
+        help_text="Kill only these tasks. Without it, the whole job is killed.",
+    )
     reason = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
     confirm = serializers.IntegerField(
-        required=False, allow_null=True, default=None, min_value=0,
+        required=False,
+        allow_null=True,
+        default=None,
+        min_value=0,
         help_text="Number of running tasks that may stop. Required if they are a large share of the cell.",
-    )  # fmt: skip
+    )
 
 
 KilledSerializer = inline_serializer(

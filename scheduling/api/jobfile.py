@@ -40,16 +40,11 @@ def schema() -> dict[str, Any]:
     of_task = _inline(task, known)
     whole["description"] = "A job file, version borg/v1. The minimum is a name and a task with a command."
     whole["properties"]["task"] = of_task
-    whole["properties"]["overrides"] = {
-        "type": "object",
-        "additionalProperties": {"type": "object"},
-    }
+    whole["properties"]["overrides"] = {"type": "object", "additionalProperties": {"type": "object"}}
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
     quantity = {"type": ["integer", "number", "string"], "examples": ["500m", "64Mi", 2]}
     whole["properties"]["labels"] = texts
-    whole["properties"]["kind"] = {
-        "type": "string", "oneOf": [{"const": kind} for kind in KINDS], "default": "Job",
-    }  # fmt: skip
+    whole["properties"]["kind"] = {"type": "string", "oneOf": [{"const": kind} for kind in KINDS], "default": "Job"}
     of_task["properties"]["env"] = texts
     of_task["properties"]["limit"] = {"type": "object", "additionalProperties": quantity}
     _describe(whole, "")
@@ -72,9 +67,7 @@ def _inline(node: Any, known: dict[str, Any]) -> Any:
     if "$ref" in node:
         return _inline(known[node["$ref"].removeprefix(_REF)], known)
     return {
-        name: inspect.cleandoc(part)
-        if name == "description" and isinstance(part, str)
-        else _inline(part, known)
+        name: inspect.cleandoc(part) if name == "description" and isinstance(part, str) else _inline(part, known)
         for name, part in node.items()
         if name != "title"
     }

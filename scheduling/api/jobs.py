@@ -68,19 +68,18 @@ class JobsView(CellView):
     def get_parsers(self) -> list[Any]:
         return [BodyParser()]
 
-    @extend_schema(
-        operation_id="jobs_list",
-        parameters=_FILTERS,
-        responses=JobSerializer(many=True),
-    )
+    @extend_schema(operation_id="jobs_list", parameters=_FILTERS, responses=JobSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
         """List the jobs that you may see. Dead jobs are included unless you give a state."""
         found = self.cell(cell)
         query = request.query_params
         rows = selectors.jobs_visible(
-            self.principal(), found, tenant=query.get("tenant", ""), state=query.get("state", ""),
+            self.principal(),
+            found,
+            tenant=query.get("tenant", ""),
+            state=query.get("state", ""),
             labels=query.getlist("label"),
-        )  # fmt: skip
+        )
         return self.page(rows, JobSerializer, extra=found.extra_resources)
 
     @extend_schema(
@@ -93,9 +92,7 @@ class JobsView(CellView):
         """Submit a job. If a live job of this name has the same spec, nothing changes; otherwise it is a conflict."""
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = jobs.spec_for(principal=self.principal(), cell=found, file=request.data)  # type: ignore[arg-type]
-        done = jobs.job_submit(
-            principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed
-        )
+        done = jobs.job_submit(principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
         plan = plans.plan_between(done.job if done.outcome == "unchanged" else None, job_spec)
         return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
 
@@ -118,13 +115,9 @@ class BulkView(CellView):
         files = parser.decode(request.data)  # type: ignore[arg-type]
         if not isinstance(files, list):
             raise Rejected(
-                "invalid-spec",
-                "the body is not a list; send a list of job files",
-                fields={"file": "not a list"},
+                "invalid-spec", "the body is not a list; send a list of job files", fields={"file": "not a list"}
             )
-        verdicts = jobs.jobs_submit_bulk(
-            principal=self.principal(), cell=found, files=files, dry_run=rehearsed
-        )
+        verdicts = jobs.jobs_submit_bulk(principal=self.principal(), cell=found, files=files, dry_run=rehearsed)
         results = [
             {
                 "name": verdict.name,
@@ -168,9 +161,7 @@ class JobView(CellView):
         job_spec = _spec_of(self, found, tenant, job)
         live = _live(found, tenant, job)
         plan = plans.plan_between(live, job_spec)
-        done = jobs.job_apply(
-            principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed
-        )
+        done = jobs.job_apply(principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
         if done.outcome == "submitted" and live is not None:  # an earlier request with this key submitted it
             plan = plans.plan_between(None, job_spec)
         return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
@@ -213,10 +204,7 @@ class UpdateView(CellView):
         return Response(UpdateDetailSerializer(update).data)
 
     @extend_schema(
-        operation_id="jobs_update",
-        parameters=[DRY_RUN],
-        request=JobFileSerializer,
-        responses=ChangeSerializer,
+        operation_id="jobs_update", parameters=[DRY_RUN], request=JobFileSerializer, responses=ChangeSerializer
     )
     def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Update a live job to another spec, a few tasks at a time."""
@@ -244,9 +232,7 @@ class UndoView(CellView):
 class KillView(CellView):
     rehearses_itself = True
 
-    @extend_schema(
-        operation_id="jobs_kill", parameters=[DRY_RUN], request=KillSerializer, responses=KilledSerializer
-    )
+    @extend_schema(operation_id="jobs_kill", parameters=[DRY_RUN], request=KillSerializer, responses=KilledSerializer)
     def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Kill the job, or some of its tasks. Idempotent."""
         found = self.job(cell, tenant, job)
@@ -257,10 +243,7 @@ class KillView(CellView):
 class VersionsView(CellView):
     pagination_class = IdPaging
 
-    @extend_schema(
-        operation_id="jobs_versions",
-        responses=VersionSerializer(many=True),
-    )
+    @extend_schema(operation_id="jobs_versions", responses=VersionSerializer(many=True))
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """List all versions of the job's spec, oldest first."""
         found = self.job(cell, tenant, job)
@@ -280,9 +263,7 @@ class JobEventsView(CellView):
 class WhyView(CellView):
     @extend_schema(
         operation_id="jobs_why",
-        parameters=[
-            OpenApiParameter("index", OpenApiTypes.INT, description="Explain only the task of this index.")
-        ],
+        parameters=[OpenApiParameter("index", OpenApiTypes.INT, description="Explain only the task of this index.")],
         responses=WhySerializer,
     )
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
@@ -336,25 +317,24 @@ def _update(view: CellView, job: Job, job_spec: spec.JobSpecification) -> Respon
     return _changed(view, job.cell, job_spec, plan, done.outcome, rehearsed)
 
 
-def _kill(
-    view: CellView, job: Job, indexes: list[int] | None, reason: str, *, confirm: int | None
-) -> Response:
+def _kill(view: CellView, job: Job, indexes: list[int] | None, reason: str, *, confirm: int | None) -> Response:
     rehearsed = dry_run(view.request)
     killed = jobs.job_kill(
-        principal=view.principal(),
-        job=job,
-        indexes=indexes,
-        reason=reason,
-        dry_run=rehearsed,
-        confirm=confirm,
+        principal=view.principal(), job=job, indexes=indexes, reason=reason, dry_run=rehearsed, confirm=confirm
     )
     return Response({"killed": killed, "dry_run": rehearsed})
 
 
 def _changed(
-    view: CellView, cell: Cell, job_spec: spec.JobSpecification, plan: plans.JobPlan, outcome: str, rehearsed: bool,
-    *, job: Job | None = None,
-) -> Response:  # fmt: skip
+    view: CellView,
+    cell: Cell,
+    job_spec: spec.JobSpecification,
+    plan: plans.JobPlan,
+    outcome: str,
+    rehearsed: bool,
+    *,
+    job: Job | None = None,
+) -> Response:
     """Return the answer to a change. `job` is the changed job; the default is the last job of its name."""
     if rehearsed:
         job = None

@@ -31,7 +31,7 @@ class LogsView(CellView):
             OpenApiParameter("limit", OpenApiTypes.INT, description=f"Bytes, up to {MAX_LOG_BYTES}. Default: 65536."),
         ],
         responses=LogSerializer,
-    )  # fmt: skip
+    )
     def get(self, request: Request, cell: str, tenant: str, job: str, index: int) -> Response:
         """Return part of a task's log, or the lines that `search` finds. Continue at `end` until `complete` is true."""
         found = self.job(cell, tenant, job)
@@ -53,10 +53,14 @@ class LogsView(CellView):
         lines = [{"offset": line.offset, "text": line.text, "at": _when(line.at)} for line in chunk.lines]
         return Response(
             {
-                "stream": stream, "offset": chunk.offset, "end": chunk.end, "text": chunk.text, "lines": lines,
+                "stream": stream,
+                "offset": chunk.offset,
+                "end": chunk.end,
+                "text": chunk.text,
+                "lines": lines,
                 "complete": chunk.complete,
             }
-        )  # fmt: skip
+        )
 
 
 def _since(request: Request) -> float:
@@ -70,9 +74,7 @@ def _since(request: Request) -> float:
         read = None
     if read is None:
         problem = "give a time such as 2026-11-21T20:15:00Z"
-        raise Rejected(
-            "invalid", f"since: {given[:50]!r} is not a time; {problem}", fields={"since": problem}
-        )
+        raise Rejected("invalid", f"since: {given[:50]!r} is not a time; {problem}", fields={"since": problem})
     return (read if read.tzinfo is not None else read.replace(tzinfo=dt.UTC)).timestamp()
 
 

@@ -26,9 +26,7 @@ _DIGEST = OpenApiParameter(
     OpenApiParameter.HEADER,
     description="sha256:…; the server rejects an archive with another digest.",
 )
-_FORMAT = OpenApiParameter(
-    "archive_format", OpenApiTypes.STR, enum=list(FORMATS), description="Default: detected."
-)
+_FORMAT = OpenApiParameter("archive_format", OpenApiTypes.STR, enum=list(FORMATS), description="Default: detected.")
 
 
 class PackageSerializer(serializers.Serializer[Any]):
@@ -60,9 +58,7 @@ class TagSerializer(serializers.Serializer[Any]):
 
 
 class DeletedSerializer(serializers.Serializer[Any]):
-    deleted = serializers.BooleanField(
-        help_text="False if only a tag was removed, because the archive has other tags."
-    )
+    deleted = serializers.BooleanField(help_text="False if only a tag was removed, because the archive has other tags.")
 
 
 class ArchiveParser(BaseParser):
@@ -116,8 +112,12 @@ class PackageView(CellView):
         """Upload an archive under a tag. With a JSON body, point the tag to an archive in the store. Idempotent."""
         found = self.cell(cell)
         where: dict[str, Any] = {
-            "principal": self.principal(), "cell": found, "tenant": tenant, "name": name, "tag": reference,
-        }  # fmt: skip
+            "principal": self.principal(),
+            "cell": found,
+            "tenant": tenant,
+            "name": name,
+            "tag": reference,
+        }
         if request.content_type.partition(";")[0].strip() == "application/json":
             done = package_tag(**where, digest=valid(TagSerializer, request.data)["digest"])
         else:

@@ -33,19 +33,18 @@ class DecisionSerializer(serializers.Serializer[Any]):
         help_text="stop ends the tasks; keep lets them run, and the cell does not manage them."
     )
     keys = serializers.ListField(
-        child=serializers.CharField(max_length=100), required=False, allow_empty=False,
+        child=serializers.CharField(max_length=100),
+        required=False,
+        allow_empty=False,
         help_text="Decide only about these tasks. Default: all without a decision.",
-    )  # fmt: skip
+    )
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")
 
 
 class QuarantineView(CellView):
     pagination_class = IdPaging
 
-    @extend_schema(
-        operation_id="quarantine_list",
-        responses=QuarantineSerializer(many=True),
-    )
+    @extend_schema(operation_id="quarantine_list", responses=QuarantineSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
         """List the machines with tasks in quarantine: tasks that are not in this cell's history."""
         rows = selectors.machines_in_quarantine(self.principal(), self.cell(cell))
@@ -60,11 +59,7 @@ class MachineQuarantineView(CellView):
         given = valid(DecisionSerializer, request.data)
         keys = given.get("keys")
         quarantine_release(
-            principal=self.principal(),
-            machine=machine,
-            keys=keys,
-            action=given["action"],
-            reason=given["reason"],
+            principal=self.principal(), machine=machine, keys=keys, action=given["action"], reason=given["reason"]
         )
         shown = selectors.machine_named(machine.cell, hostname)
         return Response(MachineSerializer(shown, context={"extra": machine.cell.extra_resources}).data)

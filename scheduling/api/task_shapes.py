@@ -26,9 +26,7 @@ class StoppingSerializer(serializers.Serializer[Any]):
 
     incarnation = serializers.IntegerField()
     machine = serializers.CharField(source="machine.hostname")
-    cause = serializers.CharField(
-        help_text="Why the task stops: kill, update, preemption, machine-shutdown …"
-    )
+    cause = serializers.CharField(help_text="Why the task stops: kill, update, preemption, machine-shutdown …")
     since = serializers.DateTimeField()
 
 
@@ -53,10 +51,28 @@ class TaskSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Task
         fields = [
-            "index", "state", "phase", "health", "up", "machine", "address", "ports", "alloc", "devices",
-            "incarnation", "spec_version", "restarts", "evictions", "limit", "reservation", "outcome", "exit",
-            "detail", "since", "stopping",
-        ]  # fmt: skip
+            "index",
+            "state",
+            "phase",
+            "health",
+            "up",
+            "machine",
+            "address",
+            "ports",
+            "alloc",
+            "devices",
+            "incarnation",
+            "spec_version",
+            "restarts",
+            "evictions",
+            "limit",
+            "reservation",
+            "outcome",
+            "exit",
+            "detail",
+            "since",
+            "stopping",
+        ]
         read_only_fields = fields
 
     @extend_schema_field({"type": ["string", "null"], "format": "ip"})
@@ -90,9 +106,18 @@ class EventSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = Event
         fields = [
-            "revision", "seq", "time", "kind", "job", "task_index", "machine", "actor", "request_id", "caused_by",
+            "revision",
+            "seq",
+            "time",
+            "kind",
+            "job",
+            "task_index",
+            "machine",
+            "actor",
+            "request_id",
+            "caused_by",
             "data",
-        ]  # fmt: skip
+        ]
         read_only_fields = fields
 
     @extend_schema_field({"type": ["string", "null"], "description": "tenant/job"})

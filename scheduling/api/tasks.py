@@ -18,18 +18,12 @@ from scheduling.models import Job, Task
 class TasksView(CellView):
     pagination_class = IdPaging
 
-    @extend_schema(
-        operation_id="tasks_list",
-        parameters=[STATE],
-        responses=TaskSerializer(many=True),
-    )
+    @extend_schema(operation_id="tasks_list", parameters=[STATE], responses=TaskSerializer(many=True))
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """List the tasks of a job, by index."""
         found = self.job(cell, tenant, job)
         rows = selectors.tasks_of(found, state=request.query_params.get("state", ""))
-        return paged(
-            self, rows, lambda tasks: TaskSerializer(tasks, many=True, context=_context(found, tasks)).data
-        )
+        return paged(self, rows, lambda tasks: TaskSerializer(tasks, many=True, context=_context(found, tasks)).data)
 
 
 class TaskView(CellView):

@@ -27,21 +27,36 @@ class UsageSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = InstanceUsage
         fields = [
-            "start_time", "end_time", "incarnation", "average_usage_cpus", "average_usage_memory",
-            "maximum_usage_cpus", "maximum_usage_memory", "random_sample_usage_cpus", "assigned_cpus",
-            "assigned_memory", "page_cache_memory", "sample_rate", "cpu_usage_distribution",
-            "tail_cpu_usage_distribution", "throttled_cpus", "disk_bytes", "read_bytes_s", "written_bytes_s",
-            "received_bytes_s", "sent_bytes_s", "threads", "oom_kills",
-        ]  # fmt: skip
+            "start_time",
+            "end_time",
+            "incarnation",
+            "average_usage_cpus",
+            "average_usage_memory",
+            "maximum_usage_cpus",
+            "maximum_usage_memory",
+            "random_sample_usage_cpus",
+            "assigned_cpus",
+            "assigned_memory",
+            "page_cache_memory",
+            "sample_rate",
+            "cpu_usage_distribution",
+            "tail_cpu_usage_distribution",
+            "throttled_cpus",
+            "disk_bytes",
+            "read_bytes_s",
+            "written_bytes_s",
+            "received_bytes_s",
+            "sent_bytes_s",
+            "threads",
+            "oom_kills",
+        ]
         read_only_fields = fields
 
 
 class TaskUsageView(CellView):
     @extend_schema(
         operation_id="tasks_usage",
-        parameters=[
-            OpenApiParameter("hours", OpenApiTypes.INT, description="Hours to look back. Default: 3.")
-        ],
+        parameters=[OpenApiParameter("hours", OpenApiTypes.INT, description="Hours to look back. Default: 3.")],
         responses=UsageSerializer(many=True),
     )
     def get(self, request: Request, cell: str, tenant: str, job: str, index: int) -> Response:

@@ -62,9 +62,7 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
     if before is BrakeState.OPEN and not look.waiting:
         return journal.CHUNK if settings.evictions_per_s else 0
     held_s = (look.now - brake.since).total_seconds() if brake is not None else 0.0
-    state = brakes.lost_state(
-        look.extent, settings, before, calm_s=_calm_s(brake, look, settings), held_s=held_s
-    )
+    state = brakes.lost_state(look.extent, settings, before, calm_s=_calm_s(brake, look, settings), held_s=held_s)
     if state is not before:
         brake = _lost_turn(cell_id, settings, look, state)
     elif brake is not None and state is not BrakeState.OPEN and brake.wanted != look.waiting:
@@ -90,9 +88,7 @@ def _calm_s(brake: Brake | None, look: _Look, settings: CellSettings) -> float:
 
 def lost_spend(cell_id: int, settings: CellSettings, number: int) -> None:
     """So many tasks have left vanished machines. The caller holds the cell's lock."""
-    brake = (
-        Brake.objects.filter(cell_id=cell_id, kind=LOST.value).exclude(state=BrakeState.OPEN.value).first()
-    )
+    brake = Brake.objects.filter(cell_id=cell_id, kind=LOST.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None or not number:
         return
     look = _look(cell_id, 0)
@@ -185,16 +181,12 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
 def stops_wanted(cell_id: int, number: int) -> None:
     """Someone was rejected: the brake is remembered. No event: nothing of the cell changed."""
     rows = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value)
-    rows.filter(state__in=[BrakeState.HELD.value, BrakeState.KEPT.value]).update(
-        wanted=number, pulled_at=Now()
-    )
+    rows.filter(state__in=[BrakeState.HELD.value, BrakeState.KEPT.value]).update(wanted=number, pulled_at=Now())
 
 
 def stops_settle(cell_id: int) -> None:
     """Open the brake that nobody pulls at any more, and end an SRE's word in time."""
-    brake = (
-        Brake.objects.filter(cell_id=cell_id, kind=STOPS.value).exclude(state=BrakeState.OPEN.value).first()
-    )
+    brake = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None:
         return
     with journal.write(cell_id, _MASTER) as entry:
@@ -215,9 +207,7 @@ def _forgotten(brake: Brake, now: dt.datetime) -> bool:
 # -- an SRE's word
 
 
-def brake_release(
-    *, principal: Principal, cell: Cell, kind: str, reason: str, seconds: float = RELEASED_S
-) -> Brake:
+def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, seconds: float = RELEASED_S) -> Brake:
     """Let the cell go on. `lost`: at the bounded rate, as long as so many machines are gone. `stops`: without a bound,
     for `seconds`. Raises `Conflict` when nothing is held. Locks the cell's row."""
     require(principal, Action.CELL_ADMIN, cell=cell.name)
@@ -272,6 +262,4 @@ def _turn(entry: JournalEntry, brake: Brake, state: BrakeState, *, wanted: int, 
     brake.save()
     entry.append(events.BrakeSet(brake=brake.kind, state=state.value, wanted=wanted, detail=detail))
     log_line = log.error if state is BrakeState.HELD else log.warning
-    log_line(
-        "brake", cell_id=entry.cell_id, brake=brake.kind, state=state.value, wanted=wanted, detail=detail
-    )
+    log_line("brake", cell_id=entry.cell_id, brake=brake.kind, state=state.value, wanted=wanted, detail=detail)

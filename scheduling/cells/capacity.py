@@ -126,8 +126,7 @@ _FREE = (
     + ", ".join(f"m.capacity[{place + 1}]" for place in range(SIZE))
     + ", "
     + ", ".join(
-        f"m.capacity[{place + 1}] - coalesce(m.kept[{place + 1}], 0) - coalesce(t.v{place}, 0)"
-        for place in range(SIZE)
+        f"m.capacity[{place + 1}] - coalesce(m.kept[{place + 1}], 0) - coalesce(t.v{place}, 0)" for place in range(SIZE)
     )
     + " FROM scheduling_machine AS m LEFT JOIN (SELECT machine_id, "
     + ", ".join(f'sum("limit"[{place + 1}])::bigint AS v{place}' for place in range(SIZE))
@@ -166,9 +165,7 @@ def _used(cell_id: int) -> dict[str, Vector]:
     read = live.read_cell(cell_id)
     rows = read.rows[(read.rows["task_id"] > 0) & (read.rows["at"] >= read.now - FRESH_S)]
     jobs = rows["task_id"] >> INDEX_BITS
-    band_of = dict(
-        _rows("SELECT id, band FROM scheduling_job WHERE cell_id = %s AND state <> 'dead'", [cell_id])
-    )
+    band_of = dict(_rows("SELECT id, band FROM scheduling_job WHERE cell_id = %s AND state <> 'dead'", [cell_id]))
     ids, place = np.unique(jobs, return_inverse=True)
     measured = {
         CPU: rows["cpu_milli"].astype(np.int64) + rows["throttled_milli"],

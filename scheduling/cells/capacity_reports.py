@@ -63,22 +63,14 @@ def step_for(since: dt.datetime, until: dt.datetime) -> ReportStep:
 
 
 def history(
-    principal: Principal,
-    cell: Cell,
-    *,
-    since: dt.datetime,
-    until: dt.datetime,
-    step: ReportStep,
-    band: str | None = "",
+    principal: Principal, cell: Cell, *, since: dt.datetime, until: dt.datetime, step: ReportStep, band: str | None = ""
 ) -> list[Point]:
     """Points of a cell, oldest first, then by band; `band` empty for the cell as a whole, None for all of them.
 
     One query. Raises `Forbidden` for all but SREs of the cell.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
-    means = ", ".join(
-        f"round(avg({name}[{place}]))::bigint" for name in _quoted() for place in range(1, SIZE + 1)
-    )
+    means = ", ".join(f"round(avg({name}[{place}]))::bigint" for name in _quoted() for place in range(1, SIZE + 1))
     statement = (
         f"SELECT date_trunc('{step.value}', hour, 'UTC') AS at, band, {means} FROM scheduling_capacitysample"
         " WHERE cell_id = %s AND hour >= %s AND hour < %s AND (%s::text IS NULL OR band = %s)"
@@ -108,9 +100,13 @@ def table(points: Sequence[Point], *, cell: str) -> Iterator[list[str | int]]:
     for point in points:
         for place, resource in enumerate(AXIS):
             yield [
-                point.at.astimezone(dt.UTC).isoformat(), cell, point.band, NAMES[place], resource.unit,
+                point.at.astimezone(dt.UTC).isoformat(),
+                cell,
+                point.band,
+                NAMES[place],
+                resource.unit,
                 *(point.value(name, place) for name in SERIES),
-            ]  # fmt: skip
+            ]
 
 
 def _quoted() -> list[str]:

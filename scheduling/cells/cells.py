@@ -29,12 +29,7 @@ _RESOURCE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 def cell_create(
-    *,
-    principal: Principal,
-    name: str,
-    cluster: str = "",
-    site: str = "",
-    settings: dict[str, Any] | None = None,
+    *, principal: Principal, name: str, cluster: str = "", site: str = "", settings: dict[str, Any] | None = None
 ) -> Cell:
     """A new, empty cell. Raises `Rejected` naming the field, `Conflict` when the name is taken."""
     require(principal, Action.CELL_ADMIN)
@@ -51,9 +46,7 @@ def cell_create(
         raise Rejected("reserved-name", f"name: {told}", fields={"name": told})
     with transaction.atomic():
         if Cell.objects.filter(name=name).exists():
-            raise Conflict(
-                "cell-exists", f"cell {name} already exists; choose another name", fields={"name": "taken"}
-            )
+            raise Conflict("cell-exists", f"cell {name} already exists; choose another name", fields={"name": "taken"})
         cell.save()
         with journal.write(cell.id, principal) as entry:
             entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))

@@ -63,16 +63,19 @@ def schedule_pass(
         memory.invalidate(tables.placed.machine[tables.placed.machine >= 0])
     taken: PortsBySlot = {}
     assignments = _assignments(state, sorting, tables, taken)
-    unplaced = (explainer or Explainer()).explain(
-        state, sorting, tables, now=now, crashed_pair_s=policy.crashed_pair_s
-    )
+    unplaced = (explainer or Explainer()).explain(state, sorting, tables, now=now, crashed_pair_s=policy.crashed_pair_s)
     ports_free = state.machines.ports_free.copy()
     ports_free[tables.machines.slot] = tables.machines.ports_free
     into_allocs, left_out, cut = place_in_allocs(
-        state, policy, pending_in_order(state.tasks, own[inside]),
-        gone=tables.running.gone, ports_free=ports_free, taken=taken, now=now,
+        state,
+        policy,
+        pending_in_order(state.tasks, own[inside]),
+        gone=tables.running.gone,
+        ports_free=ports_free,
+        taken=taken,
+        now=now,
         most=policy.max_assignments - len(assignments),
-    )  # fmt: skip
+    )
     assignments += tuple(into_allocs)
     unplaced += tuple(left_out)
     return Plan(
@@ -91,9 +94,7 @@ def schedule_pass(
     )
 
 
-def _assignments(
-    state: CellState, sorting: GroupedQueue, tables: Tables, taken: PortsBySlot
-) -> tuple[Assignment, ...]:
+def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken: PortsBySlot) -> tuple[Assignment, ...]:
     """The kernel's answer as values: ids for slots, port numbers, the score by part."""
     placed, tasks, machines = tables.placed, state.tasks, state.machines
     where = np.flatnonzero(placed.machine >= 0)
@@ -103,14 +104,18 @@ def _assignments(
     runners = np.where(placed.runner[where] >= 0, machines.id[tables.machines.slot[placed.runner[where]]], 0)
     totals = np.round(placed.runner_score[where], 4).tolist()
     ports = _port_numbers(state, at, tables.groups.limit[sorting.of_task[where], PORTS], taken)
-    victims = {
-        i: tuple(
-            split_task_id(victim)
-            for victim in tasks.id[placed.victims[placed.victims_from[q] : placed.victims_to[q]]].tolist()
-        )
-        for i, q in enumerate(where.tolist())
-        if placed.victims_to[q] > placed.victims_from[q]
-    } if placed.figures[2] else {}  # fmt: skip
+    victims = (
+        {
+            i: tuple(
+                split_task_id(victim)
+                for victim in tasks.id[placed.victims[placed.victims_from[q] : placed.victims_to[q]]].tolist()
+            )
+            for i, q in enumerate(where.tolist())
+            if placed.victims_to[q] > placed.victims_from[q]
+        }
+        if placed.figures[2]
+        else {}
+    )
     devices = placed.devices[where].tolist()
     packages = _packages(sorting, tables, where)
     result = []

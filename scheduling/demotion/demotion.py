@@ -79,9 +79,12 @@ def _lower(cell: Cell, tenant: Tenant, cause: DemotionCause, kept: set[int]) -> 
             current = updates.spec_of(job)
             try:
                 updates.job_update(
-                    principal=ME, job=job, job_spec=msgspec.structs.replace(current, priority=FREE_PRIORITY),
-                    reason=cause.reason, later=True,
-                )  # fmt: skip
+                    principal=ME,
+                    job=job,
+                    job_spec=msgspec.structs.replace(current, priority=FREE_PRIORITY),
+                    reason=cause.reason,
+                    later=True,
+                )
             except Rejected as problem:
                 log.warning("a job cannot be demoted", job=job.name, cell=cell.name, problem=problem.detail)
                 failed.add(job.id)

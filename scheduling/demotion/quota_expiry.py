@@ -26,11 +26,7 @@ def lapses_drop(cell: Cell) -> list[Job]:
 
     Locks as `jobs_demote`.
     """
-    return [
-        job
-        for lapse in lapses_due(cell.name)
-        for job in jobs_demote(cell, lapse.tenant, _Lapsed(cell, lapse))
-    ]
+    return [job for lapse in lapses_due(cell.name) for job in jobs_demote(cell, lapse.tenant, _Lapsed(cell, lapse))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +56,13 @@ class _Lapsed:
         data = {"cell": cell, "band": self.lapse.band.name, "jobs": [job.name for job in jobs]}
         entry.append("quota.dropped", tenant=tenant.name, **data)
         notify(
-            entry, tenant, "quota.dropped", f"{len(jobs)} jobs in cell {cell} were demoted to the free priority",
+            entry,
+            tenant,
+            "quota.dropped",
+            f"{len(jobs)} jobs in cell {cell} were demoted to the free priority",
             f"The {self.reason}. These jobs were demoted to priority {FREE_PRIORITY}, so that the others fit:"
             f" {jobs_with_undo(jobs)}",
-            url=f"/jobs/?tenant={tenant.name}", level="urgent", **data,
-        )  # fmt: skip
+            url=f"/jobs/?tenant={tenant.name}",
+            level="urgent",
+            **data,
+        )

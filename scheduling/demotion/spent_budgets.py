@@ -23,9 +23,7 @@ def spent_budgets_drop(cell: Cell) -> list[Job]:
 
     Locks as `jobs_demote`.
     """
-    return [
-        job for spent in drops_due(cell.name) for job in jobs_demote(cell, spent.tenant, _Spent(cell, spent))
-    ]
+    return [job for spent in drops_due(cell.name) for job in jobs_demote(cell, spent.tenant, _Spent(cell, spent))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,13 @@ class _Spent:
         data = {"cell": cell, "jobs": [job.name for job in jobs]}
         entry.append("budget.dropped", tenant=tenant.name, **data)
         notify(
-            entry, tenant, "budget.dropped", f"{len(jobs)} jobs in cell {cell} were demoted to the free priority",
+            entry,
+            tenant,
+            "budget.dropped",
+            f"{len(jobs)} jobs in cell {cell} were demoted to the free priority",
             f"{self.reason[0].upper()}{self.reason[1:]}, and these charged jobs were demoted to priority"
             f" {FREE_PRIORITY}, which is free: {jobs_with_undo(jobs)}",
-            url=f"/jobs/?tenant={tenant.name}", level="urgent", **data,
-        )  # fmt: skip
+            url=f"/jobs/?tenant={tenant.name}",
+            level="urgent",
+            **data,
+        )

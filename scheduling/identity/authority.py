@@ -120,9 +120,7 @@ def _signing_key(home: Path, name: str, changed_ns: int) -> ec.EllipticCurvePriv
 def make_authority(*, grants: bool = False) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """`grants`: one that signs grants, and neither certificates nor for a server."""
     private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name(
-        [x509.NameAttribute(NameOID.COMMON_NAME, "Borg grants" if grants else "Borg cell authority")]
-    )
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Borg grants" if grants else "Borg cell authority")])
     now = dt.datetime.now(dt.UTC)
     certificate = (
         x509.CertificateBuilder()

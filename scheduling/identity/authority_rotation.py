@@ -136,6 +136,4 @@ def _given(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise Rejected(
-            "invalid", f"{path}: {error.strerror}", fields={str(path): str(error.strerror)}
-        ) from error
+        raise Rejected("invalid", f"{path}: {error.strerror}", fields={str(path): str(error.strerror)}) from error

@@ -56,7 +56,5 @@ def _levels(claims: TaskClaims) -> tuple[str, str]:
         )
         row = cursor.fetchone()
     if row is None or (row[0], row[1]) != (claims.incarnation, TaskState.RUNNING.value):
-        raise BadIdentity(
-            f"task {claims.name} of this identity (incarnation {claims.incarnation}) no longer runs"
-        )
+        raise BadIdentity(f"task {claims.name} of this identity (incarnation {claims.incarnation}) no longer runs")
     return row[2], row[3]

@@ -60,9 +60,7 @@ def public_keys() -> dict[str, ec.EllipticCurvePublicKey]:
 
 def _own(folder: Path, now: dt.datetime) -> list[IdentityKey]:
     """Return the keys of this host, oldest first, and remove expired ones."""
-    here = {
-        path.name.removeprefix("identity-").removesuffix(".key") for path in folder.glob("identity-*.key")
-    }
+    here = {path.name.removeprefix("identity-").removesuffix(".key") for path in folder.glob("identity-*.key")}
     rows = list(IdentityKey.objects.filter(kid__in=here).order_by("made_at"))
     kept = [row for row in rows if (now - row.made_at).total_seconds() < SIGN_S]
     for kid in here - {row.kid for row in kept}:

@@ -93,10 +93,7 @@ def looks_like_one(secret: str) -> bool:
 
 
 def read(
-    token: str,
-    public_key: Callable[[str], ec.EllipticCurvePublicKey | None],
-    *,
-    issuer: str,
+    token: str, public_key: Callable[[str], ec.EllipticCurvePublicKey | None], *, issuer: str
 ) -> tuple[TaskClaims, dt.datetime]:
     """Return the task that a token names, and when the token expires.
 
@@ -111,14 +108,16 @@ def read(
                 "no current key of this portal signed this task identity; read $BORG_IDENTITY_FILE again for each call"
             )
         payload = jwt.decode(
-            token, key, algorithms=[ALGORITHM], audience=issuer, issuer=issuer,
+            token,
+            key,
+            algorithms=[ALGORITHM],
+            audience=issuer,
+            issuer=issuer,
             options={"require": ["exp", "iat", "sub", "aud", "iss"]},
-        )  # fmt: skip
+        )
         claims = msgspec.convert(payload.get("borg"), TaskClaims)
     except jwt.ExpiredSignatureError as error:
-        raise BadIdentity(
-            "this task identity has expired; read $BORG_IDENTITY_FILE again for each call"
-        ) from error
+        raise BadIdentity("this task identity has expired; read $BORG_IDENTITY_FILE again for each call") from error
     except (jwt.InvalidTokenError, msgspec.ValidationError) as error:
         raise BadIdentity(f"this is not a task identity: {error}") from error
     return claims, dt.datetime.fromtimestamp(payload["exp"], dt.UTC)

@@ -52,10 +52,18 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
         .exclude(state=REMOVED)
         .order_by("id")
         .values_list(
-            "id", "capacity", "attributes", "hostname", "platform", "rack", "power_domain", "port_low", "port_high",
+            "id",
+            "capacity",
+            "attributes",
+            "hostname",
+            "platform",
+            "rack",
+            "power_domain",
+            "port_low",
+            "port_high",
             "state",
         )
-    )  # fmt: skip
+    )
     if not machines:
         return []
     axis = len(NAMES) + len(cell.extra_resources)
@@ -68,13 +76,14 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
         facts = zip(("hostname", "platform", "rack", "power_domain"), implied[:4], strict=True)
         attributes.set(slot, {**{name: value for name, value in facts if value}, **own})  # type: ignore[misc]
     settings = cell_settings.load(cell.settings)
-    policy = Policy(
-        bands=tuple(admission.bands()), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation
-    )
+    policy = Policy(bands=tuple(admission.bands()), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation)
     left = _left(
-        cell, policy, [row[0] for row in machines], capacity,
+        cell,
+        policy,
+        [row[0] for row in machines],
+        capacity,
         by_limit=policy.by_limit(job_spec.priority, job_spec.latency_sensitive),
-    )  # fmt: skip
+    )
     kinds = platforms_of(capacity)
     found = []
     for group in job_spec.groups()[:KINDS]:
@@ -85,7 +94,7 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
         number = np.bincount(kinds.of[able], minlength=len(kinds.capacity)).astype(np.int64)
         shapes = conforming(
             padded(wanted.limit, axis), kinds.capacity, number, now=int(np.count_nonzero(fits)), room=int(fits.sum())
-        )  # fmt: skip
+        )
         found.append(Guidance(group.size, shapes))
     return found
 
@@ -136,11 +145,8 @@ def _left(cell: Cell, policy: Policy, ids: list[int], capacity: Ints, *, by_limi
             " AS prod) AS p JOIN scheduling_task AS t ON t.job_id = j.id"
             " WHERE j.cell_id = %s AND j.state <> 'dead' AND t.state = 'running' AND t.alloc_id IS NULL"
             " GROUP BY t.machine_id",
-            [
-                policy.batch_in_prod_by_reservation, [band.low for band in prod], [band.high for band in prod],
-                cell.id,
-            ],
-        )  # fmt: skip
+            [policy.batch_in_prod_by_reservation, [band.low for band in prod], [band.high for band in prod], cell.id],
+        )
         for machine, *amounts in cursor.fetchall():
             if machine in at:  # it joined after the machines were read
                 reserved[at[machine]], limits[at[machine]] = amounts[:axis], amounts[axis:]

@@ -82,15 +82,9 @@ def _notify(entry: records.RecordEntry, rows: Iterable[FailingJob], kind: str, h
         if len(names) > _MOST_NAMED:
             told += f", and {len(names) - _MOST_NAMED} more"
         if len(jobs) == 1:
-            subject, url = (
-                f"Job {names[0]} in cell {cell} is {how}",
-                f"/jobs/{cell}/{tenant.name}/{names[0]}/",
-            )
+            subject, url = (f"Job {names[0]} in cell {cell} is {how}", f"/jobs/{cell}/{tenant.name}/{names[0]}/")
         else:
-            subject, url = (
-                f"{len(jobs)} jobs in cell {cell} are {how}",
-                f"/jobs/?tenant={tenant.name}&cell={cell}",
-            )
+            subject, url = (f"{len(jobs)} jobs in cell {cell} are {how}", f"/jobs/?tenant={tenant.name}&cell={cell}")
         text = (
             f"No task of these jobs has been up for {PATIENCE_S / 60:.0f} minutes, and tasks crash or are unhealthy:"
             f" {told}. Run `borgctl why JOB` for the reasons."

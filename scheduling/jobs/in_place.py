@@ -67,11 +67,7 @@ class InPlaceCapacity:
         growing = [row for row in there if any(change > 0 for change in self._growth(row))]
         inner = {row["alloc_id"] for row in growing if row["alloc_id"] is not None}
         bare = {row["machine_id"] for row in growing if row["alloc_id"] is None}
-        raised = {
-            row["machine_id"]
-            for row in there
-            if row["alloc_id"] is None and row["spec_version"] in self._raised
-        }
+        raised = {row["machine_id"] for row in there if row["alloc_id"] is None and row["spec_version"] in self._raised}
         self._inside = _inside(
             {row["id"] for row in there} if update.job.kind == KIND else inner, len(target.base.limit)
         )
@@ -87,9 +83,7 @@ class InPlaceCapacity:
             return False
         if row["alloc_id"] is not None:
             return _take(self._in_alloc, row["alloc_id"], growth)
-        if row["id"] in self._inside and not fits(
-            self._inside[row["id"]], self._target.task(row["index"]).limit
-        ):
+        if row["id"] in self._inside and not fits(self._inside[row["id"]], self._target.task(row["index"]).limit):
             return False
         if row["spec_version"] in self._raised:
             # Its limit counts since the job's priority changed; a task that moves away frees capacity for the next.

@@ -24,13 +24,7 @@ from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.jobs import names, updates
 from scheduling.jobs import quota_rejections as refusals
-from scheduling.jobs.submission_checks import (
-    check_alloc_sets,
-    check_keys,
-    check_names,
-    check_numbers,
-    pin_packages,
-)
+from scheduling.jobs.submission_checks import check_alloc_sets, check_keys, check_names, check_numbers, pin_packages
 from scheduling.jobs.submission_rows import jobs_create, rejection_append
 from scheduling.jobs.submissions import Item, Submission
 from scheduling.journal import journal
@@ -56,9 +50,14 @@ def spec_limits(cell: Cell) -> parser.CellLimits:
 
 
 def spec_for(
-    *, principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], tenant: str = "", name: str = "",
+    *,
+    principal: Principal,
+    cell: Cell,
+    file: bytes | Mapping[str, Any],
+    tenant: str = "",
+    name: str = "",
     limits: parser.CellLimits | None = None,
-) -> spec.JobSpecification:  # fmt: skip
+) -> spec.JobSpecification:
     """A job file read for this cell, tenant and name; what the file says must agree with them.
 
     Without a tenant anywhere, it is the only one the caller belongs to. Its packages are pinned to what their tags
@@ -69,9 +68,14 @@ def spec_for(
 
 
 def _read(
-    principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], *, tenant: str, name: str,
+    principal: Principal,
+    cell: Cell,
+    file: bytes | Mapping[str, Any],
+    *,
+    tenant: str,
+    name: str,
     limits: parser.CellLimits | None,
-) -> spec.JobSpecification:  # fmt: skip
+) -> spec.JobSpecification:
     read = parser.parse(file, limits=limits or spec_limits(cell))
     for path, found, wanted in (
         ("cell", read.cell, cell.name),
@@ -152,13 +156,7 @@ def jobs_submit_bulk(
 
 
 def _submit_part(
-    principal: Principal,
-    cell: Cell,
-    files: Sequence[Any],
-    limits: parser.CellLimits,
-    *,
-    tenant: str,
-    dry_run: bool,
+    principal: Principal, cell: Cell, files: Sequence[Any], limits: parser.CellLimits, *, tenant: str, dry_run: bool
 ) -> list[Submission]:
     read: list[spec.JobSpecification | Submission] = []
     for file in files:
@@ -249,9 +247,7 @@ def _submit(
             items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
         else:
             size = min(job_spec.tasks, journal.CHUNK)
-            items.append(
-                Item(job_spec, tenants[job_spec.tenant], job_spec.digest(), size, submission_key=key)
-            )
+            items.append(Item(job_spec, tenants[job_spec.tenant], job_spec.digest(), size, submission_key=key))
     bands = admission.bands()
     for batch in _batches([item for item in items if isinstance(item, Item)], whole=dry_run):
         try:
@@ -302,9 +298,7 @@ def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[_Batch]:
         yield batch
 
 
-def _write(
-    principal: Principal, cell: Cell, items: list[Item], bands: Sequence[Band], *, dry_run: bool
-) -> None:
+def _write(principal: Principal, cell: Cell, items: list[Item], bands: Sequence[Band], *, dry_run: bool) -> None:
     """One revision. The number of statements doesn't depend on the number of jobs."""
     with journal.write(cell.id, principal) as entry:
         check_keys(cell, items)

@@ -50,9 +50,7 @@ class JobPlan:
             return self.problem.detail
         if self.action == "none":
             return f"Nothing changes: job {self.name} already has this spec."
-        words = {
-            "added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place",
-        }  # fmt: skip
+        words = {"added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place"}
         parts = [f"{self.tasks[key].count} {word}" for key, word in words.items() if key in self.tasks]
         told = f"Job {self.name}, version {self.version}: of its tasks {', '.join(parts) or 'none changes'}"
         return f"{told}, at most {self.max_down} down at once." if "restarted" in self.tasks else f"{told}."
@@ -97,9 +95,7 @@ def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
 
 
 def _published_changes(old: spec.JobSpecification | None, new: spec.JobSpecification) -> tuple[str, ...]:
-    return (
-        name_changes.format_name_changes(old, new, ttl_s=settings.BORG_DNS_TTL) if new.kind == "job" else ()
-    )
+    return name_changes.format_name_changes(old, new, ttl_s=settings.BORG_DNS_TTL) if new.kind == "job" else ()
 
 
 def _tasks(old: spec.JobSpecification, new: spec.JobSpecification) -> dict[str, Share]:
@@ -110,7 +106,4 @@ def _tasks(old: spec.JobSpecification, new: spec.JobSpecification) -> dict[str, 
         ranges["added"] = [(old.tasks, new.tasks - 1)]
     if new.tasks < old.tasks:
         ranges["removed"] = [(new.tasks, old.tasks - 1)]
-    return {
-        name: Share(sum(last - first + 1 for first, last in spans), tuple(spans))
-        for name, spans in ranges.items()
-    }
+    return {name: Share(sum(last - first + 1 for first, last in spans), tuple(spans)) for name, spans in ranges.items()}

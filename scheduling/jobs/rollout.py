@@ -126,9 +126,7 @@ def _cause(update: Update) -> Cause | None:
 
 def _choose(update: Update, target: job_spec.JobSpecification) -> _Part:
     """Tasks that are not up follow at once; of those that are up, as many as may be down."""
-    older = Task.objects.filter(job_id=update.job_id, index__lt=target.tasks).exclude(
-        spec_version=update.to_version
-    )
+    older = Task.objects.filter(job_id=update.job_id, index__lt=target.tasks).exclude(spec_version=update.to_version)
     idle = _rows(older.filter(up=False))
     serving = _rows(older.filter(up=True)) if len(idle) < journal.CHUNK else []
     part = _Part()
@@ -216,11 +214,7 @@ def _evict(
 
 
 def _down(update: Update, target: job_spec.JobSpecification) -> int:
-    return (
-        Task.objects.filter(job_id=update.job_id, index__lt=target.tasks, up=False)
-        .exclude(state=DEAD)
-        .count()
-    )
+    return Task.objects.filter(job_id=update.job_id, index__lt=target.tasks, up=False).exclude(state=DEAD).count()
 
 
 def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecification, left: int) -> None:

@@ -56,9 +56,7 @@ def check_names(cell: Cell, items: Sequence[Item]) -> None:
     live = {
         (job.tenant_id, job.name): job
         for job in Job.objects.filter(
-            cell=cell,
-            tenant_id__in={item.tenant.id for item in items},
-            name__in=[item.spec.name for item in items],
+            cell=cell, tenant_id__in={item.tenant.id for item in items}, name__in=[item.spec.name for item in items]
         ).exclude(state=JobState.DEAD.value)
     }
     current = JobSpec.objects.filter(job__in=live.values(), version=F("job__spec_version"))

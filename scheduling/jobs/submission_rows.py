@@ -18,11 +18,7 @@ from scheduling.tasks.new_tasks import NewTasks
 
 
 def jobs_create(
-    entry: journal.JournalEntry,
-    principal: Principal,
-    cell: Cell,
-    items: Sequence[Item],
-    bands: Sequence[Band],
+    entry: journal.JournalEntry, principal: Principal, cell: Cell, items: Sequence[Item], bands: Sequence[Band]
 ) -> None:
     # Alloc sets first: jobs inside refer to their ids.
     for part in ([i for i in items if i.inside is None], [i for i in items if i.inside is not None]):
@@ -35,15 +31,7 @@ def jobs_create(
         JobSpec,
         ("job_id", "version", "spec", "digest", "packages", "actor", "created_at"),
         [
-            (
-                job.id,
-                1,
-                msgspec.Raw(item.spec.canonical),
-                item.digest,
-                item.packages,
-                principal.name,
-                entry.time,
-            )
+            (job.id, 1, msgspec.Raw(item.spec.canonical), item.digest, item.packages, principal.name, entry.time)
             for job, item in zip(jobs, items, strict=True)
         ],
     )
@@ -78,9 +66,7 @@ def jobs_create(
             updates.update_open(entry, item.job, from_version=0, to_spec=item.spec, actor=principal.name)
 
 
-def _row(
-    entry: journal.JournalEntry, principal: Principal, cell: Cell, item: Item, bands: Sequence[Band]
-) -> Job:
+def _row(entry: journal.JournalEntry, principal: Principal, cell: Cell, item: Item, bands: Sequence[Band]) -> Job:
     inside = item.inside.job if isinstance(item.inside, Item) else None
     return Job(  # type: ignore[misc]
         cell=cell,

@@ -45,9 +45,7 @@ class Item:
         return (self.tenant.id, self.spec.name)
 
     def ask(self) -> admission.AdmissionRequest:
-        return admission.AdmissionRequest(
-            self.tenant.id, self.tenant.name, self.spec.priority, self.spec.charged()
-        )
+        return admission.AdmissionRequest(self.tenant.id, self.tenant.name, self.spec.priority, self.spec.charged())
 
     def refuse(self, problem: Rejected) -> None:
         self.verdict = Submission(self.spec.name, self.spec.tenant, "refused", problem=problem)

@@ -192,10 +192,18 @@ def _change(
         job.requested = list(job_spec.charged())
         job.save(
             update_fields=[
-                "spec_version", "labels", "priority", "band", "latency_sensitive", "port_names", "gang",
-                "disruption_budget", "published", "requested",
+                "spec_version",
+                "labels",
+                "priority",
+                "band",
+                "latency_sensitive",
+                "port_names",
+                "gang",
+                "disruption_budget",
+                "published",
+                "requested",
             ]
-        )  # fmt: skip
+        )
         JobSpec.objects.create(
             job=job,
             version=job.spec_version,
@@ -218,9 +226,7 @@ def _change(
                 reason=reason,
             )
         )
-        update = update_open(
-            entry, job, from_version=old_version, to_spec=job_spec, actor=principal.name, undo=undo
-        )
+        update = update_open(entry, job, from_version=old_version, to_spec=job_spec, actor=principal.name, undo=undo)
     return JobChange(job, "updated", job.spec_version, update)
 
 
@@ -239,9 +245,7 @@ def _check_fixed(job: Job, job_spec: spec.JobSpecification) -> None:
             )
 
 
-def _check_privileges(
-    principal: Principal, job: Job, job_spec: spec.JobSpecification, current: JobSpec
-) -> None:
+def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpecification, current: JobSpec) -> None:
     """Read the current spec only if the tenant lacks what the new one asks for."""
     if privilege_refusal(principal, job.cell.name, job_spec) is None:
         return
@@ -292,9 +296,7 @@ def _account(priority: int, bands: Sequence[Band]) -> str:
 def _difference(new: Vector, old: Vector) -> Vector:
     """A cell may have gained resources of its own since the older vector was written."""
     size = max(len(new), len(old))
-    return tuple(
-        a - b for a, b in zip(new + (0,) * (size - len(new)), old + (0,) * (size - len(old)), strict=True)
-    )
+    return tuple(a - b for a, b in zip(new + (0,) * (size - len(new)), old + (0,) * (size - len(old)), strict=True))
 
 
 def update_close(entry: journal.JournalEntry, job_id: int, detail: str) -> None:
@@ -303,19 +305,13 @@ def update_close(entry: journal.JournalEntry, job_id: int, detail: str) -> None:
     if open_one is None:
         return
     Update.objects.filter(pk=open_one.pk).update(state=Update.SUPERSEDED, detail=detail, ended_at=entry.time)
-    entry.append(
-        events.UpdateEnded(job_id=job_id, update_id=open_one.id, how=Update.SUPERSEDED, detail=detail)
-    )
+    entry.append(events.UpdateEnded(job_id=job_id, update_id=open_one.id, how=Update.SUPERSEDED, detail=detail))
 
 
 def _note_rejection(principal: Principal, job: Job, problem: Rejected) -> None:
     with journal.write(job.cell_id, principal) as entry:
         entry.append(
             events.JobRejected(
-                tenant=job.tenant.name,
-                name=job.name,
-                code=problem.code,
-                detail=problem.detail,
-                figures=problem.figures,
+                tenant=job.tenant.name, name=job.name, code=problem.code, detail=problem.detail, figures=problem.figures
             )
         )

@@ -97,16 +97,14 @@ def explain_job(job: Job, principal: Principal) -> Explanation:
         .annotate(number=Count("id"))
         .order_by("-number")[:5]
     )
-    told += [
-        f"{number} tasks {outcome}{f': {detail}' if detail else ''}." for outcome, detail, number in ends
-    ]
+    told += [f"{number} tasks {outcome}{f': {detail}' if detail else ''}." for outcome, detail, number in ends]
     kinds = ("job.ended", "update.ended", "job.submitted")
     last = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, kind__in=kinds)
     chain = list(last.order_by("-revision", "-seq")[:1])
     documents = [document(why, job, principal, names) for why in whys]
     return Explanation(
         job.state, told, documents, _revision(job, whys), chain=chain, health=health_of(job).state, crashes=crashes
-    )  # fmt: skip
+    )
 
 
 def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
@@ -139,7 +137,7 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
     documents = [document(why, job, principal, names) for why in whys]
     return Explanation(
         task.state, told, documents, _revision(job, whys), placement, found.preempted, chain, crashes=crashes
-    )  # fmt: skip
+    )
 
 
 def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, str]) -> dict[str, Any]:
@@ -165,9 +163,7 @@ def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, s
 
 def redacted(why: Why, sees: Callable[[str], bool]) -> Why:
     """Return the verdict without the names of tenants that the reader may not see. The counts of their tasks stay."""
-    ahead_of = tuple(
-        one if sees(one.tenant) else msgspec.structs.replace(one, tenant="") for one in why.ahead_of
-    )
+    ahead_of = tuple(one if sees(one.tenant) else msgspec.structs.replace(one, tenant="") for one in why.ahead_of)
     return msgspec.structs.replace(why, ahead_of=ahead_of)
 
 
@@ -175,9 +171,7 @@ def placement_sentences(placement: PlacementReceipt) -> list[str]:
     """Why this machine, whom it preempted, and what else was considered."""
     told = []
     if placement.score:
-        parts = ", ".join(
-            f"{part} {format_number(value, 3)}" for part, value in sorted(placement.score.items())
-        )
+        parts = ", ".join(f"{part} {format_number(value, 3)}" for part, value in sorted(placement.score.items()))
         told.append(f"It was placed there at revision {placement.revision} by its score: {parts}.")
     if placement.packages_bytes:
         has, named = (describe(DISK, size) for size in (placement.present_bytes, placement.packages_bytes))
@@ -304,12 +298,8 @@ def _exit_sentence(task: Task) -> str:
 
 
 def _step_sentence(event: Event) -> str:
-    what = next(
-        (str(event.data[key]) for key in ("detail", "reason", "cause", "state") if event.data.get(key)), ""
-    )
-    return (
-        f"Because of {event.kind} at revision {event.revision} by {event.actor}{f': {what}' if what else ''}."
-    )
+    what = next((str(event.data[key]) for key in ("detail", "reason", "cause", "state") if event.data.get(key)), "")
+    return f"Because of {event.kind} at revision {event.revision} by {event.actor}{f': {what}' if what else ''}."
 
 
 def _chain(event: Event) -> list[Event]:

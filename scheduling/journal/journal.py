@@ -135,8 +135,7 @@ def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
 def _begin(cell_id: int, principal: Principal) -> JournalEntry:
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE scheduling_cell SET revision = revision + 1 WHERE id = %s"
-            " RETURNING revision, clock_timestamp()",
+            "UPDATE scheduling_cell SET revision = revision + 1 WHERE id = %s RETURNING revision, clock_timestamp()",
             [cell_id],
         )
         row = cursor.fetchone()
@@ -146,11 +145,7 @@ def _begin(cell_id: int, principal: Principal) -> JournalEntry:
 
 
 def tail(
-    cell_id: int,
-    *,
-    after: int,
-    limit: int = 50_000,
-    known: Mapping[int, Sequence[JournalRecord]] | None = None,
+    cell_id: int, *, after: int, limit: int = 50_000, known: Mapping[int, Sequence[JournalRecord]] | None = None
 ) -> list[JournalRecord]:
     """Whole revisions after `after`, oldest first; about `limit` events, never a part of a revision.
 

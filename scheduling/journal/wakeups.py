@@ -57,9 +57,7 @@ class Sender:
     """Costs a writer at most `HURRY_S` each `_RETRY_S`, whatever Redis does: in between nobody tries."""
 
     def __init__(self, url: str) -> None:
-        self._redis = redis.Redis.from_url(
-            url, socket_timeout=HURRY_S, socket_connect_timeout=HURRY_S, retry=None
-        )
+        self._redis = redis.Redis.from_url(url, socket_timeout=HURRY_S, socket_connect_timeout=HURRY_S, retry=None)
         self._silent_until = 0.0
 
     def send(self, what: str, command: Callable[[redis.Redis], object]) -> bool:

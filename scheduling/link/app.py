@@ -287,8 +287,11 @@ def malformed(error: MalformedMessage) -> Refusal:
 def problem(error: Rejected) -> tuple[int, str, bytes]:
     """RFC 9457, as the REST doors render it."""
     body: dict[str, Any] = {
-        "type": f"urn:borg:{error.code}", "status": error.status, "code": error.code, "detail": error.detail,
-    }  # fmt: skip
+        "type": f"urn:borg:{error.code}",
+        "status": error.status,
+        "code": error.code,
+        "detail": error.detail,
+    }
     if error.fields:
         body["fields"] = error.fields
     if error.figures:
@@ -366,8 +369,6 @@ def _guarded(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         close_old_connections()
         return function(*args)
     except (OperationalError, InterfaceError) as error:
-        raise Rejected(
-            "database-away", "the cell's database is unreachable; try again later", status=503
-        ) from error
+        raise Rejected("database-away", "the cell's database is unreachable; try again later", status=503) from error
     finally:
         connection.close()

@@ -46,17 +46,13 @@ class LinkServer(uvicorn.Server):
         try:
             listeners = listening(host, port, shared=settings.BORG_LINK_SHARED_PORT)
         except OSError as error:
-            raise SystemExit(
-                f"BORG_LINK_HOST, BORG_LINK_PORT: can't listen on {host}:{port}: {error}"
-            ) from error
+            raise SystemExit(f"BORG_LINK_HOST, BORG_LINK_PORT: can't listen on {host}:{port}: {error}") from error
         await super().startup(sockets=[])
         if not self.started:
             for listener in listeners:
                 listener.close()
             return
-        acceptor = Acceptor(
-            listeners, self._make_protocol, context=self.config.ssl, progress=self.progress
-        )  # fmt: skip
+        acceptor = Acceptor(listeners, self._make_protocol, context=self.config.ssl, progress=self.progress)
         acceptor.start()
         self.servers = [acceptor]  # type: ignore[list-item]
         self._renewal = asyncio.create_task(self._renew_forever())

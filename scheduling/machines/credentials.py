@@ -91,9 +91,7 @@ def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Ma
     return machine
 
 
-def secrets_offered(
-    cell_id: int, offers: Mapping[int, tuple[int, str]], *, principal: Principal
-) -> dict[int, str]:
+def secrets_offered(cell_id: int, offers: Mapping[int, tuple[int, str]], *, principal: Principal) -> dict[int, str]:
     """Machine id -> (session, digest of its next secret). Those that count from now on, beside the present ones.
 
     An offer of another session than the machine's newest is left out. Locks: the cell's row, then the machines'.
@@ -121,9 +119,7 @@ def secrets_offered(
     return taken
 
 
-def secrets_renewed(
-    cell_id: int, used: Sequence[tuple[int, str]], *, principal: Principal
-) -> set[tuple[int, str]]:
+def secrets_renewed(cell_id: int, used: Sequence[tuple[int, str]], *, principal: Principal) -> set[tuple[int, str]]:
     """(machine id, digest) of next secrets that machines dial in with: the old ones are void from now on.
 
     Returns those that still counted. Locks: the cell's row, then the machines'.

@@ -70,9 +70,7 @@ def progress_of(
     now = now or timezone.now()
     machines = [drain.machine_id for drain in drains]
     here = Task.objects.filter(machine__in=machines, state=TaskState.RUNNING.value).order_by()
-    counted = here.values_list("machine_id", "job_id", "up", "alloc_id", "job__kind").annotate(
-        number=Count("id")
-    )
+    counted = here.values_list("machine_id", "job_id", "up", "alloc_id", "job__kind").annotate(number=Count("id"))
     stops = Departure.objects.filter(machine__in=machines).order_by().values_list("machine_id")
     stopping = dict(stops.annotate(number=Count("id")))
     left: Counter[int] = Counter()
@@ -90,8 +88,7 @@ def progress_of(
     budgets = _budgets(cell, jobs)
     visible = selectors.jobs_of_tenants(principal, cell).filter(pk__in=jobs)
     names = {
-        pk: f"{tenant}/{name}"
-        for pk, tenant, name in visible.order_by().values_list("id", "tenant__name", "name")
+        pk: f"{tenant}/{name}" for pk, tenant, name in visible.order_by().values_list("id", "tenant__name", "name")
     }
     lodgers = {job for many in inner.values() for job in many}
     result = []

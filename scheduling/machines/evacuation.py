@@ -94,16 +94,11 @@ def jobs_concerned(here: QuerySet[Task]) -> set[int]:
 def _on_machines(cell_id: int, state: str) -> QuerySet[Task]:
     """Return the tasks outside allocs. Tasks in an alloc are evicted with the alloc."""
     return (
-        Task.objects.filter(
-            machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING, alloc__isnull=True
-        )
+        Task.objects.filter(machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING, alloc__isnull=True)
         .select_related("machine", "job")
-        .only(
-            "id", "incarnation", "up", "job_id", "machine__hostname", "machine__reason", "job__priority",
-            "job__kind",
-        )
+        .only("id", "incarnation", "up", "job_id", "machine__hostname", "machine__reason", "job__priority", "job__kind")
         .order_by("-job__priority", "id")
-    )  # fmt: skip
+    )
 
 
 def _evict(cell_id: int, leaving: Sequence[Task], cause: EvictionCause) -> int:

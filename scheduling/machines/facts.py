@@ -11,17 +11,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from borglet.messages import JoinRequest
-from quota.vocabulary.resources import (
-    ACCELERATORS,
-    CPU,
-    DEVICE,
-    DISK,
-    MAX_QUANTITY,
-    NAMES,
-    PORTS,
-    RAM,
-    as_mapping,
-)
+from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, DISK, MAX_QUANTITY, NAMES, PORTS, RAM, as_mapping
 
 MAX_ATTRIBUTES = 256
 # The scheduler keeps those that a task holds as bits of one number.
@@ -59,15 +49,29 @@ class Facts:
     port_high: int
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
-        "address", "capacity", "attributes", "platform", "rack", "power_domain", "port_low", "port_high",
-    )  # fmt: skip
+        "address",
+        "capacity",
+        "attributes",
+        "platform",
+        "rack",
+        "power_domain",
+        "port_low",
+        "port_high",
+    )
 
     @classmethod
     def of(cls, row: _Row) -> Facts:
         return cls(
-            row.hostname, row.address, tuple(row.capacity), dict(row.attributes), row.platform, row.rack,
-            row.power_domain, row.port_low, row.port_high,
-        )  # fmt: skip
+            row.hostname,
+            row.address,
+            tuple(row.capacity),
+            dict(row.attributes),
+            row.platform,
+            row.rack,
+            row.power_domain,
+            row.port_low,
+            row.port_high,
+        )
 
     @staticmethod
     def size(extra: Sequence[str]) -> int:
@@ -109,9 +113,7 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
     if not 1 <= request.port_low <= 65535:
         problems["port_low"] = f"{request.port_low} is not a port; give 1 to 65535"
     elif not request.port_low <= request.port_high <= 65535:
-        problems["port_high"] = (
-            f"{request.port_high} is out of range; give {request.port_low} (port_low) to 65535"
-        )
+        problems["port_high"] = f"{request.port_high} is out of range; give {request.port_low} (port_low) to 65535"
     ports = max(0, request.port_high - request.port_low + 1)
     capacity = _capacity(request.capacity, ports, extra, problems)
     _attributes(request.attributes, problems)
@@ -123,11 +125,18 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
         return None, problems
     return (
         Facts(
-            request.hostname, address, capacity, dict(request.attributes), request.platform, request.rack,
-            request.power_domain, request.port_low, request.port_high,
+            request.hostname,
+            address,
+            capacity,
+            dict(request.attributes),
+            request.platform,
+            request.rack,
+            request.power_domain,
+            request.port_low,
+            request.port_high,
         ),
         problems,
-    )  # fmt: skip
+    )
 
 
 def counted(own: Mapping[str, int], said: Mapping[str, int]) -> tuple[dict[str, int], str]:
@@ -136,11 +145,7 @@ def counted(own: Mapping[str, int], said: Mapping[str, int]) -> tuple[dict[str, 
     A secret proves which machine speaks, not what it is: by its word amounts fall, they rise by an SRE's alone. But
     for the disk, of which is said what is free: nobody is sent there for it without processors and memory.
     """
-    more = {
-        name: amount
-        for name, amount in said.items()
-        if name != NAMES[DISK] and name in own and amount > own[name]
-    }
+    more = {name: amount for name, amount in said.items() if name != NAMES[DISK] and name in own and amount > own[name]}
     return {**said, **{name: own[name] for name in more}}, ", ".join(
         f"{name} {amount}" for name, amount in more.items()
     )
@@ -156,9 +161,7 @@ def _address(given: str, problems: dict[str, str]) -> str:
         return ""
 
 
-def _capacity(
-    given: Mapping[str, int], ports: int, extra: Sequence[str], problems: dict[str, str]
-) -> tuple[int, ...]:
+def _capacity(given: Mapping[str, int], ports: int, extra: Sequence[str], problems: dict[str, str]) -> tuple[int, ...]:
     names = (*NAMES, *extra)
     vector = [0] * len(names)
     vector[PORTS] = ports
@@ -169,9 +172,7 @@ def _capacity(
         elif not 0 <= quantity <= MAX_QUANTITY:
             problems[path] = f"{quantity} is out of range; give 0 to {MAX_QUANTITY}"
         elif name == NAMES[PORTS] and quantity > ports:
-            problems[path] = (
-                f"{quantity} ports are more than the range port_low to port_high has; give at most {ports}"
-            )
+            problems[path] = f"{quantity} ports are more than the range port_low to port_high has; give at most {ports}"
         else:
             vector[names.index(name)] = quantity
     if vector[ACCELERATORS] % DEVICE:
@@ -185,9 +186,7 @@ def _capacity(
     for position in (CPU, RAM):
         path = f"capacity.{names[position]}"
         if vector[position] == 0 and path not in problems:
-            problems[path] = (
-                "is missing or 0; give at least 1, because the machine cannot run tasks without it"
-            )
+            problems[path] = "is missing or 0; give at least 1, because the machine cannot run tasks without it"
     return tuple(vector)
 
 

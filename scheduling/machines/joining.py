@@ -65,9 +65,7 @@ def machine_join(request: JoinRequest) -> JoinAnswer:
     except Rejected as error:
         fields = {path.removeprefix("[0]."): what for path, what in error.fields.items()}
         detail = error.detail.replace("[0].", "")
-        raise Rejected(
-            error.code, detail, fields=fields, figures=error.figures, status=error.status
-        ) from error
+        raise Rejected(error.code, detail, fields=fields, figures=error.figures, status=error.status) from error
 
 
 def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
@@ -170,9 +168,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
         # A machine with a void secret cannot be connected: only a late heartbeat may still name it.
         [machine.id for machine in known.values() if machine.state != REMOVED and machine.secret_digest],
     )
-    draining = set(
-        Drain.objects.filter(machine__in=known.values()).order_by().values_list("machine_id", flat=True)
-    )
+    draining = set(Drain.objects.filter(machine__in=known.values()).order_by().values_list("machine_id", flat=True))
     machines, new = [], []
     for facts, key in zip(many, keys, strict=True):
         machine = known.get(facts.hostname)

@@ -64,9 +64,7 @@ def fetch(
     if problems:
         detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
         raise Rejected("invalid", detail, fields=problems)
-    request = LogRequest(
-        uuid.uuid4().hex, key, stream, offset, limit_bytes, search, ignore_case, since, limit_lines
-    )
+    request = LogRequest(uuid.uuid4().hex, key, stream, offset, limit_bytes, search, ignore_case, since, limit_lines)
     try:
         with _Listener(request.request_id, timeout_s) as listener:
             holder = contact.holder_of(machine.cell_id, machine.id)
@@ -74,8 +72,7 @@ def fetch(
             if holder is None or not wakeups.client().publish(channel(holder), asked):
                 raise LogUnavailable(
                     "machine-not-connected",
-                    f"machine {machine.hostname} is not connected to any link shard now; try again when it is"
-                    " back",
+                    f"machine {machine.hostname} is not connected to any link shard now; try again when it is back",
                     fields={"machine": machine.hostname},
                 )
             answer = listener.wait()

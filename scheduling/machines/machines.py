@@ -128,9 +128,14 @@ def machine_drain(
 ) -> Machine:
     """Take no new tasks, and let those there leave. See `machines_drain`."""
     machines_drain(
-        principal=principal, cell=machine.cell, machines=[machine], reason=reason, deadline_s=deadline_s,
-        break_budgets=break_budgets, confirm=confirm,
-    )  # fmt: skip
+        principal=principal,
+        cell=machine.cell,
+        machines=[machine],
+        reason=reason,
+        deadline_s=deadline_s,
+        break_budgets=break_budgets,
+        confirm=confirm,
+    )
     machine.refresh_from_db()
     return machine
 
@@ -156,11 +161,7 @@ def machines_drain(
     _check_deadline(deadline_s, break_budgets=break_budgets)
     changed = []
     with journal.write(cell.id, principal) as entry:
-        locked = (
-            Machine.objects.select_for_update()
-            .filter(pk__in=[m.id for m in machines], cell=cell)
-            .order_by("id")
-        )
+        locked = Machine.objects.select_for_update().filter(pk__in=[m.id for m in machines], cell=cell).order_by("id")
         rows = list(locked.select_related(None))
         for row in rows:
             must_be_there(row)
@@ -177,9 +178,12 @@ def machines_drain(
             drain.deadline, drain.break_budgets = deadline, break_budgets
             drain.save()
             state = events.MachineState(
-                machine_id=row.id, state=DRAINING, reason=reason, break_budgets=break_budgets,
+                machine_id=row.id,
+                state=DRAINING,
+                reason=reason,
+                break_budgets=break_budgets,
                 deadline=deadline.timestamp() if deadline is not None else 0.0,
-            )  # fmt: skip
+            )
             _announce_wish(entry, row, state)
             changed.append(row)
         if changed:
@@ -218,18 +222,14 @@ def _check_deadline(deadline_s: float | None, *, break_budgets: bool) -> None:
         raise Rejected("invalid", f"break_budgets: {what}", fields={"break_budgets": what})
 
 
-def _confirm_drain(
-    cell: Cell, rows: Sequence[Machine], drains: Mapping[int, Drain], confirm: int | None
-) -> None:
+def _confirm_drain(cell: Cell, rows: Sequence[Machine], drains: Mapping[int, Drain], confirm: int | None) -> None:
     """Machines that drain already count: one after the other is as many as all at once."""
     draining = set(Drain.objects.filter(machine__cell=cell).order_by().values_list("machine_id", flat=True))
     if all(row.id in drains for row in rows):
         return
     draining |= {row.id for row in rows}
     leaving = sum(_tasks_on(draining).values())
-    confirmation.require(
-        cell, leaving, confirm, what=f"drain {len(draining | {r.id for r in rows})} machines"
-    )
+    confirmation.require(cell, leaving, confirm, what=f"drain {len(draining | {r.id for r in rows})} machines")
 
 
 def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:
@@ -245,9 +245,7 @@ def machine_down(*, principal: Principal, machine: Machine, reason: str) -> Mach
     return machine
 
 
-def machines_down(
-    *, principal: Principal, cell_id: int, machine_ids: Sequence[int], reason: str
-) -> list[int]:
+def machines_down(*, principal: Principal, cell_id: int, machine_ids: Sequence[int], reason: str) -> list[int]:
     """Mark machines down that are up or draining. Returns those changed. Locks: cell, then machines by id."""
     with journal.write(cell_id, principal) as entry:
         rows = _lock(cell_id, machine_ids, [UP, DRAINING])
@@ -283,9 +281,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
         must_be_there(row)
-        tasks = list(
-            Task.objects.filter(machine=row, state=counters.RUNNING).values_list("id", "incarnation")
-        )
+        tasks = list(Task.objects.filter(machine=row, state=counters.RUNNING).values_list("id", "incarnation"))
         if tasks and row.state != DOWN:
             detail = f"{len(tasks)} tasks run on {row.hostname}; drain it and wait until it is empty"
             raise Conflict("machine-busy", detail, fields={"machine": detail}, figures={"tasks": len(tasks)})
@@ -363,9 +359,7 @@ def quarantine_release(
     return machine
 
 
-def quarantine_set(
-    entry: JournalEntry, machine: Machine, items: Sequence[Mapping[str, Any]], reason: str
-) -> None:
+def quarantine_set(entry: JournalEntry, machine: Machine, items: Sequence[Mapping[str, Any]], reason: str) -> None:
     """Store what is in quarantine on a locked machine; the event says so, its state stays."""
     if list(items) == machine.quarantined:
         return
@@ -390,15 +384,12 @@ def _change_states(entry: JournalEntry, states: Mapping[int, str], reason: str) 
     for state in sorted(set(states.values())):
         _set_rows(entry, [machine for machine, wanted in states.items() if wanted == state], state, reason)
     entry.extend(
-        events.MachineState(machine_id=machine, state=state, reason=reason)
-        for machine, state in sorted(states.items())
+        events.MachineState(machine_id=machine, state=state, reason=reason) for machine, state in sorted(states.items())
     )
 
 
 def _set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reason: str) -> None:
-    Machine.objects.filter(pk__in=machine_ids).update(
-        state=state, reason=reason[:300], state_since=entry.time
-    )
+    Machine.objects.filter(pk__in=machine_ids).update(state=state, reason=reason[:300], state_since=entry.time)
 
 
 def publish_capacity(entry: JournalEntry) -> None:
@@ -414,9 +405,7 @@ def publish_capacity(entry: JournalEntry) -> None:
         sums = dict(cursor.fetchall())
     size = Facts.size(cell.extra_resources)
     quota_capacity.publish(
-        cell=cell.name,
-        capacity=[sums.get(position, 0) for position in range(1, size + 1)],
-        revision=entry.revision,
+        cell=cell.name, capacity=[sums.get(position, 0) for position in range(1, size + 1)], revision=entry.revision
     )
 
 

@@ -88,18 +88,14 @@ class Silence:
             silent = self.judge(contacts, ids, settings, holders=lambda: contact.holders(cell_id))
         except redis.RedisError as error:
             if self._swept:
-                log.warning(
-                    "last contacts unknown, no machine is marked down", cell_id=cell_id, error=str(error)
-                )
+                log.warning("last contacts unknown, no machine is marked down", cell_id=cell_id, error=str(error))
             self._start_anew()
             self._away_until = time.monotonic() + AWAY_S
             return []
         if not silent:
             return []
         reason = f"no report for more than {settings.down_after_s:g} s"
-        down = machines_down(
-            principal=system("master"), cell_id=cell_id, machine_ids=silent, reason=reason
-        )  # fmt: skip
+        down = machines_down(principal=system("master"), cell_id=cell_id, machine_ids=silent, reason=reason)
         self.late = max(0, self.late - len(down))
         log.warning("machines down", cell_id=cell_id, machines=down[:20], number=len(down))
         return down
@@ -154,14 +150,10 @@ class Silence:
             return False
         if self._overloaded_since is None:
             self._overloaded_since = contacts.now
-            log.warning(
-                "the link is overloaded: no machine is marked down", shards=sorted(contacts.overloaded)
-            )
+            log.warning("the link is overloaded: no machine is marked down", shards=sorted(contacts.overloaded))
         return contacts.now - self._overloaded_since <= OVERLOAD_BELIEVED_S
 
-    def _doubt(
-        self, late: list[int], held_by: Mapping[int, str], settings: CellSettings, now: float
-    ) -> set[str]:
+    def _doubt(self, late: list[int], held_by: Mapping[int, str], settings: CellSettings, now: float) -> set[str]:
         """The shards, or the whole cell, of which so many are late that they themselves may be at fault."""
         held = Counter(shard for machine in self._since if (shard := held_by.get(machine)) is not None)
         held[_WHOLE_CELL] = len(self._since)
@@ -182,16 +174,10 @@ class Silence:
                 machines=held[shard],
                 hold_s=settings.suspect_hold_s,
             )
-        self._suspected = {
-            shard: self._suspected.get(shard) or _Suspicion(now, now, lost[shard]) for shard in suspects
-        }
+        self._suspected = {shard: self._suspected.get(shard) or _Suspicion(now, now, lost[shard]) for shard in suspects}
         for shard, suspicion in self._suspected.items():
             suspicion.note(lost[shard], now)
-        return {
-            shard
-            for shard, suspicion in self._suspected.items()
-            if suspicion.holds(settings.suspect_hold_s, now)
-        }
+        return {shard for shard, suspicion in self._suspected.items() if suspicion.holds(settings.suspect_hold_s, now)}
 
     def _start_anew(self) -> None:
         self._since = {}

@@ -55,8 +55,7 @@ def task_log(
     machine = machine or _machine_of(job, task, number)
     if machine is None:
         raise Conflict(
-            "no-log",
-            f"task {task.index} of job {job.name} has not run yet; /why/?index={task.index} says why",
+            "no-log", f"task {task.index} of job {job.name} has not run yet; /why/?index={task.index} says why"
         )
     if machine.attributes.get("runtime") == "simulated":
         raise Conflict("log-simulated", "This task is simulated, and simulated tasks write no log.")
@@ -79,11 +78,7 @@ def task_log(
 def _machine_of(job: Job, task: Task, incarnation: int) -> Machine | None:
     """Where an incarnation ran, as the journal tells."""
     placed = Event.objects.filter(
-        cell_id=job.cell_id,
-        job_id=job.id,
-        task_index=task.index,
-        kind="task.placed",
-        data__incarnation=incarnation,
+        cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind="task.placed", data__incarnation=incarnation
     )
     machine_id = placed.order_by("-revision", "-seq").values_list("machine_id", flat=True).first()
     return Machine.objects.filter(pk=machine_id).first()  # type: ignore[misc]

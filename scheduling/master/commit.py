@@ -67,13 +67,7 @@ def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journ
             victims = sum(len(a.victims) for a in part)
             braked = not brakes.stops_pass(entry, victims, what="preemption")
             holds, broken = _recheck(
-                cell_id,
-                part,
-                since=plan.revision,
-                own=outcome.revisions,
-                gangs=gangs,
-                unfreed=unfreed,
-                braked=braked,
+                cell_id, part, since=plan.revision, own=outcome.revisions, gangs=gangs, unfreed=unfreed, braked=braked
             )
             applied = _apply(entry, holds)
         if braked:
@@ -92,9 +86,7 @@ def _gangs(cell_id: int) -> frozenset[int]:
     return frozenset(rows.order_by().values_list("id", flat=True))
 
 
-def _parts(
-    assignments: Sequence[Assignment], chunk: int, gangs: frozenset[int]
-) -> Iterator[Sequence[Assignment]]:
+def _parts(assignments: Sequence[Assignment], chunk: int, gangs: frozenset[int]) -> Iterator[Sequence[Assignment]]:
     """`chunk` at a time, in order, the most urgent by themselves; longer where a gang would be cut."""
     last = {a.job_id: position for position, a in enumerate(assignments) if a.job_id in gangs}
     first = 0
@@ -111,9 +103,15 @@ def _parts(
 
 
 def _recheck(
-    cell_id: int, assignments: Sequence[Assignment], *, since: int, own: list[int], gangs: frozenset[int],
-    unfreed: set[int], braked: bool = False,
-) -> tuple[list[Assignment], list[Assignment]]:  # fmt: skip
+    cell_id: int,
+    assignments: Sequence[Assignment],
+    *,
+    since: int,
+    own: list[int],
+    gangs: frozenset[int],
+    unfreed: set[int],
+    braked: bool = False,
+) -> tuple[list[Assignment], list[Assignment]]:
     """Return the assignments that are still valid, and the others. If one task of a gang is not valid, none of its
     tasks is.
 

@@ -45,12 +45,7 @@ def renew(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = 
 
 @contextmanager
 def renewed(
-    cell_id: int,
-    *,
-    scheduler: str,
-    needed: Callable[[], bool],
-    holder: str = HOLDER,
-    ttl_s: float = TTL_S,
+    cell_id: int, *, scheduler: str, needed: Callable[[], bool], holder: str = HOLDER, ttl_s: float = TTL_S
 ) -> Iterator[None]:
     """Renew the lease in a thread while the body runs, whenever `needed` returns true.
 
@@ -66,9 +61,7 @@ def renewed(
             try:
                 renew(cell_id, scheduler=scheduler, holder=holder, ttl_s=ttl_s)
             except DatabaseError as error:
-                log.warning(
-                    "cannot renew the lease", cell_id=cell_id, scheduler=scheduler, error=str(error).strip()
-                )
+                log.warning("cannot renew the lease", cell_id=cell_id, scheduler=scheduler, error=str(error).strip())
             finally:
                 connection.close()
 

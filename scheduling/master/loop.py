@@ -111,9 +111,7 @@ class Master:
     _explainer: Explainer = field(default_factory=Explainer)
     _memory: PassCache = field(default_factory=PassCache)
     _book: verdicts.VerdictCache = field(default_factory=verdicts.VerdictCache)
-    _own: dict[int, list[journal.JournalRecord]] = field(
-        default_factory=dict
-    )  # committed here, not yet applied
+    _own: dict[int, list[journal.JournalRecord]] = field(default_factory=dict)  # committed here, not yet applied
     _reclaimer: Reclaimer | None = None
 
     def run(self, seconds: float) -> bool:
@@ -176,9 +174,7 @@ class Master:
         due = self._placeable or waited >= RETRY_EVERY_S
         if state.pending and (due or (self._explainer.behind and waited >= EXPLAIN_EVERY_S)):
             # A pass that can place nothing has time to explain.
-            self._explainer.budget = (
-                ExplainBudget() if self._placeable else ExplainBudget(classes=IDLE_CLASSES)
-            )
+            self._explainer.budget = ExplainBudget() if self._placeable else ExplainBudget(classes=IDLE_CLASSES)
             self._passed, self._placeable = now, False
             self._pass(state)
         return self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
@@ -329,12 +325,7 @@ class Master:
         """A plan, and what of it was committed. None when nothing pending is of this scheduler."""
         at, started = time.time(), time.perf_counter()
         plan = schedule_pass(
-            state,
-            policy,
-            now=timezone.now().timestamp(),
-            rng=self._rng,
-            memory=self._memory,
-            explainer=self._explainer,
+            state, policy, now=timezone.now().timestamp(), rng=self._rng, memory=self._memory, explainer=self._explainer
         )
         if plan.stats.pending == 0:
             return None

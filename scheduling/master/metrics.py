@@ -28,19 +28,14 @@ _OF_SCHEDULER = ["cell", "scheduler"]
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 
 passes = Histogram("borg_pass_seconds", "Duration of scheduling passes", _OF_SCHEDULER, buckets=_SECONDS)
-commits = Histogram(
-    "borg_commit_seconds", "Duration of committing a pass' plan", _OF_SCHEDULER, buckets=_SECONDS
-)
+commits = Histogram("borg_commit_seconds", "Duration of committing a pass' plan", _OF_SCHEDULER, buckets=_SECONDS)
 placements = Counter("borg_placements_total", "Tasks placed", _OF_SCHEDULER)
 conflicts = Counter("borg_conflicts_total", "Assignments rejected at commit", _OF_SCHEDULER)
 preemptions = Counter("borg_preemptions_total", "Tasks preempted for those placed", _OF_SCHEDULER)
 cache_hits = Counter("borg_score_cache_hits_total", "Scores that a pass had kept", _OF_SCHEDULER)
 cache_misses = Counter("borg_score_cache_misses_total", "Scores that a pass had to compute", _OF_SCHEDULER)
 pass_pending = Gauge(
-    "borg_pass_pending_tasks",
-    "Pending tasks that the last pass saw",
-    _OF_SCHEDULER,
-    multiprocess_mode="mostrecent",
+    "borg_pass_pending_tasks", "Pending tasks that the last pass saw", _OF_SCHEDULER, multiprocess_mode="mostrecent"
 )
 pass_classes = Gauge(
     "borg_pass_classes", "Equivalence classes of the last pass", _OF_SCHEDULER, multiprocess_mode="mostrecent"
@@ -63,9 +58,7 @@ class CellCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         cells = {cell.id: cell for cell in Cell.objects.only("name", "revision")}
-        revision = GaugeMetricFamily(
-            "borg_cell_revision", "Newest revision of the cell's journal", labels=["cell"]
-        )
+        revision = GaugeMetricFamily("borg_cell_revision", "Newest revision of the cell's journal", labels=["cell"])
         for cell in cells.values():
             revision.add_metric([cell.name], cell.revision)
         yield revision
@@ -89,9 +82,7 @@ class CellCollector(Collector):
         yield from self._utilisation(cells)
         yield from _queues(cells)
         missing = GaugeMetricFamily(
-            "borg_schedulers_missing",
-            "Schedulers that a cell's settings want and nobody runs",
-            labels=["cell"],
+            "borg_schedulers_missing", "Schedulers that a cell's settings want and nobody runs", labels=["cell"]
         )
         nobody = Counts(cell for cell, _ in schedulers.unheld())
         for cell in cells.values():
@@ -138,18 +129,14 @@ def _brakes(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
     """Metrics of brakes that wait for an SRE (`scheduling.policy.brakes`)."""
     labels = ["cell", "brake"]
     held = GaugeMetricFamily(
-        "borg_brake_held",
-        "Whether tasks wait for an SRE: lost, stops (1: somebody has to decide)",
-        labels=labels,
+        "borg_brake_held", "Whether tasks wait for an SRE: lost, stops (1: somebody has to decide)", labels=labels
     )
     waiting = GaugeMetricFamily("borg_brake_tasks", "Tasks that the brake holds back", labels=labels)
     known = {(brake.cell_id, brake.kind): brake for brake in Brake.objects.all()}
     for cell in cells.values():
         for kind in BrakeKind:
             brake = known.get((cell.id, kind.value))
-            held.add_metric(
-                [cell.name, kind.value], int(brake is not None and brake.state == BrakeState.HELD.value)
-            )
+            held.add_metric([cell.name, kind.value], int(brake is not None and brake.state == BrakeState.HELD.value))
             waiting.add_metric([cell.name, kind.value], brake.wanted if brake is not None else 0)
     yield from (held, waiting)
 

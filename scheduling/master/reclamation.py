@@ -27,13 +27,7 @@ from scheduling.brakes import brakes
 from scheduling.core.cell.machines import UP
 from scheduling.core.cell.state import CellState
 from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples, UsageHistory, most_urgent
-from scheduling.core.reclamation.shortage import (
-    INCOMPRESSIBLE,
-    MachineShortage,
-    Occupants,
-    ShortageVictim,
-    relieve,
-)
+from scheduling.core.reclamation.shortage import INCOMPRESSIBLE, MachineShortage, Occupants, ShortageVictim, relieve
 from scheduling.core.vocabulary.presets import PRESETS
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal import journal
@@ -90,20 +84,14 @@ class Reclaimer:
 
     # --- a look
 
-    def _look(
-        self, state: CellState, bands: tuple[Band, ...], settings: CellSettings, *, passed_s: float
-    ) -> None:
+    def _look(self, state: CellState, bands: tuple[Band, ...], settings: CellSettings, *, passed_s: float) -> None:
         if state is not self._state:
             self.history.follow(state.tasks)
             self._state = state
         self._due = []
         samples, now = self._samples(settings)
         found = self.history.look(
-            state.tasks,
-            samples,
-            PRESETS[settings.reclamation],
-            passed_s=passed_s,
-            fixed_jobs=self._fixed_jobs(state),
+            state.tasks, samples, PRESETS[settings.reclamation], passed_s=passed_s, fixed_jobs=self._fixed_jobs(state)
         )
         self._plan(state, found)
         short = self._relieve(state, found, samples.demand, bands, settings.shortage_at)
@@ -167,12 +155,7 @@ class Reclaimer:
     # --- machines that run short
 
     def _relieve(
-        self,
-        state: CellState,
-        found: Reservations,
-        demand: NDArray[np.int64],
-        bands: tuple[Band, ...],
-        share: float,
+        self, state: CellState, found: Reservations, demand: NDArray[np.int64], bands: tuple[Band, ...], share: float
     ) -> int:
         """Evict the tasks that must leave, tasks that are already leaving excepted. Return the machines that are
         short.
@@ -297,9 +280,7 @@ def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -
     return {NAMES[kind]: int(total[kind]) for kind in KINDS}
 
 
-def _format_shortage(
-    state: CellState, shortage: MachineShortage, victim: ShortageVictim, occupants: Occupants
-) -> str:
+def _format_shortage(state: CellState, shortage: MachineShortage, victim: ShortageVictim, occupants: Occupants) -> str:
     resource = shortage.resource
 
     def amount(value: Any) -> str:

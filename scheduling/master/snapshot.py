@@ -84,10 +84,29 @@ def _jobs(cell: Cell) -> list[tuple[Event, float]]:
     jobs = list(Job.objects.filter(live, cell=cell).distinct().select_related("tenant").order_by("id"))
     ids = [job.id for job in jobs]
     wanted = _Requirements(ids, cell.extra_resources)
-    rows = Task.objects.filter(job_id__in=ids).order_by("id").values_list(
-        "job_id", "index", "state", "machine_id", "incarnation", "spec_version", "limit", "reservation", "ports",
-        "alloc_id", "devices", "phase", "health", "up", "restarts", "address", "since",
-    )  # fmt: skip
+    rows = (
+        Task.objects.filter(job_id__in=ids)
+        .order_by("id")
+        .values_list(
+            "job_id",
+            "index",
+            "state",
+            "machine_id",
+            "incarnation",
+            "spec_version",
+            "limit",
+            "reservation",
+            "ports",
+            "alloc_id",
+            "devices",
+            "phase",
+            "health",
+            "up",
+            "restarts",
+            "address",
+            "since",
+        )
+    )
     tasks = {job_id: list(group) for job_id, group in groupby(rows, key=lambda row: row[0])}
     departed: dict[int, list[Departure]] = {}
     for departure in Departure.objects.filter(task__cell=cell).order_by("task_id", "incarnation"):
@@ -200,12 +219,7 @@ def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
     elif task.state == DEAD:
         yield (
             events.TaskEnded(
-                job_id=task.job_id,
-                index=task.index,
-                machine_id=0,
-                incarnation=task.incarnation,
-                how="",
-                gone=True,
+                job_id=task.job_id, index=task.index, machine_id=0, incarnation=task.incarnation, how="", gone=True
             ),
             time,
         )
@@ -275,12 +289,7 @@ class _Requirements:
     """Requirements of tasks by the version of their spec; one query for all jobs."""
 
     def __init__(self, job_ids: list[int], extra: Sequence[str]) -> None:
-        versions = (
-            Task.objects.filter(job_id__in=job_ids)
-            .order_by()
-            .values_list("job_id", "spec_version")
-            .distinct()
-        )
+        versions = Task.objects.filter(job_id__in=job_ids).order_by().values_list("job_id", "spec_version").distinct()
         used = set(versions)
         self._specs: dict[tuple[int, int], tuple[list[int], list[Requirement]]] = {}
         rows = JobSpec.objects.filter(job_id__in=job_ids).values_list("job_id", "version", "spec", "packages")

@@ -160,9 +160,7 @@ def _allocs(cell_id: int) -> list[str]:
             " WHERE j.cell_id = %s AND j.state <> 'dead' AND (o.state = 'dead' OR o.kind <> 'alloc-set') ORDER BY j.id",
             [cell_id],
         )
-        wrong += [
-            f"job {name} lives in {outer}, which is not a live alloc set" for name, outer in cursor.fetchall()
-        ]
+        wrong += [f"job {name} lives in {outer}, which is not a live alloc set" for name, outer in cursor.fetchall()]
     return wrong
 
 

@@ -35,9 +35,7 @@ class CapacitySample(models.Model):
 
     class Meta:
         ordering = ["-hour", "cell", "band"]
-        constraints = [
-            models.UniqueConstraint(fields=["cell", "band", "hour"], name="one_sample_per_cell_band_hour")
-        ]
+        constraints = [models.UniqueConstraint(fields=["cell", "band", "hour"], name="one_sample_per_cell_band_hour")]
         indexes = [models.Index(fields=["hour"], name="capacity_sample_by_hour")]
         verbose_name = _("capacity sample")
         verbose_name_plural = _("capacity samples")

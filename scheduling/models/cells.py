@@ -69,9 +69,7 @@ class Brake(models.Model):
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="brakes")
-    kind = models.CharField(
-        _("brake"), max_length=16, choices=[(kind.value, kind.value) for kind in BrakeKind]
-    )
+    kind = models.CharField(_("brake"), max_length=16, choices=[(kind.value, kind.value) for kind in BrakeKind])
     state = models.CharField(
         _("state"),
         max_length=16,

@@ -35,12 +35,7 @@ class Job(models.Model):
     name = DnsLabelField(_("name"))
     kind = models.CharField(_("kind"), max_length=16, choices=KINDS, default="job")
     alloc_set = models.ForeignKey(
-        "self",
-        models.PROTECT,
-        null=True,
-        blank=True,
-        related_name="inner_jobs",
-        verbose_name=_("in alloc set"),
+        "self", models.PROTECT, null=True, blank=True, related_name="inner_jobs", verbose_name=_("in alloc set")
     )
     labels = models.JSONField(_("labels"), default=dict, blank=True)
     priority = models.PositiveIntegerField(_("priority"))
@@ -78,9 +73,7 @@ class Job(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(
-                fields=["cell", "tenant", "name"],
-                condition=~Q(state=JobState.DEAD.value),
-                name="one_live_job_per_name",
+                fields=["cell", "tenant", "name"], condition=~Q(state=JobState.DEAD.value), name="one_live_job_per_name"
             ),
             models.UniqueConstraint(
                 fields=["cell", "tenant", "key"], condition=~Q(key=""), name="one_job_per_tenant_and_key"

@@ -37,9 +37,7 @@ class ReservedInHour(models.Model):
     reserved = VectorField()
 
     class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["cell", "hour", "job_id"], name="one_reserved_per_job_hour")
-        ]
+        constraints = [models.UniqueConstraint(fields=["cell", "hour", "job_id"], name="one_reserved_per_job_hour")]
 
     def __str__(self) -> str:
         return f"{self.job_id} at {self.hour:%F %H}h"

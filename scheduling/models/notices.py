@@ -19,9 +19,7 @@ class NoticeCount(models.Model):
 
     class Meta:
         ordering = ["-day", "cause", "delivered"]
-        constraints = [
-            models.UniqueConstraint(fields=["cell", "day", "cause", "delivered"], name="one_notice_count")
-        ]
+        constraints = [models.UniqueConstraint(fields=["cell", "day", "cause", "delivered"], name="one_notice_count")]
         verbose_name = _("notices given")
         verbose_name_plural = _("notices given")
 

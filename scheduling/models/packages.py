@@ -29,9 +29,7 @@ class Package(models.Model):
     class Meta:
         ordering = ["cell", "tenant", "name", "-uploaded_at"]
         constraints = [
-            models.UniqueConstraint(
-                fields=["cell", "tenant", "name", "digest"], name="one_package_per_digest"
-            ),
+            models.UniqueConstraint(fields=["cell", "tenant", "name", "digest"], name="one_package_per_digest"),
             models.CheckConstraint(condition=Q(size_bytes__gt=0), name="packages_hold_something"),
         ]
         indexes = [models.Index(fields=["cell", "digest"], name="package_by_digest")]
@@ -55,9 +53,7 @@ class PackageTag(models.Model):
 
     class Meta:
         ordering = ["cell", "tenant", "name", "tag"]
-        constraints = [
-            models.UniqueConstraint(fields=["cell", "tenant", "name", "tag"], name="one_package_per_tag")
-        ]
+        constraints = [models.UniqueConstraint(fields=["cell", "tenant", "name", "tag"], name="one_package_per_tag")]
         verbose_name = _("tag of a package")
         verbose_name_plural = _("tags of packages")
 

@@ -52,8 +52,7 @@ class ShellSession(models.Model):
         ]
         constraints = [
             models.CheckConstraint(
-                condition=Q(state="closed", closed_at__isnull=False)
-                | (~Q(state="closed") & Q(closed_at__isnull=True)),
+                condition=Q(state="closed", closed_at__isnull=False) | (~Q(state="closed") & Q(closed_at__isnull=True)),
                 name="shell_closed_has_its_time",
             )
         ]

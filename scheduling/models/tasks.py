@@ -36,9 +36,7 @@ class Task(models.Model):
         default=TaskState.PENDING.value,
         choices=[(state.value, state.value) for state in TaskState],
     )
-    machine = models.ForeignKey(
-        Machine, models.PROTECT, null=True, blank=True, related_name="tasks", db_index=False
-    )
+    machine = models.ForeignKey(Machine, models.PROTECT, null=True, blank=True, related_name="tasks", db_index=False)
     incarnation = models.PositiveIntegerField(_("incarnation"), default=0)
     spec_version = models.PositiveIntegerField(_("version of the spec"), default=1)
     limit = VectorField(_("limit"))
@@ -90,9 +88,7 @@ class Task(models.Model):
                 condition=Q(state=TaskState.RUNNING.value) | Q(alloc__isnull=True, devices=[]),
                 name="only_running_in_alloc_or_on_devices",
             ),
-            models.CheckConstraint(
-                condition=Q(alloc__isnull=True) | ~Q(alloc=F("id")), name="no_task_in_itself"
-            ),
+            models.CheckConstraint(condition=Q(alloc__isnull=True) | ~Q(alloc=F("id")), name="no_task_in_itself"),
             never_negative("limit", "limit_never_negative"),
             never_negative("reservation", "reservation_never_negative"),
         ]

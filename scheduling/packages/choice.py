@@ -40,9 +40,6 @@ def open_store(url: str) -> ArchiveStore:
                 f"BORG_PACKAGE_STORE={url!r}: write s3://bucket/prefix; only ?endpoint=… and &region=… may follow"
             )
         return S3Store(
-            parts.netloc,
-            parts.path.strip("/"),
-            endpoint=query.get("endpoint", ""),
-            region=query.get("region", ""),
+            parts.netloc, parts.path.strip("/"), endpoint=query.get("endpoint", ""), region=query.get("region", "")
         )
     raise ValueError(f"BORG_PACKAGE_STORE={url!r}: write file:///folder or s3://bucket/prefix")

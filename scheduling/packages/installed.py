@@ -36,9 +36,7 @@ def packages_held(cell_id: int, told: Mapping[int, InstalledReport], *, principa
     with journal.write(cell_id, principal) as entry:
         ids = sorted(told)
         with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [ids]
-            )
+            cursor.execute("SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [ids])
         different = _different(told, known)
         if different:
             _store({machine: now for machine, (_, now) in different.items()})

@@ -101,14 +101,22 @@ def package_upload(
                 # The sweep was between the two: rare, and over in the moment of asking again.
                 raise Conflict("store-busy", "the cell is sweeping its package store; send the package again")
             package, made = Package.objects.get_or_create(
-                cell=cell, tenant=owner, name=name, digest=draft.digest,
+                cell=cell,
+                tenant=owner,
+                name=name,
+                digest=draft.digest,
                 defaults={"size_bytes": draft.size_bytes, "format": draft.format, "uploaded_by": principal.name},
-            )  # fmt: skip
+            )
             if made:
                 entry.append(
-                    "package.uploaded", tenant=tenant, cell=cell.name, name=name, digest=package.digest,
-                    size_bytes=package.size_bytes, format=package.format,
-                )  # fmt: skip
+                    "package.uploaded",
+                    tenant=tenant,
+                    cell=cell.name,
+                    name=name,
+                    digest=package.digest,
+                    size_bytes=package.size_bytes,
+                    format=package.format,
+                )
             outcome = _set_tag(entry, principal, package, tag)
     return Stored(package, tag, "uploaded" if made else outcome)
 
@@ -129,9 +137,7 @@ def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag
     return Stored(package, tag, outcome)
 
 
-def package_delete(
-    *, principal: Principal, cell: Cell, tenant: str, name: str, reference: str
-) -> Package | None:
+def package_delete(*, principal: Principal, cell: Cell, tenant: str, name: str, reference: str) -> Package | None:
     """Remove a tag, and the archive with its last one; or, by digest, the archive with all its tags.
 
     Returns the archive if it went. Raises `Conflict` while a live job may run it. The bytes go with a later sweep.
@@ -152,12 +158,7 @@ def package_delete(
         if others:
             package.tags.filter(tag=reference).delete()
             entry.append(
-                "package.untagged",
-                tenant=tenant,
-                cell=cell.name,
-                name=name,
-                tag=reference,
-                digest=package.digest,
+                "package.untagged", tenant=tenant, cell=cell.name, name=name, tag=reference, digest=package.digest
             )
             return None
         package.delete()
@@ -203,9 +204,14 @@ def _set_tag(entry: records.RecordEntry, principal: Principal, package: Package,
         defaults={"package": package, "moved_by": principal.name, "moved_at": timezone.now()},
     )
     entry.append(
-        "package.tagged", tenant=package.tenant.name, cell=package.cell.name, name=package.name, tag=tag,
-        digest=package.digest, before=before,
-    )  # fmt: skip
+        "package.tagged",
+        tenant=package.tenant.name,
+        cell=package.cell.name,
+        name=package.name,
+        tag=tag,
+        digest=package.digest,
+        before=before,
+    )
     return "moved"
 
 
@@ -214,9 +220,7 @@ def _over_quota(tenant: str, size: int, left: int) -> Rejected:
         f"tenant {tenant} may store {max(left, 0)} more bytes in this cell, and the package has {size}; "
         "delete packages with `borgctl package delete`, or ask an SRE for more"
     )
-    return Rejected(
-        "store-quota-exceeded", told, figures={"left_bytes": max(left, 0), "bytes": size}, status=403
-    )
+    return Rejected("store-quota-exceeded", told, figures={"left_bytes": max(left, 0), "bytes": size}, status=403)
 
 
 def lock_store(cell: Cell, *, exclusive: bool) -> None:
@@ -236,7 +240,5 @@ def _reachable_store() -> Iterator[ArchiveStore]:
     except StoreAway as error:
         log.error("package store unreachable", error=str(error))
         raise Rejected(
-            "store-away",
-            "the cell's package store cannot be reached; try again later, or ask an SRE",
-            status=503,
+            "store-away", "the cell's package store cannot be reached; try again later, or ask an SRE", status=503
         ) from error

@@ -71,9 +71,7 @@ def pinned_for(principal: Principal, cell: Cell, job_spec: spec.JobSpecification
     return pin_one(cell, owner.pk, job_spec).spec
 
 
-_Known = dict[
-    tuple[int, str, str], tuple[str, int, str]
-]  # (tenant, name, tag or digest) -> digest, size, format
+_Known = dict[tuple[int, str, str], tuple[str, int, str]]  # (tenant, name, tag or digest) -> digest, size, format
 
 
 def _names_any(job_spec: spec.JobSpecification) -> bool:

@@ -59,6 +59,4 @@ def _forget_untagged(cell: Cell, now: dt.datetime, at_once: int) -> None:
         gone = [row for row in rows if (row.tenant_id, row.digest) not in used][:at_once]
         Package.objects.filter(pk__in=[row.pk for row in gone]).delete()
         for row in gone:
-            entry.append(
-                "package.expired", tenant=row.tenant.name, cell=cell.name, name=row.name, digest=row.digest
-            )
+            entry.append("package.expired", tenant=row.tenant.name, cell=cell.name, name=row.name, digest=row.digest)

@@ -71,12 +71,7 @@ def few(extent: Extent, settings: CellSettings) -> bool:
 
 
 def lost_state(
-    extent: Extent,
-    settings: CellSettings,
-    before: BrakeState,
-    *,
-    calm_s: float = CALM_S,
-    held_s: float = CALM_S,
+    extent: Extent, settings: CellSettings, before: BrakeState, *, calm_s: float = CALM_S, held_s: float = CALM_S
 ) -> BrakeState:
     """The state of the brake on rescheduling. An SRE's word holds as long as so many machines are gone.
 

@@ -134,9 +134,7 @@ def accept(settings: dict[str, object]) -> CellSettings:
         raise Rejected("invalid-settings", f"down_after_s {what}", fields={"settings.down_after_s": what})
     if loaded.vanished_most_share < loaded.believed_share:
         what = f"must not be below believed_share, {loaded.believed_share:g}"
-        raise Rejected(
-            "invalid-settings", f"vanished_most_share {what}", fields={"settings.vanished_most_share": what}
-        )
+        raise Rejected("invalid-settings", f"vanished_most_share {what}", fields={"settings.vanished_most_share": what})
     return loaded
 
 

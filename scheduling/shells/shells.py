@@ -54,9 +54,7 @@ def shell_ask(
     require_shell(principal, job)
     problems = {}
     if not (1 <= rows <= MAX_SIDE and 1 <= cols <= MAX_SIDE):
-        problems["rows" if not 1 <= rows <= MAX_SIDE else "cols"] = (
-            f"it is out of range; give 1 to {MAX_SIDE}"
-        )
+        problems["rows" if not 1 <= rows <= MAX_SIDE else "cols"] = f"it is out of range; give 1 to {MAX_SIDE}"
     if sum(len(word.encode("utf-8", "surrogateescape")) + 1 for word in command) > MAX_COMMAND_BYTES:
         problems["command"] = f"it is too long; give at most {MAX_COMMAND_BYTES} bytes"
     if any("\x00" in word for word in command) or (command and not command[0]):
@@ -76,16 +74,33 @@ def shell_ask(
             )
         _room(job, held, principal)
         made = ShellSession.objects.create(
-            id=uuid.uuid4(), cell_id=job.cell_id, job=job, task_index=held.index, incarnation=held.incarnation,
-            machine=held.machine, actor=principal.name, peer=peer[:64], request_id=principal.request_id,
-            command=list(command), rows=rows, cols=cols, plain=plain, asked_at=now, seen_at=now,
-        )  # fmt: skip
+            id=uuid.uuid4(),
+            cell_id=job.cell_id,
+            job=job,
+            task_index=held.index,
+            incarnation=held.incarnation,
+            machine=held.machine,
+            actor=principal.name,
+            peer=peer[:64],
+            request_id=principal.request_id,
+            command=list(command),
+            rows=rows,
+            cols=cols,
+            plain=plain,
+            asked_at=now,
+            seen_at=now,
+        )
         entry.append(
             events.ShellOpened(
-                job_id=job.id, index=held.index, machine_id=held.machine.id, incarnation=held.incarnation,
-                session=made.id.hex, peer=made.peer, command=tuple(word[:200] for word in command[:50]),
+                job_id=job.id,
+                index=held.index,
+                machine_id=held.machine.id,
+                incarnation=held.incarnation,
+                session=made.id.hex,
+                peer=made.peer,
+                command=tuple(word[:200] for word in command[:50]),
             )
-        )  # fmt: skip
+        )
     return made
 
 
@@ -167,19 +182,12 @@ def shell_seen(session: uuid.UUID, *, principal: Principal, typed: int, printed:
         return "the right to open shells was withdrawn"
     if not _still_there(row):
         return "the task ended or left its machine"
-    ShellSession.objects.filter(pk=session).update(
-        seen_at=timezone.now(), bytes_typed=typed, bytes_printed=printed
-    )
+    ShellSession.objects.filter(pk=session).update(seen_at=timezone.now(), bytes_typed=typed, bytes_printed=printed)
     return ""
 
 
 def shell_close(
-    session: uuid.UUID,
-    *,
-    principal: Principal,
-    how: str,
-    typed: int | None = None,
-    printed: int | None = None,
+    session: uuid.UUID, *, principal: Principal, how: str, typed: int | None = None, printed: int | None = None
 ) -> bool:
     """Journal the end once, for the first caller. Locks: the cell's row, then the session's."""
     row = ShellSession.objects.filter(pk=session).first()
@@ -196,11 +204,17 @@ def shell_close(
         row.save(update_fields=["state", "closed_at", "how", "bytes_typed", "bytes_printed"])
         entry.append(
             events.ShellClosed(
-                job_id=row.job_id, index=row.task_index, machine_id=row.machine_id, incarnation=row.incarnation,
-                session=row.id.hex, how=row.how, seconds=round((now - row.asked_at).total_seconds(), 1),
-                bytes_typed=row.bytes_typed, bytes_printed=row.bytes_printed,
+                job_id=row.job_id,
+                index=row.task_index,
+                machine_id=row.machine_id,
+                incarnation=row.incarnation,
+                session=row.id.hex,
+                how=row.how,
+                seconds=round((now - row.asked_at).total_seconds(), 1),
+                bytes_typed=row.bytes_typed,
+                bytes_printed=row.bytes_printed,
             )
-        )  # fmt: skip
+        )
     return True
 
 

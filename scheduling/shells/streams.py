@@ -86,9 +86,7 @@ def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> Non
 
 def connect(url: str) -> redis.asyncio.Redis:
     """A pool for shells: its reads wait for up to `TAKE_S`."""
-    return redis.asyncio.Redis.from_url(
-        url, socket_timeout=TAKE_S + 10.0, socket_connect_timeout=2.0, retry=None
-    )
+    return redis.asyncio.Redis.from_url(url, socket_timeout=TAKE_S + 10.0, socket_connect_timeout=2.0, retry=None)
 
 
 # What is typed and printed may hold secrets, so nothing of it goes into Redis' append-only file or to its replicas.
@@ -144,9 +142,7 @@ def outward(connection: redis.asyncio.Redis, session: str) -> ShellStream:
 
 async def grant(asked: ShellRequest) -> ShellGrant:
     """Raises `Rejected`."""
-    return cast(
-        "ShellGrant", await _in_database(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id)
-    )
+    return cast("ShellGrant", await _in_database(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id))
 
 
 async def refuse(connection: redis.asyncio.Redis, session: str, reason: str) -> None:
@@ -237,8 +233,6 @@ def _guarded(function: Callable[..., Any], args: Sequence[Any], named: dict[str,
         close_old_connections()
         return function(*args, **named)
     except (OperationalError, InterfaceError) as error:
-        raise Rejected(
-            "database-away", "the cell's database is unreachable; try again later", status=503
-        ) from error
+        raise Rejected("database-away", "the cell's database is unreachable; try again later", status=503) from error
     finally:
         connection.close()

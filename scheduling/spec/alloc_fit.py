@@ -38,15 +38,11 @@ def fits(limit: Sequence[int], envelope: Sequence[int]) -> bool:
     """Whether a vector fits into another, ports aside. A shorter envelope has nothing of what comes later."""
     padded = [*envelope, *[0] * (len(limit) - len(envelope))]
     return all(
-        asked <= have
-        for position, (asked, have) in enumerate(zip(limit, padded, strict=False))
-        if position != PORTS
+        asked <= have for position, (asked, have) in enumerate(zip(limit, padded, strict=False)) if position != PORTS
     )
 
 
-def _too_large(
-    path: str, limit: Vector, envelopes: Sequence[Vector], alloc_set: JobSpecification
-) -> dict[str, str]:
+def _too_large(path: str, limit: Vector, envelopes: Sequence[Vector], alloc_set: JobSpecification) -> dict[str, str]:
     names = (*NAMES, *alloc_set.extra)
     largest = [max(column) for column in zip(*envelopes, strict=True)]
     found = {

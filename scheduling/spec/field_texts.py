@@ -17,30 +17,23 @@ FIELD_TEXTS = {
         "label `service` also answer together as `NAME.service.<tenant>.<cell>.<zone>`."
     ),
     "priority": (
-        "A number, or the name of a band. The tenant needs quota in that band. Work in the free band "
-        "needs none."
+        "A number, or the name of a band. The tenant needs quota in that band. Work in the free band needs none."
     ),
     "appclass": "`latency-sensitive` or `batch` (§6.2). By default, priority decides.",
     "tasks": "Number of tasks.",
-    "overrides": (
-        "Changes to `task` for one index or a range (`3`, `0-9`), applied as a merge patch (RFC 7396)."
-    ),
+    "overrides": ("Changes to `task` for one index or a range (`3`, `0-9`), applied as a merge patch (RFC 7396)."),
     "spread": "How many tasks of the job may share a machine, a rack or a power domain.",
     "spread.max_per_machine": "Most tasks of the job per machine. 0: no limit.",
     "spread.max_per_rack": "Most tasks of the job per rack. 0: no limit.",
     "spread.max_per_power_domain": "Most tasks of the job per power domain. 0: no limit.",
     "update": "How a rolling update proceeds (§2.3).",
-    "update.max_down": (
-        "Most tasks that an update may have down at once. 0: a tenth of the tasks, and at least one."
-    ),
+    "update.max_down": ("Most tasks that an update may have down at once. 0: a tenth of the tasks, and at least one."),
     "update.max_disruptions": "An update stops before it disrupts more tasks than this. 0: no limit.",
     "alloc_set": (
-        "Alloc set of the same tenant and cell whose allocs hold the tasks. The job then needs no quota "
-        "of its own."
+        "Alloc set of the same tenant and cell whose allocs hold the tasks. The job then needs no quota of its own."
     ),
     "reclamation": (
-        "Whether the tasks may be placed on reclaimed resources (§5.5). Work of production and above "
-        "never is."
+        "Whether the tasks may be placed on reclaimed resources (§5.5). Work of production and above never is."
     ),
     "gang": "The scheduler places all pending tasks together, or none of them.",
     "disruption_budget": (
@@ -57,9 +50,7 @@ FIELD_TEXTS = {
         "tenant's `task_api` is the upper limit."
     ),
     "names": "How the names of the job are published. A change takes effect at once, without a restart.",
-    "names.ttl_s": (
-        "Seconds for which clients may cache an answer, up to 86400. 0: the value of `BORG_DNS_TTL`."
-    ),
+    "names.ttl_s": ("Seconds for which clients may cache an answer, up to 86400. 0: the value of `BORG_DNS_TTL`."),
     "names.leave_s": (
         "Seconds between the removal of a task from the answers and SIGTERM, 0 to 600. By default one "
         "second more than the time to live for tasks with ports, and nothing for others."
@@ -112,11 +103,8 @@ FIELD_TEXTS = {
     "task.slack": "Whether the task may use idle resources beyond its limit (§6.2).",
     "task.slack.cpu": "Use idle CPU beyond the limit.",
     "task.slack.ram": ("Use idle memory beyond the limit. Such a task is killed first when memory is short."),
-    "task.whole_cores": (
-        "Keep whole cores free of other latency-sensitive tasks. `limit.cpu` must be a whole number."
-    ),
+    "task.whole_cores": ("Keep whole cores free of other latency-sensitive tasks. `limit.cpu` must be a whole number."),
     "task.weight": (
-        "Share of the clients that find the job by name, 0 to 65535. 0: the task serves only if no other "
-        "task does."
+        "Share of the clients that find the job by name, 0 to 65535. 0: the task serves only if no other task does."
     ),
 }

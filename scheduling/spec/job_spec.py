@@ -252,17 +252,17 @@ def _change(old: JobSpecification, new: JobSpecification, before: TaskSpec, afte
 def _of_the_job(spec: JobSpecification) -> tuple[object, ...]:
     """Return the properties that take effect at once without disturbing a task."""
     return (
-        spec.priority, spec.labels, spec.reclamation, spec.gang, spec.disruption_budget, spec.saves_for_s, spec.api,
+        spec.priority,
+        spec.labels,
+        spec.reclamation,
+        spec.gang,
+        spec.disruption_budget,
+        spec.saves_for_s,
+        spec.api,
         spec.names,
-    )  # fmt: skip
+    )
 
 
 # Fields that specs stored by an older version don't have: they are written only when they say something, so that
 # what was stored keeps its digest.
-_LATER: dict[str, object] = {
-    "gang": False,
-    "disruption_budget": 0,
-    "saves_for_s": 0.0,
-    "api": "none",
-    "names": Names(),
-}
+_LATER: dict[str, object] = {"gang": False, "disruption_budget": 0, "saves_for_s": 0.0, "api": "none", "names": Names()}

@@ -61,7 +61,6 @@ def _masked_task(task: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(env, Mapping):
         return dict(task)
     hidden = {
-        name: MASK if isinstance(value, str) and looks_secret(name, value) else value
-        for name, value in env.items()
+        name: MASK if isinstance(value, str) and looks_secret(name, value) else value for name, value in env.items()
     }
     return {**task, "env": hidden}

@@ -10,9 +10,7 @@ from scheduling.spec.schema import SERVICE_LABEL, Names
 MOST_RANGES = 5  # of weights that are listed one by one
 
 
-def format_name_changes(
-    old: JobSpecification | None, new: JobSpecification, *, ttl_s: int
-) -> tuple[str, ...]:
+def format_name_changes(old: JobSpecification | None, new: JobSpecification, *, ttl_s: int) -> tuple[str, ...]:
     """All of it in force at once. `old` None: the job is new. `ttl_s`: what the installation says."""
     return (*_times(old, new, ttl_s), *_service(old, new), *_weights(old, new))
 
@@ -52,9 +50,7 @@ def _weights(old: JobSpecification | None, new: JobSpecification) -> Iterator[st
         yield f"So it goes on for {len(changed) - MOST_RANGES} more ranges of tasks."
 
 
-def _changed(
-    old: JobSpecification | None, new: JobSpecification
-) -> Iterator[tuple[int, int, int | None, int]]:
+def _changed(old: JobSpecification | None, new: JobSpecification) -> Iterator[tuple[int, int, int | None, int]]:
     """Yield `(first, last, before, after)` in order, neighbours joined. New tasks have no weight before, and are listed
     when theirs is not 1."""
     run: tuple[int, int, int | None, int] | None = None
@@ -71,9 +67,7 @@ def _changed(
         yield run
 
 
-def _pieces(
-    old: JobSpecification | None, new: JobSpecification
-) -> Iterator[tuple[int, int, int | None, int]]:
+def _pieces(old: JobSpecification | None, new: JobSpecification) -> Iterator[tuple[int, int, int | None, int]]:
     """The whole of `new`, in ranges that have one weight before and one after."""
     before = [] if old is None else [(last, task.weight) for _, last, task in old.segments()]
     position = 0

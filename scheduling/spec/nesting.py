@@ -15,7 +15,5 @@ def too_deep(value: Any) -> bool:
         containers = [one for one in level if isinstance(one, dict | list)]
         if not containers:
             return False
-        level = [
-            inner for outer in containers for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
+        level = [inner for outer in containers for inner in (outer.values() if isinstance(outer, dict) else outer)]
     return True

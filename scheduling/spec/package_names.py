@@ -61,7 +61,5 @@ def parse(text: str) -> Reference:
     if digest and not is_digest(digest):
         raise ValueError(f"{text[:100]!r}: {digest[:80]!r} is not a digest; {DIGEST_CURE}")
     if len(rest) > 1 or (rest and not is_tag(rest[0])):
-        raise ValueError(
-            f"{text[:100]!r} names no package; write name, name@tag or name@sha256:…; in tags {TAG_CURE}"
-        )
+        raise ValueError(f"{text[:100]!r} names no package; write name, name@tag or name@sha256:…; in tags {TAG_CURE}")
     return Reference(name, rest[0] if rest else "", digest)

@@ -79,6 +79,4 @@ def _override(override: Override, written: Mapping[str, str]) -> Override:
     task = _task(override.task, written)
     if "packages" not in override.patch:
         return msgspec.structs.replace(override, task=task)
-    return msgspec.structs.replace(
-        override, task=task, patch={**override.patch, "packages": list(task.packages)}
-    )
+    return msgspec.structs.replace(override, task=task, patch={**override.patch, "packages": list(task.packages)})

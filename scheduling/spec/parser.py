@@ -141,14 +141,9 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     if file.alloc_set:
         _check_inside(file, problems)
     elif file.saves_for_s:
-        problems.add(
-            "saves_for_s", "only a job inside an alloc set saves what an alloc leaves; name its alloc_set"
-        )
+        problems.add("saves_for_s", "only a job inside an alloc set saves what an alloc leaves; name its alloc_set")
     role = TaskRole(
-        allocation=allocation,
-        inside=bool(file.alloc_set),
-        stored=limits.bands is None,
-        batch=not latency_sensitive,
+        allocation=allocation, inside=bool(file.alloc_set), stored=limits.bands is None, batch=not latency_sensitive
     )
     task = read_task(file.task, problems, "task", extra=limits.extra, role=role)
     if task is None or problems.found:
@@ -192,13 +187,9 @@ def _check_inside(file: JobFile, problems: Problems) -> None:
     """A job inside an alloc set goes where its allocs are: where that is, the alloc set says."""
     for name in ("max_per_rack", "max_per_power_domain"):
         if getattr(file.spread, name):
-            problems.add(
-                f"spread.{name}", f"its tasks go where the allocs are; put it into alloc set {file.alloc_set}"
-            )
+            problems.add(f"spread.{name}", f"its tasks go where the allocs are; put it into alloc set {file.alloc_set}")
     if file.saves_for_s and file.task.get("ports"):
-        problems.add(
-            "saves_for_s", "what runs again when its alloc has left has no ports there; leave task.ports out"
-        )
+        problems.add("saves_for_s", "what runs again when its alloc has left has no ports there; leave task.ports out")
 
 
 def _read_urgency(file: JobFile, problems: Problems, bands: Sequence[Band] | None) -> tuple[int, bool]:
@@ -231,8 +222,7 @@ def _check_labels(labels: dict[str, Any], problems: Problems, *, stored: bool) -
     for key, value in labels.items():
         if not _LABEL_KEY.fullmatch(key):
             problems.add(
-                f"labels.{key}",
-                "is not the name of a label; use letters, digits, '.', '_', '/', '-', at most 128",
+                f"labels.{key}", "is not the name of a label; use letters, digits, '.', '_', '/', '-', at most 128"
             )
         if not isinstance(value, str):
             problems.add(f"labels.{key}", f"{value!r} is not text; put it between quotes")
@@ -268,9 +258,7 @@ def _read_overrides(
             if differing is not None and differing.ports != task.ports:
                 problems.add(f"{path}.ports", "all tasks of a job have the same ports; put them into task")
             read[known] = (
-                None
-                if differing is None
-                else (patch_to(base, differing.to_json(extra=limits.extra)), differing)
+                None if differing is None else (patch_to(base, differing.to_json(extra=limits.extra)), differing)
             )
         done = read[known]
         if done is not None and done[0]:

@@ -22,22 +22,16 @@ def privilege_refusal(
         if refusal is not None:
             return refusal
     if whole_cores_milli(wanted) > (0 if before is None else whole_cores_milli(before)):
-        return _unless(
-            principal, CapabilityKind.RESERVE_CORES, cell, "task.whole_cores", "leave out `whole_cores`"
-        )
+        return _unless(principal, CapabilityKind.RESERVE_CORES, cell, "task.whole_cores", "leave out `whole_cores`")
     return None
 
 
 def whole_cores_milli(spec: JobSpecification) -> int:
     """CPU of all its tasks that have their cores for themselves, in milli-cores."""
-    return sum(
-        (last - first + 1) * task.limit[CPU] for first, last, task in spec.segments() if task.whole_cores
-    )
+    return sum((last - first + 1) * task.limit[CPU] for first, last, task in spec.segments() if task.whole_cores)
 
 
-def _unless(
-    principal: Principal, kind: CapabilityKind, cell: str, field: str, otherwise: str
-) -> Forbidden | None:
+def _unless(principal: Principal, kind: CapabilityKind, cell: str, field: str, otherwise: str) -> Forbidden | None:
     if principal.has(kind, cell):
         return None
     problem = Forbidden(

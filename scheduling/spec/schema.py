@@ -20,9 +20,7 @@ class Restart(RestartPolicy, frozen=True, forbid_unknown_fields=True):
     max_moves: int = 3
 
     def policy(self) -> RestartPolicy:
-        return RestartPolicy(
-            self.on, self.max_failures, self.window_s, self.backoff_s, self.backoff_max_s
-        )  # fmt: skip
+        return RestartPolicy(self.on, self.max_failures, self.window_s, self.backoff_s, self.backoff_max_s)
 
 
 class HealthFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,16 +16,7 @@ import msgspec
 
 from borglet import variables
 from borglet.messages import HealthCheck, Slack
-from quota.vocabulary.resources import (
-    ACCELERATORS,
-    CPU,
-    DEVICE,
-    NAMES,
-    PORTS,
-    QuantityError,
-    Vector,
-    parse_quantity,
-)
+from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, QuantityError, Vector, parse_quantity
 from scheduling.core.vocabulary.requirement import PROTOCOL, Constraint, Relation
 from scheduling.spec.masking import MASK
 from scheduling.spec.problems import Problems, convert
@@ -44,9 +35,7 @@ MAX_WEIGHT = 65_535  # of an SRV record (RFC 2782)
 
 _FLAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,127}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
-_PORT_NAME = re.compile(
-    r"[a-z]([-a-z0-9]{0,13}[a-z0-9])?"
-)  # RFC 6335: a service name has 15 characters at most
+_PORT_NAME = re.compile(r"[a-z]([-a-z0-9]{0,13}[a-z0-9])?")  # RFC 6335: a service name has 15 characters at most
 _USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
 
@@ -145,8 +134,17 @@ _LATER: dict[str, object] = {
 
 # What a running task can only get by starting again; its other fields change in place.
 _RESTARTS = (
-    "command", "flags", "env", "ports", "user", "working_dir", "max_processes", "constraints", "root", "network",
-)  # fmt: skip
+    "command",
+    "flags",
+    "env",
+    "ports",
+    "user",
+    "working_dir",
+    "max_processes",
+    "constraints",
+    "root",
+    "network",
+)
 
 
 def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
@@ -165,9 +163,7 @@ def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
 def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return the content by name. Another tag of the same content changes nothing for a task."""
     split = [text.split("@") for text in packages]
-    return [
-        (parts[0], parts[-1] if parts[-1].startswith("sha256:") else "@".join(parts[1:])) for parts in split
-    ]
+    return [(parts[0], parts[-1] if parts[-1].startswith("sha256:") else "@".join(parts[1:])) for parts in split]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +207,7 @@ def read_task(
         problems.add(f"{path}.working_dir", told)
     if file.user and not _USER.fullmatch(file.user):
         problems.add(
-            f"{path}.user",
-            f"{file.user!r} is not a user name; leave it out to run as the cell's default user",
+            f"{path}.user", f"{file.user!r} is not a user name; leave it out to run as the cell's default user"
         )
     if len(file.packages) > MAX_PACKAGES:
         problems.add(f"{path}.packages", f"{len(file.packages)} packages; at most {MAX_PACKAGES}")
@@ -269,16 +264,12 @@ def _check_env(env: dict[str, Any], problems: Problems, path: str, *, stored: bo
     size = 0
     for name, value in env.items():
         if not _ENV_NAME.fullmatch(name):
-            problems.add(
-                f"{path}.{name}", "is not the name of a variable; use letters, digits and underscores"
-            )
+            problems.add(f"{path}.{name}", "is not the name of a variable; use letters, digits and underscores")
         if not isinstance(value, str):
             problems.add(f"{path}.{name}", f"{value!r} is not text; put it between quotes")
             continue
         if MASK in value and not stored:
-            told = (
-                f"{MASK!r} stands for a hidden value, which the cell does not fill in; give the value itself"
-            )
+            told = f"{MASK!r} stands for a hidden value, which the cell does not fill in; give the value itself"
             problems.add(f"{path}.{name}", told)
         problems.text(f"{path}.{name}", value, MAX_ENV_BYTES)
         size += len(name.encode()) + len(value.encode()) + 2
@@ -298,9 +289,7 @@ def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: Tas
         if isinstance(value, str | bool | int | float):
             problems.text(f"{path}.{name}", str(value), MAX_ENV_BYTES)
         else:
-            problems.add(
-                f"{path}.{name}", f"{value!r} is not the value of a flag; give text, a number, true or false"
-            )
+            problems.add(f"{path}.{name}", f"{value!r} is not the value of a flag; give text, a number, true or false")
 
 
 def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
@@ -361,9 +350,7 @@ def _check_place(file: TaskFile, limit: Vector, problems: Problems, path: str) -
     if file.network not in ("host", "own"):
         problems.add(f"{path}.network", f"{file.network!r}: one of host, own")
     if file.whole_cores and (limit[CPU] == 0 or limit[CPU] % 1000):
-        problems.add(
-            f"{path}.whole_cores", f"limit.cpu is {limit[CPU]}m; ask for whole cores, such as cpu: 2"
-        )
+        problems.add(f"{path}.whole_cores", f"limit.cpu is {limit[CPU]}m; ask for whole cores, such as cpu: 2")
 
 
 def _check_restart(restart: Restart, problems: Problems, path: str) -> None:
@@ -376,9 +363,7 @@ def _check_restart(restart: Restart, problems: Problems, path: str) -> None:
     problems.number(f"{path}.max_moves", restart.max_moves, 0, 1_000_000)
 
 
-def _read_limit(
-    given: dict[str, Any], ports: int, problems: Problems, path: str, extra: Sequence[str]
-) -> Vector:
+def _read_limit(given: dict[str, Any], ports: int, problems: Problems, path: str, extra: Sequence[str]) -> Vector:
     names = (*NAMES, *extra)
     vector = [DEFAULT_LIMIT.get(name, 0) for name in names]
     vector[PORTS] = ports
@@ -409,9 +394,7 @@ def _check_accelerators(milli: int, problems: Problems, path: str) -> None:
         )
 
 
-def _read_health(
-    file: HealthFile | None, ports: tuple[str, ...], problems: Problems, path: str
-) -> HealthCheck | None:
+def _read_health(file: HealthFile | None, ports: tuple[str, ...], problems: Problems, path: str) -> HealthCheck | None:
     if file is None:
         return None
     if (file.http is None) == (not file.tcp):

@@ -130,9 +130,7 @@ def jobs_end(entry: JournalEntry, job_ids: Sequence[int]) -> None:
         updates = sorted(cursor.fetchall())
         cursor.execute("DELETE FROM scheduling_pendingverdict WHERE job_id = ANY(%s)", [list(job_ids)])
     for update_id, job_id in updates:
-        entry.append(
-            events.UpdateEnded(job_id=job_id, update_id=update_id, how="superseded", detail="the job ended")
-        )
+        entry.append(events.UpdateEnded(job_id=job_id, update_id=update_id, how="superseded", detail="the job ended"))
     for job_id, how, *_ in ended:
         entry.append(events.JobEnded(job_id=job_id, how=how))
     admission.release(

@@ -26,11 +26,7 @@ class Party:
 
     def __str__(self) -> str:
         if self.job is None:
-            return (
-                f"a task of priority {self.priority} ({self.band})"
-                if self.band
-                else "a task that is forgotten"
-            )
+            return f"a task of priority {self.priority} ({self.band})" if self.band else "a task that is forgotten"
         return f"{self.job}/{self.index} (priority {self.priority}, {self.band})"
 
 
@@ -78,8 +74,7 @@ def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipt
     """`events` of one task, newest first; `sees`: whether the reader may see jobs of that tenant. Two queries."""
     placed = next((event for event in events if event.kind == "task.placed"), None)
     lost = next(
-        (event for event in events if event.kind == "task.evicted" and event.data.get("cause") == PREEMPTION),
-        None,
+        (event for event in events if event.kind == "task.evicted" and event.data.get("cause") == PREEMPTION), None
     )
     told = [event for event in (placed, lost) if event is not None]
     machines = {event.machine_id for event in told if event.machine_id}
@@ -128,8 +123,7 @@ def _placement(event: Event, names: dict[int, str], parties: dict[int, Any]) -> 
         incarnation=data["incarnation"],
         score=data.get("score") or {},
         runners_up=tuple(
-            (names.get(machine, f"machine {machine}"), score)
-            for machine, score in data.get("runners_up") or ()
+            (names.get(machine, f"machine {machine}"), score) for machine, score in data.get("runners_up") or ()
         ),
         victims=tuple(_party(pair, parties) for pair in data.get("victims") or ()),
         present_bytes=present_bytes,

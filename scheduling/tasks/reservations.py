@@ -12,10 +12,7 @@ from scheduling.journal.journal import JournalEntry
 
 
 def reservations_set(
-    entry: JournalEntry,
-    task_ids: NDArray[np.int64],
-    incarnations: NDArray[np.int32],
-    wanted: NDArray[np.int64],
+    entry: JournalEntry, task_ids: NDArray[np.int64], incarnations: NDArray[np.int32], wanted: NDArray[np.int64]
 ) -> int:
     """Give running tasks new reservations: `wanted` [N, 3] of CPU, RAM and disk, at most the limit; the rest of
     the vector is the limit. Those whose incarnation has left keep theirs. Returns how many were set.

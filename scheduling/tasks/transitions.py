@@ -94,9 +94,7 @@ def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[Task
     return sorted([*came, *_evict(entry, evictions)], key=lambda was: was.task_id)
 
 
-def _along(
-    entry: JournalEntry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]
-) -> list[Eviction]:
+def _along(entry: JournalEntry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]) -> list[Eviction]:
     """Return evictions of the tasks inside allocs that leave, with the cause of the alloc. What these leave on their
     machines is kept for those among them that save it (§4)."""
     why = {identity: change for identity, _, change in leaving}
@@ -168,10 +166,7 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
             caused_by=eviction.caused_by,
         )
         counts.move(was.job_id, RUNNING, PENDING, was_up=was.up)
-    depart(
-        entry,
-        [(was, e.cause, e.notice_s, e.preemptor) for was in evicted if not (e := by_id[was.task_id]).gone],
-    )
+    depart(entry, [(was, e.cause, e.notice_s, e.preemptor) for was in evicted if not (e := by_id[was.task_id]).gone])
     _avoid(entry, [was for was in evicted if by_id[was.task_id].avoid])
     counts.store(entry)
     return evicted
@@ -279,9 +274,7 @@ def tasks_follow(entry: JournalEntry, changes: Sequence[tuple[int, int, Requirem
     for identity in changed:
         job_id, index = split_task_id(identity)
         version, requirement = by_id[identity]
-        entry.append(
-            events.TaskUpdated(job_id=job_id, index=index, spec_version=version, requirement=requirement)
-        )
+        entry.append(events.TaskUpdated(job_id=job_id, index=index, spec_version=version, requirement=requirement))
     return changed
 
 
@@ -293,9 +286,5 @@ def _avoid(entry: JournalEntry, crashed: Sequence[TaskBefore]) -> None:
             "INSERT INTO scheduling_crashedpair (task_id, machine_id, at)"
             " SELECT c.id, c.machine_id, %s FROM unnest(%s::bigint[], %s::bigint[]) AS c(id, machine_id)"
             " ON CONFLICT (task_id, machine_id) DO UPDATE SET at = excluded.at",
-            [
-                entry.time,
-                column([was.task_id for was in crashed]),
-                column([was.machine_id for was in crashed]),
-            ],
+            [entry.time, column([was.task_id for was in crashed]), column([was.machine_id for was in crashed])],
         )

@@ -84,8 +84,7 @@ def store(
             cursor.execute("DELETE FROM scheduling_pendingverdict WHERE job_id = ANY(%s)", [over])
         if due:
             texts = [
-                msgspec.json.encode([of_job(why, job_id) for why, _ in by_job[job_id]]).decode()
-                for _, job_id, _ in due
+                msgspec.json.encode([of_job(why, job_id) for why, _ in by_job[job_id]]).decode() for _, job_id, _ in due
             ]
             cursor.execute(
                 "INSERT INTO scheduling_pendingverdict (job_id, revision, at, whys)"

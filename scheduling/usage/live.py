@@ -28,10 +28,16 @@ FORGET_S = 600.0
 # A row whose `task_id` is -m is about machine m as a whole.
 SAMPLE = np.dtype(
     [
-        ("task_id", "<i8"), ("at", "<f8"), ("ram_bytes", "<i8"), ("disk_bytes", "<i8"), ("cpu_milli", "<i4"),
-        ("throttled_milli", "<i4"), ("processes", "<i4"), ("incarnation", "<i4"),
+        ("task_id", "<i8"),
+        ("at", "<f8"),
+        ("ram_bytes", "<i8"),
+        ("disk_bytes", "<i8"),
+        ("cpu_milli", "<i4"),
+        ("throttled_milli", "<i4"),
+        ("processes", "<i4"),
+        ("incarnation", "<i4"),
     ]
-)  # fmt: skip
+)
 _packed = struct.Struct("<qdqqiiii")
 _MOST = {  # type: ignore[misc]
     name: 2**53 if kind.itemsize == 8 else 2**31 - 1

@@ -122,18 +122,7 @@ def rows_of(cell: Cell, hour: dt.datetime, *, looks: int) -> list[MeteredRow]:
         vectors[last] = (asked.get(last, ZERO), had, tuple(spent))
         for band, (limit, kept, taken) in vectors.items():
             if any(limit) or any(kept) or any(taken):
-                result.append(
-                    MeteredRow(
-                        job.tenant_id,
-                        band,
-                        job.uid,
-                        job.name,
-                        job.labels,
-                        limit,
-                        kept,
-                        taken,
-                    )
-                )
+                result.append(MeteredRow(job.tenant_id, band, job.uid, job.name, job.labels, limit, kept, taken))
     return result
 
 
@@ -240,9 +229,7 @@ def _changed(hour: dt.datetime, jobs: Sequence[_Job]) -> dict[int, list[JobSpec]
     return found
 
 
-def _asked(
-    job: _Job, versions: Iterable[JobSpec], extra: tuple[str, ...], known: Sequence[Band]
-) -> dict[str, Vector]:
+def _asked(job: _Job, versions: Iterable[JobSpec], extra: tuple[str, ...], known: Sequence[Band]) -> dict[str, Vector]:
     """Band -> limit·seconds in the hour, each version for as long as it was in force."""
     rows = list(versions)
     if not rows:

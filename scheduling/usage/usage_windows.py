@@ -66,9 +66,7 @@ def store(many: Sequence[TaskWindow]) -> None:
         cursor.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS usage_in (LIKE {TABLE}) ON COMMIT DELETE ROWS")
         with cursor.copy(f"COPY usage_in ({_COLUMNS}) FROM STDIN") as copy:
             copy.write("".join([_line(one) for one in many]))
-        cursor.execute(
-            f"INSERT INTO {TABLE} ({_COLUMNS}) SELECT {_COLUMNS} FROM usage_in ON CONFLICT DO NOTHING"
-        )
+        cursor.execute(f"INSERT INTO {TABLE} ({_COLUMNS}) SELECT {_COLUMNS} FROM usage_in ON CONFLICT DO NOTHING")
 
 
 def _line(one: TaskWindow) -> str:

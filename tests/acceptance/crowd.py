@@ -61,9 +61,7 @@ class Crowd:
 
     async def run(self) -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        async with httpx.AsyncClient(
-            base_url=self.url, timeout=PATIENCE_S, limits=limits, trust_env=False
-        ) as client:
+        async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S, limits=limits, trust_env=False) as client:
             cookies = await self._sign_in(client)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch_health(client))
@@ -123,9 +121,7 @@ class Crowd:
     def _bearer(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"}
 
-    async def _ask(
-        self, client: httpx.AsyncClient, method: str, path: str, **more: Any
-    ) -> httpx.Response | None:
+    async def _ask(self, client: httpx.AsyncClient, method: str, path: str, **more: Any) -> httpx.Response | None:
         began, seen = time.monotonic(), self.phases[self.phase]
         try:
             answer = await client.request(method, path, **more)

@@ -120,9 +120,7 @@ class Installation:
             check=False,
         )
         if done.returncode != 0:
-            raise Failed(
-                f"borgctl {' '.join(words)} ended with {done.returncode}: {done.stderr or done.stdout}"
-            )
+            raise Failed(f"borgctl {' '.join(words)} ended with {done.returncode}: {done.stderr or done.stdout}")
         return json.loads(done.stdout) if done.stdout.strip() else None
 
     def submit(self, name: str, command: Sequence[str], **more: Any) -> None:
@@ -142,8 +140,7 @@ class Installation:
     def tasks(self, job: str) -> list[dict[str, Any]]:
         """The tasks of a job, by REST: no new process, so that waiting costs little."""
         request = Request(
-            f"{self.url}/api/v1/cells/dev/jobs/demo/{job}/tasks/",
-            headers={"Authorization": f"Bearer {self.token()}"},
+            f"{self.url}/api/v1/cells/dev/jobs/demo/{job}/tasks/", headers={"Authorization": f"Bearer {self.token()}"}
         )
         with _direct.open(request, timeout=5.0) as answer:
             rows: list[dict[str, Any]] = json.load(answer)["results"]

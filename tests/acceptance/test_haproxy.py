@@ -71,16 +71,17 @@ class Site:
 
     def file(self, word: str) -> dict[str, Any]:
         return {
-            "name": self.name, "tasks": TASKS, "names": {"ttl_s": TTL_S, "leave_s": self.leave_s},
+            "name": self.name,
+            "tasks": TASKS,
+            "names": {"ttl_s": TTL_S, "leave_s": self.leave_s},
             "task": {
-                "command": ["python3", "-c", SERVER, "$(port.http)", word], "ports": ["http"],
+                "command": ["python3", "-c", SERVER, "$(port.http)", word],
+                "ports": ["http"],
                 # On a host with much else to do a task is late, not ill: a restart would be a failure of its own.
-                "health": {
-                    "http": "/healthy", "port": "http", "interval_s": 0.5, "timeout_s": 10, "failures": 10,
-                },
+                "health": {"http": "/healthy", "port": "http", "interval_s": 0.5, "timeout_s": 10, "failures": 10},
                 "limit": {"ram": "64Mi"},
             },
-        }  # fmt: skip
+        }
 
 
 SITES = (
@@ -135,8 +136,7 @@ async def asking_while(work: Callable[[], None], ports: dict[str, int]) -> dict[
 def haproxy(folder: Path, dns_port: int, ports: dict[str, int]) -> Iterator[Path]:
     text = CONFIG.format(folder=folder, dns=dns_port)
     text += "".join(
-        BACKEND.format(name=s.name, port=ports[s.name], job=s.name, check=s.check, resolvers=s.resolvers)
-        for s in SITES
+        BACKEND.format(name=s.name, port=ports[s.name], job=s.name, check=s.check, resolvers=s.resolvers) for s in SITES
     )
     config, log = folder / "haproxy.cfg", folder / "haproxy.log"
     config.write_text(text)
@@ -155,9 +155,7 @@ def servers(stats: Path) -> Counter[str]:
         sock.connect(str(stats))
         sock.sendall(b"show stat\n")
         rows = [line.split(",") for line in sock.makefile().read().splitlines() if line]
-    return Counter(
-        row[0] for row in rows[1:] if row[1].startswith("task") and not row[17].startswith("MAINT")
-    )
+    return Counter(row[0] for row in rows[1:] if row[1].startswith("task") and not row[17].startswith("MAINT"))
 
 
 def send(there: Installation, verb: str, site: Site, word: str) -> None:
@@ -169,9 +167,7 @@ def send(there: Installation, verb: str, site: Site, word: str) -> None:
 def serving(there: Installation, version: int) -> bool:
     """Whether all tasks of all sites are up and healthy at a version of their jobs' files."""
     rows = [row for site in SITES for row in there.tasks(site.name)]
-    return len(rows) == TASKS * len(SITES) and all(
-        row["up"] and row["spec_version"] == version for row in rows
-    )
+    return len(rows) == TASKS * len(SITES) and all(row["up"] and row["spec_version"] == version for row in rows)
 
 
 def listening(ports: list[int]) -> list[int]:
@@ -195,9 +191,10 @@ def test_an_update_fails_no_request(shared: Installation, tmp_path: Path) -> Non
     old = [row["ports"]["http"] for site in SITES for row in shared.tasks(site.name)]
     with haproxy(tmp_path, shared.dns_port, ports) as stats:
         wait_for(
-            lambda: stats.exists() and servers(stats) == {site.name: TASKS for site in SITES}, BOUND_S,
+            lambda: stats.exists() and servers(stats) == {site.name: TASKS for site in SITES},
+            BOUND_S,
             story=(tmp_path / "haproxy.log").read_text,
-        )  # fmt: skip
+        )
 
         def roll() -> None:
             for site in SITES:

@@ -26,9 +26,7 @@ def test_a_killed_process_costs_no_task_and_nothing_acknowledged(shared: Install
         return shared.pid(name) not in (None, killed) and shared.well() is None and shared.up(job)
 
     busy = stretch()
-    took_s = wait_for(
-        back, BOUND_S, story=lambda: (name, shared.pid(name), shared.well(), shared.output()[-2000:])
-    )
+    took_s = wait_for(back, BOUND_S, story=lambda: (name, shared.pid(name), shared.well(), shared.output()[-2000:]))
     assert took_s <= BACK_S * max(busy, stretch()), f"{name} was back after {took_s:.1f} s"
     assert shared.task_pids("hello") == tasks, f"tasks of hello changed when {name} was killed"
     restarts = [row["restarts"] for row in shared.tasks("hello")]

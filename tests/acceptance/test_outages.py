@@ -55,10 +55,7 @@ def small_disk(folder: Path) -> Iterator[None]:
     options = f"size={_DISK_BYTES},mode=0700,uid={owner.st_uid},gid={owner.st_gid}"
     try:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
-            capture_output=True,
-            text=True,
-            check=False,
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True, check=False
         )
     except FileNotFoundError:
         pytest.skip("a disk that fills up needs the command mount")
@@ -181,9 +178,7 @@ def _names(there: Installation) -> list[str]:
     direct, found = build_opener(ProxyHandler({})), []
     url: str | None = f"{there.url}/api/v1/cells/dev/jobs/?limit=1000"
     while url:
-        with direct.open(
-            Request(url, headers={"Authorization": f"Bearer {there.token()}"}), timeout=60.0
-        ) as answer:
+        with direct.open(Request(url, headers={"Authorization": f"Bearer {there.token()}"}), timeout=60.0) as answer:
             page = json.load(answer)
         found += [row["name"] for row in page["results"] if row["name"].startswith("c")]
         url = page["next"]

@@ -50,13 +50,18 @@ scrape_configs:
         authorization: {{type: Bearer, credentials: not-a-token}}
 """
 COUNTED = {
-    "name": "counted", "tasks": 2, "labels": {"team": "metrics"}, "disruption_budget": 2,
+    "name": "counted",
+    "tasks": 2,
+    "labels": {"team": "metrics"},
+    "disruption_budget": 2,
     "task": {
-        "command": ["python3", "-c", SERVER, "$(port.http)", "counted"], "ports": ["http", "admin"],
-        "health": {"http": "/healthy", "port": "http", "interval_s": 0.5}, "limit": {"ram": "64Mi"},
+        "command": ["python3", "-c", SERVER, "$(port.http)", "counted"],
+        "ports": ["http", "admin"],
+        "health": {"http": "/healthy", "port": "http", "interval_s": 0.5},
+        "limit": {"ram": "64Mi"},
         "constraints": [{"attribute": "seat", "relation": "=", "value": "window", "hard": False, "weight": 100}],
     },
-}  # fmt: skip
+}
 
 
 class Prometheus:
@@ -67,10 +72,16 @@ class Prometheus:
         config.write_text(CONFIG.format(url=url, folder=folder))
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(
-                ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}",
-                 f"--web.listen-address=127.0.0.1:{self.port}"],
-                stdout=output, stderr=output, cwd=folder,
-            )  # fmt: skip
+                [
+                    "prometheus",
+                    f"--config.file={config}",
+                    f"--storage.tsdb.path={folder / 'tsdb'}",
+                    f"--web.listen-address=127.0.0.1:{self.port}",
+                ],
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+            )
 
     def stop(self) -> None:
         self._process.terminate()
@@ -93,9 +104,7 @@ class Prometheus:
     def failures(self) -> float:
         """How often a feed could not be read."""
         with _direct.open(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-            found = re.findall(
-                r"^prometheus_sd_http_failures_total (\S+)", answer.read().decode(), re.MULTILINE
-            )
+            found = re.findall(r"^prometheus_sd_http_failures_total (\S+)", answer.read().decode(), re.MULTILINE)
         return float(found[0])
 
     def becomes(self, wanted: Callable[[], bool]) -> None:
@@ -117,19 +126,37 @@ def machine(there: Installation, folder: Path, hostname: str, *attributes: str) 
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8"}
     with (folder / f"{hostname}.log").open("wb") as log:
         process = subprocess.Popen(
-            [*borglet, "run", "--home", str(home), "--link", f"https://127.0.0.1:{there.settings['LINK_PORT']}",
-             "--hostname", hostname, "--address", "127.0.0.1", "--runtime", "process", "--join-token", token,
-             "--port-low", str(low), "--port-high", str(high), *(f"--attribute={each}" for each in attributes)],
-            env=env, stdout=log, stderr=log,
-        )  # fmt: skip
+            [
+                *borglet,
+                "run",
+                "--home",
+                str(home),
+                "--link",
+                f"https://127.0.0.1:{there.settings['LINK_PORT']}",
+                "--hostname",
+                hostname,
+                "--address",
+                "127.0.0.1",
+                "--runtime",
+                "process",
+                "--join-token",
+                token,
+                "--port-low",
+                str(low),
+                "--port-high",
+                str(high),
+                *(f"--attribute={each}" for each in attributes),
+            ],
+            env=env,
+            stdout=log,
+            stderr=log,
+        )
         try:
             yield
         finally:
             process.kill()
             process.wait(10)
-            subprocess.run(
-                [*borglet, "stop-all", "--home", str(home)], env=env, stdout=log, stderr=log, check=True
-            )
+            subprocess.run([*borglet, "stop-all", "--home", str(home)], env=env, stdout=log, stderr=log, check=True)
 
 
 def test_prometheus_scrapes_what_runs_and_follows_it(shared: Installation, tmp_path: Path) -> None:
@@ -138,9 +165,10 @@ def test_prometheus_scrapes_what_runs_and_follows_it(shared: Installation, tmp_p
     (tmp_path / "counted.json").write_text(json.dumps(COUNTED))
     with machine(shared, tmp_path, "m2", "seat=window"):
         wait_for(
-            lambda: {"m2"} <= {row["hostname"] for row in shared.borgctl("machines", profile="admin")}, BOUND_S,
+            lambda: {"m2"} <= {row["hostname"] for row in shared.borgctl("machines", profile="admin")},
+            BOUND_S,
             story=(tmp_path / "m2.log").read_text,
-        )  # fmt: skip
+        )
         shared.borgctl("submit", str(tmp_path / "counted.json"))
         prometheus = Prometheus(tmp_path, shared.url)
         try:

@@ -44,8 +44,13 @@ def test_what_is_generated_is_private_and_works_at_once(shared: Installation) ->
 def test_a_second_start_names_the_first_and_disturbs_nothing(shared: Installation) -> None:
     second = subprocess.run(
         [sys.executable, "-m", "portal.up"],
-        cwd=ROOT, env=shared.environment(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=shared.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert second.returncode == 1
     assert f"is in use by process {shared.supervisor_pid}" in second.stderr
     assert shared.well() is None
@@ -80,9 +85,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_notice_of_tasks(own: Installation
     own.start()
     stubborn = {"command": ["python3", "-c", _STUBBORN, "$(port.http)"], "ports": ["http"], "notice_s": 600}
     own.submit("stubborn", [], task=stubborn)
-    wait_for(
-        lambda: len(own.task_pids("stubborn")) == 1, BOUND_S, story=lambda: own.borgctl("why", "stubborn")
-    )
+    wait_for(lambda: len(own.task_pids("stubborn")) == 1, BOUND_S, story=lambda: own.borgctl("why", "stubborn"))
     ours = tree_of(own.supervisor_pid) | own.task_pids("stubborn")
     os.kill(own.supervisor_pid, signal.SIGINT)
     wait_for((own.home / "run" / "stop-tasks.pid").exists, BOUND_S, story=own.output)
@@ -131,8 +134,13 @@ def test_a_running_home_is_saved_and_moves(own: Installation) -> None:
 def _backup(there: Installation, *words: str, status: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "portal.up.backup", *words],
-        cwd=ROOT, env=there.environment(), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=there.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == status, done.stderr
     return done.stderr
 

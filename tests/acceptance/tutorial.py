@@ -17,9 +17,7 @@ COMMAND_S = 120.0
 def commands() -> list[str]:
     """Return the lines that begin with a prompt in the console blocks of the tutorial."""
     blocks = re.findall(r"^```console\n(.*?)^```", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
-    return [
-        line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")
-    ]
+    return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
 def folder_of_a_reader(folder: Path) -> Path:

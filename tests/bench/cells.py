@@ -176,9 +176,7 @@ def _demand(rng: np.random.Generator, machines: Sequence[_Facts]) -> Constraint 
     return Constraint(name, Relation.PRESENT)
 
 
-def _workload(
-    machines: Sequence[_Facts], jobs: Iterable[tuple[_Job, Constraint | None, int, str]]
-) -> Workload:
+def _workload(machines: Sequence[_Facts], jobs: Iterable[tuple[_Job, Constraint | None, int, str]]) -> Workload:
     return Workload(
         tuple(_machine(n, facts) for n, facts in enumerate(machines)),
         tuple(

@@ -190,9 +190,7 @@ class Bench:
 
         yield from self._repeat(case, lambda: submit(files()), tasks, "placements/s")
 
-    def _repeat(
-        self, case: str, submit: Callable[[], Any], tasks: int, unit: str
-    ) -> Iterator[dict[str, Any]]:
+    def _repeat(self, case: str, submit: Callable[[], Any], tasks: int, unit: str) -> Iterator[dict[str, Any]]:
         """`submit` until all `tasks` are placed, some times over, the tasks ended in between."""
         runs = min(_runs(), LARGE_RUNS) if tasks >= 100_000 else _runs()
         warm_up = int(runs > 1)

@@ -109,8 +109,7 @@ class Shrinking:
 
     def _shrink_or_grow_to(self, number: int) -> None:
         news: list[events.Event] = [
-            events.MachineRemoved(machine_id=machine.machine_id)
-            for machine in self.machines[number : self.there]
+            events.MachineRemoved(machine_id=machine.machine_id) for machine in self.machines[number : self.there]
         ]
         news += self.machines[self.there : number]
         for event in news:

@@ -102,9 +102,7 @@ class _Victim:
         assert self._process is not None
         began = time.monotonic()
         self._process.send_signal(blow)
-        _until(
-            lambda: all(self._elsewhere(task) for task in self._tasks(path) if task["index"] in hit), "placed"
-        )
+        _until(lambda: all(self._elsewhere(task) for task in self._tasks(path) if task["index"] in hit), "placed")
         placed_s = time.monotonic() - began
         _until(lambda: self._tenant.get(path)["tasks_up"] == TASKS, "all run again")
         up_s = time.monotonic() - began
@@ -143,9 +141,7 @@ class _Victim:
             self._process = subprocess.Popen(argv, stdout=output, stderr=output)
         machines = f"{self._cell}/machines/"
         _until(
-            lambda: any(
-                row["hostname"] == VICTIM and row["state"] == "up" for row in self._admin.pages(machines)
-            ),
+            lambda: any(row["hostname"] == VICTIM and row["state"] == "up" for row in self._admin.pages(machines)),
             "the machine is there",
         )
 

@@ -91,8 +91,10 @@ def measure() -> Iterator[dict[str, Any]]:
 
 def _speeds(home: Path, questions: Path, cases: list[str]) -> Iterator[dict[str, Any]]:
     starts: dict[str, Callable[[Path, int], subprocess.Popen[bytes]]] = {
-        "borg-qps": _borg, "powerdns-qps": _powerdns, "knot-qps": _knot,
-    }  # fmt: skip
+        "borg-qps": _borg,
+        "powerdns-qps": _powerdns,
+        "knot-qps": _knot,
+    }
     found: dict[str, list[dict[str, float]]] = {case: [] for case in cases}
     for number in range(ROUNDS):
         for case in cases:
@@ -145,9 +147,13 @@ def _latency_and_memory(home: Path, questions: Path, cases: list[str]) -> Iterat
                 nothing = empty.rss_bytes()
             took = (server.rss_bytes() - nothing) / (JOBS * TASKS)
             result = {
-                "case": "memory-a-name", "value": round(took), "unit": "bytes", "better": "lower",
-                "loaded": round((loaded - nothing) / (JOBS * TASKS)), "names": JOBS * TASKS,
-            }  # fmt: skip
+                "case": "memory-a-name",
+                "value": round(took),
+                "unit": "bytes",
+                "better": "lower",
+                "loaded": round((loaded - nothing) / (JOBS * TASKS)),
+                "names": JOBS * TASKS,
+            }
             if took > WANTED_BYTES:
                 result["failed"] = f"{took:.0f} bytes a name, wanted {WANTED_BYTES}"
             yield result
@@ -193,16 +199,12 @@ def _borg(home: Path, port: int) -> subprocess.Popen[bytes]:
 
 def guarded(home: Path, port: int) -> subprocess.Popen[bytes]:
     """With all that a resolver knows of a user who asks: keys, transfers, cookies, a name of its own."""
-    return _started(
-        home, [sys.executable, "-m", "tests.bench.dns_resolver", str(port), str(SERVER_CORE), "guarded"]
-    )
+    return _started(home, [sys.executable, "-m", "tests.bench.dns_resolver", str(port), str(SERVER_CORE), "guarded"])
 
 
 def _empty(home: Path, port: int) -> subprocess.Popen[bytes]:
     """The same process without names."""
-    return _started(
-        home, [sys.executable, "-m", "tests.bench.dns_resolver", str(port), str(SERVER_CORE), "empty"]
-    )
+    return _started(home, [sys.executable, "-m", "tests.bench.dns_resolver", str(port), str(SERVER_CORE), "empty"])
 
 
 def _powerdns(home: Path, port: int) -> subprocess.Popen[bytes]:
@@ -242,10 +244,28 @@ def _write_zone(home: Path) -> None:
 
 def asked(server: Server, questions: Path, seconds: int, *options: str) -> dict[str, float]:
     done = subprocess.run(
-        ["taskset", "-c", str(CLIENT_CORE), "dnsperf", "-s", "127.0.0.1", "-p", str(server.port), "-d", str(questions),
-         "-l", str(seconds), "-c", "8", *(options or ("-q", "400"))],
-        capture_output=True, text=True, timeout=seconds + 60, check=True,
-    )  # fmt: skip
+        [
+            "taskset",
+            "-c",
+            str(CLIENT_CORE),
+            "dnsperf",
+            "-s",
+            "127.0.0.1",
+            "-p",
+            str(server.port),
+            "-d",
+            str(questions),
+            "-l",
+            str(seconds),
+            "-c",
+            "8",
+            *(options or ("-q", "400")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=seconds + 60,
+        check=True,
+    )
     codes = re.search(r"Response codes:\s+(.*)", done.stdout)
     assert codes is not None, done.stdout
     assert re.fullmatch(r"NOERROR \d+ \(100\.00%\)", codes[1]), done.stdout
@@ -264,12 +284,30 @@ def _figure(pattern: str, text: str) -> str:
 def latencies(server: Server, questions: Path) -> float:
     """The 99th percentile in ms at 2,000 questions a second, of each answer."""
     done = subprocess.run(
-        ["taskset", "-c", str(CLIENT_CORE), "dnsperf", "-s", "127.0.0.1", "-p", str(server.port), "-d", str(questions),
-         "-l", str(ROUND_S), "-c", "8", "-Q", "2000", "-v"],
-        capture_output=True, text=True, timeout=ROUND_S + 60, check=True,
-    )  # fmt: skip
-    seconds = sorted(
-        float(took) for took in re.findall(r"^> NOERROR \S+ A ([\d.]+)", done.stdout, re.MULTILINE)
+        [
+            "taskset",
+            "-c",
+            str(CLIENT_CORE),
+            "dnsperf",
+            "-s",
+            "127.0.0.1",
+            "-p",
+            str(server.port),
+            "-d",
+            str(questions),
+            "-l",
+            str(ROUND_S),
+            "-c",
+            "8",
+            "-Q",
+            "2000",
+            "-v",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=ROUND_S + 60,
+        check=True,
     )
+    seconds = sorted(float(took) for took in re.findall(r"^> NOERROR \S+ A ([\d.]+)", done.stdout, re.MULTILINE))
     assert len(seconds) > 0.9 * 2_000 * ROUND_S, f"{len(seconds)} answers"
     return 1000 * seconds[len(seconds) * 99 // 100]

@@ -141,9 +141,7 @@ def measure(cases: list[str], questions: Path) -> Iterator[dict[str, Any]]:
             watcher.start()
             told = str(watcher.told.getsockname()[1])
             with ExitStack() as stack:
-                writers = [
-                    stack.enter_context(_writer(engines_home, told, str(part))) for part in range(WRITERS)
-                ]
+                writers = [stack.enter_context(_writer(engines_home, told, str(part))) for part in range(WRITERS)]
                 # Then all five changes are made, each of tasks that had the one before.
                 time.sleep(LAG_S * (STAGES - 1) + 1)
                 bench = _Bench(resolver, port, watcher, writers)
@@ -170,9 +168,16 @@ class _Bench:
         time.sleep(1)
         figures = period.figures()
         result = {
-            "case": "change-to-answer-p99", "value": figures.pop("p99_ms"), "unit": "ms", "better": "lower", **figures,
-            "seconds": round(period.seconds), "names": JOBS * TASKS, "events_a_transaction": EVENTS, "load": load,
-        }  # fmt: skip
+            "case": "change-to-answer-p99",
+            "value": figures.pop("p99_ms"),
+            "unit": "ms",
+            "better": "lower",
+            **figures,
+            "seconds": round(period.seconds),
+            "names": JOBS * TASKS,
+            "events_a_transaction": EVENTS,
+            "load": load,
+        }
         wrong = []
         if result["value"] > WANTED_MS:
             wrong.append(f"{result['value']:.0f} ms, wanted {WANTED_MS:.0f}")
@@ -193,11 +198,17 @@ class _Bench:
             told = asked(server, questions, ROUND_S)
         time.sleep(1)
         return {
-            "case": "borg-latency-under-changes", "value": round(p99_ms, 3), "unit": "ms", "better": "lower",
-            "asked_s": 2_000, "changes_s": calm.figures()["changes_s"], "qps": round(told["qps"]), "lost": told["lost"],
+            "case": "borg-latency-under-changes",
+            "value": round(p99_ms, 3),
+            "unit": "ms",
+            "better": "lower",
+            "asked_s": 2_000,
+            "changes_s": calm.figures()["changes_s"],
+            "qps": round(told["qps"]),
+            "lost": told["lost"],
             "core_used": round(busy.cpu_s / busy.seconds, 2),
             "change_to_answer_ms_p99_at_full_speed": busy.figures()["p99_ms"],
-        }  # fmt: skip
+        }
 
 
 class _Period:
@@ -223,11 +234,16 @@ class _Period:
         took = sorted(one.took_s for one in seen)
         polled = sorted(one.polled_s for one in seen)
         return {
-            "p50_ms": _ms(took, 0.5), "p99_ms": _ms(took, 0.99), "max_ms": _ms(took, 1.0), "watched": len(took),
-            "polled_ms_p50": _ms(polled, 0.5), "changes_s": round(self.changes / self.seconds),
-            "late_s": round(self.late_s, 3), "core_used": round(self.cpu_s / self.seconds, 3),
+            "p50_ms": _ms(took, 0.5),
+            "p99_ms": _ms(took, 0.99),
+            "max_ms": _ms(took, 1.0),
+            "watched": len(took),
+            "polled_ms_p50": _ms(polled, 0.5),
+            "changes_s": round(self.changes / self.seconds),
+            "late_s": round(self.late_s, 3),
+            "core_used": round(self.cpu_s / self.seconds, 3),
             "not_watched": self.bench.watcher.skipped,
-        }  # fmt: skip
+        }
 
 
 def _writer(home: Path, told: str, part: str) -> AbstractContextManager[FleetProgram]:
@@ -249,11 +265,15 @@ def make_cell() -> None:
     cell, tenant = rows.a_cell(CELL), rows.a_tenant(TENANT)
     Machine.objects.bulk_create(
         Machine(
-            cell=cell, hostname=f"m{number:04}", address=address_of(number), capacity=list(rows.LARGE),
-            rack=f"r{number // 40}", power_domain=f"p{number // 400}",
+            cell=cell,
+            hostname=f"m{number:04}",
+            address=address_of(number),
+            capacity=list(rows.LARGE),
+            rack=f"r{number // 40}",
+            power_domain=f"p{number // 400}",
         )
         for number in range(MACHINES)
-    )  # fmt: skip
+    )
     for number in range(JOBS):
         rows.a_job(cell, tenant, f"job{number}", tasks=TASKS)
     link_cell.place(MACHINES, port_low=PORT_LOW)

@@ -52,8 +52,11 @@ _COMPLAINT = re.compile(rb"not answered|Traceback|never retrieved|\berror\b")
 def measure() -> Iterator[dict[str, Any]]:
     number = int(os.environ.get("BENCH_PACKETS", "1000000"))
     runs: dict[str, Callable[[int], dict[str, Any]]] = {
-        "in-process": _in_process, "limited": _limited, "udp": _udp, "tcp": _tcp,
-    }  # fmt: skip
+        "in-process": _in_process,
+        "limited": _limited,
+        "udp": _udp,
+        "tcp": _tcp,
+    }
     for case in wanted(list(SHARES)):
         found = runs[case](number // SHARES[case])
         yield {"case": case, "unit": "packets/s", "better": "higher", **found}
@@ -86,8 +89,9 @@ def _in_process(number: int) -> dict[str, Any]:
     right = answer.endswith(_address())
     slow_s, slowest = resolver.findings.slowest
     return _result(resolver.findings, number / took_s, grown + _memory(), answers_after=right) | {
-        "slowest_ms": round(1000 * slow_s, 2), "slowest_kind": slowest.kind if slowest else "",
-    }  # fmt: skip
+        "slowest_ms": round(1000 * slow_s, 2),
+        "slowest_kind": slowest.kind if slowest else "",
+    }
 
 
 def _limited(number: int) -> dict[str, Any]:
@@ -162,9 +166,7 @@ def _send_streams(port: int, batch: list[Packet], findings: Findings) -> None:
         wires = [packet.wire for packet in batch[done:]] + [_question(_SENTINEL)]
         last = done - 1
         with socket.create_connection(("127.0.0.1", port), _WAIT_S * _TRIES) as sock:
-            with suppress(
-                BrokenPipeError, ConnectionResetError
-            ):  # what was answered is still there to be read
+            with suppress(BrokenPipeError, ConnectionResetError):  # what was answered is still there to be read
                 sock.sendall(b"".join(len(wire).to_bytes(2) + wire for wire in wires))
             stream = sock.makefile("rb")
             while (answer := _message(stream)) is not None:
@@ -231,10 +233,13 @@ def _result(findings: Findings, speed: float, grown: int, *, answers_after: bool
     if grown > MOST_GROWTH:
         problems.append(f"{grown >> 20} MiB more memory")
     result: dict[str, Any] = {
-        "value": round(speed), "packets": findings.packets, "answered": findings.answered,
-        "well_formed": findings.well_formed, "exceptions": sum(findings.failed.values()),
+        "value": round(speed),
+        "packets": findings.packets,
+        "answered": findings.answered,
+        "well_formed": findings.well_formed,
+        "exceptions": sum(findings.failed.values()),
         "largest_malformed": round(findings.largest[False][0], 2),
         "largest_ordinary": round(findings.largest[True][0], 2),
         "grown_mib": round(grown / 2**20, 1),
-    }  # fmt: skip
+    }
     return result | ({"failed": "; ".join(problems[:5])} if problems else {})

@@ -52,9 +52,7 @@ class Asker(threading.Thread):
         super().__init__(daemon=True)
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
         self._socket.connect(("127.0.0.1", port))
-        self._socket.setsockopt(
-            socket.SOL_SOCKET, socket.SO_RCVBUF, 2**22
-        )  # what comes after a pause comes at once
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**22)  # what comes after a pause comes at once
         self._socket.setblocking(False)
         self._sent: dict[int, float] = {}
         self._ended = threading.Event()
@@ -105,9 +103,13 @@ class Asker(threading.Thread):
             del self._sent[number]
         took, self.took = sorted(self.took), []
         told = {
-            "answers": len(took), "lost": self.lost + len(late), "wrong": self.wrong,
-            "p50_ms": _ms(took, 0.5), "p99_ms": _ms(took, 0.99), "max_ms": _ms(took, 1.0),
-        }  # fmt: skip
+            "answers": len(took),
+            "lost": self.lost + len(late),
+            "wrong": self.wrong,
+            "p50_ms": _ms(took, 0.5),
+            "p99_ms": _ms(took, 0.99),
+            "max_ms": _ms(took, 1.0),
+        }
         self.lost = self.wrong = 0
         return told
 
@@ -127,8 +129,11 @@ def measure() -> Iterator[dict[str, Any]]:
             asker.start()
             try:
                 outages: dict[str, Callable[[], None]] = {
-                    "away": engines.away, "hanging": engines.hanging, "killed": engines.killed, "deaf": engines.deaf,
-                }  # fmt: skip
+                    "away": engines.away,
+                    "hanging": engines.hanging,
+                    "killed": engines.killed,
+                    "deaf": engines.deaf,
+                }
                 for case in cases:
                     time.sleep(LOST_S)
                     asker.figures()
@@ -142,21 +147,25 @@ def _result(case: str, asker: Asker, port: int) -> dict[str, Any]:
     returned = time.monotonic()
     with _Changes(port) as changes:
         ok_s = link_cell.until(
-            lambda: b"status=ok" in (changes.ask(f"health.{ZONE}") or b""),
-            what="status=ok",
-            seconds=60,
-            every_s=0.01,
+            lambda: b"status=ok" in (changes.ask(f"health.{ZONE}") or b""), what="status=ok", seconds=60, every_s=0.01
         )
         changes.make()
     ok_s = min(ok_s, time.monotonic() - returned)
     time.sleep(LOST_S)
     catch_up_s = max([ok_s, *changes.took])
     result = {
-        "case": case, "value": round(catch_up_s, 3), "unit": "s", "better": "lower", "ok_s": round(ok_s, 3),
-        "change_p50_s": round(sorted(changes.took)[len(changes.took) // 2], 3), "changes": len(changes.took),
-        "away_s": AWAY_S if case == "away" else SHORT_S, **asker.figures(), "names": JOBS * TASKS,
+        "case": case,
+        "value": round(catch_up_s, 3),
+        "unit": "s",
+        "better": "lower",
+        "ok_s": round(ok_s, 3),
+        "change_p50_s": round(sorted(changes.took)[len(changes.took) // 2], 3),
+        "changes": len(changes.took),
+        "away_s": AWAY_S if case == "away" else SHORT_S,
+        **asker.figures(),
+        "names": JOBS * TASKS,
         "load": round(os.getloadavg()[0], 1),
-    }  # fmt: skip
+    }
     wrong = []
     if catch_up_s > WANTED_S:
         wrong.append(f"caught up after {catch_up_s:.2f} s, wanted {WANTED_S:.0f}")
@@ -203,8 +212,10 @@ class _Changes:
             committed = time.monotonic()
             link_cell.until(
                 lambda number=number, was=was: self._health(job.name, number) is not was,
-                what="the change in the answers", seconds=30, every_s=0.005,
-            )  # fmt: skip
+                what="the change in the answers",
+                seconds=30,
+                every_s=0.005,
+            )
             self.took.append(time.monotonic() - committed)
 
     def _health(self, job: str, index: int) -> bool:

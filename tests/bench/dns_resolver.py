@@ -38,15 +38,21 @@ def machine_of(job: int, task: int) -> int:
 
 def news() -> Iterator[events.Event]:
     for machine in range(MACHINES):
-        yield events.MachineSet(
-            machine_id=machine, hostname=f"m{machine}", address=address_of(machine), capacity=()
-        )
+        yield events.MachineSet(machine_id=machine, hostname=f"m{machine}", address=address_of(machine), capacity=())
     for job in range(JOBS):
         yield events.JobSubmitted(
-            job_id=job, uid=f"{job:032x}", tenant_id=1, tenant=TENANT, name=f"job{job}", job_kind="job", priority=200,
-            latency_sensitive=True, spec_version=1, groups=(Group(Requirement(()), ((0, TASKS - 1),)),),
+            job_id=job,
+            uid=f"{job:032x}",
+            tenant_id=1,
+            tenant=TENANT,
+            name=f"job{job}",
+            job_kind="job",
+            priority=200,
+            latency_sensitive=True,
+            spec_version=1,
+            groups=(Group(Requirement(()), ((0, TASKS - 1),)),),
             port_names=("http",),
-        )  # fmt: skip
+        )
         for task in range(TASKS):
             where = {"job_id": job, "index": task, "machine_id": machine_of(job, task), "incarnation": 1}
             yield events.TaskPlaced(**where, ports=(20_000 + task,))

@@ -88,9 +88,15 @@ class Churning:
         well = (job, index) in self._ill
         (self._ill.discard if well else self._ill.add)((job, index))
         return events.TaskReported(
-            job_id=job, index=index, machine_id=0, incarnation=1, phase="up",
-            health="healthy" if well else "unhealthy", up=well, restarts=0,
-        )  # fmt: skip
+            job_id=job,
+            index=index,
+            machine_id=0,
+            incarnation=1,
+            phase="up",
+            health="healthy" if well else "unhealthy",
+            up=well,
+            restarts=0,
+        )
 
     def wait(self, timeout_s: float) -> None:
         time.sleep(EVENTS / CHANGES)
@@ -127,9 +133,7 @@ def measure() -> Iterator[dict[str, Any]]:
             if CASES[0] in cases:
                 yield _lag(port, secondary, psutil.Process(primary.pid), psutil.Process(daemon.process.pid))
             if CASES[1] in cases:
-                yield _judged(
-                    {"case": CASES[1], "value": round(latencies(Server(primary, port), questions), 3)}
-                )
+                yield _judged({"case": CASES[1], "value": round(latencies(Server(primary, port), questions), 3)})
             if CASES[2] in cases:
                 yield _whole(Server(primary, port), questions, took_s)
             primary.stdin.write(b"stop\n")
@@ -201,19 +205,26 @@ def _lag(port: int, secondary: int, *processes: psutil.Process) -> dict[str, Any
                     lags.append(now - since)
                 first[serial] = 0.0  # known, and done with
         time.sleep(0.005)
-    shares = [
-        round((_cpu_s(each) + before) / SECONDS, 2) for each, before in zip(processes, used, strict=True)
-    ]
+    shares = [round((_cpu_s(each) + before) / SECONDS, 2) for each, before in zip(processes, used, strict=True)]
     waited += _waited_s(processes[0].pid)
     waiting = [time.monotonic() - since for since in first.values() if since]
     lags = sorted([*lags, *waiting])
     result: dict[str, Any] = {
-        "case": CASES[0], "value": round(1000 * lags[len(lags) * 99 // 100], 1), "unit": "ms", "better": "lower",
-        "p50": round(1000 * lags[len(lags) // 2], 1), "max": round(1000 * lags[-1], 1), "serials": len(lags),
-        "behind": len(waiting), "core_used": shares[0], "core_used_by_knot": shares[1],
+        "case": CASES[0],
+        "value": round(1000 * lags[len(lags) * 99 // 100], 1),
+        "unit": "ms",
+        "better": "lower",
+        "p50": round(1000 * lags[len(lags) // 2], 1),
+        "max": round(1000 * lags[-1], 1),
+        "serials": len(lags),
+        "behind": len(waiting),
+        "core_used": shares[0],
+        "core_used_by_knot": shares[1],
         "waited_for_a_core": round(waited / SECONDS, 2),
-        "changes_s": CHANGES, "names": JOBS * TASKS, "load": round(os.getloadavg()[0], 1),
-    }  # fmt: skip
+        "changes_s": CHANGES,
+        "names": JOBS * TASKS,
+        "load": round(os.getloadavg()[0], 1),
+    }
     if result["value"] > WANTED_LAG_MS:
         result["failed"] = f"{result['value']} ms, wanted {WANTED_LAG_MS:.0f}"
     return result
@@ -231,10 +242,21 @@ def _whole(server: Any, questions: Path, first_s: float) -> dict[str, Any]:
         while not ended.is_set():
             began = time.monotonic()
             subprocess.run(
-                ["kdig", "+time=60", "@127.0.0.1", "-p", str(server.port),
-                 "-y", f"hmac-sha256:shared:{SECRET}", APEX, "AXFR"],
-                stdout=subprocess.DEVNULL, check=True, timeout=READY_S,
-            )  # fmt: skip
+                [
+                    "kdig",
+                    "+time=60",
+                    "@127.0.0.1",
+                    "-p",
+                    str(server.port),
+                    "-y",
+                    f"hmac-sha256:shared:{SECRET}",
+                    APEX,
+                    "AXFR",
+                ],
+                stdout=subprocess.DEVNULL,
+                check=True,
+                timeout=READY_S,
+            )
             took.append(time.monotonic() - began)
 
     thread = threading.Thread(target=transfers)
@@ -244,10 +266,15 @@ def _whole(server: Any, questions: Path, first_s: float) -> dict[str, Any]:
     thread.join()
     took.sort()
     return {
-        "case": CASES[2], "value": round(took[len(took) // 2], 2), "unit": "s", "better": "lower",
+        "case": CASES[2],
+        "value": round(took[len(took) // 2], 2),
+        "unit": "s",
+        "better": "lower",
         "transfers": len(took),
-        "latency_p99_ms": round(p99_ms, 3), "knot_first_s": round(first_s, 1), "changes_s": CHANGES,
-    }  # fmt: skip
+        "latency_p99_ms": round(p99_ms, 3),
+        "knot_first_s": round(first_s, 1),
+        "changes_s": CHANGES,
+    }
 
 
 def _equal(port: int, secondary: int) -> dict[str, Any]:
@@ -264,8 +291,11 @@ def _equal(port: int, secondary: int) -> dict[str, Any]:
 def _records(port: int, *options: str) -> set[str]:
     done = subprocess.run(
         ["kdig", "+time=60", "@127.0.0.1", "-p", str(port), "+noall", "+answer", *options, APEX, "AXFR"],
-        capture_output=True, text=True, check=True, timeout=READY_S,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=READY_S,
+    )
     return {" ".join(line.split()) for line in done.stdout.splitlines() if line and not line.startswith(";")}
 
 

@@ -34,9 +34,7 @@ PORT_LOW = 20_000
 class Writer:
     """`tell(at, task id, type, shows)` hears of a change; `at` is by the monotonic clock."""
 
-    def __init__(
-        self, cell_id: int, tell: Callable[[float, int, str, str], None], *, part: int, parts: int
-    ) -> None:
+    def __init__(self, cell_id: int, tell: Callable[[float, int, str, str], None], *, part: int, parts: int) -> None:
         from scheduling.models import Cell, Machine, Task
 
         self.cell_id = cell_id
@@ -99,11 +97,13 @@ class Writer:
         up = health == "healthy"
         news = [
             writer.MachineReportChanges(
-                self.where[one], self.sessions[self.where[one]], self.history,
+                self.where[one],
+                self.sessions[self.where[one]],
+                self.history,
                 ReportChanges(seen=[Seen(one, self.incarnations[one], "up", health, up, 0)]),
             )
             for one in ids
-        ]  # fmt: skip
+        ]
         refused = writer.apply(self.cell_id, news)
         assert not refused, refused
 

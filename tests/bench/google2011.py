@@ -24,9 +24,7 @@ CPU_MILLI, RAM_BYTES, DISK_BYTES = 64_000, 256 * 2**30, 4 * 2**40
 PRIORITIES = {0: 0, 1: 25, **{p: 100 + p for p in range(2, 9)}, 9: 200, 10: 360, 11: 370}
 TENANTS = 40
 RACK, RACKS_PER_DOMAIN = 40, 10
-COLUMNS = (
-    "hostname", "platform", "cpu_milli", "ram_bytes", "disk_bytes", "rack", "power_domain", "attributes",
-)  # fmt: skip
+COLUMNS = ("hostname", "platform", "cpu_milli", "ram_bytes", "disk_bytes", "rack", "power_domain", "attributes")
 
 
 def folder() -> Path:

@@ -34,9 +34,7 @@ class Installation:
 
     def borgctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "BORG_HOME": str(self.home)}
-        return subprocess.run(
-            [_BORGCTL, *arguments], env=env, check=check, capture_output=True, text=True, timeout=600
-        )
+        return subprocess.run([_BORGCTL, *arguments], env=env, check=check, capture_output=True, text=True, timeout=600)
 
     def client(self, profile: str = "demo") -> Client:
         import tomllib

@@ -127,9 +127,7 @@ class _Cell:
         """Incarnation -> hostname, of what should run."""
         from scheduling.models import Task
 
-        rows = Task.objects.filter(state="running").values_list(
-            "job__uid", "index", "incarnation", "machine__hostname"
-        )
+        rows = Task.objects.filter(state="running").values_list("job__uid", "index", "incarnation", "machine__hostname")
         return {f"{uid.hex}/{index}/{number}": hostname for uid, index, number, hostname in rows}
 
     def evictions(self, *, after: int) -> list[tuple[float, tuple[int, int]]]:

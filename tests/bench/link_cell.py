@@ -76,9 +76,7 @@ class FleetProgram(Program):
 
 
 @contextmanager
-def program(
-    home: Path, name: str, *arguments: str, kind: type[Program] = Program, **env: str
-) -> Iterator[Any]:
+def program(home: Path, name: str, *arguments: str, kind: type[Program] = Program, **env: str) -> Iterator[Any]:
     """`python -m …` until the block ends; its log is `home/name.log`."""
     pipe = subprocess.PIPE if kind is FleetProgram else subprocess.DEVNULL
     with (home / f"{name}.log").open("ab") as log:
@@ -108,8 +106,7 @@ def shards(home: Path, number: int) -> Iterator[tuple[str, list[Program]]]:
     }
     with ExitStack() as stack:
         made = [
-            stack.enter_context(program(home, f"shard{index}", "scheduling.link", **env))
-            for index in range(number)
+            stack.enter_context(program(home, f"shard{index}", "scheduling.link", **env)) for index in range(number)
         ]
         until(lambda: all(_listens(port, one) for one in made), what="a shard to listen", seconds=60.0)
         yield url, made
@@ -123,16 +120,7 @@ def master(home: Path, cell: str) -> Iterator[Program]:
     from scheduling.master import schedulers
 
     queue = schedulers.queue_of(cell, schedulers.DEFAULT)
-    worker = (
-        "celery",
-        "-A",
-        "portal.celery",
-        "worker",
-        "--pool",
-        "solo",
-        "--without-gossip",
-        "--without-mingle",
-    )
+    worker = ("celery", "-A", "portal.celery", "worker", "--pool", "solo", "--without-gossip", "--without-mingle")
     env = {"DJANGO_SETTINGS_MODULE": "portal.settings.production", "BORG_SECRET_KEY": _SECRET}
     with program(home, "master", *worker, "--queues", queue, **env) as made:
         celery_tasks.masters_ensure()
@@ -153,11 +141,15 @@ def write_machines(home: Path, machines: Sequence[MachineSpec]) -> None:
         for one in machines:
             table.writerow(
                 {
-                    "hostname": one.hostname, "platform": one.platform, "rack": one.rack,
-                    "power_domain": one.power_domain, "cpu_milli": one.capacity["cpu"],
-                    "ram_bytes": one.capacity["ram"], "disk_bytes": one.capacity["disk"],
+                    "hostname": one.hostname,
+                    "platform": one.platform,
+                    "rack": one.rack,
+                    "power_domain": one.power_domain,
+                    "cpu_milli": one.capacity["cpu"],
+                    "ram_bytes": one.capacity["ram"],
+                    "disk_bytes": one.capacity["disk"],
                 }
-            )  # fmt: skip
+            )
 
 
 def place(machines: int, *, port_low: int) -> None:
@@ -174,9 +166,7 @@ def place(machines: int, *, port_low: int) -> None:
             " machine_id = placed.machine_id, ports = ARRAY[placed.port] FROM placed WHERE task.id = placed.id",
             [port_low, machines],
         )
-        cursor.execute(
-            "UPDATE scheduling_job SET state = 'running', tasks_pending = 0, tasks_running = tasks_total"
-        )
+        cursor.execute("UPDATE scheduling_job SET state = 'running', tasks_pending = 0, tasks_running = tasks_total")
         for table in ("task", "jobspec", "machine", "job"):
             cursor.execute(f"VACUUM ANALYZE scheduling_{table}")
 

@@ -94,11 +94,7 @@ async def _measure(case: str, home: Path) -> dict[str, Any]:
         await runtime.close()
     quiet = [pair for pair, milli in zip(windows, outside, strict=True) if milli <= OUTSIDE_MILLI]
     result = _result(case, quiet if len(quiet) >= PAIRS else windows, requests, spun, isolation)
-    return {
-        **result,
-        "disturbed": len(windows) - len(quiet),
-        "outside_milli": round(statistics.median(outside)),
-    }
+    return {**result, "disturbed": len(windows) - len(quiet), "outside_milli": round(statistics.median(outside))}
 
 
 def _result(
@@ -110,8 +106,7 @@ def _result(
 ) -> dict[str, Any]:
     quantiles = {
         percent: [
-            {loaded: _quantile(requests, *window, percent / 100) for loaded, window in pair.items()}
-            for pair in windows
+            {loaded: _quantile(requests, *window, percent / 100) for loaded, window in pair.items()} for pair in windows
         ]
         for percent in (50, 99)
     }
@@ -148,9 +143,7 @@ def _quantile(requests: list[tuple[float, float]], began: float, ended: float, s
     return found[min(len(found) - 1, int(len(found) * share))]
 
 
-def _task(
-    key: TaskKey, command: list[str], priority: int, limit: dict[str, int], *, serving: bool = True
-) -> RunTask:
+def _task(key: TaskKey, command: list[str], priority: int, limit: dict[str, int], *, serving: bool = True) -> RunTask:
     return RunTask(
         key=key,
         name="aa/bench/neighbours/0",

@@ -38,9 +38,13 @@ ARRIVING = 1.3
 MIB = 2**20
 PRIORITY = 200
 PUBLISHED = {
-    "random": (86.3, 87.5), "dot-product": (90.6, 90.9), "gpu-clustering": (91.7, 91.9),
-    "gpu-packing": (91.8, 92.0), "best-fit": (92.9, 93.1), "fgd": (95.2, 95.4),
-}  # fmt: skip
+    "random": (86.3, 87.5),
+    "dot-product": (90.6, 90.9),
+    "gpu-clustering": (91.7, 91.9),
+    "gpu-packing": (91.8, 92.0),
+    "best-fit": (92.9, 93.1),
+    "fgd": (95.2, 95.4),
+}
 
 
 def measure_case(case: str) -> dict[str, Any]:
@@ -95,9 +99,7 @@ def _requirement(row: dict[str, str]) -> Requirement:
     gpus = int(row["gpu_milli"]) if number == 1 else number * DEVICE
     model = row["gpu_spec"]
     if "|" in model:
-        raise ValueError(
-            f"pod {row['name']} takes one of {model}: constraints know no `or`; use the default list"
-        )
+        raise ValueError(f"pod {row['name']} takes one of {model}: constraints know no `or`; use the default list")
     constraints = (Constraint("gpu", Relation.EQUAL, model),) if model else ()
     return Requirement(_vector(int(row["cpu_milli"]), int(row["memory_mib"]), gpus), constraints)
 

@@ -143,12 +143,7 @@ class LoadedCell:
             incarnation = int(tasks.incarnation[slot])
             result.append(
                 events.TaskEnded(
-                    job_id=job,
-                    index=index,
-                    machine_id=machine,
-                    incarnation=incarnation,
-                    how="finished",
-                    gone=True,
+                    job_id=job, index=index, machine_id=machine, incarnation=incarnation, how="finished", gone=True
                 )
             )
         return result
@@ -160,19 +155,21 @@ class LoadedCell:
                 incarnation = int(self.state.tasks.incarnation[self.state.tasks.jobs[job].tasks[index]])
                 result.append(
                     events.TaskEvicted(
-                        job_id=job, index=index, machine_id=one.machine_id, incarnation=incarnation,
-                        cause="preemption", gone=True,
+                        job_id=job,
+                        index=index,
+                        machine_id=one.machine_id,
+                        incarnation=incarnation,
+                        cause="preemption",
+                        gone=True,
                     )
-                )  # fmt: skip
+                )
             result.append(self._placed(one.job_id, one.index, one.machine_id, one.ports))
         return result
 
     def _placed(self, job: int, index: int, machine: int, ports: tuple[int, ...] = ()) -> events.TaskPlaced:
         slot = self.state.tasks.jobs[job].tasks[index]
         incarnation = int(self.state.tasks.incarnation[slot]) + 1
-        return events.TaskPlaced(
-            job_id=job, index=index, machine_id=machine, incarnation=incarnation, ports=ports
-        )
+        return events.TaskPlaced(job_id=job, index=index, machine_id=machine, incarnation=incarnation, ports=ports)
 
     # --- the queue
 
@@ -182,16 +179,12 @@ class LoadedCell:
         The large ones are classes that the packed cell left pending, grown to 3/4 up to all of its commonest machine.
         """
         waiting, running = self._classes(PENDING), self._classes(RUNNING)
-        sizes, number = np.unique(
-            self.state.machines.capacity[self.state.machines.order], axis=0, return_counts=True
-        )
+        sizes, number = np.unique(self.state.machines.capacity[self.state.machines.order], axis=0, return_counts=True)
         usual = sizes[number.argmax()].tolist()
         large = [
             (priority, _grown(requirement, usual, share))
             for (priority, requirement), share in zip(
-                sorted(waiting, key=lambda pair: -waiting[pair]),
-                np.linspace(0.75, 1.0, LARGE_CLASSES),
-                strict=False,
+                sorted(waiting, key=lambda pair: -waiting[pair]), np.linspace(0.75, 1.0, LARGE_CLASSES), strict=False
             )
         ]
         return [*large, *sorted(running, key=lambda pair: -running[pair])[: CLASSES - len(large)]]
@@ -270,7 +263,5 @@ class LoadedCell:
 def _grown(requirement: Requirement, machine: Sequence[int], share: float) -> Requirement:
     """Its CPU or RAM, whichever is more, as that share of the machine's; the rest in proportion."""
     factor = share / max(requirement.limit[r] / machine[r] for r in (CPU, RAM))
-    limit = tuple(
-        min(int(value * factor), full) for value, full in zip(requirement.limit, machine, strict=True)
-    )
+    limit = tuple(min(int(value * factor), full) for value, full in zip(requirement.limit, machine, strict=True))
     return msgspec.structs.replace(requirement, limit=limit)

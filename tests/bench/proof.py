@@ -68,8 +68,7 @@ class _Count:
         self.ceiling = {p: policy.ceiling(p) for p in set(priority.values())}
         self.machine = np.full(len(self.job), -1, dtype=np.int64)
         rows = np.searchsorted(
-            self.job << 20 | self.index,
-            np.array([a.job_id << 20 | a.index for a in plan.assignments], dtype=np.int64),
+            self.job << 20 | self.index, np.array([a.job_id << 20 | a.index for a in plan.assignments], dtype=np.int64)
         )
         self.machine[rows] = [assignment.machine_id - 1 for assignment in plan.assignments]
         self.left = self.machine < 0
@@ -81,8 +80,7 @@ class _Count:
 
     def _allowed(self, constraints: tuple[Constraint, ...]) -> NDArray[np.bool_]:
         return np.array(
-            [all(_holds(c, machine) for c in constraints if c.hard) for machine in self.machines],
-            dtype=np.bool_,
+            [all(_holds(c, machine) for c in constraints if c.hard) for machine in self.machines], dtype=np.bool_
         )
 
     def fits_left(self) -> int:
@@ -94,9 +92,7 @@ class _Count:
         classes: dict[tuple[int, int, int], int] = defaultdict(int)
         for row in np.flatnonzero(self.left).tolist():
             shape = int(self.shape[row])
-            classes[
-                shape, self.ceiling[int(self.priority[row])], int(self.job[row]) if own[shape] else 0
-            ] += 1
+            classes[shape, self.ceiling[int(self.priority[row])], int(self.job[row]) if own[shape] else 0] += 1
         for (shape, ceiling, job), tasks in classes.items():
             requirement = self.requirement[shape]
             if ceiling not in room:
@@ -137,9 +133,7 @@ class _Count:
 
 def _holds(constraint: Constraint, machine: object) -> bool:
     """The two relations that the cells of the benches use."""
-    value = getattr(machine, "attributes", {}).get(constraint.attribute) or getattr(
-        machine, constraint.attribute, None
-    )
+    value = getattr(machine, "attributes", {}).get(constraint.attribute) or getattr(machine, constraint.attribute, None)
     if constraint.relation is Relation.PRESENT:
         return value is not None
     if constraint.relation is Relation.EQUAL:

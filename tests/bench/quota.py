@@ -107,13 +107,21 @@ class _Admissions(Bench):
         asked, admitted = runs[0]["asked"], runs[0]["admitted"]
         taken = sorted(one for run in runs for one in run["requests_s"])
         found = {
-            "case": case, "value": value, "unit": "admissions/s", "better": "higher", "runs": len(runs),
-            "each": [round(one["admitted"] / one["seconds"]) for one in runs], "asked": asked,
-            "refused_share": round(1 - admitted / asked, 3), "jobs_a_request": AT_ONCE, "clients": CLIENTS,
+            "case": case,
+            "value": value,
+            "unit": "admissions/s",
+            "better": "higher",
+            "runs": len(runs),
+            "each": [round(one["admitted"] / one["seconds"]) for one in runs],
+            "asked": asked,
+            "refused_share": round(1 - admitted / asked, 3),
+            "jobs_a_request": AT_ONCE,
+            "clients": CLIENTS,
             "request_ms_p50": round(1000 * statistics.median(taken), 1),
             "request_ms_p99": round(1000 * quantile(taken, 0.99), 1),
-            "cpu_s": round(statistics.median(one["cpu_s"] for one in runs), 2), "machines": MACHINES,
-        }  # fmt: skip
+            "cpu_s": round(statistics.median(one["cpu_s"] for one in runs), 2),
+            "machines": MACHINES,
+        }
         if case == "many-tenants":
             found |= {"tenants": TENANTS, "target": TARGET}
             if value < TARGET:
@@ -143,9 +151,11 @@ class _Admissions(Bench):
             done = list(pool.map(post, requests))
         seconds = time.monotonic() - began
         return {
-            "seconds": seconds, "asked": sum(map(len, requests)), "admitted": sum(number for _, number in done),
+            "seconds": seconds,
+            "asked": sum(map(len, requests)),
+            "admitted": sum(number for _, number in done),
             "requests_s": [taken for taken, _ in done],
-        }  # fmt: skip
+        }
 
     def _check(self, expected: dict[str, int]) -> None:
         """What is charged is what live jobs ask for, and what quota allows, tenant by tenant."""
@@ -188,10 +198,7 @@ class _Admissions(Bench):
             "tenant": tenant,
             "priority": 200,
             "tasks": 1,
-            "task": {
-                "command": ["/bin/server"],
-                "limit": {"cpu": f"{LIMIT[0]}m", "ram": LIMIT[1], "disk": LIMIT[2]},
-            },
+            "task": {"command": ["/bin/server"], "limit": {"cpu": f"{LIMIT[0]}m", "ram": LIMIT[1], "disk": LIMIT[2]}},
         }
 
     @staticmethod

@@ -66,16 +66,17 @@ class Race:
             bands_ensure(principal=self.sre)
             capacity.publish(cell=CELL, capacity=(ROOM_MILLI, 0, 0, 0, 0, 0), revision=1)
             market.market_set(principal=self.sre, cell=CELL, headroom_milli=50)
-            ApprovalRule.objects.create(
-                rank=1, band=PriorityBand.objects.get(name="monitoring"), approver="sre"
-            )
+            ApprovalRule.objects.create(rank=1, band=PriorityBand.objects.get(name="monitoring"), approver="sre")
             self.teams = [Tenant.objects.create(name=f"buyer-{number}") for number in range(buyers)]
             for team in self.teams:
                 ledger.budget_grant(principal=self.sre, tenant=team, amount=10**12)
             Quota.objects.create(
-                tenant=self.teams[0], cell=CELL, band=PriorityBand.objects.get(name="production"),
-                amounts=[SOLD_MILLI, 0, 0, 0, 0, 0], starts_at=_BEGIN,
-            )  # fmt: skip
+                tenant=self.teams[0],
+                cell=CELL,
+                band=PriorityBand.objects.get(name="production"),
+                amounts=[SOLD_MILLI, 0, 0, 0, 0, 0],
+                starts_at=_BEGIN,
+            )
         self.problems: list[str] = []
         self.took_s: list[float] = []
         self._results: list[tuple[str, Any]] = [("", None)] * buyers
@@ -86,9 +87,7 @@ class Race:
         self._done = False
 
     def run(self, rounds: int) -> dict[str, Any]:
-        threads = [
-            threading.Thread(target=self._buyer, args=(i,), daemon=True) for i in range(len(self.teams))
-        ]
+        threads = [threading.Thread(target=self._buyer, args=(i,), daemon=True) for i in range(len(self.teams))]
         for thread in threads:
             thread.start()
         spent, won = 0.0, 0
@@ -109,17 +108,26 @@ class Race:
         attempts = rounds * len(self.teams)
         cuts = statistics.quantiles(self.took_s, n=100)
         return {
-            "value": round(attempts / spent, 1), "unit": "attempts/s", "attempts": attempts, "won": won,
-            "rounds": rounds, "order_ms_p50": round(1000 * cuts[49], 1), "order_ms_p99": round(1000 * cuts[98], 1),
+            "value": round(attempts / spent, 1),
+            "unit": "attempts/s",
+            "attempts": attempts,
+            "won": won,
+            "rounds": rounds,
+            "order_ms_p50": round(1000 * cuts[49], 1),
+            "order_ms_p99": round(1000 * cuts[98], 1),
             **({"failed": "; ".join(self.problems[:5])} if self.problems else {}),
-        }  # fmt: skip
+        }
 
     def _wish(self) -> dict[str, Any]:
         begin = self._now if self._kind == "at-once" else self._now + dt.timedelta(days=1)
         band = "monitoring" if self._kind == "refused" else "production"
         return {
-            "cell": CELL, "band": band, "amounts": CORE, "starts_at": begin, "ends_at": begin + dt.timedelta(days=7)
-        }  # fmt: skip
+            "cell": CELL,
+            "band": band,
+            "amounts": CORE,
+            "starts_at": begin,
+            "ends_at": begin + dt.timedelta(days=7),
+        }
 
     def _prepare(self) -> None:
         from quota import clock
@@ -128,9 +136,7 @@ class Race:
         self._results = [("", None)] * len(self.teams)
         if self._kind == "quoted":
             with clock.at(self._now):
-                self._quotes = [
-                    quote_make(principal=self.sre, tenant=team, **self._wish()).pk for team in self.teams
-                ]
+                self._quotes = [quote_make(principal=self.sre, tenant=team, **self._wish()).pk for team in self.teams]
 
     def _buyer(self, number: int) -> None:
         from django.db import connection
@@ -158,9 +164,7 @@ class Race:
         began = time.monotonic()
         with clock.at(self._now):
             try:
-                order = order_place(
-                    principal=self.sre, tenant=self.teams[number], quote=quote, **self._wish()
-                )
+                order = order_place(principal=self.sre, tenant=self.teams[number], quote=quote, **self._wish())
                 if self._kind == "handed-round":
                     order_cancel(principal=self.sre, order=order)
                 return ("won", order)
@@ -187,9 +191,12 @@ class Race:
         if (sold := _sold_milli(self._now)) > ROOM_MILLI * 95 // 100:
             self.problems.append(f"{here}: {sold} milli-cores are sold")
         expected = {
-            "at-once": OrderState.ACTIVE, "tomorrow": OrderState.APPROVED, "quoted": OrderState.APPROVED,
-            "refused": OrderState.PENDING, "handed-round": OrderState.CANCELLED,
-        }[self._kind]  # fmt: skip
+            "at-once": OrderState.ACTIVE,
+            "tomorrow": OrderState.APPROVED,
+            "quoted": OrderState.APPROVED,
+            "refused": OrderState.PENDING,
+            "handed-round": OrderState.CANCELLED,
+        }[self._kind]
         with clock.at(self._now + dt.timedelta(seconds=1)):
             for order in winners:
                 order.refresh_from_db()
@@ -211,9 +218,7 @@ class Race:
         self.problems += ledger_check()
         # The stream is in the order of commits: between placing and taking back, nobody else may have the core.
         owner = None
-        for kind, data in (
-            Record.objects.filter(kind__in=_CORE_MOVES).order_by("revision").values_list("kind", "data")
-        ):
+        for kind, data in Record.objects.filter(kind__in=_CORE_MOVES).order_by("revision").values_list("kind", "data"):
             if kind == "order.placed" and owner is not None:
                 self.problems.append(f"order {data['order']} was sold what order {owner} had")
             owner = data["order"] if kind == "order.placed" else None
@@ -223,10 +228,7 @@ class Race:
         if live := Order.objects.exclude(state__in=ended).count():
             self.problems.append(f"{live} orders are alive")
         spent = (
-            Order.objects.filter(postings__kind="charge").aggregate(spent=Sum(F("price") - F("refunded")))[
-                "spent"
-            ]
-            or 0
+            Order.objects.filter(postings__kind="charge").aggregate(spent=Sum(F("price") - F("refunded")))["spent"] or 0
         )
         has = Account.objects.filter(kind="available").aggregate(has=Sum("balance"))["has"]
         if has != len(self.teams) * 10**12 - spent:
@@ -240,9 +242,7 @@ def _sold_milli(now: dt.datetime) -> int:
     waiting = [OrderState.PENDING.value, OrderState.APPROVED.value]
     spans = [
         *Quota.objects.filter(cell=CELL).values_list("starts_at", "grace_until", "amounts"),
-        *Order.objects.filter(cell=CELL, state__in=waiting).values_list(
-            "starts_at", "grace_until", "amounts"
-        ),
+        *Order.objects.filter(cell=CELL, state__in=waiting).values_list("starts_at", "grace_until", "amounts"),
     ]
     live = [(begin, end, amounts[0]) for begin, end, amounts in spans if end is None or end > now]
     return max(

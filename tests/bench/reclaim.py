@@ -114,9 +114,7 @@ def _full_cell() -> CellState:
         state.apply(submitted, revision=0, time=0.0)
         for index in range(size):
             machine = machine % len(real.machines) + 1
-            placed = events.TaskPlaced(
-                job_id=submitted.job_id, index=index, machine_id=machine, incarnation=1
-            )
+            placed = events.TaskPlaced(job_id=submitted.job_id, index=index, machine_id=machine, incarnation=1)
             state.apply(placed, revision=0, time=0.0)
     return state
 
@@ -240,18 +238,20 @@ def _apply(state: CellState, plan: Plan) -> None:
             incarnation = int(tasks.incarnation[slot])
             send(
                 events.TaskEvicted(
-                    job_id=job, index=index, machine_id=machine, incarnation=incarnation,
-                    cause="preemption", gone=True,
+                    job_id=job, index=index, machine_id=machine, incarnation=incarnation, cause="preemption", gone=True
                 )
-            )  # fmt: skip
+            )
         slot = int(state.tasks.jobs[placed.job_id].tasks[placed.index])
         incarnation = int(state.tasks.incarnation[slot]) + 1
         send(
             events.TaskPlaced(
-                job_id=placed.job_id, index=placed.index, machine_id=placed.machine_id, incarnation=incarnation,
+                job_id=placed.job_id,
+                index=placed.index,
+                machine_id=placed.machine_id,
+                incarnation=incarnation,
                 ports=placed.ports,
             )
-        )  # fmt: skip
+        )
 
 
 def _asked(state: CellState) -> tuple[int, int, int]:

@@ -60,11 +60,14 @@ class _Cell:
         with journal.write(self.cell.id, system("bench")) as entry:
             made = Machine.objects.bulk_create(
                 Machine(
-                    cell=self.cell, hostname=f"m{number}", address="127.0.0.1", rack=f"r{number // 40}",
+                    cell=self.cell,
+                    hostname=f"m{number}",
+                    address="127.0.0.1",
+                    rack=f"r{number // 40}",
                     capacity=[64_000, 2**38, 2**42, 0, 0, 10_000],
                 )
                 for number in range(MACHINES)
-            )  # fmt: skip
+            )
             entry.extend(machine_set_event(machine) for machine in made)
         self.machine_ids = [machine.id for machine in made]
 

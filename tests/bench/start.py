@@ -54,9 +54,7 @@ def _hello(where: Installation) -> Iterator[dict[str, Any]]:
         _until(lambda name=name: client.get(f"{path}{client.profile.tenant}/{name}/")["tasks_up"] == 3, 60.0)
         times.append(time.monotonic() - began)
         client.post(f"{path}{client.profile.tenant}/{name}/kill/")
-        _until(
-            lambda name=name: client.get(f"{path}{client.profile.tenant}/{name}/")["state"] == "dead", 60.0
-        )
+        _until(lambda name=name: client.get(f"{path}{client.profile.tenant}/{name}/")["state"] == "dead", 60.0)
     counted = times[1:]
     yield _seconds("hello-p50", statistics.median(counted), min=min(counted), max=max(counted), runs=RUNS)
 
@@ -85,13 +83,7 @@ def _google2011() -> Iterator[dict[str, Any]]:
                 admin.post("/api/v1/tenants/", {"name": tenant})
                 for band in ("monitoring", "production", "batch", "best-effort"):
                     amounts = {"cpu": 10**9, "ram": 2**50, "disk": 2**50}
-                    grant = {
-                        "tenant": tenant,
-                        "cell": cell,
-                        "band": band,
-                        "amounts": amounts,
-                        "reason": "bench",
-                    }
+                    grant = {"tenant": tenant, "cell": cell, "band": band, "amounts": amounts, "reason": "bench"}
                     admin.post("/api/v1/quota/grants/", grant | {"beyond_capacity": True})
             specs = google2011.specs()
             prod = sum(spec["tasks"] for spec in specs if spec["priority"] >= 120)
@@ -118,9 +110,7 @@ def _count(client: Any, path: str) -> int:
 
 def _prod_up(client: Any, cell: str) -> int:
     return sum(
-        row["tasks_up"]
-        for row in client.pages(f"/api/v1/cells/{cell}/jobs/", limit=1000)
-        if row["priority"] >= 120
+        row["tasks_up"] for row in client.pages(f"/api/v1/cells/{cell}/jobs/", limit=1000) if row["priority"] >= 120
     )
 
 

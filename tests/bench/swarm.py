@@ -15,16 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from borglet.messages import PackageSources, PeerAddress
-from borglet.packages.choosing import (
-    BUSY,
-    THE_STORE,
-    AskForSources,
-    Choosing,
-    FetchPatience,
-    GiveUp,
-    Pause,
-    Try,
-)
+from borglet.packages.choosing import BUSY, THE_STORE, AskForSources, Choosing, FetchPatience, GiveUp, Pause, Try
 from borglet.packages.peers import PeerSettings
 from scheduling.link.packages.tracker import Peer, Tracker
 

@@ -14,9 +14,14 @@ from tests.integration import portal_server, portal_world
 
 SHOTS = Path(__file__).parent / "shots"
 ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--no-first-run",
-]  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 WAIT_MS = 15_000
 
 
@@ -62,9 +67,7 @@ def faults_of(context: BrowserContext) -> list[str]:
         "console",
         lambda message: (
             faults.append(f"{message.page.url if message.page else '?'}: {message.text}")
-            if any(
-                word in message.text for word in ("Content Security Policy", "Trusted", "Permissions-Policy")
-            )
+            if any(word in message.text for word in ("Content Security Policy", "Trusted", "Permissions-Policy"))
             else None
         ),
     )

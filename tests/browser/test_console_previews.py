@@ -31,9 +31,13 @@ def sold(world):
     now = clock.now()
     for days in (7, 30):
         order_place(
-            principal=SRE, tenant=world.tenant, cell="cc", band="batch", amounts={"cpu": 20, "ram": "64Gi"},
+            principal=SRE,
+            tenant=world.tenant,
+            cell="cc",
+            band="batch",
+            amounts={"cpu": 20, "ram": "64Gi"},
             ends_at=now.replace(microsecond=0) + dt.timedelta(days=days),
-        )  # fmt: skip
+        )
     return world
 
 

@@ -20,9 +20,7 @@ from scheduling.models import Job
 from tests.browser.conftest import sign_in
 from tests.integration import market_world
 
-JOB = (
-    "name: web\ntasks: 2\npriority: 200\ntask: {command: [sleep, '9'], limit: {cpu: 2, ram: 4Gi, disk: 1Gi}}"
-)
+JOB = "name: web\ntasks: 2\npriority: 200\ntask: {command: [sleep, '9'], limit: {cpu: 2, ram: 4Gi, disk: 1Gi}}"
 
 
 @pytest.fixture
@@ -156,8 +154,6 @@ def test_the_shop_works_without_scripts(chromium, portal, market) -> None:
         expect(page.locator("#offer")).to_contain_text("3 cores, 4 GiB RAM")
         page.get_by_role("button", name="Continue to order…").click()
         page.get_by_role("button", name=re.compile("Order for .* credits")).click()
-        expect(page.get_by_role("heading", name=re.compile(r"Order \d+"))).to_contain_text(
-            "waits for approval"
-        )
+        expect(page.get_by_role("heading", name=re.compile(r"Order \d+"))).to_contain_text("waits for approval")
     finally:
         context.close()

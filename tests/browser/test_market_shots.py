@@ -43,14 +43,10 @@ def furnished(transactional_db):
     market_world.sold(made.other, market_world.cores(40), now + 3 * day, now + 20 * day)
     market_world.sold(made.tenant, market_world.cores(20), now - 30 * day, now + 12 * day)
     for number in range(3):
-        placed = market_world.ordered(
-            made.tenant, market_world.cores(number + 1), days=20 + number, note="a sale"
-        )
+        placed = market_world.ordered(made.tenant, market_world.cores(number + 1), days=20 + number, note="a sale")
     made.numbers["active"] = placed.pk
     ApprovalRule.objects.update(approver="owner")
-    asked = market_world.ordered(
-        made.tenant, market_world.cores(4), days=40, note="The sale needs twice as much."
-    )
+    asked = market_world.ordered(made.tenant, market_world.cores(4), days=40, note="The sale needs twice as much.")
     made.numbers["pending"] = asked.pk
     made.numbers["quote"] = market_world.quoted(made.tenant, market_world.cores(2), days=30).pk
     return made
@@ -60,9 +56,7 @@ def furnished(transactional_db):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_of_the_market_look_right(chromium, portal, furnished, size, theme) -> None:
     SHOTS.mkdir(exist_ok=True)
-    context = chromium.new_context(
-        base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme
-    )
+    context = chromium.new_context(base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme)
     try:
         page = context.new_page()
         sign_in(page, "owner")
@@ -70,9 +64,7 @@ def test_pages_of_the_market_look_right(chromium, portal, furnished, size, theme
             page.goto(path.format(**furnished.numbers))
             page.wait_for_load_state("load")
             page.screenshot(path=SHOTS / f"market-{name}-{theme}-{size[0]}.png", full_page=True)
-            sideways = page.evaluate(
-                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-            )
+            sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
     finally:
         context.close()

@@ -38,7 +38,7 @@ PAGES = {
     "planning": "/planning/?tenant=ubar",
     "admin-capacity": "/admin/capacity/?cell=cc",
     "admin-capacity-band": "/admin/capacity/?cell=cc&band=production&days=30",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -54,21 +54,31 @@ def furnished(world):
             if 40 < number < 52:
                 continue
             cpu = {
-                "capacity": 64_000 if band == "" else 0, "sold": 52_000, "granted": 54_000,
+                "capacity": 64_000 if band == "" else 0,
+                "sold": 52_000,
+                "granted": 54_000,
                 "asked": 44_000 + 3_000 * wave,
-                "limit": 40_000 + 3_000 * wave, "reserved": 26_000 + 5_000 * wave,
+                "limit": 40_000 + 3_000 * wave,
+                "reserved": 26_000 + 5_000 * wave,
                 "used": 18_000 + 6_000 * wave,
                 "stranded": 2_500 if band == "" else 0,
-            }  # fmt: skip
+            }
             vectors = {name: [int(value * part), 2**35, 2**38, 0, 0, 1] for name, value in cpu.items()}
             CapacitySample.objects.create(cell=world.cell, band=band, hour=at, sampled_at=at, **vectors)
         for job, band, share in (("web", production, 5), ("indexer", batch, 2)):
             MeteredHour.objects.create(
-                tenant=world.tenant, cell="cc", band=band, job_uid=job, job=job, hour=at, labels={"team": job},
+                tenant=world.tenant,
+                cell="cc",
+                band=band,
+                job_uid=job,
+                job=job,
+                hour=at,
+                labels={"team": job},
                 limit=[share * 3_600_000, 2**46, 0, 0, 0, 0],
                 reserved=[int(share * (2_500_000 + 500_000 * wave)), 2**45, 0, 0, 0, 0],
-                used=[int(share * (1_700_000 + 600_000 * wave)), 2**44, 0, 0, 0, 0], price=share * 123_457,
-            )  # fmt: skip
+                used=[int(share * (1_700_000 + 600_000 * wave)), 2**44, 0, 0, 0, 0],
+                price=share * 123_457,
+            )
     _money(world)
     return world
 
@@ -79,34 +89,39 @@ def _money(world) -> None:
     last_month = (now.replace(day=1) - dt.timedelta(days=10)).replace(hour=9, minute=0)
     Tenant.objects.create(name="ubar-ads", parent=world.tenant)
     with clock.at(last_month):
-        budget_grant(
-            principal=rows.ME, tenant=world.tenant, amount=50_000 * CREDIT, text="budget of the year"
-        )
+        budget_grant(principal=rows.ME, tenant=world.tenant, amount=50_000 * CREDIT, text="budget of the year")
         old = money_rows.charged(world.tenant, 4_321_123_456, begin=last_month)
         money_rows.refunded(old, 1_000_000_001)
     month = months.month_of(last_month, "UTC")
     invoice_close(principal=rows.ME, tenant=world.tenant, month=month)
     budget_set(
-        principal=rows.ME, tenant=world.tenant, monthly=5_000 * CREDIT, alerts=[50, 80], action="stop-buying",
+        principal=rows.ME,
+        tenant=world.tenant,
+        monthly=5_000 * CREDIT,
+        alerts=[50, 80],
+        action="stop-buying",
         overdraft=100 * CREDIT,
-    )  # fmt: skip
+    )
     for number, price in enumerate((1_200, 800, 650)):
         with clock.at(max(now.replace(day=1, hour=1), now - dt.timedelta(days=6 * number))):
             money_rows.charged(world.tenant, price * CREDIT, begin=now - dt.timedelta(days=20), band="batch")
     world.order = money_rows.held(world.tenant, 900 * CREDIT, begin=now + dt.timedelta(days=20))
     Shortfall.objects.create(
-        cell="cc", begins_at=now, ends_at=now + dt.timedelta(days=3), short=[4_000, 2**34, 0, 0, 0, 0],
-        orders=[world.order.pk], tenants=["ubar"], found_at=now,
-    )  # fmt: skip
+        cell="cc",
+        begins_at=now,
+        ends_at=now + dt.timedelta(days=3),
+        short=[4_000, 2**34, 0, 0, 0, 0],
+        orders=[world.order.pk],
+        tenants=["ubar"],
+        found_at=now,
+    )
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_of_money_look_right(chromium, portal, furnished, size, theme) -> None:
     SHOTS.mkdir(exist_ok=True)
-    context = chromium.new_context(
-        base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme
-    )
+    context = chromium.new_context(base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme)
     try:
         page = context.new_page()
         sign_in(page, "sre")
@@ -117,9 +132,7 @@ def test_pages_of_money_look_right(chromium, portal, furnished, size, theme) -> 
             page.wait_for_load_state("load")
             page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
             if not name.startswith("admin"):
-                sideways = page.evaluate(
-                    "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-                )
+                sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
                 assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
             if name == "invoice":
                 page.emulate_media(media="print")

@@ -77,10 +77,14 @@ def test_a_button_for_copying_works_after_its_region_was_read_again(page, servic
     with journal.write(other.cell_id, rows.ME) as entry:
         entry.append(
             events.JobChanged(
-                job_id=other.id, priority=200, latency_sensitive=True, spec_version=1,
-                labels={"service": "web"}, port_names=("admin",),
+                job_id=other.id,
+                priority=200,
+                latency_sensitive=True,
+                spec_version=1,
+                labels={"service": "web"},
+                port_names=("admin",),
             )
-        )  # fmt: skip
+        )
     expect(page.locator("#name-bns:not([data-old])")).to_be_visible()
     expect(button).to_be_focused()
     expect(page.get_by_text("_admin._tcp.web.service.ubar.cc.borg.internal", exact=True)).to_be_visible()

@@ -33,7 +33,7 @@ PAGES = {
     "names-wrong": "/names/?q=j_foo.ubar.cc.borg.internal",
     "names-job-canary": "/jobs/cc/ubar/web-canary/",
     "admin-names": "/admin/names/",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +95,7 @@ def test_pages_of_names_look_right(chromium, portal, furnished, size) -> None:
                 _pictures(page, "admin-names-asking", size[0])
                 page.get_by_text("Asked at").wait_for()
             _pictures(page, name, size[0])
-            sideways = page.evaluate(
-                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-            )
+            sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert sideways <= 0 or name.startswith("admin"), f"{name} is {sideways} px wider than the screen"
     finally:
         context.close()

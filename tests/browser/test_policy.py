@@ -24,10 +24,13 @@ ELSEWHERE = ("accounts/logout/", "accounts/inactive/", "admin/logout/")
 def plain_routes() -> list[str]:
     """The address of every page that has no part that varies."""
     found = {
-        f"/{route.path}" for route in routes()
-        if "{" not in route.path and "\\" not in route.path and route.path not in ELSEWHERE
+        f"/{route.path}"
+        for route in routes()
+        if "{" not in route.path
+        and "\\" not in route.path
+        and route.path not in ELSEWHERE
         and not route.path.startswith(("api/", "bns/", "v3/", "metrics", ".well-known/", "healthz", "readyz"))
-    }  # fmt: skip
+    }
     return sorted(found)
 
 

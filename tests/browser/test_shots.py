@@ -65,7 +65,7 @@ PAGES = {
     "admin-jobs": "/admin/scheduling/job/",
     "admin-events": "/admin/scheduling/event/",
     "admin-grant": "/admin/quota/quota/add/",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -88,12 +88,7 @@ def furnished(world):
         portal_world.report(steady, index)
     rows.a_job(world.cell, world.tenant, "greedy", tasks=4, limit=(90_000, 2**30, 2**30, 0, 0, 1))
     rows.a_job(
-        world.cell,
-        rows.a_tenant("other"),
-        "first",
-        tasks=7,
-        limit=(99_000, 2**30, 2**30, 0, 0, 1),
-        priority=300,
+        world.cell, rows.a_tenant("other"), "first", tasks=7, limit=(99_000, 2**30, 2**30, 0, 0, 1), priority=300
     )
     _crash(world)
     verdicts.store(world.cell.id, SimulatedCell(world.cell).decide())
@@ -103,22 +98,35 @@ def furnished(world):
     with journal.write(world.cell.id, rows.ME) as entry:
         drained = entry.append(events.MachineState(machine_id=1, state="draining", reason="new disk"))
         transitions.tasks_evict(
-            entry,
-            [changes.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)],
+            entry, [changes.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)]
         )
     _drain(world)
     _notices()
     cell_set(principal=system("test"), cell=world.cell, settings={"schedulers": "by-workload"})
     lease.take(world.cell.id, scheduler="service", holder="node-1:4711:0123abcd", ttl_s=600)
     a_pass = pass_log.Pass(
-        at=1.79e9, revision=7, pending=1_200, classes=50, placed=1_000, conflicts=0, preempted=2, unplaced=200,
-        cache_hits=900, cache_misses=100, pass_ms=9.4, commit_ms=70.2,
-    )  # fmt: skip
+        at=1.79e9,
+        revision=7,
+        pending=1_200,
+        classes=50,
+        placed=1_000,
+        conflicts=0,
+        preempted=2,
+        unplaced=200,
+        cache_hits=900,
+        cache_misses=100,
+        pass_ms=9.4,
+        commit_ms=70.2,
+    )
     for number in range(120):
         one = msgspec.structs.replace(
-            a_pass, at=a_pass.at + number, revision=7 + number, conflicts=12 * (number % 40 == 39),
-            pass_ms=5 + number * 37 % 11, commit_ms=40 + number * 53 % 61,
-        )  # fmt: skip
+            a_pass,
+            at=a_pass.at + number,
+            revision=7 + number,
+            conflicts=12 * (number % 40 == 39),
+            pass_ms=5 + number * 37 % 11,
+            commit_ms=40 + number * 53 % 61,
+        )
         pass_log.record(world.cell.id, "cc", "service", one)
     return world
 
@@ -147,9 +155,13 @@ def _drain(world) -> None:
         portal_world.place(held, index, here if index < 4 else late)
         portal_world.report(held, index)
     machines_drain(
-        principal=rows.ME, cell=world.cell, machines=[here, empty], reason="new switch", deadline_s=5400.0,
+        principal=rows.ME,
+        cell=world.cell,
+        machines=[here, empty],
+        reason="new switch",
+        deadline_s=5400.0,
         break_budgets=True,
-    )  # fmt: skip
+    )
     machines_drain(principal=rows.ME, cell=world.cell, machines=[late], reason="new disk", deadline_s=0.0)
     tasks_drain(world.cell.id, 1, patience_s=600.0)
     with journal.write(world.cell.id, rows.ME) as entry:
@@ -158,31 +170,25 @@ def _drain(world) -> None:
 
 def _notices() -> None:
     """News for the SREs, and a channel that fails."""
-    channel = channel_add(
-        principal=rows.ME, tenant=None, kind="webhook", target="https://hooks.example/borg/in"
-    )
+    channel = channel_add(principal=rows.ME, tenant=None, kind="webhook", target="https://hooks.example/borg/in")
     channel_add(principal=rows.ME, tenant=None, kind="email", target="on-call@portal.example", level="urgent")
     with records.write(rows.ME) as entry:
         notify(
-            entry,
-            None,
-            "order.placed",
-            "Tenant ubar orders 200 cores in cc",
-            "It waits for approval.",
-            url="/quota/",
+            entry, None, "order.placed", "Tenant ubar orders 200 cores in cc", "It waits for approval.", url="/quota/"
         )
         notify(
-            entry, None, "shortfall.found", "Cell cc has less than what is sold",
-            "12 machines left. Sold are 400 cores more than there are.\n\nNothing more is sold.", level="urgent",
-        )  # fmt: skip
+            entry,
+            None,
+            "shortfall.found",
+            "Cell cc has less than what is sold",
+            "12 machines left. Sold are 400 cores more than there are.\n\nNothing more is sold.",
+            level="urgent",
+        )
     sending.spread()
     ((claimed, waiting),) = (found for found in sending.claim(2) if found[0] == channel)
     sending.settle(
         claimed,
-        [
-            sending.DeliveryOutcome(waiting[0].pk),
-            sending.DeliveryOutcome(waiting[1].pk, "hooks.example answers 503"),
-        ],
+        [sending.DeliveryOutcome(waiting[0].pk), sending.DeliveryOutcome(waiting[1].pk, "hooks.example answers 503")],
     )
 
 
@@ -193,11 +199,13 @@ def _preempt(victim, winner, machine) -> None:
         evicted = changes.Eviction(loser, 1, "preemption", preemptor=task_id(winner.id, 4))
         transitions.tasks_evict(entry, [evicted])
         placed = changes.Placement(
-            task_id(winner.id, 4), machine.id, (20_009,),
+            task_id(winner.id, 4),
+            machine.id,
+            (20_009,),
             score={"packing": -0.31, "spread-machine": -0.24, "mixing": -0.01, "preemption": -21.0},
             victims=(loser,),
             runners_up=((machine.id + 1, -21.9), (machine.id + 2, -22.05)),
-        )  # fmt: skip
+        )
         transitions.tasks_place(entry, [placed])
 
 
@@ -205,9 +213,7 @@ def _preempt(victim, winner, machine) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
     SHOTS.mkdir(exist_ok=True)
-    context = chromium.new_context(
-        base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme
-    )
+    context = chromium.new_context(base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme)
     faults = faults_of(context)
     try:
         page = context.new_page()
@@ -229,9 +235,7 @@ def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
                 page.get_by_text("Deadline in minutes from now").wait_for()
                 page.screenshot(path=SHOTS / f"admin-drain-form-{theme}-{size[0]}.png", full_page=True)
             if not name.startswith("admin"):
-                sideways = page.evaluate(
-                    "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-                )
+                sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
                 assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
         assert faults == []
     finally:

@@ -141,9 +141,13 @@ def test_actions_follow_an_update_and_forms_stay_open(page, world) -> None:
 
 def test_the_log_of_a_task_that_has_none_is_asked_for_once(page, world) -> None:
     asked = []
-    page.route("**/logs/?*", lambda route: (asked.append(1), route.fulfill(
-        status=409, json={"code": "log-simulated", "detail": "Simulated tasks write no log."},
-    )))  # fmt: skip
+    page.route(
+        "**/logs/?*",
+        lambda route: (
+            asked.append(1),
+            route.fulfill(status=409, json={"code": "log-simulated", "detail": "Simulated tasks write no log."}),
+        ),
+    )
     sign_in(page)
     page.goto(JOB + "0/")
     expect(page.get_by_role("log")).to_have_text("Simulated tasks write no log.")
@@ -224,9 +228,7 @@ def test_a_log_is_followed_and_its_stream_chosen(page, world) -> None:
     page.get_by_label("Stream").select_option("stderr")
     expect(log).to_contain_text("oops")
     page.unroute("**/tasks/0/logs/**")
-    page.route(
-        "**/tasks/0/logs/**", lambda route: route.fulfill(status=503, json={"detail": "the machine is away"})
-    )
+    page.route("**/tasks/0/logs/**", lambda route: route.fulfill(status=503, json={"detail": "the machine is away"}))
     page.reload()
     expect(log).to_have_text("The log cannot be read now: the machine is away")
 

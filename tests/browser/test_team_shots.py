@@ -32,13 +32,7 @@ PAGES = {
 def secret(world) -> str:
     """Something of everything; the link of an invitation that is open."""
     ubar = Tenant.objects.get(name="ubar")
-    tenant_set(
-        principal=rows.ME,
-        tenant=ubar,
-        title="Web search",
-        contact="search@example.org",
-        time_zone="Asia/Tokyo",
-    )
+    tenant_set(principal=rows.ME, tenant=ubar, title="Web search", contact="search@example.org", time_zone="Asia/Tokyo")
     sre = get_user_model().objects.get(username="sre")
     people.a_user("sre", tenant=ubar, role=Role.OWNER)
     boss = principal_of_user(sre)
@@ -71,18 +65,14 @@ def secret(world) -> str:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_of_teams_look_right(chromium, portal, secret, theme, width) -> None:
     SHOTS.mkdir(exist_ok=True)
-    context = chromium.new_context(
-        base_url=portal, viewport={"width": width, "height": 900}, color_scheme=theme
-    )
+    context = chromium.new_context(base_url=portal, viewport={"width": width, "height": 900}, color_scheme=theme)
     try:
         page = context.new_page()
 
         def shoot(name: str) -> None:
             page.wait_for_load_state("load")
             page.screenshot(path=SHOTS / f"{name}-{theme}-{width}.png", full_page=True)
-            sideways = page.evaluate(
-                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-            )
+            sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
 
         path = "/invitations/" + link_of(secret).rsplit("/invitations/")[1]

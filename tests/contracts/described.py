@@ -46,9 +46,7 @@ def deviation(method: str, path: str, answer: HttpResponse) -> str:
         return f"is of type {given!r}, not {', '.join(content)}"
     if not given.endswith("json"):
         return ""
-    problems = _validator(method, path, str(answer.status_code), given).iter_errors(
-        json.loads(answer.content)
-    )
+    problems = _validator(method, path, str(answer.status_code), given).iter_errors(json.loads(answer.content))
     return "; ".join(f"{problem.json_path}: {problem.message[:300]}" for problem in problems)
 
 

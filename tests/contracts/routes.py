@@ -58,9 +58,7 @@ def _walk(patterns: list[URLPattern | URLResolver], prefix: str) -> Iterator[Rou
         if isinstance(pattern, URLResolver):
             yield from _walk(pattern.url_patterns, path)
         else:
-            view_class = getattr(pattern.callback, "view_class", None) or getattr(
-                pattern.callback, "cls", None
-            )
+            view_class = getattr(pattern.callback, "view_class", None) or getattr(pattern.callback, "cls", None)
             methods = tuple(
                 verb for verb in _VERBS if view_class and inspect.isfunction(getattr(view_class, verb, None))
             )

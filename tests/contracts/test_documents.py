@@ -26,11 +26,7 @@ OF_MAKE_UP = {"BORG_HOME"}
 def documents() -> Iterator[Path]:
     """All that describes the present version; the change log describes earlier ones too."""
     listed = subprocess.run(
-        ["git", "ls-files", "*.md", "deploy", "examples"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+        ["git", "ls-files", "*.md", "deploy", "examples"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return (ROOT / name for name in listed.stdout.split() if name != "CHANGELOG.md")
 

@@ -46,9 +46,12 @@ document = schemathesis.openapi.from_wsgi("/api/v1/schema/?format=json", get_wsg
 known = document.exclude(path_regex="/logs/").exclude(operation_id=["bns_cell"])
 THERE = {"cell": "cc", "tenant": "ubar", "job": "web", "hostname": "m1", "host": "m1", "index": "0"}
 bounded = settings(
-    max_examples=10 if SEARCH else 2, deadline=None, derandomize=not SEARCH, phases=[Phase.explicit, Phase.generate],
+    max_examples=10 if SEARCH else 2,
+    deadline=None,
+    derandomize=not SEARCH,
+    phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)
@@ -83,9 +86,7 @@ def callers(db: None) -> dict[str, dict[str, str]]:
 
 
 def _token(user: Any, scopes: list[Scope]) -> dict[str, str]:
-    _, secret = token_issue(
-        principal=system("test"), user=user, name="fuzz", scopes=[scope.value for scope in scopes]
-    )
+    _, secret = token_issue(principal=system("test"), user=user, name="fuzz", scopes=[scope.value for scope in scopes])
     return {"Authorization": f"Bearer {secret}"}
 
 
@@ -118,9 +119,7 @@ def test_no_answer_is_a_surprise(
 
 
 @pytest.mark.parametrize("role", ["sre", "owner", "viewer"])
-def test_no_answer_to_a_chain_of_requests_is_a_surprise(
-    role: str, callers: dict[str, dict[str, str]]
-) -> None:
+def test_no_answer_to_a_chain_of_requests_is_a_surprise(role: str, callers: dict[str, dict[str, str]]) -> None:
     """What one answer names is asked for by the next request, and all of it is rolled back at the end."""
 
     class Chain(known.as_state_machine()):  # type: ignore[misc]
@@ -143,7 +142,11 @@ def test_no_answer_to_a_chain_of_requests_is_a_surprise(
 
     Chain.run(
         settings=settings(
-            max_examples=60 if SEARCH else 20, stateful_step_count=10, deadline=None, derandomize=not SEARCH,
-            phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
+            max_examples=60 if SEARCH else 20,
+            stateful_step_count=10,
+            deadline=None,
+            derandomize=not SEARCH,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
         )
-    )  # fmt: skip
+    )

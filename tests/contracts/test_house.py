@@ -39,8 +39,12 @@ def test_a_home_that_a_later_version_migrated_is_known_by_that() -> None:
 def test_the_packages_import_only_whom_they_may() -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
-        cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -22,9 +22,7 @@ def folders() -> Counter[str]:
         check=True,
     )
     names = (PurePosixPath(name) for name in listed.stdout.split())
-    return Counter(
-        str(name.parent) for name in names if name.parts[0] in PACKAGES and "migrations" not in name.parts
-    )
+    return Counter(str(name.parent) for name in names if name.parts[0] in PACKAGES and "migrations" not in name.parts)
 
 
 def test_no_folder_is_a_drawer() -> None:

@@ -15,14 +15,25 @@ from scheduling.spec.parser import parse
 from tests.contracts.routes import Route, api_routes
 
 FULL: dict[str, Any] = {
-    "name": "web", "labels": {"a": "b"}, "priority": 200, "appclass": "batch", "tasks": 2,
+    "name": "web",
+    "labels": {"a": "b"},
+    "priority": 200,
+    "appclass": "batch",
+    "tasks": 2,
     "task": {
-        "command": ["serve"], "env": {"A": "1"}, "limit": {"cpu": "500m", "ram": 2**27}, "ports": ["http"],
-        "health": {"http": "/"}, "constraints": [{"attribute": "ssd", "relation": "present"}],
+        "command": ["serve"],
+        "env": {"A": "1"},
+        "limit": {"cpu": "500m", "ram": 2**27},
+        "ports": ["http"],
+        "health": {"http": "/"},
+        "constraints": [{"attribute": "ssd", "relation": "present"}],
     },
-    "overrides": {"1": {"limit": {"cpu": 2}}}, "spread": {"max_per_rack": 1}, "update": {"max_down": 1},
-    "gang": True, "disruption_budget": 1,
-}  # fmt: skip
+    "overrides": {"1": {"limit": {"cpu": 2}}},
+    "spread": {"max_per_rack": 1},
+    "update": {"max_down": 1},
+    "gang": True,
+    "disruption_budget": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +62,7 @@ def test_every_operation_documents_its_problems(document: dict[str, Any]) -> Non
             assert expected <= set(operation["responses"]), (method, path)
             for status in expected:
                 shared = operation["responses"][status]["$ref"].rpartition("/")[2]
-                assert list(document["components"]["responses"][shared]["content"]) == [
-                    "application/problem+json"
-                ]
+                assert list(document["components"]["responses"][shared]["content"]) == ["application/problem+json"]
 
 
 def test_operations_have_names_of_their_own(document: dict[str, Any]) -> None:
@@ -68,9 +77,7 @@ def test_the_schema_of_job_files_accepts_what_is_accepted() -> None:
     jsonschema.validate(parse(FULL).to_json(), schema)
 
 
-@pytest.mark.parametrize(
-    "change", [{"colour": "blue"}, {"tasks": "2"}, {"task": {"comand": []}}, {"kind": "Pod"}]
-)
+@pytest.mark.parametrize("change", [{"colour": "blue"}, {"tasks": "2"}, {"task": {"comand": []}}, {"kind": "Pod"}])
 def test_and_refuses_what_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**FULL, **change}, job_file_schema())

@@ -82,8 +82,14 @@ DOORS = (
     Door("post", "api/v1/login/", (), refused=422, body={}, expect={"anonymous": 422}),
     Door("get", "api/v1/schema/", ("anonymous", *ALL)),  # it holds no data
     Door("get", "api/v1/tokens/", ALL),
-    Door("post", "api/v1/tokens/", tuple(role for role in ALL if role != "reader"), 201,
-         body={"name": "t", "scopes": ["read"], "tenant": "own"}, expect={"stranger": 404}),
+    Door(
+        "post",
+        "api/v1/tokens/",
+        tuple(role for role in ALL if role != "reader"),
+        201,
+        body={"name": "t", "scopes": ["read"], "tenant": "own"},
+        expect={"stranger": 404},
+    ),
     Door("delete", "api/v1/tokens/{key}/", ("sre",), refused=404),
     # tenants and quota
     Door("get", "api/v1/tenants/", ALL),
@@ -95,8 +101,14 @@ DOORS = (
     Door("delete", MEMBER, ("viewer", "owner", "bound", "sre"), 204, **SEES),  # who names itself leaves
     Door("post", "api/v1/tenants/{tenant}/move/", ("sre",), body={"parent": None}, **SEES),
     Door("get", "api/v1/tenants/{tenant}/invitations/", OWNERS, **SEES),
-    Door("post", "api/v1/tenants/{tenant}/invitations/", OWNERS, 201,
-         body={"email": "new@example.org", "role": "viewer"}, **SEES),
+    Door(
+        "post",
+        "api/v1/tenants/{tenant}/invitations/",
+        OWNERS,
+        201,
+        body={"email": "new@example.org", "role": "viewer"},
+        **SEES,
+    ),
     Door("delete", "api/v1/tenants/{tenant}/invitations/{invitation}/", OWNERS, **SEES),
     Door("get", ACCOUNTS, (*MEMBERS, "sre"), **SEES),
     Door("post", ACCOUNTS, OWNERS, 201, body={"name": "fresh", "role": "viewer"}, **SEES),
@@ -108,37 +120,68 @@ DOORS = (
     Door("post", "api/v1/capabilities/", ("sre",), 201, body={"user": "viewer", "kind": "shell", "reason": "x"}),
     Door("delete", "api/v1/capabilities/{capability}/", ("sre",), 204),
     Door("get", "api/v1/capabilities/requests/", ALL),
-    Door("post", "api/v1/capabilities/requests/", ("viewer", "operator", "buyer", "owner", "bound"), 201,
-         body={"tenant": "own", "kind": "shell", "reason": "x"}, expect={"sre": 404, "stranger": 404}),
+    Door(
+        "post",
+        "api/v1/capabilities/requests/",
+        ("viewer", "operator", "buyer", "owner", "bound"),
+        201,
+        body={"tenant": "own", "kind": "shell", "reason": "x"},
+        expect={"sre": 404, "stranger": 404},
+    ),
     Door("put", "api/v1/capabilities/requests/{asked}/", ("sre",), body={"granted": True}),
     Door("get", "api/v1/records/", ALL),
     Door("get", "api/v1/quota/", ALL),
     Door("get", "api/v1/quota/bands/", ALL),
-    Door("put", "api/v1/quota/bands/{band}/", ("sre",),
-         body={"low": 100, "high": 119, "prod": False, "preempts_within": True}),
+    Door(
+        "put",
+        "api/v1/quota/bands/{band}/",
+        ("sre",),
+        body={"low": 100, "high": 119, "prod": False, "preempts_within": True},
+    ),
     Door("get", "api/v1/quota/prices/", ALL),
     Door("post", "api/v1/quota/prices/", ("sre",), 201, body={"cell": "cc", "base": {"cpu": 1}}),
     Door("post", "api/v1/quota/prices/what-if/", ("sre",), body={"cell": "cc", "base": {"cpu": 1}}),
     Door("get", "api/v1/quota/quotes/", ALL),
-    Door("post", "api/v1/quota/quotes/", ("buyer", "owner", "bound", "sre"), 201,
-         body={"tenant": "own", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}, "ends_at": "2999-01-01T00:00Z"},
-         hidden=("stranger",)),
+    Door(
+        "post",
+        "api/v1/quota/quotes/",
+        ("buyer", "owner", "bound", "sre"),
+        201,
+        body={"tenant": "own", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}, "ends_at": "2999-01-01T00:00Z"},
+        hidden=("stranger",),
+    ),
     Door("get", "api/v1/quota/quotes/{quote}/", (*MEMBERS, "sre"), hidden=("stranger",)),
     Door("get", "api/v1/quota/grants/", ALL),
-    Door("post", "api/v1/quota/grants/", ("sre",), 201,
-         body={"tenant": "own", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}}),
+    Door(
+        "post",
+        "api/v1/quota/grants/",
+        ("sre",),
+        201,
+        body={"tenant": "own", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}},
+    ),
     Door("delete", "api/v1/quota/grants/{grant}/", ("sre",), expect={"stranger": 404}),
     # `{order}` is a pending one of `own`, which an owner decides about
     Door("get", "api/v1/quota/orders/", ALL),
-    Door("post", "api/v1/quota/orders/", ("buyer", "owner", "bound", "sre"), 201,
-         body={"tenant": "own", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}, "ends_at": TOMORROW},
-         hidden=("stranger",)),
+    Door(
+        "post",
+        "api/v1/quota/orders/",
+        ("buyer", "owner", "bound", "sre"),
+        201,
+        body={"tenant": "own", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}, "ends_at": TOMORROW},
+        hidden=("stranger",),
+    ),
     Door("get", ORDER, (*MEMBERS, "sre"), hidden=("stranger",)),
     Door("post", ORDER + "approve/", ("owner", "bound", "sre"), body={}, hidden=("stranger",)),
     Door("post", ORDER + "reject/", ("owner", "bound", "sre"), body={"reason": "no"}, hidden=("stranger",)),
     Door("post", ORDER + "cancel/", ("buyer", "owner", "bound", "sre"), body={}, hidden=("stranger",)),
-    Door("post", ORDER + "change/", ("buyer", "owner", "bound", "sre"), 201, body={"amounts": {"cpu": 2}},
-         hidden=("stranger",)),
+    Door(
+        "post",
+        ORDER + "change/",
+        ("buyer", "owner", "bound", "sre"),
+        201,
+        body={"amounts": {"cpu": 2}},
+        hidden=("stranger",),
+    ),
     # A user who may not buy for the other team may not know of it; a pending order can't be handed on.
     Door("post", ORDER + "transfer/", ("sre",), 409, refused=404, body={"tenant": "other"}),
     Door("post", ORDER + "renew/", ("buyer", "owner", "bound", "sre"), body={"renew": True}, hidden=("stranger",)),
@@ -155,11 +198,19 @@ DOORS = (
     Door("get", BUDGET, PAYS, **SEES),
     Door("put", BUDGET, ("owner", "bound", "sre"), body={"monthly": 5}, **SEES),
     Door("post", BUDGET + "grants/", ("sre",), 201, body={"amount": 5}, **SEES),
-    Door("post", BUDGET + "hand-down/", ("owner", "bound", "sre"), 404, body={"to": "nobody", "amount": 5},
-         foreign=(), hidden=("stranger",)),  # no such team
+    Door(
+        "post",
+        BUDGET + "hand-down/",
+        ("owner", "bound", "sre"),
+        404,
+        body={"to": "nobody", "amount": 5},
+        foreign=(),
+        hidden=("stranger",),
+    ),  # no such team
     Door("get", "api/v1/quota/invoices/", ALL),
-    Door("post", "api/v1/quota/invoices/", ("sre",), 201, body={"tenant": "own", "month": "2020-01"},
-         expect={"sre": 409}),  # nothing to invoice
+    Door(
+        "post", "api/v1/quota/invoices/", ("sre",), 201, body={"tenant": "own", "month": "2020-01"}, expect={"sre": 409}
+    ),  # nothing to invoice
     Door("get", "api/v1/quota/invoices/drafts/{tenant}/", PAYS, **SEES),
     Door("get", "api/v1/quota/invoices/{number}/", PAYS, hidden=("stranger",)),
     Door("get", "api/v1/quota/invoices/{number}.pdf", PAYS, hidden=("stranger",)),
@@ -172,8 +223,14 @@ DOORS = (
     Door("post", "api/v1/notices/read/", ALL, body={"up_to": 0}),
     Door("get", "api/v1/notices/kinds/", ALL),
     Door("get", "api/v1/notices/channels/", ALL),
-    Door("post", "api/v1/notices/channels/", ("owner", "bound", "sre"), 201,
-         body={"tenant": "own", "kind": "email", "target": "x@own.example"}, expect={"stranger": 404}),
+    Door(
+        "post",
+        "api/v1/notices/channels/",
+        ("owner", "bound", "sre"),
+        201,
+        body={"tenant": "own", "kind": "email", "target": "x@own.example"},
+        expect={"stranger": 404},
+    ),
     Door("get", CHANNEL, (*MEMBERS, "sre"), hidden=("stranger",)),
     Door("patch", CHANNEL, ("owner", "bound", "sre"), body={"level": "urgent"}, hidden=("stranger",)),
     Door("delete", CHANNEL, ("owner", "bound", "sre"), 204, hidden=("stranger",)),
@@ -192,8 +249,9 @@ DOORS = (
     Door("post", "api/v1/cells/{cell}/machines:drain", ("sre",), body={"rack": "r1", "reason": "x"}),
     Door("get", "api/v1/cells/{cell}/drains/", ALL),
     Door("get", "api/v1/cells/{cell}/brakes/", ALL),
-    Door("post", "api/v1/cells/{cell}/brakes/{brake}:release", ("sre",), body={"reason": "x"},
-         expect={"sre": 409}),  # nothing is held
+    Door(
+        "post", "api/v1/cells/{cell}/brakes/{brake}:release", ("sre",), body={"reason": "x"}, expect={"sre": 409}
+    ),  # nothing is held
     Door("post", "api/v1/cells/{cell}/brakes/{brake}:keep", ("sre",), body={"reason": "x"}, expect={"sre": 409}),
     Door("get", "api/v1/cells/{cell}/quarantine/", ("sre",)),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:quarantine", ("sre",), body={"action": "keep"}),
@@ -208,8 +266,14 @@ DOORS = (
     Door("delete", PACKAGE, (*WRITERS, "sre"), **SEES),
     # jobs
     Door("get", "api/v1/cells/{cell}/jobs/", ALL),
-    Door("post", "api/v1/cells/{cell}/jobs/", (*WRITERS, "sre"), 201, body={"name": "fresh", "tenant": "own", **FILE},
-         expect={"stranger": 404}),
+    Door(
+        "post",
+        "api/v1/cells/{cell}/jobs/",
+        (*WRITERS, "sre"),
+        201,
+        body={"name": "fresh", "tenant": "own", **FILE},
+        expect={"stranger": 404},
+    ),
     Door("post", "api/v1/cells/{cell}/jobs:bulk", ALL, body=[]),
     Door("get", JOB, (*MEMBERS, "sre"), **SEES),
     Door("put", JOB, (*WRITERS, "sre"), body=FILE, **SEES),
@@ -235,7 +299,7 @@ DOORS = (
     Door("get", "api/v1/feeds/prometheus/", ALL),  # of what each may see
     Door("get", "api/v1/feeds/traefik/", ALL),
     Door("post", "v3/discovery:endpoints", ALL, body={"resource_names": []}),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)
@@ -270,15 +334,31 @@ class World:
     def answer(self, role: str, door: Door, tenant: str) -> HttpResponse:
         """What is answered; whatever it changed is taken back."""
         path = "/" + door.path.format(
-            cell="cc", tenant=tenant, job="web", index=0, hostname="m1", username="viewer", key=self.key, brake="stops",
-            service="front", host="m1",
-            grant=self.grant, quote=self.quote, order=self.order, rank=1, band="batch", name="tool", reference="v1",
-            channel=self.channel, number=self.number,
-            account="ci", invitation=self.invitations.get(tenant, "none"), capability=self.capability, asked=self.asked,
-        )  # fmt: skip
-        body = (
-            {} if door.body is None else {"data": json.dumps(door.body), "content_type": "application/json"}
+            cell="cc",
+            tenant=tenant,
+            job="web",
+            index=0,
+            hostname="m1",
+            username="viewer",
+            key=self.key,
+            brake="stops",
+            service="front",
+            host="m1",
+            grant=self.grant,
+            quote=self.quote,
+            order=self.order,
+            rank=1,
+            band="batch",
+            name="tool",
+            reference="v1",
+            channel=self.channel,
+            number=self.number,
+            account="ci",
+            invitation=self.invitations.get(tenant, "none"),
+            capability=self.capability,
+            asked=self.asked,
         )
+        body = {} if door.body is None else {"data": json.dumps(door.body), "content_type": "application/json"}
         with transaction.atomic():
             answer = getattr(self.clients[role], door.method)(path, **body)
             transaction.set_rollback(True)
@@ -313,23 +393,28 @@ def world() -> World:
         for role in ("viewer", "operator", "buyer", "owner")
     }
     people.a_user("bound", tenant=other)
-    token, _ = token_issue(
-        principal=system("test"), user=people.a_user("somebody"), name="theirs", scopes=["read"]
-    )
+    token, _ = token_issue(principal=system("test"), user=people.a_user("somebody"), name="theirs", scopes=["read"])
     now = clock.now()
     quote = quote_make(
-        principal=system("test"), tenant=own, cell="cc", band="batch", amounts={"cpu": 1}, starts_at=now,
+        principal=system("test"),
+        tenant=own,
+        cell="cc",
+        band="batch",
+        amounts={"cpu": 1},
+        starts_at=now,
         ends_at=now + dt.timedelta(days=1),
-    )  # fmt: skip
+    )
     ApprovalRule.objects.create(rank=1, approver="owner")
     budget_grant(principal=system("test"), tenant=own, amount=10**12)
     order = order_place(
-        principal=system("test"), tenant=own, cell="cc", band="batch", amounts={"cpu": 1},
+        principal=system("test"),
+        tenant=own,
+        cell="cc",
+        band="batch",
+        amounts={"cpu": 1},
         ends_at=now.replace(microsecond=0) + dt.timedelta(days=1),
-    )  # fmt: skip
-    channel = channel_add(
-        principal=system("test"), tenant=own, kind="webhook", target="https://hooks.example/in"
     )
+    channel = channel_add(principal=system("test"), tenant=own, kind="webhook", target="https://hooks.example/in")
     return World(
         clients={
             **clients,

@@ -38,11 +38,7 @@ class Links(HTMLParser):
         found = dict(attrs)
         self.targets |= {value for name in ("href", "src") if (value := found.get(name))}
         self.anchors |= {value for name in ("id", "name") if (value := found.get(name))}
-        if (
-            tag == "style"
-            or "style" in found
-            or (tag == "script" and "src" not in found and "type" not in found)
-        ):
+        if tag == "style" or "style" in found or (tag == "script" and "src" not in found and "type" not in found):
             self.inline += 1
 
 
@@ -52,8 +48,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site") / "docs"
     done = subprocess.run(
         [Path(sys.executable).with_name("mkdocs"), "build", "--quiet", "--site-dir", folder],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -80,9 +79,7 @@ def test_every_link_of_the_site_resolves(site: Path) -> None:
 
 
 def test_pages_hold_nothing_that_their_policy_forbids(site: Path) -> None:
-    assert {
-        page.name: number for page in site.rglob("*.html") if (number := Links(page.read_text()).inline)
-    } == {}
+    assert {page.name: number for page in site.rglob("*.html") if (number := Links(page.read_text()).inline)} == {}
 
 
 def test_the_web_process_serves_the_site_with_a_policy() -> None:
@@ -100,9 +97,7 @@ def test_the_web_process_serves_the_site_with_a_policy() -> None:
 def test_pictures_that_documents_show_exist_and_are_all_shown() -> None:
     documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     shown = {
-        name
-        for each in documents
-        for name in re.findall(r"!\[[^\]]+\]\([^)]*pictures/([^)]+)\)", each.read_text())
+        name for each in documents for name in re.findall(r"!\[[^\]]+\]\([^)]*pictures/([^)]+)\)", each.read_text())
     }
     assert shown == {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
 

@@ -27,17 +27,29 @@ class Cli:
     def __init__(self, folder: Path, url: str, **environment: str) -> None:
         self.folder = folder
         self.environment = {
-            "PATH": os.environ["PATH"], "HOME": str(folder), "TZ": "UTC", "BORG_CLIENT": str(folder / "client.toml"),
-            "BORG_URL": url, "BORG_CELL": "cc", "BORG_TENANT": "ubar", **environment,
-        }  # fmt: skip
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "TZ": "UTC",
+            "BORG_CLIENT": str(folder / "client.toml"),
+            "BORG_URL": url,
+            "BORG_CELL": "cc",
+            "BORG_TENANT": "ubar",
+            **environment,
+        }
         if "PYTHONPATH" in os.environ:  # of a checkout that shares another one's virtual environment
             self.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
     def run(self, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [BORGCTL, *words], env=self.environment, cwd=self.folder, input=given, capture_output=True, text=True,
-            timeout=60, check=False,
-        )  # fmt: skip
+            [BORGCTL, *words],
+            env=self.environment,
+            cwd=self.folder,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
@@ -67,9 +79,11 @@ class Cli:
 def of(folder: Path, url: str, user: str, *, tenant: Tenant | None = None, sre: bool = False) -> Cli:
     """Somebody with a token for everything that they may do."""
     _, secret = token_issue(
-        principal=system("test"), user=world.a_user(user, tenant=tenant, sre=sre), name="cli",
+        principal=system("test"),
+        user=world.a_user(user, tenant=tenant, sre=sre),
+        name="cli",
         scopes=[scope.value for scope in Scope],
-    )  # fmt: skip
+    )
     return Cli(folder, url, BORG_TOKEN=secret)
 
 
@@ -78,9 +92,14 @@ def started(cli: Cli, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A command that goes on; it is killed at the end, and after half a minute. Ctrl-C reaches it, as at a terminal,
     also where a shell has started the tests in the background."""
     process = subprocess.Popen(
-        [BORGCTL, *words], env=cli.environment, cwd=cli.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+        [BORGCTL, *words],
+        env=cli.environment,
+        cwd=cli.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     killer = threading.Timer(30.0, process.kill)
     killer.start()
     try:

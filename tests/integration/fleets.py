@@ -40,9 +40,7 @@ def fleet(folder: Path, link: Link, cell: Cell, hostnames: Sequence[str]) -> Ite
     """Machines with these names, all of them connected once it yields."""
     home = folder / hostnames[0]
     listed = folder / f"{hostnames[0]}.csv"
-    listed.write_text(
-        _HEADER + "".join(f"{name},x86,8000,{2**34},{2**37},r-{name},p-{name},\n" for name in hostnames)
-    )
+    listed.write_text(_HEADER + "".join(f"{name},x86,8000,{2**34},{2**37},r-{name},p-{name},\n" for name in hostnames))
     argv = [
         *(sys.executable, "-m", "borglet", "fleet", "--home", str(home), "--file", str(listed)),
         *("--link", f"https://127.0.0.1:{link.port}"),
@@ -52,9 +50,7 @@ def fleet(folder: Path, link: Link, cell: Cell, hostnames: Sequence[str]) -> Ite
         process = subprocess.Popen(argv, stdout=output, stderr=output)
     try:
         there = Machine.objects.filter(cell=cell, hostname__in=hostnames, session__gt=0)
-        until(
-            lambda: there.count() == len(hostnames), seconds=40, what=f"{hostnames[0]} and others connected"
-        )
+        until(lambda: there.count() == len(hostnames), seconds=40, what=f"{hostnames[0]} and others connected")
         yield FleetProcess(process, hostnames)
     finally:
         if process.poll() is None:

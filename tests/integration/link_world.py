@@ -82,9 +82,7 @@ class Link:
         self.context = ssl.create_default_context(cafile=str(authority.ensure_authority()))
 
     def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
-        connection = http.client.HTTPSConnection(
-            "127.0.0.1", self.port, context=self.context, timeout=BOUND_S
-        )
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self.context, timeout=BOUND_S)
         try:
             connection.request(method, path, body)
             answer = connection.getresponse()
@@ -130,9 +128,7 @@ class Dialled:
         headers = {"Authorization": authorization}
 
         async def dial() -> ClientConnection:
-            return await connect(
-                address, ssl=context, additional_headers=headers, compression=None, proxy=None
-            )
+            return await connect(address, ssl=context, additional_headers=headers, compression=None, proxy=None)
 
         try:
             self._connection = self._do(dial())
@@ -173,9 +169,7 @@ class Played:
     def hello(self, **changed: Any) -> Welcome | Refusal:
         message = Hello(protocol=1, hostname=self.hostname, boot_id="b1", software="test")
         for name, value in changed.items():
-            message = type(message)(
-                **{f: getattr(message, f) for f in message.__struct_fields__} | {name: value}
-            )
+            message = type(message)(**{f: getattr(message, f) for f in message.__struct_fields__} | {name: value})
         self.say(message)
         answer = self.receive()
         if isinstance(answer, Welcome):
@@ -195,9 +189,7 @@ class Played:
             self.desired = answer.desired
         return answer
 
-    def poll_with_desired(
-        self, having: Callable[[Desired], bool] = lambda desired: True, **changed: Any
-    ) -> Poll:
+    def poll_with_desired(self, having: Callable[[Desired], bool] = lambda desired: True, **changed: Any) -> Poll:
         """Answer polls with what was reported last, until a fitting desired state comes."""
         deadline = time.monotonic() + BOUND_S
         while time.monotonic() < deadline:
@@ -239,9 +231,7 @@ class Played:
         return value
 
 
-def ran(
-    key: TaskKey, phase: Phase = Phase.UP, *, health: Health = Health.UNKNOWN, **changed: Any
-) -> TaskReport:
+def ran(key: TaskKey, phase: Phase = Phase.UP, *, health: Health = Health.UNKNOWN, **changed: Any) -> TaskReport:
     return TaskReport(key=key, name="cc/ubar/jfoo/0", phase=phase, health=health, **changed)
 
 

@@ -33,9 +33,14 @@ def a_selling_cell(name: str = "cc", *, cores: int = 100, **rules: Any) -> Marke
     bands.bands_ensure(principal=ME)
     CellCapacity.objects.create(cell=name, capacity=[1000 * cores, 2**40, 2**40, 0, 0, 0], revision=1)
     PriceList.objects.create(
-        cell=name, version=1, base={"cpu": CORE_HOUR}, curve=[], valid_from=NOW - 1000 * DAY, created_by="test",
+        cell=name,
+        version=1,
+        base={"cpu": CORE_HOUR},
+        curve=[],
+        valid_from=NOW - 1000 * DAY,
+        created_by="test",
         created_at=NOW,
-    )  # fmt: skip
+    )
     market = market_of(name)
     for rule, value in {"headroom_milli": 0, "grace_hours": 0, **rules}.items():
         setattr(market, rule, value)

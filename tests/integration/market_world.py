@@ -49,14 +49,24 @@ def make(*, budget: int = 2_000 * CREDIT, zone: str = "Europe/Berlin") -> Market
 
 
 def sold(
-    tenant: Tenant, amounts: tuple[int, ...], begins: dt.datetime, ends: dt.datetime | None,
-    *, cell: str = "cc", band: str = "production",
-) -> Quota:  # fmt: skip
+    tenant: Tenant,
+    amounts: tuple[int, ...],
+    begins: dt.datetime,
+    ends: dt.datetime | None,
+    *,
+    cell: str = "cc",
+    band: str = "production",
+) -> Quota:
     """What somebody has, without an order."""
     return Quota.objects.create(
-        tenant=tenant, cell=cell, band=PriorityBand.objects.get(name=band), amounts=list(amounts),
-        starts_at=begins, ends_at=ends, grace_until=ends,
-    )  # fmt: skip
+        tenant=tenant,
+        cell=cell,
+        band=PriorityBand.objects.get(name=band),
+        amounts=list(amounts),
+        starts_at=begins,
+        ends_at=ends,
+        grace_until=ends,
+    )
 
 
 def cores(number: int) -> tuple[int, ...]:
@@ -66,17 +76,27 @@ def cores(number: int) -> tuple[int, ...]:
 def ordered(tenant: Tenant, amounts: tuple[int, ...], *, days: int, by: str = "buyer", **more: Any) -> Order:
     """An order from now on, placed by somebody of the tenant."""
     return order_place(
-        principal=buying(tenant, by), tenant=tenant, cell="cc", band="production", amounts=amounts,
-        ends_at=clock.now().replace(microsecond=0) + dt.timedelta(days=days), **more,
-    )  # fmt: skip
+        principal=buying(tenant, by),
+        tenant=tenant,
+        cell="cc",
+        band="production",
+        amounts=amounts,
+        ends_at=clock.now().replace(microsecond=0) + dt.timedelta(days=days),
+        **more,
+    )
 
 
 def quoted(tenant: Tenant, amounts: tuple[int, ...], *, days: int) -> Quote:
     now = clock.now().replace(microsecond=0)
     return quote_make(
-        principal=buying(tenant), tenant=tenant, cell="cc", band="production", amounts=amounts, starts_at=now,
+        principal=buying(tenant),
+        tenant=tenant,
+        cell="cc",
+        band="production",
+        amounts=amounts,
+        starts_at=now,
         ends_at=now + dt.timedelta(days=days),
-    )  # fmt: skip
+    )
 
 
 def buying(tenant: Tenant, name: str = "buyer") -> Principal:

@@ -22,9 +22,9 @@ BEGIN = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
 def a_price_list(cell: str = "cc", **prices: object) -> PriceList:
     given = {"valid_from": dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "created_by": "test", **prices}
-    return PriceList.objects.get_or_create(
-        cell=cell, version=1, defaults={**given, "created_at": given["valid_from"]}
-    )[0]
+    return PriceList.objects.get_or_create(cell=cell, version=1, defaults={**given, "created_at": given["valid_from"]})[
+        0
+    ]
 
 
 def an_order(

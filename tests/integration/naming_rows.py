@@ -31,9 +31,7 @@ def report(
 ) -> None:
     with journal.write(cell.id, ME) as entry:
         up = phase == "up" and health == "healthy"
-        seen = observations.Observation(
-            task_id(job.id, index), incarnation, phase, health, up, address=address
-        )
+        seen = observations.Observation(task_id(job.id, index), incarnation, phase, health, up, address=address)
         observations.tasks_observe(entry, [seen])
 
 

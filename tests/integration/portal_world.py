@@ -56,9 +56,7 @@ def signed_in(name: str) -> Client:
 
 def place(job: Job, index: int, machine: Machine, *, port: int = 20000) -> None:
     with journal.write(job.cell_id, rows.ME) as entry:
-        done = transitions.tasks_place(
-            entry, [Placement(task_id(job.id, index), machine.id, (port + index,))]
-        )
+        done = transitions.tasks_place(entry, [Placement(task_id(job.id, index), machine.id, (port + index,))])
     assert len(done) == 1
 
 

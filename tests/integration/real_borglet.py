@@ -31,9 +31,17 @@ class Borglet:
 
     def start(self, token: str = "") -> None:
         self.process = self._run(
-            "run", "--link", f"https://127.0.0.1:{self._link.port}", "--hostname", self._hostname, "--address",
-            self._address, "--runtime", self._runtime, *(["--join-token", token] if token else []),
-        )  # fmt: skip
+            "run",
+            "--link",
+            f"https://127.0.0.1:{self._link.port}",
+            "--hostname",
+            self._hostname,
+            "--address",
+            self._address,
+            "--runtime",
+            self._runtime,
+            *(["--join-token", token] if token else []),
+        )
 
     def kill(self) -> None:
         assert self.process is not None

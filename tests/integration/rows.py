@@ -21,12 +21,7 @@ def a_cell(name: str = "cc") -> Cell:
     for band in DEFAULT_BANDS:
         PriorityBand.objects.get_or_create(
             name=band.name,
-            defaults={
-                "low": band.low,
-                "high": band.high,
-                "prod": band.prod,
-                "preempts_within": band.preempts_within,
-            },
+            defaults={"low": band.low, "high": band.high, "prod": band.prod, "preempts_within": band.preempts_within},
         )
     return Cell.objects.create(name=name)
 
@@ -99,9 +94,7 @@ def a_job(
             "task": {
                 "command": ["sleep", "infinity"],
                 "ports": ["http"],
-                "limit": {
-                    key: f"{limit[0]}m" if key == "cpu" else limit[i] for i, key in enumerate(NAMES[:3])
-                },
+                "limit": {key: f"{limit[0]}m" if key == "cpu" else limit[i] for i, key in enumerate(NAMES[:3])},
             },
         }
     )

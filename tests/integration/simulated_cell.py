@@ -63,9 +63,7 @@ class SimulatedMachine:
         if changes or self.loaded.down:
             view = self.loaded.view
             self.in_flight.append(
-                MachineReportChanges(
-                    self.row.id, self.row.session, view.history_id, changes, returned=self.loaded.down
-                )
+                MachineReportChanges(self.row.id, self.row.session, view.history_id, changes, returned=self.loaded.down)
             )
 
     def deliver(self) -> None:

@@ -26,10 +26,17 @@ from tests.integration.portal_world import signed_in
 pytestmark = pytest.mark.django_db
 PAGES = sorted(f"{model._meta.app_label}_{model._meta.model_name}" for model in site._registry)
 CHANGED_BY_SERVICES = {
-    "quota_tenant", "quota_membership", "quota_capability", "quota_priorityband", "quota_pricelist",
-    "quota_quota", "scheduling_cell", "quota_market", "quota_budget",
+    "quota_tenant",
+    "quota_membership",
+    "quota_capability",
+    "quota_priorityband",
+    "quota_pricelist",
+    "quota_quota",
+    "scheduling_cell",
+    "quota_market",
+    "quota_budget",
     "quota_approvalrule",
-}  # fmt: skip
+}
 OURS = [page for page in PAGES if page.startswith(("quota_", "scheduling_"))]
 
 
@@ -176,9 +183,7 @@ def test_a_drain_has_a_deadline_and_its_page_tells_how_far_it_is(sre, world) -> 
     assert (drain.asked_by, drain.break_budgets) == ("sre", True)
     page = sre.get(listed("scheduling_drain")).text
     assert f"{drain.tasks} of {drain.tasks}" in page
-    assert (
-        f'max="{drain.tasks}" value="{drain.tasks}"' in page
-    )  # the bar shows what its words count: tasks left
+    assert f'max="{drain.tasks}" value="{drain.tasks}"' in page  # the bar shows what its words count: tasks left
     assert "then tasks are evicted despite their budgets" in page
     act(sre, "scheduling_drain", "undrain", drain, reason="disk is in")
     assert Machine.objects.get().state == "up"
@@ -254,11 +259,18 @@ def newest() -> tuple[str, str]:
 def test_tenants_members_and_capabilities_change_through_services(sre, world) -> None:
     assert (
         add(
-            sre, "quota_tenant", name="fresh", title="T", contact="", max_jobs=5, task_api="read", max_teams=1,
+            sre,
+            "quota_tenant",
+            name="fresh",
+            title="T",
+            contact="",
+            max_jobs=5,
+            task_api="read",
+            max_teams=1,
             time_zone="UTC",
         ).status_code
         == 302
-    )  # fmt: skip
+    )
     tenant = Tenant.objects.get(name="fresh")
     assert (tenant.max_jobs, newest()) == (5, ("tenant.changed", "sre"))
     user = get_user_model().objects.get(username="viewer")
@@ -272,10 +284,7 @@ def test_tenants_members_and_capabilities_change_through_services(sre, world) ->
     assert membership.role == "viewer"
     sre.post(reverse("admin:quota_membership_delete", args=[membership.pk]), {"post": "yes"})
     assert newest() == ("member.removed", "sre")
-    assert (
-        add(sre, "quota_capability", user=user.pk, kind="any-job", cell="cc", reason="on call").status_code
-        == 302
-    )
+    assert add(sre, "quota_capability", user=user.pk, kind="any-job", cell="cc", reason="on call").status_code == 302
     assert newest() == ("capability.granted", "sre")
     capability = Capability.objects.get()
     sre.post(reverse("admin:quota_capability_delete", args=[capability.pk]), {"post": "yes"})
@@ -285,9 +294,16 @@ def test_tenants_members_and_capabilities_change_through_services(sre, world) ->
 def test_quota_is_granted_in_words_and_ended(sre, world) -> None:
     band = PriorityBand.objects.get(name="batch")
     given = {
-        "tenant": world.tenant.pk, "cell": "cc", "band": band.pk, "cpu": "2500m", "ram": "1Gi",
-        "starts_at_0": "2026-01-01", "starts_at_1": "00:00:00", "reason": "trial", "beyond_capacity": "on",
-    }  # fmt: skip
+        "tenant": world.tenant.pk,
+        "cell": "cc",
+        "band": band.pk,
+        "cpu": "2500m",
+        "ram": "1Gi",
+        "starts_at_0": "2026-01-01",
+        "starts_at_1": "00:00:00",
+        "reason": "trial",
+        "beyond_capacity": "on",
+    }
     wrong = add(sre, "quota_quota", **{**given, "ram": "much"})
     assert wrong.status_code == 200
     assert "not a quantity of ram" in wrong.text
@@ -339,9 +355,14 @@ def test_prices_are_shown_with_what_orders_would_have_cost_and_set_when_confirme
     form = sre.get(path).text
     assert 'value="0.02"' in form  # the default list to start from
     given = {
-        "cell": "cc", "base_cpu": "1.5", "usage_ram": "0.25", "curve_lines": "50 1\n99.5% ×2", "note": "dearer",
-        "valid_from_0": "", "valid_from_1": "",
-    }  # fmt: skip
+        "cell": "cc",
+        "base_cpu": "1.5",
+        "usage_ram": "0.25",
+        "curve_lines": "50 1\n99.5% ×2",
+        "note": "dearer",
+        "valid_from_0": "",
+        "valid_from_1": "",
+    }
     shown = sre.post(path, given).text
     for told in ("Set these prices for cell cc?", "Nobody has ordered", "1 core", "1,080.00", "2,160.00"):
         assert told in shown, told
@@ -368,14 +389,7 @@ def test_prices_are_shown_with_what_orders_would_have_cost_and_set_when_confirme
 )
 def test_prices_that_are_none_are_reported_beside_the_field(sre, world, changed, told) -> None:
     capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
-    given = {
-        "cell": "cc",
-        "base_cpu": "1",
-        "curve_lines": "",
-        "valid_from_0": "",
-        "valid_from_1": "",
-        **changed,
-    }
+    given = {"cell": "cc", "base_cpu": "1", "curve_lines": "", "valid_from_0": "", "valid_from_1": "", **changed}
     answer = sre.post(reverse("admin:quota_pricelist_add"), given)
     assert answer.status_code == 200
     assert told in answer.text
@@ -390,9 +404,19 @@ def test_a_cells_page_shows_its_schedulers_and_who_waits(sre, world) -> None:
     assert f"cell.{world.cell.name}" in page
     lease.take(world.cell.id, scheduler="default", holder="node-1:4711:ab", ttl_s=60)
     one = pass_log.Pass(
-        at=1.79e9, revision=7, pending=1_200, classes=50, placed=1_000, conflicts=25, preempted=2, unplaced=200,
-        cache_hits=900, cache_misses=100, pass_ms=9.4, commit_ms=70.2,
-    )  # fmt: skip
+        at=1.79e9,
+        revision=7,
+        pending=1_200,
+        classes=50,
+        placed=1_000,
+        conflicts=25,
+        preempted=2,
+        unplaced=200,
+        cache_hits=900,
+        cache_misses=100,
+        pass_ms=9.4,
+        commit_ms=70.2,
+    )
     pass_log.record(world.cell.id, "cc", "default", one)
     page = sre.get(path).text
     assert "Run by node-1:4711:ab, epoch 1." in page
@@ -418,12 +442,7 @@ def test_a_cells_settings_are_checked_and_journalled(sre, world) -> None:
 
 
 def test_accounts_and_the_clock_have_pages(sre, world) -> None:
-    for page in (
-        "auth_user",
-        "auth_group",
-        "django_celery_beat_periodictask",
-        "django_celery_beat_intervalschedule",
-    ):
+    for page in ("auth_user", "auth_group", "django_celery_beat_periodictask", "django_celery_beat_intervalschedule"):
         assert sre.get(reverse(f"admin:{page}_add")).status_code == 200, page
     user = get_user_model().objects.get(username="viewer")
     assert sre.get(reverse("admin:auth_user_change", args=[user.pk])).status_code == 200
@@ -443,10 +462,7 @@ def test_accelerators_and_further_resources_of_a_machine_and_a_task_are_shown(wo
     Cell.objects.filter(pk=world.cell.pk).update(extra_resources=["tpu"])
     Machine.objects.filter(pk=world.machine.pk).update(capacity=[8000, 2**34, 2**40, 0, 1000, 100, 3])
     Task.objects.filter(job=world.job).update(limit=[100, 2**26, 2**26, 0, 1000, 1, 2])
-    for page in (
-        listed("scheduling_machine"),
-        reverse("admin:scheduling_machine_change", args=[world.machine.pk]),
-    ):
+    for page in (listed("scheduling_machine"), reverse("admin:scheduling_machine_change", args=[world.machine.pk])):
         assert "8 cores, 16 GiB ram, 1 TiB disk, 1 accelerator, 3 tpu<" in sre.get(page).text
     task = Task.objects.filter(job=world.job).earliest("id")
     told = sre.get(reverse("admin:scheduling_task_change", args=[task.pk])).text

@@ -167,11 +167,7 @@ def test_sums_beyond_64_bits_are_refused_by_name_and_change_nothing(cell, tenant
     most = 2**63 - 1
     for _ in range(3):
         rows.grant(tenant, cell, "production", (most, most, most, 0, 0, 0))
-    first, second = admit(
-        cell,
-        ask(tenant, change=(most, 1, 0, 0, 0, 0)),
-        ask(tenant, change=(1, 1, 0, 0, 0, 0)),
-    )
+    first, second = admit(cell, ask(tenant, change=(most, 1, 0, 0, 0, 0)), ask(tenant, change=(1, 1, 0, 0, 0, 0)))
     assert first is None
     assert second is not None
     assert (second.code, list(second.fields)) == ("too-large", ["limit.cpu"])
@@ -268,7 +264,5 @@ def test_bands_that_are_asked_together_are_charged_apart(cell, tenant) -> None:
     rows.grant(tenant, cell, "batch", ONE)
     other = rows.a_tenant("other")
     rows.grant(other, cell, "batch", ONE)
-    verdicts = admit(
-        cell, ask(tenant), ask(tenant, priority=100), ask(other), ask(other, priority=100), ask(tenant)
-    )
+    verdicts = admit(cell, ask(tenant), ask(tenant, priority=100), ask(other), ask(other, priority=100), ask(tenant))
     assert [verdict is None for verdict in verdicts] == [True, True, False, True, False]

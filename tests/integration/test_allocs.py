@@ -131,8 +131,11 @@ def test_an_alloc_set_and_the_jobs_inside_may_come_in_one_request(cell, ann) -> 
     files = [inside("early"), envelope(), inside("late"), inside("large", limit={"cpu": 2})]
     verdicts = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=files, tenant="ubar")
     assert [v.problem.code if v.problem else v.outcome for v in verdicts] == [
-        "no-such-alloc-set", "submitted", "submitted", "invalid-spec",
-    ]  # fmt: skip
+        "no-such-alloc-set",
+        "submitted",
+        "submitted",
+        "invalid-spec",
+    ]
     assert Job.objects.get(name="late").alloc_set == Job.objects.get(name="shelf")
 
 
@@ -155,14 +158,15 @@ def test_a_task_that_lives_in_an_alloc_leaves_before_it(cell, machine, shelf, we
     before = journal.newest(cell.id)
     with journal.write(cell.id, ME) as entry:
         evicted = transitions.tasks_evict(
-            entry,
-            [Eviction(task_id(shelf.id, 0), 1, "preemption", detail="by a monitor", preemptor=7 << 20)],
+            entry, [Eviction(task_id(shelf.id, 0), 1, "preemption", detail="by a monitor", preemptor=7 << 20)]
         )
     assert [(was.job_id, was.index) for was in evicted] == [(shelf.id, 0), (web.id, 0), (web.id, 1)]
     first, second, last = reported(cell, before)
     assert [(e.job_id, e.index, e.cause) for e in (first, second, last)] == [
-        (web.id, 0, "other"), (web.id, 1, "other"), (shelf.id, 0, "preemption"),
-    ]  # fmt: skip
+        (web.id, 0, "other"),
+        (web.id, 1, "other"),
+        (shelf.id, 0, "preemption"),
+    ]
     assert first.detail == "left with its alloc shelf/0: by a monitor"
     assert states(web) == ["pending", "pending", "running"]
     # The preemptor starts when their processes are gone: the alloc has none of its own.
@@ -181,12 +185,13 @@ def test_a_task_that_leaves_for_its_own_reason_keeps_it(cell, shelf, web) -> Non
     before = journal.newest(cell.id)
     with journal.write(cell.id, ME) as entry:
         transitions.tasks_evict(
-            entry,
-            [Eviction(task_id(job, 0), 1, "machine-failure", gone=True) for job in (shelf.id, web.id)],
+            entry, [Eviction(task_id(job, 0), 1, "machine-failure", gone=True) for job in (shelf.id, web.id)]
         )
     assert [(e.job_id, e.index, e.cause) for e in reported(cell, before)] == [
-        (web.id, 0, "machine-failure"), (web.id, 1, "other"), (shelf.id, 0, "machine-failure"),
-    ]  # fmt: skip
+        (web.id, 0, "machine-failure"),
+        (web.id, 1, "other"),
+        (shelf.id, 0, "machine-failure"),
+    ]
     assert not Departure.objects.exists()
 
 
@@ -219,9 +224,7 @@ def test_a_plan_puts_tasks_into_allocs_that_are_still_there(cell, ann, machine, 
     outcome = commit(cell.id, plan, principal=ME)
     assert (outcome.applied, outcome.refused) == ([made[1]], [made[0]])
     assert Task.objects.get(job=web, state="running").alloc_id == task_id(shelf.id, 1)
-    (placed,) = [
-        e for e in reported(cell, cell.revision) if isinstance(e, events.TaskPlaced) and e.job_id == web.id
-    ]
+    (placed,) = [e for e in reported(cell, cell.revision) if isinstance(e, events.TaskPlaced) and e.job_id == web.id]
     assert placed.alloc == task_id(shelf.id, 1)
 
 
@@ -280,17 +283,10 @@ def test_every_door_says_where_a_task_lives(cell, tenant, shelf, web) -> None:
     api = world.bearer(user)
     path = "/api/v1/cells/cc/jobs/ubar/web/"
     shown = api.get(path).json()
-    assert (shown["kind"], shown["alloc_set"], shown["gang"], shown["disruption_budget"]) == (
-        "job",
-        "shelf",
-        False,
-        0,
-    )
+    assert (shown["kind"], shown["alloc_set"], shown["gang"], shown["disruption_budget"]) == ("job", "shelf", False, 0)
     assert not any(shown["requested"].values())
     tasks = api.get(f"{path}tasks/").json()["results"]
-    assert [(task["alloc"], task["devices"]) for task in tasks] == [
-        ("shelf/0", []), ("shelf/0", []), ("shelf/1", []),
-    ]  # fmt: skip
+    assert [(task["alloc"], task["devices"]) for task in tasks] == [("shelf/0", []), ("shelf/0", []), ("shelf/1", [])]
     pages = Client()
     pages.force_login(user)
     assert "inside alloc set" in pages.get("/jobs/cc/ubar/web/").text
@@ -299,14 +295,13 @@ def test_every_door_says_where_a_task_lives(cell, tenant, shelf, web) -> None:
 
 def test_devices_and_promises_are_shown(cell, tenant, ann, machine) -> None:
     machines.machine_set(
-        principal=ME,
-        machine=machine,
-        capacity={"cpu": 64_000, "ram": 2**38, "disk": 2**42, "accelerators": 4000},
+        principal=ME, machine=machine, capacity={"cpu": 64_000, "ram": 2**38, "disk": 2**42, "accelerators": 4000}
     )
     job = world.submit(
-        ann, cell, world.with_task(tasks=1, limit={"accelerators": 2}) | {"gang": True, "disruption_budget": 1}
-        | {"priority": 0},
-    )  # fmt: skip
+        ann,
+        cell,
+        world.with_task(tasks=1, limit={"accelerators": 2}) | {"gang": True, "disruption_budget": 1} | {"priority": 0},
+    )
     with journal.write(cell.id, ME) as entry:
         transitions.tasks_place(entry, [Placement(task_id(job.id, 0), machine.id, (21_000,), devices=(1, 3))])
     user = world.a_user("ann", tenant=tenant)

@@ -53,9 +53,7 @@ def post(client: Client, path: str, body=None):
 
 
 def problem(answer, status: int, code: str) -> dict:
-    assert (answer.status_code, answer["Content-Type"]) == (status, "application/problem+json"), (
-        answer.content
-    )
+    assert (answer.status_code, answer["Content-Type"]) == (status, "application/problem+json"), answer.content
     body = answer.json()
     assert body["code"] == code
     assert body["type"] == f"urn:borg:{code}"
@@ -72,8 +70,11 @@ def test_a_job_is_submitted_and_read_back(cell, ann) -> None:
     read = ann.get(WEB).json()
     assert read["uid"] == str(Job.objects.get().uid)
     assert (read["band"], read["appclass"], read["tasks_wanted"], read["update"]) == (
-        "production", "latency-sensitive", 3, None,
-    )  # fmt: skip
+        "production",
+        "latency-sensitive",
+        3,
+        None,
+    )
     assert read["requested"]["cpu"] == 300
     assert read["revision"] == journal.newest(cell.id)
     assert read["spec"]["task"]["limit"]["cpu"] == "100m"
@@ -90,8 +91,10 @@ def test_put_submits_updates_and_then_changes_nothing(cell, ann) -> None:
     assert journal.newest(cell.id) == revision
     updated = put(ann, file | {"tasks": 5}).json()
     assert (updated["outcome"], updated["version"], updated["tasks"]) == (
-        "updated", 2, {"added": 2, "removed": 0, "restarted": 0, "in_place": 0, "kept": 3},
-    )  # fmt: skip
+        "updated",
+        2,
+        {"added": 2, "removed": 0, "restarted": 0, "in_place": 0, "kept": 3},
+    )
     assert updated["ranges"] == {"kept": [[0, 2]], "added": [[3, 4]]}
 
 
@@ -136,16 +139,13 @@ def test_too_large_a_body_is_refused_and_another_type_too(ann, settings) -> None
 
 def test_a_shortfall_of_quota_is_reported_in_figures(ann, cell) -> None:
     body = problem(post(ann, JOBS, world.with_task(limit={"cpu": 30})), 403, "quota-exceeded")
-    assert body["figures"]["short"]["cpu"] == {
-        "asked": 90_000, "granted": 64_000, "in_use": 0, "short": 26_000,
-    }  # fmt: skip
+    assert body["figures"]["short"]["cpu"] == {"asked": 90_000, "granted": 64_000, "in_use": 0, "short": 26_000}
     planned = post(ann, f"{WEB}plan/", world.with_task(limit={"cpu": 30})).json()
     assert (planned["outcome"], planned["problem"]["code"]) == ("refused", "quota-exceeded")
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/api/v1/cells/nowhere/", "/api/v1/cells/nowhere/jobs/", f"{JOBS}ubar/nothing/", f"{JOBS}nobody/web/"],
+    "path", ["/api/v1/cells/nowhere/", "/api/v1/cells/nowhere/jobs/", f"{JOBS}ubar/nothing/", f"{JOBS}nobody/web/"]
 )
 def test_what_is_not_there_is_not_found(ann, cell, path) -> None:
     problem(ann.get(path), 404, "not-found")
@@ -154,14 +154,23 @@ def test_what_is_not_there_is_not_found(ann, cell, path) -> None:
 @pytest.mark.parametrize(
     "path, code",
     [
-        (f"{JOBS}?state=asleep", "invalid"), (f"{JOBS}?label=tier", "invalid"), (f"{WEB}tasks/?state=up", "invalid"),
-        (f"{WEB}events/?cursor=x", "invalid"), (f"{WEB}events/?limit=0", "invalid"), (f"{WEB}why/?index=-1", "invalid"),
-        (f"{WEB}why/?index=99", "not-found"), (f"{WEB}tasks/99999999999999999999/", "not-found"),
-        (f"{WEB}tasks/0/logs/?stream=x", "invalid"), (f"{WEB}tasks/0/logs/?offset=x", "invalid"),
-        (f"{WEB}tasks/0/logs/", "no-log"), (f"{JOBS}?cursor=x", "invalid"), (f"{JOBS}ub%00ar/web/", "invalid"),
-        (f"{JOBS}?tenant=%00", "invalid"), (f"{WEB}update/", "not-found"),
+        (f"{JOBS}?state=asleep", "invalid"),
+        (f"{JOBS}?label=tier", "invalid"),
+        (f"{WEB}tasks/?state=up", "invalid"),
+        (f"{WEB}events/?cursor=x", "invalid"),
+        (f"{WEB}events/?limit=0", "invalid"),
+        (f"{WEB}why/?index=-1", "invalid"),
+        (f"{WEB}why/?index=99", "not-found"),
+        (f"{WEB}tasks/99999999999999999999/", "not-found"),
+        (f"{WEB}tasks/0/logs/?stream=x", "invalid"),
+        (f"{WEB}tasks/0/logs/?offset=x", "invalid"),
+        (f"{WEB}tasks/0/logs/", "no-log"),
+        (f"{JOBS}?cursor=x", "invalid"),
+        (f"{JOBS}ub%00ar/web/", "invalid"),
+        (f"{JOBS}?tenant=%00", "invalid"),
+        (f"{WEB}update/", "not-found"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_query_is_rejected_and_never_an_internal_error(ann, job, path, code) -> None:
     answer = ann.get(path)
     problem(answer, answer.status_code, code)
@@ -230,11 +239,16 @@ def test_ports_of_a_task_that_has_not_followed_keep_their_names(ann, cell, job) 
 
 def test_why_tells_of_pending_running_and_dead_tasks(ann, cell, job) -> None:
     whys = [
-        {"tasks": [[job.id, 3]], "machines": 4, "ruled_out": [
-            {"code": "constraint", "subject": "ssd present", "machines": 3},
-            {"code": "resource", "subject": "cpu", "machines": 1, "wanted": 4000, "largest": 2500},
-        ], "changes": [{"subject": "cpu", "to": 2500, "machines": 1}]}
-    ]  # fmt: skip
+        {
+            "tasks": [[job.id, 3]],
+            "machines": 4,
+            "ruled_out": [
+                {"code": "constraint", "subject": "ssd present", "machines": 3},
+                {"code": "resource", "subject": "cpu", "machines": 1, "wanted": 4000, "largest": 2500},
+            ],
+            "changes": [{"subject": "cpu", "to": 2500, "machines": 1}],
+        }
+    ]
     PendingVerdict.objects.create(job=job, revision=7, at="2026-01-01T00:00:00Z", whys=whys)
     body = ann.get(f"{WEB}why/").json()
     assert (body["state"], body["verdict_revision"], body["verdicts"][0]["machines"]) == ("pending", 7, 4)
@@ -258,8 +272,9 @@ def test_the_chain_of_causes_is_followed_to_its_first_actor(ann, cell, job) -> N
     post(ann, f"{WEB}update/", world.with_task(command=["other"]))
     chain = ann.get(f"{WEB}why/?index=0").json()["chain"]
     assert [(event["kind"], event["actor"]) for event in chain] == [
-        ("task.evicted", "system:updates"), ("update.started", "ann"),
-    ]  # fmt: skip
+        ("task.evicted", "system:updates"),
+        ("update.started", "ann"),
+    ]
     assert chain[0]["caused_by"] == f"{chain[1]['revision']}.{chain[1]['seq']}"
 
 
@@ -347,12 +362,7 @@ def test_machines_are_listed_drained_and_undrained(cell, tenant, ann) -> None:
     sre = world.bearer(world.a_user("sre", sre=True))
     machines = "/api/v1/cells/cc/machines/"
     (row,) = ann.get(machines).json()["results"]
-    assert (row["hostname"], row["state"], row["capacity"]["cpu"], row["tasks_running"]) == (
-        "m1",
-        "up",
-        64_000,
-        0,
-    )
+    assert (row["hostname"], row["state"], row["capacity"]["cpu"], row["tasks_running"]) == ("m1", "up", 64_000, 0)
     problem(post(ann, f"{machines}m1:drain", {"reason": "x"}), 403, "forbidden")
     assert post(sre, f"{machines}m1:drain", {"reason": "new disk"}).json()["reason"] == "new disk"
     assert ann.get(f"{machines}m1/").json()["state"] == "draining"

@@ -105,11 +105,7 @@ def test_one_authority_takes_the_place_of_another_and_no_machine_is_shut_out(cel
         assert second == authority.authority_pem()
         assert opens(link, second)
     kinds = Record.objects.filter(kind__startswith="authority.").order_by("revision")
-    assert [record.kind for record in kinds] == [
-        "authority.staged",
-        "authority.switched",
-        "authority.retired",
-    ]
+    assert [record.kind for record in kinds] == ["authority.staged", "authority.switched", "authority.retired"]
 
 
 def test_a_borglet_without_support_for_authorities_gets_none(cell) -> None:
@@ -148,9 +144,7 @@ def test_only_one_is_staged_and_only_by_those_who_may(home: Path, tmp_path: Path
             step(principal=Principal("eve"))
     (tmp_path / "bad.pem").write_text("nothing")
     with pytest.raises(AuthorityBroken, match="must be a certificate in PEM form"):
-        authority_rotation.stage(
-            principal=rows.ME, certificate=tmp_path / "bad.pem", key=tmp_path / "bad.pem"
-        )
+        authority_rotation.stage(principal=rows.ME, certificate=tmp_path / "bad.pem", key=tmp_path / "bad.pem")
     assert not (home / "next.pem").exists()
     authority_rotation.stage(principal=rows.ME)
     with pytest.raises(Conflict, match="an authority is staged already"):
@@ -182,14 +176,10 @@ class Elsewhere:
             rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(3)
         )
         self.root = self._issue(f"Root of {folder.name}", self.root_key, None, ca=True)
-        self.issuer = self._issue(
-            f"Issuer of {folder.name}", self.issuer_key, (self.root, self.root_key), ca=True
-        )
+        self.issuer = self._issue(f"Issuer of {folder.name}", self.issuer_key, (self.root, self.root_key), ca=True)
         self.folder = folder
 
-    def _issue(
-        self, name, key, by, *, ca: bool, hosts: tuple[str, ...] = (), days: int = 30
-    ) -> x509.Certificate:
+    def _issue(self, name, key, by, *, ca: bool, hosts: tuple[str, ...] = (), days: int = 30) -> x509.Certificate:
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         now = dt.datetime.now(dt.UTC)
         builder = (

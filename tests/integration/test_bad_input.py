@@ -158,8 +158,11 @@ BAD_FILES = [
     ("NUL in the name of a variable", task_text(env={"A\0": "x"}), "task.env.A\0"),
     ("NUL in a label", job_text(labels={"a": "\0"}), "labels.a"),
     ("NUL in the name of a label", job_text(labels={"a\0": "b"}), "labels.a\0"),
-    ("NUL in a constraint", task_text(constraints=[{"attribute": "a\0", "relation": "present"}]),
-     "task.constraints[0].attribute"),
+    (
+        "NUL in a constraint",
+        task_text(constraints=[{"attribute": "a\0", "relation": "present"}]),
+        "task.constraints[0].attribute",
+    ),
     ("NUL in the folder", task_text(working_dir="/a\0"), "task.working_dir"),
     ("NUL in an override", job_text(overrides={"1": {"command": ["\0"]}}), "overrides.1.command[0]"),
     ("an override of no task", job_text(overrides={"7": {}}), "overrides.7"),
@@ -168,7 +171,7 @@ BAD_FILES = [
     ("a health check of no port", task_text(health={"http": "/", "port": "grpc"}), "task.health.port"),
     ("an environment of a megabyte", task_text(env={"A": "x" * 10**6}), "task.env"),
     ("another version of the API", job_text(apiVersion="borg/v9"), "apiVersion"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("body, field", [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
@@ -190,9 +193,7 @@ def test_json_that_is_nested_too_deeply_is_rejected_with_the_limit(root, unchang
 @pytest.mark.parametrize("body, field", [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
 def test_a_bad_job_file_hinders_no_other_of_a_bulk(root, unchanged, body, field) -> None:
     body = body.encode() if isinstance(body, str) else body
-    answer = root.post(
-        f"{CC}jobs:bulk?dry_run=1", b"[" + body + b"," + job_text().encode() + b"]", content_type=JSON
-    )
+    answer = root.post(f"{CC}jobs:bulk?dry_run=1", b"[" + body + b"," + job_text().encode() + b"]", content_type=JSON)
     if field == "file" and answer.status_code != 200:  # then there is no list at all
         assert "file" in refused(answer, status=422)["fields"]
         return
@@ -204,16 +205,19 @@ def test_a_bad_job_file_hinders_no_other_of_a_bulk(root, unchanged, body, field)
 @pytest.mark.parametrize(
     "path, wrong",
     [
-        ("/api/v1/cells/nowhere/jobs/", "cell"), ("/api/v1/cells/nowhere/jobs:bulk", "cell"),
-        ("/api/v1/cells/nowhere/jobs/ubar/web/kill/", "cell"), ("/api/v1/cells/nowhere/join-tokens/", "cell"),
-        ("/api/v1/cells/nowhere/machines/m1:drain", "cell"), (f"{JOBS}?", "tenant"),
-        (f"{JOBS}ubar/none/update/", "job"), (f"{JOBS}ubar/none/undo/", "job"), (f"{CC}machines/m9:drain", "machine"),
+        ("/api/v1/cells/nowhere/jobs/", "cell"),
+        ("/api/v1/cells/nowhere/jobs:bulk", "cell"),
+        ("/api/v1/cells/nowhere/jobs/ubar/web/kill/", "cell"),
+        ("/api/v1/cells/nowhere/join-tokens/", "cell"),
+        ("/api/v1/cells/nowhere/machines/m1:drain", "cell"),
+        (f"{JOBS}?", "tenant"),
+        (f"{JOBS}ubar/none/update/", "job"),
+        (f"{JOBS}ubar/none/undo/", "job"),
+        (f"{CC}machines/m9:drain", "machine"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_exist_is_named(root, unchanged, path, wrong) -> None:
-    assert (
-        wrong in refused(root.post(path, job_text(tenant="nobody"), content_type=JSON), status=404)["fields"]
-    )
+    assert wrong in refused(root.post(path, job_text(tenant="nobody"), content_type=JSON), status=404)["fields"]
 
 
 def test_a_missing_and_a_foreign_and_a_revoked_token_do_nothing(job, cell) -> None:
@@ -235,23 +239,20 @@ def test_the_token_of_another_tenant_sees_and_changes_nothing(job, root, cell) -
     other = world.bearer(world.a_user("eve", tenant=rows.a_tenant("other")))
     before, revision = _rows(), journal.newest(cell.id)
     for answer in (
-        other.get(WEB), other.delete(WEB), other.post(f"{WEB}undo/"), other.post(f"{WEB}kill/", {}, content_type=JSON),
+        other.get(WEB),
+        other.delete(WEB),
+        other.post(f"{WEB}undo/"),
+        other.post(f"{WEB}kill/", {}, content_type=JSON),
         other.post(f"{WEB}update/", job_text(name="web"), content_type=JSON),
         other.put(WEB, job_text(name="web"), content_type=JSON),
         other.post(JOBS, job_text(tenant="ubar"), content_type=JSON),
-    ):  # fmt: skip
+    ):
         assert refused(answer, status=404)["code"] == "not-found"
     assert (_rows(), journal.newest(cell.id)) == (before, revision)
 
 
 BAND = {"low": 100, "high": 119, "prod": False, "preempts_within": True}
-QUOTE = {
-    "tenant": "ubar",
-    "cell": "cc",
-    "band": "batch",
-    "amounts": {"cpu": 1},
-    "ends_at": "2999-01-01T00:00Z",
-}
+QUOTE = {"tenant": "ubar", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}, "ends_at": "2999-01-01T00:00Z"}
 ORDER = {**QUOTE, "ends_at": (clock.now() + dt.timedelta(days=9)).replace(microsecond=0).isoformat()}
 ORDERS, MARKET, RULE = "/api/v1/quota/orders/", "/api/v1/quota/markets/cc/", "/api/v1/quota/rules/7/"
 CALENDAR = "/api/v1/quota/calendar/?cell=cc&band=batch"
@@ -327,8 +328,12 @@ BAD_BODIES = [
     ("POST", "/api/v1/tenants/ubar/invitations/", {"email": "x", "role": "viewer"}, "email"),
     ("POST", "/api/v1/tenants/ubar/invitations/", {"email": "a@b.org\nBcc: c@d.org", "role": "viewer"}, "email"),
     ("POST", "/api/v1/tenants/ubar/invitations/", {"email": "a@b.org", "role": "king"}, "role"),
-    ("POST", "/api/v1/tenants/ubar/invitations/",
-     {"email": "a@b.org", "role": "viewer", "expires_at": "2999-01-01T00:00Z"}, "expires_at"),
+    (
+        "POST",
+        "/api/v1/tenants/ubar/invitations/",
+        {"email": "a@b.org", "role": "viewer", "expires_at": "2999-01-01T00:00Z"},
+        "expires_at",
+    ),
     ("DELETE", "/api/v1/tenants/ubar/invitations/none/", None, "invitation"),
     ("POST", "/api/v1/tenants/ubar/service-accounts/", {"name": "A b", "role": "viewer"}, "name"),
     ("POST", "/api/v1/tenants/ubar/service-accounts/", {"name": "ci", "role": "owner"}, "role"),
@@ -337,15 +342,27 @@ BAD_BODIES = [
     ("POST", "/api/v1/capabilities/", {"user": "ann", "kind": "fly", "reason": "x"}, "kind"),
     ("POST", "/api/v1/capabilities/", {"user": "nobody", "kind": "shell", "reason": "x"}, "user"),
     ("POST", "/api/v1/capabilities/", {"user": "ann", "kind": "shell", "reason": "x", "cell": "\n"}, "cell"),
-    ("POST", "/api/v1/capabilities/",
-     {"user": "ann", "kind": "shell", "reason": "x", "expires_at": "2999-01-01T00:00Z"}, "expires_at"),
+    (
+        "POST",
+        "/api/v1/capabilities/",
+        {"user": "ann", "kind": "shell", "reason": "x", "expires_at": "2999-01-01T00:00Z"},
+        "expires_at",
+    ),
     ("POST", "/api/v1/capabilities/requests/", {"tenant": "nobody", "kind": "shell", "reason": "x"}, "tenant"),
     ("PUT", "/api/v1/capabilities/requests/1/", {"granted": "perhaps"}, "granted"),
     ("PUT", "/api/v1/tenants/ubar/members/nobody/", {"role": "owner"}, "user"),
-    ("POST", "/api/v1/quota/grants/", {"tenant": "ubar", "cell": "cc", "band": "batch", "amounts": {"cpu": 10**30}},
-     "amounts"),
-    ("POST", "/api/v1/quota/grants/", {"tenant": "ubar", "cell": "cc", "band": "batch", "amounts": {"cpu": None}},
-     "amounts"),
+    (
+        "POST",
+        "/api/v1/quota/grants/",
+        {"tenant": "ubar", "cell": "cc", "band": "batch", "amounts": {"cpu": 10**30}},
+        "amounts",
+    ),
+    (
+        "POST",
+        "/api/v1/quota/grants/",
+        {"tenant": "ubar", "cell": "cc", "band": "batch", "amounts": {"cpu": None}},
+        "amounts",
+    ),
     ("POST", "/api/v1/quota/grants/", {"tenant": "ubar", "cell": "c\0", "band": "batch", "amounts": {}}, "cell"),
     ("POST", "/api/v1/quota/grants/", {"tenant": "ubar", "cell": "cc", "band": "\0", "amounts": {"cpu": 1}}, "band"),
     ("PUT", "/api/v1/quota/bands/batch/", {**BAND, "low": 10**30}, "low"),
@@ -371,7 +388,7 @@ BAD_BODIES = [
     ("POST", "/api/v1/quota/quotes/", {**QUOTE, "ends_at": "9999-12-31T23:59:59-14:00"}, "ends_at"),
     ("POST", "/api/v1/quota/quotes/", {**QUOTE, "price": 1}, "price"),
     ("POST", "/api/v1/quota/quotes/", {**QUOTE, "band": "\0"}, "band"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("method, path, body, field", BAD_BODIES)
@@ -381,23 +398,40 @@ def test_a_bad_value_of_a_body_names_its_field(root, unchanged, method, path, bo
 
 
 @pytest.mark.parametrize("path", [f"{WEB}kill/", f"{CC}join-tokens/", "/api/v1/tokens/", "/api/v1/tenants/"])
-@pytest.mark.parametrize(
-    "body", [b"{", b"\xff", b"[" * 50_000, b'{"name": ' + b"9" * 5000 + b"}", b"5", b"null"]
-)
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 50_000, b'{"name": ' + b"9" * 5000 + b"}", b"5", b"null"])
 def test_a_body_that_is_not_a_json_object_is_reported(root, unchanged, path, body) -> None:
     refused(root.post(path, body, content_type=JSON))
 
 
 BAD_PATHS = [
-    "/api/v1/cells/c%00c/", "/api/v1/cells/%FF%FE/", f"/api/v1/cells/{'c' * 3000}/", f"{CC}machines/m%001/",
-    f"{JOBS}ub%00ar/web/", f"{JOBS}ubar/w%00eb/tasks/", f"{WEB}tasks/{HUGE}/", f"{WEB}tasks/99999999999/logs/",
-    f"{WEB}tasks/-1/", f"{WEB}tasks/1e3/", "/api/v1/tenants/u%00bar/", "/api/v1/tenants/ubar/members/an%00n/",
-    f"/api/v1/quota/grants/{HUGE}/", f"{ORDERS}{HUGE}/", f"{ORDERS}{HUGE}/cancel/", f"/api/v1/quota/rules/{HUGE}/",
-    f"/api/v1/notices/channels/{HUGE}/", f"/api/v1/notices/channels/{HUGE}/secret/", "/api/v1/notices/?tenant=c%00",
-    "/api/v1/quota/markets/c%00/", "/api/v1/quota/calendar/?cell=c%00",
-    "/api/v1/tokens/k%00/", "/bns/c%00/ubar/web", f"/bns/cc/ubar/web/{HUGE}",
-    "/bns/cc/ubar/web/-1", "/bns/cc/ubar/web/%00", "/bns/..%2f../ubar/web",
-]  # fmt: skip
+    "/api/v1/cells/c%00c/",
+    "/api/v1/cells/%FF%FE/",
+    f"/api/v1/cells/{'c' * 3000}/",
+    f"{CC}machines/m%001/",
+    f"{JOBS}ub%00ar/web/",
+    f"{JOBS}ubar/w%00eb/tasks/",
+    f"{WEB}tasks/{HUGE}/",
+    f"{WEB}tasks/99999999999/logs/",
+    f"{WEB}tasks/-1/",
+    f"{WEB}tasks/1e3/",
+    "/api/v1/tenants/u%00bar/",
+    "/api/v1/tenants/ubar/members/an%00n/",
+    f"/api/v1/quota/grants/{HUGE}/",
+    f"{ORDERS}{HUGE}/",
+    f"{ORDERS}{HUGE}/cancel/",
+    f"/api/v1/quota/rules/{HUGE}/",
+    f"/api/v1/notices/channels/{HUGE}/",
+    f"/api/v1/notices/channels/{HUGE}/secret/",
+    "/api/v1/notices/?tenant=c%00",
+    "/api/v1/quota/markets/c%00/",
+    "/api/v1/quota/calendar/?cell=c%00",
+    "/api/v1/tokens/k%00/",
+    "/bns/c%00/ubar/web",
+    f"/bns/cc/ubar/web/{HUGE}",
+    "/bns/cc/ubar/web/-1",
+    "/bns/cc/ubar/web/%00",
+    "/bns/..%2f../ubar/web",
+]
 
 
 @pytest.mark.parametrize("path", BAD_PATHS)
@@ -408,19 +442,36 @@ def test_a_path_of_nonsense_is_not_an_internal_error(root, unchanged, method, pa
 
 
 BAD_QUERIES = [
-    (f"{JOBS}?state=asleep", "state"), (f"{JOBS}?label=x", "label"), (f"{JOBS}?tenant=%00", "tenant"),
-    (f"{JOBS}?label=a%00=b", "label"), (f"{WEB}tasks/?state=up", "state"), (f"{CC}machines/?state=broken", "state"),
-    (f"{WEB}events/?limit=-1", "limit"), (f"{WEB}events/?limit=0", "limit"), (f"{WEB}events/?limit=1001", "limit"),
-    (f"{WEB}events/?limit={HUGE}", "limit"), (f"{WEB}events/?limit=x", "limit"),
-    (f"{WEB}events/?cursor=x", "cursor"), (f"{WEB}events/?cursor={HUGE}.1", "cursor"),
-    (f"{WEB}events/?cursor=1.-1", "cursor"), (f"{WEB}events/?cursor=%D9%A3.%D9%A3x", "cursor"),
-    (f"{CC}events/?cursor=%00", "cursor"), (f"{WEB}why/?index=-1", "index"), (f"{WEB}why/?index={HUGE}", "index"),
-    (f"{WEB}tasks/0/logs/?offset={HUGE}", "offset"), (f"{WEB}tasks/0/logs/?limit=-1", "limit"),
-    (f"{WEB}tasks/0/logs/?stream=stdin", "stream"), (f"{WEB}tasks/0/logs/?stream=%00", "stream"),
-    (f"{ORDERS}?state=lost", "state"), (f"{CALENDAR}&days=0", "days"), (f"{CALENDAR}&days={HUGE}", "days"),
-    (f"{CALENDAR}&first=soon", "first"), (f"{CALENDAR}&first=9999-12-31", "first"),
-    (f"{CALENDAR}&time_zone=../etc", "time_zone"), (f"{CALENDAR}&time_zone=Mars", "time_zone"),
-]  # fmt: skip
+    (f"{JOBS}?state=asleep", "state"),
+    (f"{JOBS}?label=x", "label"),
+    (f"{JOBS}?tenant=%00", "tenant"),
+    (f"{JOBS}?label=a%00=b", "label"),
+    (f"{WEB}tasks/?state=up", "state"),
+    (f"{CC}machines/?state=broken", "state"),
+    (f"{WEB}events/?limit=-1", "limit"),
+    (f"{WEB}events/?limit=0", "limit"),
+    (f"{WEB}events/?limit=1001", "limit"),
+    (f"{WEB}events/?limit={HUGE}", "limit"),
+    (f"{WEB}events/?limit=x", "limit"),
+    (f"{WEB}events/?cursor=x", "cursor"),
+    (f"{WEB}events/?cursor={HUGE}.1", "cursor"),
+    (f"{WEB}events/?cursor=1.-1", "cursor"),
+    (f"{WEB}events/?cursor=%D9%A3.%D9%A3x", "cursor"),
+    (f"{CC}events/?cursor=%00", "cursor"),
+    (f"{WEB}why/?index=-1", "index"),
+    (f"{WEB}why/?index={HUGE}", "index"),
+    (f"{WEB}tasks/0/logs/?offset={HUGE}", "offset"),
+    (f"{WEB}tasks/0/logs/?limit=-1", "limit"),
+    (f"{WEB}tasks/0/logs/?stream=stdin", "stream"),
+    (f"{WEB}tasks/0/logs/?stream=%00", "stream"),
+    (f"{ORDERS}?state=lost", "state"),
+    (f"{CALENDAR}&days=0", "days"),
+    (f"{CALENDAR}&days={HUGE}", "days"),
+    (f"{CALENDAR}&first=soon", "first"),
+    (f"{CALENDAR}&first=9999-12-31", "first"),
+    (f"{CALENDAR}&time_zone=../etc", "time_zone"),
+    (f"{CALENDAR}&time_zone=Mars", "time_zone"),
+]
 
 
 @pytest.mark.parametrize("path, field", BAD_QUERIES)
@@ -429,20 +480,47 @@ def test_a_bad_query_names_its_field(root, unchanged, path, field) -> None:
 
 
 PAGED = [
-    JOBS, f"{WEB}tasks/", f"{WEB}versions/", f"{CC}machines/", "/api/v1/cells/", "/api/v1/tokens/",
-    "/api/v1/tenants/ubar/invitations/", "/api/v1/tenants/ubar/service-accounts/", "/api/v1/capabilities/",
-    "/api/v1/capabilities/requests/", "/api/v1/records/",
-    "/api/v1/tenants/", "/api/v1/tenants/ubar/members/", "/api/v1/quota/bands/", "/api/v1/quota/grants/",
-    ORDERS, "/api/v1/quota/rules/", "/api/v1/quota/shortfalls/", "/api/v1/notices/", "/api/v1/notices/channels/",
-]  # fmt: skip
+    JOBS,
+    f"{WEB}tasks/",
+    f"{WEB}versions/",
+    f"{CC}machines/",
+    "/api/v1/cells/",
+    "/api/v1/tokens/",
+    "/api/v1/tenants/ubar/invitations/",
+    "/api/v1/tenants/ubar/service-accounts/",
+    "/api/v1/capabilities/",
+    "/api/v1/capabilities/requests/",
+    "/api/v1/records/",
+    "/api/v1/tenants/",
+    "/api/v1/tenants/ubar/members/",
+    "/api/v1/quota/bands/",
+    "/api/v1/quota/grants/",
+    ORDERS,
+    "/api/v1/quota/rules/",
+    "/api/v1/quota/shortfalls/",
+    "/api/v1/notices/",
+    "/api/v1/notices/channels/",
+]
 
 
 @pytest.mark.parametrize("path", PAGED)
 @pytest.mark.parametrize(
     "query",
-    ["limit=-1", "limit=0", "limit=1001", f"limit={HUGE}", "limit=x", "limit=%D9%A3", "cursor=x", "cursor=%00",
-     "cursor=cD0lMDA=", "cursor=cD14", "cursor=bz0tMQ==", "cursor=cD05OTk5OTk5OTk5OTk5OTk5OTk5OTk5OTk5"],
-)  # fmt: skip
+    [
+        "limit=-1",
+        "limit=0",
+        "limit=1001",
+        f"limit={HUGE}",
+        "limit=x",
+        "limit=%D9%A3",
+        "cursor=x",
+        "cursor=%00",
+        "cursor=cD0lMDA=",
+        "cursor=cD14",
+        "cursor=bz0tMQ==",
+        "cursor=cD05OTk5OTk5OTk5OTk5OTk5OTk5OTk5OTk5",
+    ],
+)
 def test_a_page_that_is_none_names_its_field(root, unchanged, path, query) -> None:
     """`cD0lMDA=` says p=%00, `cD14` p=x, `bz0tMQ==` o=-1, the last p=99999…: places that no page gave."""
     assert query.partition("=")[0] in refused(root.get(f"{path}?{query}"), status=422)["fields"]
@@ -531,10 +609,14 @@ def test_a_body_of_unknown_length_is_read_all_the_same(wire, cell) -> None:
 def test_bytes_that_are_not_text_reach_the_real_server_and_change_nothing(wire, cell) -> None:
     before, revision = _rows(), journal.newest(cell.id)
     cases = [
-        (JOBS, b"\xff\xfe{", 422), (f"{WEB}kill/", b'{"reason": "\xff"}', 400), (f"{CC}jobs:bulk", b"[" * 60_000, 422),
-        (f"{WEB}kill/", b"[" * 60_000, 400), (JOBS, job_text(labels={"a": "\0"}).encode(), 422),
-        (f"{WEB}kill/", b'{"reason": "a\\u0000b"}', 422), (f"{WEB}kill/", b'{"reason": "\\ud800"}', 422),
-    ]  # fmt: skip
+        (JOBS, b"\xff\xfe{", 422),
+        (f"{WEB}kill/", b'{"reason": "\xff"}', 400),
+        (f"{CC}jobs:bulk", b"[" * 60_000, 422),
+        (f"{WEB}kill/", b"[" * 60_000, 400),
+        (JOBS, job_text(labels={"a": "\0"}).encode(), 422),
+        (f"{WEB}kill/", b'{"reason": "a\\u0000b"}', 422),
+        (f"{WEB}kill/", b'{"reason": "\\ud800"}', 422),
+    ]
     for path, body, status in cases:
         answered = wire.post(path, body)
         assert (answered[0], answered[1]) == (status, "application/problem+json"), (path, body[:60], answered)

@@ -35,19 +35,30 @@ def world():
 def given(tenant: str, milli: int, begin: int = 0, end: int | None = None, *, band: str = "batch") -> Quota:
     ends_at = None if end is None else NOON + end * DAY
     return Quota.objects.create(
-        tenant=rows.a_tenant(tenant), cell="cc", band=PriorityBand.objects.get(name=band),
-        amounts=[milli, 0, 0, 0, 0, 0], starts_at=NOON + begin * DAY, ends_at=ends_at, grace_until=ends_at,
-    )  # fmt: skip
+        tenant=rows.a_tenant(tenant),
+        cell="cc",
+        band=PriorityBand.objects.get(name=band),
+        amounts=[milli, 0, 0, 0, 0, 0],
+        starts_at=NOON + begin * DAY,
+        ends_at=ends_at,
+        grace_until=ends_at,
+    )
 
 
-def ordered(
-    tenant: str, milli: int, begin: int, end: int, *, state: OrderState = OrderState.PENDING
-) -> Order:
+def ordered(tenant: str, milli: int, begin: int, end: int, *, state: OrderState = OrderState.PENDING) -> Order:
     return Order.objects.create(
-        tenant=rows.a_tenant(tenant), cell="cc", band=PriorityBand.objects.get(name="batch"),
-        amounts=[milli, 0, 0, 0, 0, 0], starts_at=NOON + begin * DAY, ends_at=NOON + end * DAY, state=state.value,
-        price=1, prices=price_list_at("cc", NOON), placed_by="ann", created_at=NOON,
-    )  # fmt: skip
+        tenant=rows.a_tenant(tenant),
+        cell="cc",
+        band=PriorityBand.objects.get(name="batch"),
+        amounts=[milli, 0, 0, 0, 0, 0],
+        starts_at=NOON + begin * DAY,
+        ends_at=NOON + end * DAY,
+        state=state.value,
+        price=1,
+        prices=price_list_at("cc", NOON),
+        placed_by="ann",
+        created_at=NOON,
+    )
 
 
 def test_less_overselling_tells_what_would_be_over_sold_from_when_and_whose_it_is() -> None:
@@ -64,10 +75,7 @@ def test_less_overselling_tells_what_would_be_over_sold_from_when_and_whose_it_i
         10_000,
     )
     (over,) = cell["over"]
-    assert (over["begins_at"], over["ends_at"]) == (
-        (NOON + 3 * DAY).isoformat(),
-        (NOON + 5 * DAY).isoformat(),
-    )
+    assert (over["begins_at"], over["ends_at"]) == ((NOON + 3 * DAY).isoformat(), (NOON + 5 * DAY).isoformat())
     assert over["short"]["cpu"] == 3_000
     assert (over["orders"], over["grants"], over["tenants"]) == ([order.pk], [early.pk], ["early", "late"])
     assert told["leaving"] == []
@@ -116,9 +124,7 @@ def test_a_new_band_has_sold_nothing() -> None:
     assert not PriorityBand.objects.filter(name="scavenger").exists()
 
 
-def test_only_who_runs_the_platform_looks_and_queries_do_not_grow_with_rows(
-    django_assert_max_num_queries,
-) -> None:
+def test_only_who_runs_the_platform_looks_and_queries_do_not_grow_with_rows(django_assert_max_num_queries) -> None:
     with pytest.raises(Forbidden):
         band_preview(principal=Principal(name="ann", roles={"ubar": Role.OWNER}), band=BATCH)
     for number in range(30):

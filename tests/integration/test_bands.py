@@ -92,9 +92,14 @@ def test_owners_of_quota_of_a_band_are_notified_of_its_change() -> None:
     for name, ended in (("owns", None), ("owned", NOON), ("other", None)):
         band = batch if name != "other" else PriorityBand.objects.get(name="production")
         Quota.objects.create(
-            tenant=rows.a_tenant(name), cell="cc", band=band, amounts=CORE, starts_at=NOON - dt.timedelta(days=9),
-            ends_at=ended, grace_until=ended,
-        )  # fmt: skip
+            tenant=rows.a_tenant(name),
+            cell="cc",
+            band=band,
+            amounts=CORE,
+            starts_at=NOON - dt.timedelta(days=9),
+            ends_at=ended,
+            grace_until=ended,
+        )
     band_set(principal=ME, band=BATCH)
     assert not Notice.objects.exists()  # nothing has changed
     band_set(principal=ME, band=BATCH, price_milli=250)

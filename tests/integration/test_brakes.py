@@ -54,9 +54,7 @@ def fleet(cell) -> list[Machine]:
 
 
 def down(cell, gone: list[Machine]) -> None:
-    machines.machines_down(
-        principal=rows.ME, cell_id=cell.id, machine_ids=[m.id for m in gone], reason="silent"
-    )
+    machines.machines_down(principal=rows.ME, cell_id=cell.id, machine_ids=[m.id for m in gone], reason="silent")
 
 
 def back(cell, machines_: list[Machine]) -> None:
@@ -103,9 +101,7 @@ def test_tasks_of_a_dead_machine_leave_at_once(cell, fleet) -> None:
     assert reported(cell) == []
 
 
-def test_a_third_that_vanishes_loses_tasks_at_the_cells_rate_only_and_none_once_it_is_back(
-    cell, fleet
-) -> None:
+def test_a_third_that_vanishes_loses_tasks_at_the_cells_rate_only_and_none_once_it_is_back(cell, fleet) -> None:
     gone = fleet[: MACHINES // 3]
     down(cell, gone)
     evicted = sum(second(cell) for _ in range(48))  # cut for 60 s, of which 12 s until it is noticed
@@ -118,9 +114,7 @@ def test_a_third_that_vanishes_loses_tasks_at_the_cells_rate_only_and_none_once_
     assert Task.objects.filter(state="running").count() == MACHINES * EACH - evicted
 
 
-def test_the_last_to_come_back_keep_their_tasks_too_and_the_dead_among_them_are_believed_later(
-    cell, fleet
-) -> None:
+def test_the_last_to_come_back_keep_their_tasks_too_and_the_dead_among_them_are_believed_later(cell, fleet) -> None:
     down(cell, fleet[:10])
     evicted = sum(second(cell) for _ in range(20))
     for machine in fleet[:8]:

@@ -34,14 +34,7 @@ def test_every_html_answer_carries_the_policy_of_its_part(world) -> None:
     sre = portal_world.signed_in("sre")
     seen = 0
     plain = [f"/{route.path}" for route in routes() if "{" not in route.path and "\\" not in route.path]
-    varying = [
-        "/cells/cc/",
-        "/jobs/cc/ubar/jfoo/",
-        "/jobs/cc/ubar/jfoo/0/",
-        "/cells/nowhere/",
-        "/nowhere",
-        "/?%00",
-    ]
+    varying = ["/cells/cc/", "/jobs/cc/ubar/jfoo/", "/jobs/cc/ubar/jfoo/0/", "/cells/nowhere/", "/nowhere", "/?%00"]
     for path in [*plain, *varying]:
         if path == "/accounts/logout/":
             continue
@@ -56,9 +49,7 @@ def test_every_html_answer_carries_the_policy_of_its_part(world) -> None:
         if path.startswith("/admin/"):
             assert "'unsafe-inline'" not in policy["script-src"] + policy["style-src"], path
         else:
-            assert not [one for sources in policy.values() for one in sources if one.strip("'") in UNSAFE], (
-                path
-            )
+            assert not [one for sources in policy.values() for one in sources if one.strip("'") in UNSAFE], path
     assert seen > 80
 
 
@@ -77,8 +68,7 @@ def test_the_page_of_a_shell_has_a_nonce_of_its_own_each_time(world) -> None:
     sre = portal_world.signed_in("sre")
     nonces = {
         re.search(
-            r"'nonce-([^']+)'",
-            sre.get("/admin/django_celery_beat/periodictask/add/")["Content-Security-Policy"],
+            r"'nonce-([^']+)'", sre.get("/admin/django_celery_beat/periodictask/add/")["Content-Security-Policy"]
         )[1]
         for _ in range(2)
     }
@@ -103,9 +93,7 @@ def test_the_favicon_is_found_without_a_link_to_it() -> None:
     assert answer["Location"].endswith(".svg")
 
 
-@pytest.mark.parametrize(
-    "path", ["/admin/scheduling/machine/", "/admin/auth/user/add/", "/admin/quota/quota/add/"]
-)
+@pytest.mark.parametrize("path", ["/admin/scheduling/machine/", "/admin/auth/user/add/", "/admin/quota/quota/add/"])
 def test_the_console_loads_no_scripts_that_it_does_not_use(world, path) -> None:
     page = portal_world.signed_in("sre").get(path).content.decode()
     assert not [name for name in ("xregexp", "urlify", "prepopulate.js") if name in page]
@@ -119,9 +107,7 @@ def https_portal(transactional_db, tmp_path: Path) -> Iterator[str]:
 
 
 def _get(url: str, **headers: str) -> tuple[dict[str, str], bytes]:
-    request = urllib.request.Request(
-        url, headers={name.replace("_", "-"): value for name, value in headers.items()}
-    )
+    request = urllib.request.Request(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
     with urllib.request.urlopen(request, timeout=20) as answer:
         return {name.lower(): value for name, value in answer.headers.items()}, answer.read()
 

@@ -9,13 +9,7 @@ import pytest
 from quota import clock
 from quota.models import Capability, CapabilityRequest, Notice, Record
 from quota.tenancy.access import principal_of_user
-from quota.tenancy.capabilities import (
-    USUAL,
-    capability_answer,
-    capability_ask,
-    capability_grant,
-    capability_revoke,
-)
+from quota.tenancy.capabilities import USUAL, capability_answer, capability_ask, capability_grant, capability_revoke
 from quota.tenancy.service_accounts import service_account_create
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Role, may
@@ -47,9 +41,7 @@ def ann(tenant):
 
 
 def give(user, kind: CapabilityKind, cell: str = "cc", **given) -> Capability:
-    return capability_grant(
-        principal=rows.ME, user=user, kind=kind.value, cell=cell, reason="on call", **given
-    )
+    return capability_grant(principal=rows.ME, user=user, kind=kind.value, cell=cell, reason="on call", **given)
 
 
 def whole_cores(cores: int = 1, **changes) -> dict:
@@ -63,9 +55,7 @@ def whole_cores(cores: int = 1, **changes) -> dict:
 
 def test_reclamation_is_switched_off_by_the_capability_alone(cell, ann) -> None:
     file = world.a_file("careful", reclamation=False)
-    with pytest.raises(
-        Forbidden, match=r"needs the capability no-reclamation in cell cc.*page Capabilities"
-    ) as told:
+    with pytest.raises(Forbidden, match=r"needs the capability no-reclamation in cell cc.*page Capabilities") as told:
         world.submit(principal_of_user(ann), cell, file)
     assert list(told.value.fields) == ["reclamation"]
     give(ann, CapabilityKind.NO_RECLAMATION, "dd")
@@ -180,13 +170,17 @@ def test_grants_and_ends_are_on_record_where_the_owners_look(ann) -> None:
 @pytest.mark.parametrize(
     "given, field",
     [
-        ({"kind": "fly"}, "kind"), ({"reason": "  "}, "reason"), ({"reason": "x" * 501}, "reason"),
-        ({"reason": "\x00"}, "reason"), ({"cell": "No Cell"}, "cell"), ({"cell": "a\n"}, "cell"),
+        ({"kind": "fly"}, "kind"),
+        ({"reason": "  "}, "reason"),
+        ({"reason": "x" * 501}, "reason"),
+        ({"reason": "\x00"}, "reason"),
+        ({"cell": "No Cell"}, "cell"),
+        ({"cell": "a\n"}, "cell"),
         ({"expires_at": dt.datetime(2001, 1, 1, tzinfo=dt.UTC)}, "expires_at"),
         ({"expires_at": dt.datetime(9999, 1, 1, tzinfo=dt.UTC)}, "expires_at"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_bad_grant_names_the_field(ann, given, field) -> None:
     with pytest.raises(Rejected) as problem:
         capability_grant(principal=rows.ME, user=ann, **{"kind": "shell", "reason": "why", **given})
@@ -212,9 +206,11 @@ def test_only_sres_grant_revoke_and_answer(tenant, ann) -> None:
 
 def ask(user, tenant, *, who=None, **given) -> CapabilityRequest:
     return capability_ask(
-        principal=who or principal_of_user(user), tenant=tenant, username=user.get_username(),
+        principal=who or principal_of_user(user),
+        tenant=tenant,
+        username=user.get_username(),
         **{"kind": "shell", "cell": "cc", "reason": "debugging", **given},
-    )  # fmt: skip
+    )
 
 
 def test_what_is_asked_for_is_granted_once(tenant, ann) -> None:
@@ -224,11 +220,7 @@ def test_what_is_asked_for_is_granted_once(tenant, ann) -> None:
         ask(ann, tenant)
     sre = world.principal("root", sre=True)
     done = capability_answer(principal=sre, request=asked, granted=True)
-    assert (done.state, done.capability.granted_by, done.capability.expires_at) == (
-        "granted",
-        "root",
-        asked.until,
-    )
+    assert (done.state, done.capability.granted_by, done.capability.expires_at) == ("granted", "root", asked.until)
     assert principal_of_user(ann).has(CapabilityKind.SHELL, "cc")
     with pytest.raises(Conflict, match="root has answered already"):
         capability_answer(principal=sre, request=asked, granted=False, answer="no")

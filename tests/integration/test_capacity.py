@@ -158,8 +158,7 @@ def test_the_table_is_exact_and_names_its_units(world) -> None:
 
 
 @pytest.mark.parametrize(
-    ("days", "step"),
-    [(1, ReportStep.HOUR), (14, ReportStep.HOUR), (15, ReportStep.DAY), (365, ReportStep.DAY)],
+    ("days", "step"), [(1, ReportStep.HOUR), (14, ReportStep.HOUR), (15, ReportStep.DAY), (365, ReportStep.DAY)]
 )
 def test_long_reports_are_by_day(days, step) -> None:
     now = timezone.now()

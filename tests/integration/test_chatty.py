@@ -32,9 +32,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize(
-    "command", [[sys.executable, "-c", TICKER], ["yes", "x" * 99]], ids=["10,000/s", "flat out"]
-)
+@pytest.mark.parametrize("command", [[sys.executable, "-c", TICKER], ["yes", "x" * 99]], ids=["10,000/s", "flat out"])
 def test_polls_are_answered_while_a_task_chatters(tmp_path: Path, command: list[str]) -> None:
     tmp_path.chmod(0o711)
     cell = rows.a_cell()
@@ -60,8 +58,10 @@ def test_polls_are_answered_while_a_task_chatters(tmp_path: Path, command: list[
         printed = log_requests.fetch(machine, key).end - first
         took_s = time.monotonic() - began
         kept = sum(path.stat().st_size for path in (tmp_path / "home" / "logs").rglob("*") if path.is_file())
-    print(f"slowest of {len(latencies)} answers {max(latencies):.3f} s, median {median(latencies):.4f} s,",
-          f"{printed / took_s / 100:.0f} lines a second, {kept / 2**20:.1f} MiB kept")  # fmt: skip
+    print(
+        f"slowest of {len(latencies)} answers {max(latencies):.3f} s, median {median(latencies):.4f} s,",
+        f"{printed / took_s / 100:.0f} lines a second, {kept / 2**20:.1f} MiB kept",
+    )
     late = [taken for taken in latencies if taken >= 1.0]
     assert len(late) <= len(latencies) / 100, "nor by the machine's other work, but for once in a hundred"
     assert printed / took_s / 100 > 5_000

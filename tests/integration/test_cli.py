@@ -79,8 +79,9 @@ def sre(tmp_path, url, cell) -> Cli:
 def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     file = ann.file(world.a_file())
     assert ann.out("plan", file).splitlines() == [
-        "Dry run: Job web, version 1: of its tasks 3 start.", "  start           3 tasks: 0-2",
-    ]  # fmt: skip
+        "Dry run: Job web, version 1: of its tasks 3 start.",
+        "  start           3 tasks: 0-2",
+    ]
     assert ann.out("submit", file, "--dry-run") == "cc/ubar/web would be admitted: 3 tasks.\n"
     assert not Job.objects.exists()
     assert ann.out("submit", file) == "cc/ubar/web is admitted: 3 tasks.\n"
@@ -89,9 +90,7 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     world.bring_up(job, rows.a_machine(cell))
 
     head, row = ann.out("status").splitlines()
-    assert (head.split()[:3], row.split()[:4]) == (
-        ["JOB", "HEALTH", "RUNNING"], ["cc/ubar/web", "healthy", "3/3", "0"],
-    )  # fmt: skip
+    assert (head.split()[:3], row.split()[:4]) == (["JOB", "HEALTH", "RUNNING"], ["cc/ubar/web", "healthy", "3/3", "0"])
     told = ann.out("status", "web")
     assert told.startswith("cc/ubar/web  healthy  (3 of 3 tasks running)\n")
     assert "requests  cpu 0.3, ram 192 MiB" in told
@@ -105,21 +104,18 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     file = ann.file(world.with_task(command=["other"], tasks=4))
     assert "restart         3 tasks: 0-2" in ann.out("plan", file)
     assert ann.out("update", file, "--dry-run").startswith("Dry run: Job web, version 2")
-    assert ann.out("update", file).startswith(
-        "Job web, version 2: of its tasks 1 start, 3 restart, at most 1 down"
-    )
+    assert ann.out("update", file).startswith("Job web, version 2: of its tasks 1 start, 3 restart, at most 1 down")
     assert "update    version 1 to 2" in ann.out("status", "web")
     assert ann.out("undo", "web").startswith("Job web, version 3")
 
     assert ann.out("kill", "web", "-t", "1", "--dry-run") == "cc/ubar/web: 1 task would be killed.\n"
-    assert (
-        ann.out("kill", "web", "-t", "1", "-t", "2", "--reason", "enough") == "cc/ubar/web: 2 tasks killed.\n"
-    )
+    assert ann.out("kill", "web", "-t", "1", "-t", "2", "--reason", "enough") == "cc/ubar/web: 2 tasks killed.\n"
     assert ann.out("why", "web/1").startswith("Task 1 of job web is dead: killed, enough.")
     # What is dead has its processes until its machine says that they are gone.
     assert [line.split()[:4] for line in ann.out("tasks", "web").splitlines()[2:4]] == [
-        ["1", "dead", "stopping", "m1"], ["2", "dead", "stopping", "m1"],
-    ]  # fmt: skip
+        ["1", "dead", "stopping", "m1"],
+        ["2", "dead", "stopping", "m1"],
+    ]
     with journal.write(cell.id, rows.ME) as entry:
         departures.tasks_gone(entry, [(task_id(job.id, 1), 1, None)])
     gone, stopping = [row["stopping"] for row in ann.json("tasks", "web") if row["index"] in (1, 2)]
@@ -137,15 +133,22 @@ def test_why_shows_the_score_and_what_else_was_considered(ann, cell) -> None:
     machines = [rows.a_machine(cell, name) for name in ("m1", "m2")]
     with journal.write(cell.id, rows.ME) as entry:
         placed = changes.Placement(
-            task_id(job.id, 0), machines[0].id, (20_000,), score={"packing": -0.25, "mixing": -0.01},
+            task_id(job.id, 0),
+            machines[0].id,
+            (20_000,),
+            score={"packing": -0.25, "mixing": -0.01},
             runners_up=((machines[1].id, -0.3),),
-        )  # fmt: skip
+        )
         transitions.tasks_place(entry, [placed])
     lines = ann.out("why", "web/0").splitlines()
     assert [line.split() for line in lines[-6:]] == [
-        ["SCORE", "COMPONENT", "m1"], ["packing", "-0.250"], ["mixing", "-0.010"], ["total", "-0.260"],
-        ["RUNNER-UP", "TOTAL", "SCORE"], ["m2", "-0.300"],
-    ]  # fmt: skip
+        ["SCORE", "COMPONENT", "m1"],
+        ["packing", "-0.250"],
+        ["mixing", "-0.010"],
+        ["total", "-0.260"],
+        ["RUNNER-UP", "TOTAL", "SCORE"],
+        ["m2", "-0.300"],
+    ]
 
 
 def test_json_is_what_the_api_answers(ann, cell) -> None:
@@ -192,11 +195,7 @@ def test_the_three_languages_and_standard_input(ann, cell) -> None:
         ({"cell": "zz"}, "not-found", "no cell 'zz'; there is cc"),
         ({"task": {"command": ["x"], "limit": {"cpu": 65}}}, "quota-exceeded", "short"),
         ({"task": {"command": ["x"], "limit": {"cpu": "-1"}}}, "invalid-spec", "task.limit.cpu"),
-        (
-            {"task": {"command": ["a", "$(port.web)"]}},
-            "invalid-spec",
-            "task.command[1]: $(port.web) is not a",
-        ),
+        ({"task": {"command": ["a", "$(port.web)"]}}, "invalid-spec", "task.command[1]: $(port.web) is not a"),
         ({"task": {"command": ["a\0b"]}}, "invalid-spec", "task.command[0]: holds a NUL character"),
     ],
 )
@@ -207,10 +206,7 @@ def test_a_refusal_names_the_field_ends_with_1_and_changes_nothing(ann, cell, ch
     if code == "quota-exceeded":
         assert "the missing quota cannot be bought: " in sentence
         planned, plan = ann.failing("plan", file)
-        assert (plan["problem"]["code"], planned.startswith("borgctl: cc/ubar/web would be rejected:")) == (
-            code,
-            True,
-        )
+        assert (plan["problem"]["code"], planned.startswith("borgctl: cc/ubar/web would be rejected:")) == (code, True)
     else:
         assert ann.failing("plan", file)[1]["code"] == code
         assert journal.newest(cell.id) == 0
@@ -226,23 +222,17 @@ def test_several_wrong_fields_are_each_told(ann, cell) -> None:
 
 def test_a_file_that_does_not_parse_names_the_line(ann, cell) -> None:
     for name, text, place in (
-        ("a.yaml", "name: web\ntask: [", "a.yaml:2:8"), ("a.json", '{"name":\n', "a.json:2:1"),
+        ("a.yaml", "name: web\ntask: [", "a.yaml:2:8"),
+        ("a.json", '{"name":\n', "a.json:2:1"),
         ("a.jsonnet", "{\n  name 1\n}", "a.jsonnet:2:"),
-    ):  # fmt: skip
+    ):
         sentence, document = ann.failing("submit", ann.file(text, name))
         assert (document["code"], place in sentence) == ("bad-file", True), sentence
 
 
 def test_what_is_not_there_is_reported(ann, sre, cell) -> None:
-    missing = [
-        [verb, "none"] for verb in ("status", "tasks", "why", "undo", "kill", "resolve", "events", "wait")
-    ]
-    missing += [
-        ["logs", "none/0"],
-        ["status", "zz/ubar/web"],
-        ["machines", "--cell", "zz"],
-        ["machine", "show", "m9"],
-    ]
+    missing = [[verb, "none"] for verb in ("status", "tasks", "why", "undo", "kill", "resolve", "events", "wait")]
+    missing += [["logs", "none/0"], ["status", "zz/ubar/web"], ["machines", "--cell", "zz"], ["machine", "show", "m9"]]
     for words in missing:
         sentence, document = ann.failing(*words)
         assert document["code"] == "not-found", sentence
@@ -288,9 +278,7 @@ def test_machines_are_shown_drained_and_joined(ann, sre, cell) -> None:
 def test_a_machine_gets_a_new_secret_or_is_cut_off(sre, ann, cell) -> None:
     rows.a_machine(cell, "m1")
     assert sre.out("machine", "rotate", "m1") == "m1 is given a new secret.\n"
-    assert sre.out("machine", "revoke", "m1", "--reason", "x", "--dry-run").startswith(
-        "m1 would be disconnected"
-    )
+    assert sre.out("machine", "revoke", "m1", "--reason", "x", "--dry-run").startswith("m1 would be disconnected")
     assert sre.out("machine", "revoke", "m1", "--reason", "stolen").startswith("m1 is disconnected")
     assert sre.failing("machine", "rotate", "m1")[1]["code"] == "secret-revoked"
     assert ann.failing("machine", "revoke", "m1", "--reason", "x")[1]["code"] == "forbidden"
@@ -301,9 +289,7 @@ def test_what_a_task_used_is_shown(ann, cell) -> None:
     key = link_world.place(job, rows.a_machine(cell).id)
     assert "No usage yet" in ann.out("usage", "ubar/jfoo/0")
     identity = task_id(job.id, 0)
-    usage_windows.store(
-        [usage_windows.TaskWindow(cell.id, 1, identity, a_window(key, ago=ago)) for ago in (0, 1)]
-    )
+    usage_windows.store([usage_windows.TaskWindow(cell.id, 1, identity, a_window(key, ago=ago)) for ago in (0, 1)])
     first, second = ann.out("usage", "ubar/jfoo/0").splitlines()[1:]
     assert "0.25" in first
     assert "64 MiB" in second
@@ -326,14 +312,21 @@ def test_a_name_is_resolved_to_addresses(ann, cell) -> None:
     world.bring_up(Job.objects.get(), rows.a_machine(cell))
     table = ann.out("resolve", "/bns/cc/ubar/web/").splitlines()
     assert table[1].split() == [
-        "/bns/cc/ubar/web/0", "0.web.ubar.cc.borg.internal", "127.0.0.1", "http=20000", "yes", "unknown", "1", "-",
-        "5s", "up", "m1",
-    ]  # fmt: skip
+        "/bns/cc/ubar/web/0",
+        "0.web.ubar.cc.borg.internal",
+        "127.0.0.1",
+        "http=20000",
+        "yes",
+        "unknown",
+        "1",
+        "-",
+        "5s",
+        "up",
+        "m1",
+    ]
     assert ann.out("resolve", "web/2").splitlines()[1].split()[3] == "http=20002"
     world.report(Job.objects.get(), 0, 1, 2, up=False)
-    assert ann.out("resolve", "web").startswith(
-        "No task is serving. The list shows all tasks that have an address.\n"
-    )
+    assert ann.out("resolve", "web").startswith("No task is serving. The list shows all tasks that have an address.\n")
 
 
 def test_waiting_ends_when_all_tasks_are_up(ann, cell) -> None:
@@ -341,9 +334,7 @@ def test_waiting_ends_when_all_tasks_are_up(ann, cell) -> None:
     sentence, document = ann.failing("wait", "web", "--timeout", "0.2")
     assert document["code"] == "timeout"
     assert "is not running after 0.2 s: 0 of 3 tasks running, 3 pending" in sentence
-    waiting = subprocess.Popen(
-        [BORGCTL, "wait", "web"], env=ann.environment, stdout=subprocess.PIPE, text=True
-    )
+    waiting = subprocess.Popen([BORGCTL, "wait", "web"], env=ann.environment, stdout=subprocess.PIPE, text=True)
     machine, job = rows.a_machine(cell), Job.objects.get()
     world.place(job, machine, 0, 1, 2)
     world.report(job, 0, 1)
@@ -374,10 +365,7 @@ def test_waiting_for_names_asks_the_resolver_how_far_they_are(ann, cell, dns_por
     assert (document["code"], "resolver" in sentence) == ("timeout", True), sentence
     resolver = Resolver(dns_port)
     try:
-        assert (
-            ann.out("wait", "web", "--for", "visible", "--timeout", "30")
-            == "cc/ubar/web: 1 of 1 task running.\n"
-        )
+        assert ann.out("wait", "web", "--for", "visible", "--timeout", "30") == "cc/ubar/web: 1 of 1 task running.\n"
     finally:
         assert resolver.stop() == 0
 
@@ -471,11 +459,6 @@ def _questions(log: Path) -> int:
 
 def _bash(person: Cli, script: str) -> tuple[str, str]:
     done = subprocess.run(
-        ["bash", "-c", script],
-        env=person.environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        ["bash", "-c", script], env=person.environment, capture_output=True, text=True, timeout=60, check=False
     )
     return done.stdout, done.stderr

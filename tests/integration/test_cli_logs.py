@@ -35,15 +35,11 @@ def test_what_a_task_prints_is_read_and_followed_to_its_end(tmp_path) -> None:
         borglet = stack.enter_context(contextlib.closing(Borglet(tmp_path / "home", link)))
         borglet.start(join_token_issue(principal=rows.ME, cell=cell))
         until(lambda: Machine.objects.filter(session__gt=0).exists(), what="connected")
-        waiting = (
-            f"echo hello; echo oops >&2; while [ ! -e {go}/on ]; do sleep 0.05; done; echo bye; sleep 60"
-        )
+        waiting = f"echo hello; echo oops >&2; while [ ! -e {go}/on ]; do sleep 0.05; done; echo bye; sleep 60"
         job = a_job(cell, command=["sh", "-c", waiting], limit={"cpu": "100m", "ram": "64Mi"})
         ann = cli_world.of(tmp_path, url, "ann", tenant=Tenant.objects.get())
         following = stack.enter_context(
-            subprocess.Popen(
-                [BORGCTL, "logs", "jfoo/0", "-f"], env=ann.environment, stdout=subprocess.PIPE, text=True
-            )
+            subprocess.Popen([BORGCTL, "logs", "jfoo/0", "-f"], env=ann.environment, stdout=subprocess.PIPE, text=True)
         )
         stack.callback(following.kill)
         assert ann.failing("logs", "jfoo/0")[1]["code"] == "no-log"

@@ -111,8 +111,7 @@ def test_a_large_body_is_refused_before_it_is_read_from_those_who_may_not_send_i
     viewer = cli_world.of(tmp_path, url, "vera")
     world.a_user("vera", tenant=tenant, role=Role.VIEWER)
     tokens = {
-        name: f"Authorization: Bearer {who.environment['BORG_TOKEN']}"
-        for name, who in (("ann", ann), ("vera", viewer))
+        name: f"Authorization: Bearer {who.environment['BORG_TOKEN']}" for name, who in (("ann", ann), ("vera", viewer))
     }
     rows.a_tenant("other")
     large = size.format(10 * MOST_BYTES)

@@ -70,8 +70,10 @@ def test_as_much_as_a_job_asks_for(ann, ubar) -> None:
     ann.out("submit", ann.file(world.a_file()))
     answer = ann.json("quota", "price", "--like", "web", "--days", "1")
     assert {name: value for name, value in answer["amounts"].items() if value} == {
-        "cpu": 300, "ram": 3 * 64 * 2**20, "disk": 3 * 64 * 2**20,
-    }  # fmt: skip
+        "cpu": 300,
+        "ram": 3 * 64 * 2**20,
+        "disk": 3 * 64 * 2**20,
+    }
     assert (answer["band"], answer["cell"]) == ("production", "cc")
     assert ann.json("quota", "price", "--like", "web", "--cpu", "1", "--days", "1")["amounts"]["cpu"] == 1000
 
@@ -91,9 +93,20 @@ def test_as_much_as_a_job_asks_for(ann, ubar) -> None:
         ((*SIZE, "--days", "1", "--tenant", "other"), 1, "other"),
         (("--like", "nobody", "--days", "1"), 1, "nobody"),
     ],
-    ids=["no-size", "no-band", "no-end", "no-day", "no-date", "past", "no-number", "no-such-band", "no-cell",
-         "not-mine", "no-job"],
-)  # fmt: skip
+    ids=[
+        "no-size",
+        "no-band",
+        "no-end",
+        "no-day",
+        "no-date",
+        "past",
+        "no-number",
+        "no-such-band",
+        "no-cell",
+        "not-mine",
+        "no-job",
+    ],
+)
 def test_what_cant_be_priced_is_reported(ann, words, status, told) -> None:
     assert told in ann.failing("quota", "price", *words, status=status)[0]
 
@@ -106,12 +119,7 @@ def test_what_jobs_used(ann) -> None:
 def bought(tenant: Tenant) -> Order:
     ends_at = dt.datetime.combine(TODAY + dt.timedelta(days=3), dt.time(), dt.UTC)
     return order_place(
-        principal=system("test"),
-        tenant=tenant,
-        cell="cc",
-        band="production",
-        amounts={"cpu": 1},
-        ends_at=ends_at,
+        principal=system("test"), tenant=tenant, cell="cc", band="production", amounts={"cpu": 1}, ends_at=ends_at
     )
 
 
@@ -146,9 +154,7 @@ def test_invoices_and_costs(ann, ubar) -> None:
     ann.failing("quota", "invoice", "--month", "soon", status=2)
     assert ann.failing("quota", "invoice", "none-such")[1]["code"] == "not-found"
     assert ann.out("quota", "costs", "--csv").startswith("job,quota,unused,usage,total")
-    assert "BAND" in ann.out("quota", "costs", "--by", "band").splitlines()[0] or "Nothing" in ann.out(
-        "quota", "costs"
-    )
+    assert "BAND" in ann.out("quota", "costs", "--by", "band").splitlines()[0] or "Nothing" in ann.out("quota", "costs")
     assert ann.failing("quota", "costs", "--by", "colour")[1]["code"] == "invalid"
 
 

@@ -34,11 +34,7 @@ def test_an_owner_makes_a_team_and_its_members(ann, sre, ubar) -> None:
     assert told == "Tenant ubar-search would be created below ubar.\n"
     assert not Tenant.objects.filter(name="ubar-search").exists()
     assert ann.json("tenant", "create", "ubar-search", "--title", "Search")["parent"] == "ubar"
-    assert ann.out("tenant", "list", "--below", "ubar").splitlines()[1].split()[:3] == [
-        "ubar-search",
-        "Search",
-        "ubar",
-    ]
+    assert ann.out("tenant", "list", "--below", "ubar").splitlines()[1].split()[:3] == ["ubar-search", "Search", "ubar"]
 
     team = ("--tenant", "ubar-search")
     for name in ("kim", "nobody"):
@@ -60,9 +56,7 @@ def test_an_owner_makes_a_team_and_its_members(ann, sre, ubar) -> None:
     assert ann.json("tenant", "remove", "kim", *team) == {"removed": True}
     assert not Membership.objects.filter(user__username="kim").exists()
 
-    assert ann.out("tenant", "set", "--time-zone", "Europe/Zurich", *team).endswith(
-        "has time zone 'Europe/Zurich'.\n"
-    )
+    assert ann.out("tenant", "set", "--time-zone", "Europe/Zurich", *team).endswith("has time zone 'Europe/Zurich'.\n")
     changed = Tenant.objects.get(name="ubar-search")
     assert (changed.title, changed.time_zone) == ("Search", "Europe/Zurich")
     assert "ask an SRE" in ann.run("tenant", "move", "ubar-search", "--alone").stderr
@@ -97,15 +91,10 @@ def test_people_are_invited_and_programs_have_accounts(ann, ubar) -> None:
 
 def test_a_capability_is_asked_for_granted_and_revoked(ann, sre, ubar) -> None:
     asks = ("tenant", "capability")
-    assert "no request was sent" in ann.out(
-        *asks, "ask", "shell", "--reason", "look at what hangs", "--dry-run"
-    )
+    assert "no request was sent" in ann.out(*asks, "ask", "shell", "--reason", "look at what hangs", "--dry-run")
     number = str(ann.json(*asks, "ask", "shell", "--cell", "cc", "--reason", "look at what hangs")["id"])
     assert "ask an SRE" in ann.run(*asks, "answer", number, "--grant").stderr
-    assert (
-        sre.out(*asks, "answer", number, "--grant", "--answer", "fine")
-        == f"Request {number} of ann is granted.\n"
-    )
+    assert sre.out(*asks, "answer", number, "--grant", "--answer", "fine") == f"Request {number} of ann is granted.\n"
     assert "fine" in ann.out(*asks, "requests")
     (held,) = ann.json(*asks, "list")
     assert (held["kind"], held["cell"], held["user"]) == ("shell", "cc", "ann")

@@ -149,20 +149,21 @@ def test_a_commit_in_which_nothing_holds_writes_nothing(cell, machines, job) -> 
 
 
 def test_a_placement_keeps_its_receipt(cell, machines, job) -> None:
-    chosen = replace(
-        put(job, 0, machines[0]), score={"packing": 0.5}, devices=(0, 2), runners_up=((9, 0.25),)
-    )
+    chosen = replace(put(job, 0, machines[0]), score={"packing": 0.5}, devices=(0, 2), runners_up=((9, 0.25),))
     commit(cell.id, plan(cell, chosen, put(job, 1, machines[0])), principal=rows.ME)
     full, bare = [record.event for record in journal.tail(cell.id, after=journal.newest(cell.id) - 1)]
     assert isinstance(full, events.TaskPlaced)
     assert (full.score, full.devices, full.runners_up) == ({"packing": 0.5}, (0, 2), ((9, 0.25),))
     # What says nothing takes no room: there is one such row for each placement.
     assert set(Event.objects.latest("revision", "seq").data) == {
-        "kind", "job_id", "index", "machine_id", "incarnation", "ports",
-    }  # fmt: skip
-    assert bare == events.TaskPlaced(
-        job_id=job.id, index=1, machine_id=machines[0].id, incarnation=1, ports=(20001,)
-    )
+        "kind",
+        "job_id",
+        "index",
+        "machine_id",
+        "incarnation",
+        "ports",
+    }
+    assert bare == events.TaskPlaced(job_id=job.id, index=1, machine_id=machines[0].id, incarnation=1, ports=(20001,))
 
 
 def test_the_number_of_statements_does_not_depend_on_the_number_of_placements(cell, machines) -> None:
@@ -279,7 +280,5 @@ def test_masters_at_once_place_each_task_once_and_never_overrule_each_other(cell
         thread.join()
     applied = [(a.index, a.machine_id) for outcome in outcomes for a in outcome.applied]
     assert sorted(index for index, _ in applied) == [0, 1, 2, 3]
-    assert len({machine for _, machine in applied}) == 4, (
-        "one machine was used on the strength of an old plan"
-    )
+    assert len({machine for _, machine in applied}) == 4, "one machine was used on the strength of an old plan"
     assert set(Task.objects.filter(job=job).values_list("incarnation", flat=True)) == {1}

@@ -39,9 +39,15 @@ SRE = system("test")
 HOUR = dt.timedelta(hours=1)
 PAGES = ["order", "shortfall", "market", "approvalrule", "budget", "account", "posting", "invoice"]
 MARKET = {
-    "selling": "on", "headroom_milli": "100", "longest_days": "90", "quote_minutes": "30", "approval_hours": "24",
-    "grace_hours": "12", "after_grace": "drop", "drop_after_hours": "6",
-}  # fmt: skip
+    "selling": "on",
+    "headroom_milli": "100",
+    "longest_days": "90",
+    "quote_minutes": "30",
+    "approval_hours": "24",
+    "grace_hours": "12",
+    "after_grace": "drop",
+    "drop_after_hours": "6",
+}
 
 
 @pytest.fixture
@@ -65,9 +71,14 @@ def an_order(tenant: Tenant) -> Order:
     starts_at = clock.now().replace(microsecond=0) + HOUR
     budget_grant(principal=SRE, tenant=tenant, amount=10**6 * CREDIT, text="start")
     return order_place(
-        principal=SRE, tenant=tenant, cell="cc", band="batch", amounts={"cpu": "2"}, starts_at=starts_at,
+        principal=SRE,
+        tenant=tenant,
+        cell="cc",
+        band="batch",
+        amounts={"cpu": "2"},
+        starts_at=starts_at,
         ends_at=starts_at + 24 * HOUR,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -91,11 +102,7 @@ def test_a_market_is_set_through_its_service_and_recorded(sre, world) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "told"),
-    [
-        ("headroom_milli", "1001", "1000"),
-        ("longest_days", "0", "whole number from 1"),
-        ("cell", "nowhere", "nowhere"),
-    ],
+    [("headroom_milli", "1001", "1000"), ("longest_days", "0", "whole number from 1"), ("cell", "nowhere", "nowhere")],
 )
 def test_what_a_market_can_not_be_is_reported_and_changes_nothing(sre, field, value, told) -> None:
     answer = sre.post(reverse("admin:quota_market_add"), {"cell": "cc", **MARKET, field: value})
@@ -114,13 +121,7 @@ def test_rules_are_made_changed_and_removed_through_their_service(sre, world) ->
         "approver": "owner",
     }
     path = reverse("admin:quota_approvalrule_add")
-    for wrong in (
-        {"approver": "me"},
-        {"cell": "nowhere"},
-        {"most_price": "-1"},
-        {"rank": "-1"},
-        {"rank": "9999999"},
-    ):
+    for wrong in ({"approver": "me"}, {"cell": "nowhere"}, {"most_price": "-1"}, {"rank": "-1"}, {"rank": "9999999"}):
         assert sre.post(path, {**given, **wrong}).status_code == 200, wrong
     assert not ApprovalRule.objects.exists()
     sre.post(path, given)
@@ -166,9 +167,7 @@ def test_credits_are_granted_with_a_reason_and_the_ledger_holds(sre, world) -> N
         answer = sre.post(path, {"tenant": world.tenant.pk, "amount": "1", "text": "start", **wrong})
         assert answer.status_code == 200, wrong
     assert balance_of(world.tenant).available == 0
-    answer = sre.post(
-        path, {"tenant": world.tenant.pk, "amount": "1,200.5", "text": "year 2027"}, follow=True
-    )
+    answer = sre.post(path, {"tenant": world.tenant.pk, "amount": "1,200.5", "text": "year 2027"}, follow=True)
     assert "1,200.50" in answer.text
     assert balance_of(world.tenant).available == 1_200_500_000
     ledger = sre.get(listed("posting")).text
@@ -176,10 +175,7 @@ def test_credits_are_granted_with_a_reason_and_the_ledger_holds(sre, world) -> N
     assert "-1,200.50" in ledger
     assert ledger_check() == []
     owner = signed_in("owner")
-    assert (
-        owner.post(path, {"tenant": world.tenant.pk, "amount": "5", "text": "x"}, follow=True).status_code
-        == 403
-    )
+    assert owner.post(path, {"tenant": world.tenant.pk, "amount": "5", "text": "x"}, follow=True).status_code == 403
     assert balance_of(world.tenant).available == 1_200_500_000
 
 
@@ -224,9 +220,7 @@ def test_orders_are_decided_with_a_reason(sre, world) -> None:
     Order.objects.filter(pk__in=[first.pk, second.pk]).update(state="pending")
 
     def act(action: str, order: Order, **more):
-        return sre.post(
-            listed("order"), {"action": action, "_selected_action": order.pk, **more}, follow=True
-        )
+        return sre.post(listed("order"), {"action": action, "_selected_action": order.pk, **more}, follow=True)
 
     assert 'name="reason"' in act("approve", first).text
     assert "done for 1" in act("approve", first, reason="agreed").text
@@ -270,9 +264,14 @@ def test_a_request_for_a_capability_is_announced_on_the_first_page(sre, world) -
     assert "for a capability" not in sre.get("/admin/").text
     user = get_user_model().objects.get(username="viewer")
     request = CapabilityRequest.objects.create(
-        tenant=world.tenant, user=user, kind="shell", reason="debugging", until=clock.now() + dt.timedelta(days=1),
-        asked_by="viewer", asked_at=clock.now(),
-    )  # fmt: skip
+        tenant=world.tenant,
+        user=user,
+        kind="shell",
+        reason="debugging",
+        until=clock.now() + dt.timedelta(days=1),
+        asked_by="viewer",
+        asked_at=clock.now(),
+    )
     page = sre.get("/admin/").text
     assert "1 request for a capability waits for an SRE to answer." in page
     address = reverse("admin:quota_capabilityrequest_changelist") + "?state__exact=open"
@@ -292,9 +291,17 @@ def test_lists_cost_the_same_whatever_there_is_to_show(sre, world, page) -> None
         Budget.objects.get_or_create(tenant=tenant)
         Market.objects.get_or_create(cell=f"cell-{number}")
         Invoice.objects.create(
-            number=f"N-{number}", tenant=tenant, month=dt.date(2026, 1, 1), time_zone="UTC", begins_at=now, ends_at=now,
-            charged=5, refunded=2, total=3, issued_at=now,
-        )  # fmt: skip
+            number=f"N-{number}",
+            tenant=tenant,
+            month=dt.date(2026, 1, 1),
+            time_zone="UTC",
+            begins_at=now,
+            ends_at=now,
+            charged=5,
+            refunded=2,
+            total=3,
+            issued_at=now,
+        )
 
     def cost() -> int:
         with CaptureQueriesContext(connection) as captured:

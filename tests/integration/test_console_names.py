@@ -62,10 +62,7 @@ def test_servers_that_have_caught_up_and_one_that_is_behind(world, asked) -> Non
 
 
 def test_whether_a_secondary_has_caught_up_nobody_knows_without_a_resolver(world, asked) -> None:
-    with serving(ZoneDirectory(loaded=True, status=Status.OK), following(0, names_revision=3)) as (
-        silent,
-        secondary,
-    ):
+    with serving(ZoneDirectory(loaded=True, status=Status.OK), following(0, names_revision=3)) as (silent, secondary):
         context = asked(silent, secondary)
         assert reported(context)[1] == ("secondary", "not known", "warning", 3, None)
         assert "it is unknown" in context["problem"]

@@ -19,27 +19,18 @@ ODD = 'a\tb\nc\rd\\e "f", {g} \\N ü'
 
 
 def a_job(cell, tenant, **fields) -> Job:
-    return Job(
-        cell=cell, tenant=tenant, priority=200, band="production", requested=[1, 2], created_at=NOW, **fields
-    )
+    return Job(cell=cell, tenant=tenant, priority=200, band="production", requested=[1, 2], created_at=NOW, **fields)
 
 
 def test_rows_are_what_save_would_have_made_of_them() -> None:
     cell, tenant = rows.a_cell(), rows.a_tenant()
     labels = {ODD: ODD, "empty": ""}
     names = ["http", "", "null", "NULL", "a,b", ODD, "{}", '"', "\\", " x"]
-    made = a_job(
-        cell, tenant, name="one", labels=labels, port_names=names, submitted_by=ODD, latency_sensitive=True
-    )
+    made = a_job(cell, tenant, name="one", labels=labels, port_names=names, submitted_by=ODD, latency_sensitive=True)
     other = a_job(cell, tenant, name="two", ended_at=NOW)
     copy_rows.rows(Job, [made, other])
     spec = JobSpec(
-        job=made,
-        version=1,
-        spec=msgspec.Raw(msgspec.json.encode(labels)),
-        digest="d",
-        actor="x",
-        created_at=NOW,
+        job=made, version=1, spec=msgspec.Raw(msgspec.json.encode(labels)), digest="d", actor="x", created_at=NOW
     )
     copy_rows.rows(JobSpec, [spec])
     for job in (made, other):
@@ -73,7 +64,6 @@ def test_a_value_without_a_text_is_refused_by_its_type() -> None:
 def test_a_column_of_numbers_is_an_array() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT %s::bigint[], %s::integer[]",
-            [copy_rows.column([1, None, -(2**62)]), copy_rows.column([])],
+            "SELECT %s::bigint[], %s::integer[]", [copy_rows.column([1, None, -(2**62)]), copy_rows.column([])]
         )
         assert cursor.fetchone() == ([1, None, -(2**62)], [])

@@ -32,22 +32,27 @@ def bought(tenant, price: int, *, amounts=TEN_CORES, days: int = 1, parts=None, 
     order = market.charged(tenant, price, amounts=amounts, days=days, begin=BEGIN, band=band)
     Order.objects.filter(pk=order.pk).update(parts=parts or [{"resource": "cpu", "amount": price}])
     Quota.objects.create(
-        tenant=tenant, cell="cc", band=order.band, amounts=list(amounts), starts_at=order.starts_at,
-        ends_at=order.ends_at, grace_until=order.ends_at, order=order,
-    )  # fmt: skip
+        tenant=tenant,
+        cell="cc",
+        band=order.band,
+        amounts=list(amounts),
+        starts_at=order.starts_at,
+        ends_at=order.ends_at,
+        grace_until=order.ends_at,
+        order=order,
+    )
     return order
 
 
-def ran(
-    tenant, job: str, milli: int, *, hours=range(24), labels=None, used: int = 0, band="production"
-) -> None:
+def ran(tenant, job: str, milli: int, *, hours=range(24), labels=None, used: int = 0, band="production") -> None:
     """Asked for so many milli-cores, in these hours."""
     limit, use = (milli * 3600, 0, 0, 0, 0, 0), (used * 3600, 0, 0, 0, 0, 0)
     for hour in hours:
         meter(
-            cell="cc", hour=BEGIN + hour * HOUR,
+            cell="cc",
+            hour=BEGIN + hour * HOUR,
             rows=[MeteredRow(tenant.pk, band, f"{sum(job.encode()):032x}", job, labels or {}, limit, limit, use)],
-        )  # fmt: skip
+        )
 
 
 def split(tenant, by="job", *, days: int = 1, **more) -> dict[str, tuple[int, int, int]]:

@@ -144,9 +144,7 @@ def test_an_offer_of_a_superseded_session_changes_nothing(cell) -> None:
     machine = rows.a_machine(cell, "m1")
     Machine.objects.update(secret_digest=digest("old"), session=7)
     assert secrets_offered(cell.id, {machine.id: (6, digest("x"))}, principal=rows.ME) == {}
-    assert secrets_offered(cell.id, {machine.id: (7, digest("x"))}, principal=rows.ME) == {
-        machine.id: digest("x")
-    }
+    assert secrets_offered(cell.id, {machine.id: (7, digest("x"))}, principal=rows.ME) == {machine.id: digest("x")}
     # An answer that was lost: the same offer again is accepted again, and written once.
     before = journal.newest(cell.id)
     assert secrets_offered(cell.id, {machine.id: (7, digest("x"))}, principal=rows.ME)
@@ -212,11 +210,7 @@ def test_only_sres_touch_secrets(cell, act) -> None:
         act(principal=Principal("eve"), machine=machine, reason="")
 
 
-def test_a_real_borglet_renews_its_secret_and_its_tasks_never_notice(
-    cell,
-    link: Link,
-    borglet: Borglet,
-) -> None:
+def test_a_real_borglet_renews_its_secret_and_its_tasks_never_notice(cell, link: Link, borglet: Borglet) -> None:
     job = a_job(cell, command=["sleep", "3600"], limit={"cpu": "100m", "ram": "64Mi"})
     place(job, the_machine().id)
     until(lambda: task(job).up)

@@ -36,9 +36,7 @@ def running(job: Job) -> int:
 
 def aged(job: Job, seconds: float, *indexes: int) -> None:
     """As if these tasks had been in their state for so long."""
-    Task.objects.filter(job=job, index__in=indexes).update(
-        since=timezone.now() - dt.timedelta(seconds=seconds)
-    )
+    Task.objects.filter(job=job, index__in=indexes).update(since=timezone.now() - dt.timedelta(seconds=seconds))
 
 
 def test_a_budget_bounds_a_drain_until_siblings_are_up_again(cell, machine, ann) -> None:
@@ -89,9 +87,7 @@ def test_a_job_without_budget_left_keeps_no_other_from_leaving(cell, machine, an
 def shelf(cell, ann, machine):
     """Two allocs, both up."""
     shelf = world.submit(
-        ann,
-        cell,
-        {"name": "shelf", "kind": "AllocSet", "priority": 200, "tasks": 2, "task": {"limit": {"cpu": 1}}},
+        ann, cell, {"name": "shelf", "kind": "AllocSet", "priority": 200, "tasks": 2, "task": {"limit": {"cpu": 1}}}
     )
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_place(entry, [Placement(task_id(shelf.id, i), machine.id) for i in range(2)])
@@ -104,12 +100,7 @@ def put(job: Job, shelf: Job, machine, where: dict[int, int]) -> None:
         transitions.tasks_place(
             entry,
             [
-                Placement(
-                    task_id(job.id, index),
-                    machine.id,
-                    ports=(20_000 + index,),
-                    alloc=task_id(shelf.id, alloc),
-                )
+                Placement(task_id(job.id, index), machine.id, ports=(20_000 + index,), alloc=task_id(shelf.id, alloc))
                 for index, alloc in where.items()
             ],
         )

@@ -61,10 +61,7 @@ def test_machines_that_drain_together_share_budgets(cell, machine, ann) -> None:
     )
     assert len(changed) == 3
     assert {m.state for m in Machine.objects.all()} == {"draining"}
-    assert (
-        len({r.revision for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.MachineState)})
-        == 1
-    )
+    assert len({r.revision for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.MachineState)}) == 1
     assert second(cell) == 2
     assert second(cell) == 0
     assert running(job) == 7
@@ -85,9 +82,7 @@ def test_past_its_deadline_a_drain_breaks_budgets_only_on_request(cell, machine,
     other = rows.a_machine(cell, "m2")
     stubborn = up_on(ann, cell, machine, "stubborn", tasks=3, disruption_budget=1)
     patient = up_on(ann, cell, other, "patient", tasks=3, disruption_budget=1)
-    machines.machine_drain(
-        principal=rows.ME, machine=machine, reason="fire", deadline_s=60.0, break_budgets=True
-    )
+    machines.machine_drain(principal=rows.ME, machine=machine, reason="fire", deadline_s=60.0, break_budgets=True)
     machines.machine_drain(principal=rows.ME, machine=other, reason="new disk", deadline_s=60.0)
     assert wishes(cell)[-2].break_budgets
     assert wishes(cell)[-1].deadline > 0
@@ -172,9 +167,7 @@ def test_progress_tells_what_is_left_and_whose_budget_it_waits_for(cell, machine
     up_on(ann, cell, machine, "db", tasks=4, disruption_budget=1)
     batch = world.submit(ann, cell, world.a_file("batch", tasks=2, priority=100))
     with journal.write(cell.id, rows.ME) as entry:
-        places = [
-            Placement(task_id(batch.id, index), machine.id, ports=(21_000 + index,)) for index in range(2)
-        ]
+        places = [Placement(task_id(batch.id, index), machine.id, ports=(21_000 + index,)) for index in range(2)]
         transitions.tasks_place(entry, places)
     world.report(batch, 0, 1)
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk", deadline_s=3600)
@@ -191,8 +184,9 @@ def test_progress_tells_what_is_left_and_whose_budget_it_waits_for(cell, machine
         departures.tasks_gone(entry, [(task, incarnation, None) for task, incarnation in sent])
     assert replace(progress(cell)["m1"], left=0).done
     assert sorted((w.job, w.tasks, w.may, w.down) for w in one.waiting) == [
-        ("ubar/batch", 1, 1, 1), ("ubar/db", 3, 1, 1),
-    ]  # fmt: skip
+        ("ubar/batch", 1, 1, 1),
+        ("ubar/db", 3, 1, 1),
+    ]
     stranger = progress(cell, world.principal("eve"))["m1"]
     assert {waiting.job for waiting in stranger.waiting} == {drains.HIDDEN}
     late(machine)

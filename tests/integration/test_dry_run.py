@@ -100,25 +100,14 @@ def facts(cell) -> list[object]:
         (
             "post",
             "quota/quotes/",
-            {
-                "tenant": "ubar",
-                "cell": "cc",
-                "band": "batch",
-                "amounts": {"cpu": 1},
-                "ends_at": "2999-01-01T00:00Z",
-            },
+            {"tenant": "ubar", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}, "ends_at": "2999-01-01T00:00Z"},
             201,
         ),
         ("post", "quota/orders/", ORDER, 201),
         ("post", "quota/orders/", {**ORDER, "amounts": {"cpu": 10**9}}, 422),
         ("put", "quota/markets/cc/", {"headroom_milli": 7}, 200),
         ("put", "quota/rules/7/", {"approver": "sre"}, 200),
-        (
-            "post",
-            "quota/grants/",
-            {"tenant": "ubar", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}},
-            201,
-        ),
+        ("post", "quota/grants/", {"tenant": "ubar", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}}, 201),
     ],
 )
 def test_a_rehearsed_write_answers_as_the_real_one_and_changes_nothing(

@@ -54,12 +54,19 @@ def test_prometheus_finds_each_port_of_each_task(ann: Client) -> None:
     assert first == {
         "targets": ["127.0.0.1:20000"],
         "labels": {
-            "__meta_borg_cell": "cc", "__meta_borg_tenant": "ubar", "__meta_borg_job": "jfoo", "__meta_borg_task": "0",
-            "__meta_borg_port": "http", "__meta_borg_machine": "m1", "__meta_borg_phase": "up",
-            "__meta_borg_health": "healthy", "__meta_borg_serving": "true",
-            "__meta_borg_fail_open": "false", "__meta_borg_weight": "1",
+            "__meta_borg_cell": "cc",
+            "__meta_borg_tenant": "ubar",
+            "__meta_borg_job": "jfoo",
+            "__meta_borg_task": "0",
+            "__meta_borg_port": "http",
+            "__meta_borg_machine": "m1",
+            "__meta_borg_phase": "up",
+            "__meta_borg_health": "healthy",
+            "__meta_borg_serving": "true",
+            "__meta_borg_fail_open": "false",
+            "__meta_borg_weight": "1",
         },
-    }  # fmt: skip
+    }
     assert second["labels"]["__meta_borg_serving"] == "false"
     assert ask(ann, PROMETHEUS, port="rpc") == []
 
@@ -82,11 +89,7 @@ def test_a_cell_or_tenant_that_is_not_there_is_reported_as_one_that_may_not_be_s
     assert "there is cc" in told["detail"]
     a_job(job.cell, a_tenant("hidden"))
     hidden, absent = ask(ann, path, 404, tenant="hidden"), ask(ann, path, 404, tenant="absent")
-    assert (
-        absent["detail"]
-        == hidden["detail"].replace("hidden", "absent")
-        == "no tenant 'absent'; there is ubar"
-    )
+    assert absent["detail"] == hidden["detail"].replace("hidden", "absent") == "no tenant 'absent'; there is ubar"
     assert absent["fields"] == hidden["fields"] == {"tenant": "no such tenant"}
     kim = a_user("kim", tenant=a_tenant("helpers"))
     helper = bearer(kim, scopes=[Scope.READ])
@@ -120,9 +123,7 @@ def test_envoy_gets_health_and_hears_nothing_twice(ann: Client, job: Job) -> Non
 
 
 def test_weights_loads_and_services_reach_the_feeds(ann: Client, job: Job) -> None:
-    Job.objects.filter(pk=job.pk).update(
-        labels={"service": "front"}, published={"ttl_s": 9, "weights": [[0, 0, 7]]}
-    )
+    Job.objects.filter(pk=job.pk).update(labels={"service": "front"}, published={"ttl_s": 9, "weights": [[0, 0, 7]]})
     use(job, 0, cpu_milli=25)
     first, second = ask(ann, PROMETHEUS, service="front")
     assert (first["labels"]["__meta_borg_weight"], first["labels"]["__meta_borg_load"]) == ("7", "0.25")
@@ -205,22 +206,14 @@ def test_filters_that_are_none_are_named(ann: Client, path: str, query: dict[str
 
 @pytest.mark.parametrize(
     "cluster",
-    [
-        "x",
-        "m1.machine.cc.borg.internal",
-        "0.jfoo.ubar.cc.borg.internal",
-        "jfoo.ubar.cc.example.com",
-        "_http._tcp.",
-    ],
+    ["x", "m1.machine.cc.borg.internal", "0.jfoo.ubar.cc.borg.internal", "jfoo.ubar.cc.example.com", "_http._tcp."],
 )
 def test_clusters_that_are_not_jobs_are_refused(ann: Client, cluster: str) -> None:
     assert "resource_names" in discover(ann, cluster, status=422)["fields"]
 
 
 @pytest.mark.parametrize("path", [PROMETHEUS, TRAEFIK, ENVOY])
-def test_a_feed_of_too_many_tasks_is_rejected_before_a_job_or_task_is_read(
-    ann: Client, job: Job, path: str
-) -> None:
+def test_a_feed_of_too_many_tasks_is_rejected_before_a_job_or_task_is_read(ann: Client, job: Job, path: str) -> None:
     """Another job, so that the sum decides; its counter alone says that it has so many tasks."""
     whole = a_job(job.cell, job.tenant, "whole", tasks=1)
     Job.objects.filter(pk=whole.pk).update(tasks_running=MOST_ENDPOINTS - 1)
@@ -228,8 +221,9 @@ def test_a_feed_of_too_many_tasks_is_rejected_before_a_job_or_task_is_read(
     with CaptureQueriesContext(connection) as asked:
         told = discover(ann, *clusters, status=422) if path == ENVOY else ask(ann, path, 422, cell="cc")
     assert (told["code"], told["figures"]) == (
-        "too-many-endpoints", {"tasks": MOST_ENDPOINTS + 1, "most": MOST_ENDPOINTS},
-    )  # fmt: skip
+        "too-many-endpoints",
+        {"tasks": MOST_ENDPOINTS + 1, "most": MOST_ENDPOINTS},
+    )
     read = [one["sql"] for one in asked if "scheduling_task" in one["sql"] or "published" in one["sql"]]
     assert not read, "jobs or tasks were read for an answer that is rejected"
     Job.objects.filter(pk=whole.pk).update(tasks_running=MOST_ENDPOINTS - 2)

@@ -88,19 +88,19 @@ def test_no_other_answer_or_page_has_secrets(cell, role: str) -> None:
     client, session = world.bearer(user(role)), in_session(role)
     answers = [
         client.get(f"/api/v1/cells/cc/{path}").content.decode()
-        for path in ("jobs/", "events/", "jobs/ubar/web/events/", "jobs/ubar/web/why/", "jobs/ubar/web/tasks/",
-                     "jobs/ubar/web/tasks/1/", "jobs/ubar/web/update/")
-    ]  # fmt: skip
+        for path in (
+            "jobs/",
+            "events/",
+            "jobs/ubar/web/events/",
+            "jobs/ubar/web/why/",
+            "jobs/ubar/web/tasks/",
+            "jobs/ubar/web/tasks/1/",
+            "jobs/ubar/web/update/",
+        )
+    ]
     pages = [
         session.get(path).content.decode()
-        for path in (
-            "/",
-            "/jobs/",
-            "/jobs/cc/ubar/web/",
-            "/jobs/cc/ubar/web/1/",
-            "/notices/",
-            "/tenants/ubar/records/",
-        )
+        for path in ("/", "/jobs/", "/jobs/cc/ubar/web/", "/jobs/cc/ubar/web/1/", "/notices/", "/tenants/ubar/records/")
     ]
     if SEES[role]:
         plan = client.post(f"{JOB}plan/", json.dumps(file(OLD)), content_type="application/json")
@@ -118,9 +118,7 @@ def test_a_masked_spec_is_rejected_instead_of_stored(cell) -> None:
         assert refused.status_code == 422
         assert {"task.env.DB_PASSWORD", "task.env.DATABASE"} <= set(refused.json()["fields"])
     text = json.dumps(spec)
-    page = in_session("operator").post(
-        "/submit/", {"text": text, "cell": "cc", "tenant": "ubar", "do": "submit"}
-    )
+    page = in_session("operator").post("/submit/", {"text": text, "cell": "cc", "tenant": "ubar", "do": "submit"})
     assert (page.status_code, "stands for a hidden value" in page.content.decode()) == (422, True)
     assert JobSpec.objects.filter(job__name="web").count() == 2
 

@@ -102,9 +102,7 @@ def test_a_master_that_knows_a_lost_history_reads_the_rows_again() -> None:
     master.tick()
     assert Task.objects.filter(job=job, state="running").count() == 2
     with connection.cursor() as cursor:  # as a restored database would have it
-        cursor.execute(
-            "UPDATE scheduling_task SET state = 'dead', machine_id = NULL, ports = '{}', outcome = 'killed'"
-        )
+        cursor.execute("UPDATE scheduling_task SET state = 'dead', machine_id = NULL, ports = '{}', outcome = 'killed'")
         cursor.execute("UPDATE scheduling_job SET state = 'dead', tasks_running = 0, tasks_dead = 2")
     cell_new_history(principal=SRE, cell=cell)
     master.tick()

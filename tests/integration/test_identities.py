@@ -82,9 +82,17 @@ def a_running_task(cell, api: str) -> tuple[Job, TaskKey]:
 
 def identity(key: TaskKey, name: str = "cc/ubar/jfoo/0", *, now: float | None = None) -> str:
     run = RunTask(
-        key=key, name=name, command=["x"], env={}, limit={}, ports={}, priority=0, latency_sensitive=False,
-        prod=False, spec_version=1,
-    )  # fmt: skip
+        key=key,
+        name=name,
+        command=["x"],
+        env={},
+        limit={},
+        ports={},
+        priority=0,
+        latency_sensitive=False,
+        prod=False,
+        spec_version=1,
+    )
     return issue(signing_key(), run, issuer=settings.PORTAL_URL, now=time.time() if now is None else now)
 
 
@@ -179,11 +187,7 @@ def test_an_identity_ends_with_its_incarnation(cell, client) -> None:
 @pytest.mark.parametrize("wrong", ["job", "index", "incarnation"])
 def test_an_identity_of_nobody_is_refused(cell, client, wrong: str) -> None:
     _, key = a_running_task(cell, "read")
-    other = {
-        "job": TaskKey("0" * 32, 0, 1),
-        "index": TaskKey(key.job, 5, 1),
-        "incarnation": TaskKey(key.job, 0, 2),
-    }
+    other = {"job": TaskKey("0" * 32, 0, 1), "index": TaskKey(key.job, 5, 1), "incarnation": TaskKey(key.job, 0, 2)}
     assert client.get(JOBS, **as_task(identity(other[wrong]))).status_code == 401
 
 
@@ -313,12 +317,7 @@ def test_identities_are_renewed_when_half_of_their_time_is_over(cell, link: Link
 
 
 def test_a_real_task_finds_its_identity_and_borgctl_uses_it(
-    cell,
-    link: Link,
-    borglet: Borglet,
-    live_server,
-    settings,
-    tmp_path: Path,
+    cell, link: Link, borglet: Borglet, live_server, settings, tmp_path: Path
 ) -> None:
     settings.PORTAL_URL = live_server.url
     link.shard.identities.issuer = live_server.url
@@ -341,9 +340,13 @@ def test_a_real_task_finds_its_identity_and_borgctl_uses_it(
     assert (out / "url").read_text().strip() == live_server.url
     until(lambda: task(job).up)
     env = {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "BORG_API_URL": live_server.url,
-        "BORG_IDENTITY_FILE": str(file), "BORG_CELL": "cc", "BORG_TENANT": "ubar",
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "BORG_API_URL": live_server.url,
+        "BORG_IDENTITY_FILE": str(file),
+        "BORG_CELL": "cc",
+        "BORG_TENANT": "ubar",
+    }
     command = [sys.executable, "-c", "from portal.cli.main import main; main()", "status", "jfoo"]
     env["PYTHONPATH"] = os.getcwd()
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)

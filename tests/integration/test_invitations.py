@@ -133,13 +133,17 @@ def test_only_owners_invite_and_only_people_accept(tenant, ann) -> None:
 @pytest.mark.parametrize(
     "given, field",
     [
-        ({"email": "nobody"}, "email"), ({"email": "a@b.org\nBcc: c@d.org"}, "email"), ({"email": ""}, "email"),
-        ({"email": "x" * 250 + "@example.org"}, "email"), ({"email": "a@b.org, c@d.org"}, "email"),
-        ({"role": "king"}, "role"), ({"expires_at": dt.datetime(2001, 1, 1, tzinfo=dt.UTC)}, "expires_at"),
+        ({"email": "nobody"}, "email"),
+        ({"email": "a@b.org\nBcc: c@d.org"}, "email"),
+        ({"email": ""}, "email"),
+        ({"email": "x" * 250 + "@example.org"}, "email"),
+        ({"email": "a@b.org, c@d.org"}, "email"),
+        ({"role": "king"}, "role"),
+        ({"expires_at": dt.datetime(2001, 1, 1, tzinfo=dt.UTC)}, "expires_at"),
         ({"expires_at": dt.datetime(9999, 1, 1, tzinfo=dt.UTC)}, "expires_at"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_bad_input_names_the_field_and_invites_nobody(tenant, ann, given, field) -> None:
     with pytest.raises(Rejected) as problem:
         invitation_send(principal=ann, tenant=tenant, **{"email": "a@b.org", "role": "viewer", **given})

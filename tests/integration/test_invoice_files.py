@@ -15,10 +15,16 @@ from quota.models import Invoice, Tenant
 from quota.tables import csv_of
 
 LINE = {
-    "kind": "charge", "order": 7, "cell": "cc", "band": "production", "text": "order 7 begins",
-    "at": "2026-03-05T00:30:00+00:00", "starts_at": "2026-03-05T00:00:00+00:00",
-    "ends_at": "2026-04-05T00:00:00+00:00", "amount": 1_234_567_890,
-}  # fmt: skip
+    "kind": "charge",
+    "order": 7,
+    "cell": "cc",
+    "band": "production",
+    "text": "order 7 begins",
+    "at": "2026-03-05T00:30:00+00:00",
+    "starts_at": "2026-03-05T00:00:00+00:00",
+    "ends_at": "2026-04-05T00:00:00+00:00",
+    "amount": 1_234_567_890,
+}
 
 
 def an_invoice(lines, *, title: str = "Ubar", closed: bool = True) -> Invoice:
@@ -26,10 +32,19 @@ def an_invoice(lines, *, title: str = "Ubar", closed: bool = True) -> Invoice:
     charged, refunded = sum(a for a in amounts if a > 0), -sum(a for a in amounts if a < 0)
     at = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
     return Invoice(
-        pk=1 if closed else None, number="INV-00000001" if closed else "draft", tenant=Tenant(name="ubar", title=title),
-        month=at.date(), time_zone="America/New_York", begins_at=at, ends_at=at + dt.timedelta(days=31), lines=lines,
-        charged=charged, refunded=refunded, total=charged - refunded, issued_at=at,
-    )  # fmt: skip
+        pk=1 if closed else None,
+        number="INV-00000001" if closed else "draft",
+        tenant=Tenant(name="ubar", title=title),
+        month=at.date(),
+        time_zone="America/New_York",
+        begins_at=at,
+        ends_at=at + dt.timedelta(days=31),
+        lines=lines,
+        charged=charged,
+        refunded=refunded,
+        total=charged - refunded,
+        issued_at=at,
+    )
 
 
 def pages(pdf: bytes) -> int:
@@ -50,16 +65,7 @@ def test_it_has_as_many_pages_as_it_takes(lines: int, least: int) -> None:
 
 @pytest.mark.parametrize(
     "title",
-    [
-        "Łódź & Ženeva <b>",
-        "Ομάδα Ωμέγα",
-        "команда",
-        "团队 テスト",
-        "\x00\x07 control",
-        "👩‍🚀",
-        "a" * 200,
-        "</font><b",
-    ],
+    ["Łódź & Ženeva <b>", "Ομάδα Ωμέγα", "команда", "团队 テスト", "\x00\x07 control", "👩‍🚀", "a" * 200, "</font><b"],
     ids=["latin", "greek", "cyrillic", "cjk", "control", "emoji", "long", "markup"],
 )
 def test_any_name_is_printed(title: str) -> None:
@@ -93,8 +99,6 @@ def test_csv_is_exact_local_and_harmless() -> None:
     assert refund[-2:] == ["-0.000001", "-1"]
 
 
-@pytest.mark.parametrize(
-    "amount, told", [(0, "0.000000"), (-1, "-0.000001"), (2**63 - 1, "9223372036854.775807")]
-)
+@pytest.mark.parametrize("amount, told", [(0, "0.000000"), (-1, "-0.000001"), (2**63 - 1, "9223372036854.775807")])
 def test_exact_credits(amount: int, told: str) -> None:
     assert exact(amount) == told

@@ -65,13 +65,17 @@ def test_an_invoice_lists_charges_refunds_and_usage_and_equals_the_ledger() -> N
     used = (1000 * 3600, 0, 0, 0, 0, 0)
     for n, band in enumerate(("production", "batch", "")):
         meter(
-            cell="cc", hour=utc(2026, 3, 31, 23),
+            cell="cc",
+            hour=utc(2026, 3, 31, 23),
             rows=[MeteredRow(tenant.pk, band, f"{n:032x}", "web", {}, used, used, used)],
-        )  # fmt: skip
+        )
     (invoice,) = invoices_close_due(utc(2026, 4, 1, 6))
     assert [(line["kind"], line["band"]) for line in invoice.lines] == [
-        ("charge", "production"), ("refund", "production"), ("usage", "batch"), ("usage", "production"),
-    ]  # fmt: skip
+        ("charge", "production"),
+        ("refund", "production"),
+        ("usage", "batch"),
+        ("usage", "production"),
+    ]
     assert invoice.lines[0]["order"] == order.pk
     assert invoice.refunded == 300
     assert invoice.total == 400 + sum(line["amount"] for line in invoice.lines if line["kind"] == "usage")
@@ -117,12 +121,7 @@ def test_a_month_closes_at_six_in_the_morning_of_the_first() -> None:
 def test_the_first_and_last_microsecond_of_a_month_are_its_own(zone: str, month: dt.date) -> None:
     tenant = funded(zone=zone)
     begin, end = months.bounds(month, zone)
-    for moment, price in (
-        (begin, 1),
-        (months.last_instant(end), 10),
-        (months.last_instant(begin), 100),
-        (end, 1000),
-    ):
+    for moment, price in ((begin, 1), (months.last_instant(end), 10), (months.last_instant(begin), 100), (end, 1000)):
         charged(tenant, moment, price)
     with clock.at(utc(2030, 1, 1)):
         closed = invoices_close_due()
@@ -202,9 +201,7 @@ def test_no_month_is_closed_before_an_earlier_one_that_has_something_in_it() -> 
 def test_only_an_sre_closes_and_only_months() -> None:
     tenant = funded()
     with pytest.raises(Rejected, match="may not"):
-        invoice_close(
-            principal=world.principal("ann", tenant=tenant, role=Role.OWNER), tenant=tenant, month=MARCH
-        )
+        invoice_close(principal=world.principal("ann", tenant=tenant, role=Role.OWNER), tenant=tenant, month=MARCH)
     with pytest.raises(Rejected, match="not the first day"):
         close(tenant, dt.date(2026, 3, 2))
 
@@ -218,9 +215,10 @@ def test_only_an_sre_closes_and_only_months() -> None:
             st.integers(1, 10**12),
             st.integers(-5, 40 * 24),
         ),
-        min_size=4, max_size=25,
+        min_size=4,
+        max_size=25,
     ),
-)  # fmt: skip
+)
 @example("UTC", [("order", 5, 0), ("take", 1, 0), ("close", 1, 900), ("refund", 3, -5), ("close", 1, 900)])
 def test_whatever_happens_the_ledger_adds_up_and_invoices_equal_it(zone, happenings) -> None:
     with transaction.atomic():
@@ -249,9 +247,7 @@ def play(zone: str, happenings) -> None:
                 order = waiting.pop(amount % len(waiting))
                 done = ledger.charge(entry, order) if what == "take" else ledger.unhold(entry, order)
                 assert done is not None
-                market.moved(
-                    order, market.OrderState.ACTIVE if what == "take" else market.OrderState.CANCELLED
-                )
+                market.moved(order, market.OrderState.ACTIVE if what == "take" else market.OrderState.CANCELLED)
                 running += [order] if what == "take" else []
             elif what == "refund" and running:
                 order = running[amount % len(running)]
@@ -272,9 +268,17 @@ def meter_as_posted(tenant, now, amount: int, number: int) -> None:
     """The rows that `usage_charge` would have tied to the posting."""
     posting = Posting.objects.get(key=f"u{number}")
     MeteredHour.objects.create(
-        tenant=tenant, cell="cc", job_uid=f"{number:032x}", job="web", hour=now, limit=[0] * 6, reserved=[0] * 6,
-        used=[0] * 6, price=amount, posting=posting,
-    )  # fmt: skip
+        tenant=tenant,
+        cell="cc",
+        job_uid=f"{number:032x}",
+        job="web",
+        hour=now,
+        limit=[0] * 6,
+        reserved=[0] * 6,
+        used=[0] * 6,
+        price=amount,
+        posting=posting,
+    )
 
 
 @pytest.mark.django_db(transaction=True)

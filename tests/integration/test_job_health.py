@@ -43,9 +43,7 @@ def health(job: Job) -> str:
     return row.health.state.value
 
 
-def observe(
-    job: Job, index: int, *, phase: str, up: bool = False, restarts: int = 0, health: str = "unknown"
-) -> None:
+def observe(job: Job, index: int, *, phase: str, up: bool = False, restarts: int = 0, health: str = "unknown") -> None:
     task = Task.objects.get(job=job, index=index)
     seen = Observation(task.id, task.incarnation, phase, health, up, restarts, None if up else EXIT)
     with journal.write(job.cell_id, rows.ME) as entry:
@@ -78,10 +76,7 @@ def test_crashes_are_the_first_answer_to_why(job, machine, client) -> None:
     observe(job, 1, phase="backoff", restarts=4)
     told = client.get(f"{JOBS}ubar/web/why/").json()
     assert told["health"] == "degraded"
-    assert told["sentences"][:2] == [
-        "1 of 3 tasks keeps crashing.",
-        "Task 1 on m1: exit status 1, 4 restarts.",
-    ]
+    assert told["sentences"][:2] == ["1 of 3 tasks keeps crashing.", "Task 1 on m1: exit status 1, 4 restarts."]
     (crash,) = told["crashes"]
     assert (crash["index"], crash["machine"], crash["restarts"], crash["exit"]["status"]) == (1, "m1", 4, 1)
     one = client.get(f"{JOBS}ubar/web/why/?index=1").json()
@@ -137,17 +132,13 @@ def test_failing_checks_and_failures_for_good_count(job, machine) -> None:
 def test_an_update_in_progress_is_reported(job, machine, ann) -> None:
     world.bring_up(job, machine)
     row = Job.objects.select_related("cell", "tenant").get(pk=job.pk)
-    updates.job_update(
-        principal=ann, job=row, job_spec=world.read(job.cell, world.with_task(command=["serve", "-2"]))
-    )
+    updates.job_update(principal=ann, job=row, job_spec=world.read(job.cell, world.with_task(command=["serve", "-2"])))
     assert health(job) == "updating"
 
 
 def test_the_health_of_many_jobs_takes_as_many_queries_as_of_one(cell, ann, machine, client, job) -> None:
     def queries() -> int:
-        with CaptureQueriesContext(
-            connection,
-        ) as captured:
+        with CaptureQueriesContext(connection) as captured:
             assert client.get(JOBS).status_code == 200
         return len(captured)
 

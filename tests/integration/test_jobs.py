@@ -62,9 +62,7 @@ def test_an_admitted_job_has_all_its_tasks_pending_under_one_revision(cell, tena
     assert JobSpec.objects.get(job=job).spec["name"] == "web"
 
 
-def test_a_job_beyond_its_quota_is_refused_with_the_shortfall_and_leaves_only_that_news(
-    cell, tenant, ann
-) -> None:
+def test_a_job_beyond_its_quota_is_refused_with_the_shortfall_and_leaves_only_that_news(cell, tenant, ann) -> None:
     with pytest.raises(Rejected, match="too little production quota") as caught:
         world.submit(ann, cell, world.with_task(limit={"cpu": 30}))
     assert caught.value.code == "quota-exceeded"
@@ -151,16 +149,28 @@ def test_a_dry_run_answers_and_changes_nothing(cell, tenant, ann) -> None:
 def test_a_bulk_gives_every_job_its_own_verdict(cell, tenant, ann) -> None:
     rows.a_tenant("other")
     files = [
-        world.a_file("a"), world.a_file("b", tasks=0), world.with_task("c", limit={"cpu": 30}), world.a_file("a"),
-        world.a_file("d", tenant="other"), world.a_file("e", cell="elsewhere"), 17,
-        {"name": "f", "kind": "AllocSet", "task": {}}, world.a_file("g"),
-    ]  # fmt: skip
+        world.a_file("a"),
+        world.a_file("b", tasks=0),
+        world.with_task("c", limit={"cpu": 30}),
+        world.a_file("a"),
+        world.a_file("d", tenant="other"),
+        world.a_file("e", cell="elsewhere"),
+        17,
+        {"name": "f", "kind": "AllocSet", "task": {}},
+        world.a_file("g"),
+    ]
     verdicts = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=files)
     assert [(v.name, v.outcome, v.problem.code if v.problem else "") for v in verdicts] == [
-        ("a", "submitted", ""), ("b", "refused", "invalid-spec"), ("c", "refused", "quota-exceeded"),
-        ("a", "refused", "job-exists"), ("d", "refused", "not-found"), ("e", "refused", "invalid-spec"),
-        ("", "refused", "invalid-spec"), ("f", "submitted", ""), ("g", "submitted", ""),
-    ]  # fmt: skip
+        ("a", "submitted", ""),
+        ("b", "refused", "invalid-spec"),
+        ("c", "refused", "quota-exceeded"),
+        ("a", "refused", "job-exists"),
+        ("d", "refused", "not-found"),
+        ("e", "refused", "invalid-spec"),
+        ("", "refused", "invalid-spec"),
+        ("f", "submitted", ""),
+        ("g", "submitted", ""),
+    ]
     assert set(Job.objects.values_list("name", flat=True)) == {"a", "f", "g"}
     assert kinds(cell) == [*["job.submitted"] * 3, "job.rejected"]
 
@@ -168,9 +178,7 @@ def test_a_bulk_gives_every_job_its_own_verdict(cell, tenant, ann) -> None:
 def test_the_number_of_queries_does_not_grow_with_the_number_of_jobs(cell, tenant, ann) -> None:
     def queries(prefix: str, number: int) -> int:
         files = [world.a_file(f"{prefix}{n}", priority=0) for n in range(number)]
-        with CaptureQueriesContext(
-            connection,
-        ) as captured:
+        with CaptureQueriesContext(connection) as captured:
             jobs.jobs_submit_bulk(principal=ann, cell=cell, files=files)
         return len(captured)
 
@@ -187,8 +195,11 @@ def test_a_bulk_in_parts_answers_as_one(cell, tenant, ann, monkeypatch, dry_run)
     verdicts = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=files, dry_run=dry_run)
     assert [v.name for v in verdicts] == names
     assert [v.problem.code if v.problem else v.outcome for v in verdicts] == [
-        *["submitted"] * 3, "job-exists", *["submitted"] * 2, "quota-exceeded",
-    ]  # fmt: skip
+        *["submitted"] * 3,
+        "job-exists",
+        *["submitted"] * 2,
+        "quota-exceeded",
+    ]
     assert Job.objects.count() == (0 if dry_run else 5)
     # one revision for each part
     assert journal.newest(cell.id) == (0 if dry_run else 4)

@@ -59,10 +59,7 @@ def test_a_token_carries_the_fingerprint_and_is_kept_as_a_hash(cell) -> None:
 
 @pytest.mark.parametrize(
     ("token", "code"),
-    [
-        ("nonsense", "join-token-malformed"),
-        ("borg1.0123456789abcdef.secret." + "0" * 64, "join-token-unknown"),
-    ],
+    [("nonsense", "join-token-malformed"), ("borg1.0123456789abcdef.secret." + "0" * 64, "join-token-unknown")],
 )
 def test_a_foreign_token_is_refused(cell, token: str, code: str) -> None:
     with pytest.raises(Rejected) as caught:
@@ -199,9 +196,7 @@ def test_the_doors_over_tls(cell) -> None:
         ("/elsewhere", b"", 404, None),
     ],
 )
-def test_a_request_that_does_not_parse_names_the_field(
-    cell, path: str, body: bytes, status: int, field
-) -> None:
+def test_a_request_that_does_not_parse_names_the_field(cell, path: str, body: bytes, status: int, field) -> None:
     with running_link() as link:
         answered, problem = link.request("POST", path, body)
     assert answered == status, problem

@@ -26,15 +26,12 @@ def test_a_change_takes_one_revision_and_keeps_the_order_of_its_events(cell: Cel
     with journal.write(cell.id, ME) as entry:
         first = entry.append(events.MachineState(machine_id=7, state="down", reason="silent"))
         entry.append(
-            events.TaskEvicted(job_id=3, index=1, machine_id=7, incarnation=2, cause="machine-failure"),
-            caused_by=first,
+            events.TaskEvicted(job_id=3, index=1, machine_id=7, incarnation=2, cause="machine-failure"), caused_by=first
         )
     machine, task = journal.tail(cell.id, after=0)
     assert (machine.revision, machine.seq, task.revision, task.seq) == (1, 0, 1, 1)
     assert task.caused_by == first
-    assert task.event == events.TaskEvicted(
-        job_id=3, index=1, machine_id=7, incarnation=2, cause="machine-failure"
-    )
+    assert task.event == events.TaskEvicted(job_id=3, index=1, machine_id=7, incarnation=2, cause="machine-failure")
     row = Event.objects.get(seq=1)
     assert (row.job_id, row.task_index, row.machine_id, row.actor) == (3, 1, 7, "system:test")
 
@@ -54,17 +51,11 @@ def test_a_failing_block_leaves_neither_row_nor_event(cell: Cell) -> None:
     assert (cell.site, cell.revision, journal.tail(cell.id, after=0)) == ("", 0, [])
 
 
-@pytest.mark.parametrize(
-    "statement", ["UPDATE scheduling_event SET kind = 'x'", "DELETE FROM scheduling_event"]
-)
+@pytest.mark.parametrize("statement", ["UPDATE scheduling_event SET kind = 'x'", "DELETE FROM scheduling_event"])
 def test_events_can_be_neither_changed_nor_deleted(cell: Cell, statement: str) -> None:
     with journal.write(cell.id, ME) as entry:
         entry.append(events.CellSet(settings={"a": 1}))
-    with (
-        pytest.raises(DatabaseError, match="append-only"),
-        transaction.atomic(),
-        connection.cursor() as cursor,
-    ):
+    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(statement)
 
 

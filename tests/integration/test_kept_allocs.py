@@ -88,10 +88,7 @@ def heard(machine: Machine, *tasks: TaskReport, allocs: list[AllocReport] | None
         allocs=allocs or [],
     )
     changes = compare(loaded.view, report)
-    apply(
-        machine.cell_id,
-        [MachineReportChanges(machine.id, loaded.session, loaded.desired.history_id, changes)],
-    )
+    apply(machine.cell_id, [MachineReportChanges(machine.id, loaded.session, loaded.desired.history_id, changes)])
     return changes
 
 
@@ -150,11 +147,7 @@ def test_once_saved_the_folder_goes_and_the_room_comes_back(machine, shelf) -> N
     heard(machine)
     assert not KeptAlloc.objects.exists()
     kinds = [record.event.__struct_config__.tag for record in journal.tail(shelf.cell_id, after=0)]
-    assert [kind for kind in kinds if kind.startswith("alloc.")] == [
-        "alloc.kept",
-        "alloc.released",
-        "alloc.gone",
-    ]
+    assert [kind for kind in kinds if kind.startswith("alloc.")] == ["alloc.kept", "alloc.released", "alloc.gone"]
     validate(shelf.cell_id)
 
 

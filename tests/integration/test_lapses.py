@@ -115,13 +115,15 @@ def test_after_the_grace_growth_is_refused_and_everything_else_works(cell, tenan
     assert QuotaUse.objects.get().used[CPU] == 0
 
 
-def test_jobs_are_lowered_from_the_lowest_priority_and_the_newest_until_the_rest_fits(
-    cell, tenant, ann
-) -> None:
+def test_jobs_are_lowered_from_the_lowest_priority_and_the_newest_until_the_rest_fits(cell, tenant, ann) -> None:
     rows.grant(tenant, cell, "production", (2000, 2**40, 2**40, 0, 0, 0))
     for name, priority, cpu in (
-        ("high", 300, "1"), ("old", 200, "1"), ("new", 200, "1"), ("tiny", 150, "0"), ("low", 150, "1"),
-    ):  # fmt: skip
+        ("high", 300, "1"),
+        ("old", 200, "1"),
+        ("new", 200, "1"),
+        ("tiny", 150, "0"),
+        ("low", 150, "1"),
+    ):
         world.submit(ann, cell, file(name, priority, cpu=cpu))
     with later(GRACE_ENDS):
         pass
@@ -162,9 +164,7 @@ def test_tasks_that_run_go_on_where_they_are(cell, tenant, ann) -> None:
     with later(GRACE_ENDS + 6 * HOUR):
         lapses_drop(cell)
     assert priorities() == {"web": 0}
-    assert (
-        list(Task.objects.order_by("index").values_list("machine", "incarnation", "up", "restarts")) == before
-    )
+    assert list(Task.objects.order_by("index").values_list("machine", "incarnation", "up", "restarts")) == before
     assert set(Task.objects.values_list("spec_version", flat=True)) == {2}
 
 
@@ -177,9 +177,7 @@ def test_a_master_lets_bought_jobs_preempt_lowered_ones_and_no_others(cell, tena
     master.tick()
     before = list(Task.objects.values_list("machine", "incarnation"))
     assert all(machine is not None for machine, _ in before)
-    important = world.submit(
-        world.principal("bob", tenant=other), cell, file("important", 120), tenant="other"
-    )
+    important = world.submit(world.principal("bob", tenant=other), cell, file("important", 120), tenant="other")
     master.tick()
     assert Task.objects.get(job=important).state == "pending"
     with later(GRACE_ENDS + 6 * HOUR):
@@ -187,10 +185,7 @@ def test_a_master_lets_bought_jobs_preempt_lowered_ones_and_no_others(cell, tena
     assert list(Task.objects.exclude(job=important).values_list("machine", "incarnation")) == before
     master.tick()
     assert Task.objects.get(job=important).machine is not None
-    assert sorted(Task.objects.exclude(job=important).values_list("state", flat=True)) == [
-        "pending",
-        "running",
-    ]
+    assert sorted(Task.objects.exclude(job=important).values_list("state", flat=True)) == ["pending", "running"]
 
 
 def test_quota_bought_in_time_ends_the_lapse(cell, tenant, ann) -> None:
@@ -214,9 +209,7 @@ def test_quota_bought_between_the_look_and_the_lock_keeps_jobs(cell, tenant, ann
 
 
 @pytest.mark.parametrize("action, lowered", [("none", False), ("stop-submitting", False), ("drop", True)])
-def test_where_the_cell_only_refuses_a_spent_budget_that_drops_lowers(
-    cell, tenant, ann, action, lowered
-) -> None:
+def test_where_the_cell_only_refuses_a_spent_budget_that_drops_lowers(cell, tenant, ann, action, lowered) -> None:
     Market.objects.update(after_grace="refuse")
     Budget.objects.create(tenant=tenant, action=action, exhausted_at=ENDS)
     Budget.objects.update(exhausted_at=None)
@@ -298,9 +291,10 @@ def test_a_spent_budget_that_drops_lowers_all_jobs_whose_usage_is_charged(metere
     assert (notice.tenant, notice.level, notice.data["jobs"]) == (tenant, "urgent", ["web"])
     assert "borgctl undo cc/rich/web" in notice.text
     (changed,) = [
-        r for r in journal.tail(metered.id, after=0)
+        r
+        for r in journal.tail(metered.id, after=0)
         if isinstance(r.event, events.JobChanged) and r.actor == "system:lapses"
-    ]  # fmt: skip
+    ]
     assert "the budget of rich has been spent since" in changed.event.reason
 
 

@@ -66,9 +66,13 @@ def test_over_budget_names_what_is_missing_and_changes_nothing() -> None:
         do(ledger.hold, order)
     assert refused.value.code == "over-budget"
     assert refused.value.figures == {
-        "available": 100_000_000, "held": 0, "owed": 0, "spendable": 100_000_000, "price": 160_000_000,
+        "available": 100_000_000,
+        "held": 0,
+        "owed": 0,
+        "spendable": 100_000_000,
+        "price": 160_000_000,
         "missing": 60_000_000,
-    }  # fmt: skip
+    }
     assert "60.00 credits are missing" in refused.value.detail
     assert has(tenant) == (100_000_000, 0, 0)
 
@@ -109,10 +113,9 @@ def test_money_of_an_order_moves_once(steps, last) -> None:
         do(getattr(ledger, last), order)
     assert Posting.objects.count() == before
     market.moved(
-        order, {"charge": OrderState.ACTIVE, "hold": OrderState.PENDING}.get(
-            steps[-1] if steps else "", OrderState.CANCELLED
-        ),
-    )  # fmt: skip
+        order,
+        {"charge": OrderState.ACTIVE, "hold": OrderState.PENDING}.get(steps[-1] if steps else "", OrderState.CANCELLED),
+    )
 
 
 def test_no_more_is_refunded_than_was_charged() -> None:
@@ -163,9 +166,7 @@ def test_money_is_handed_to_a_team_and_back_never_elsewhere() -> None:
     with pytest.raises(Rejected, match="too few"):
         ledger.budget_hand_down(principal=owner, from_tenant=organisation, to_tenant=team, amount=31)
     with pytest.raises(Rejected, match="neither a team"):
-        ledger.budget_hand_down(
-            principal=owner, from_tenant=organisation, to_tenant=rows.a_tenant("other"), amount=1
-        )
+        ledger.budget_hand_down(principal=owner, from_tenant=organisation, to_tenant=rows.a_tenant("other"), amount=1)
     with pytest.raises(Rejected, match="more than 0"):
         ledger.budget_hand_down(principal=owner, from_tenant=organisation, to_tenant=team, amount=-1)
     ledger.budget_hand_down(principal=market.ME, from_tenant=team, to_tenant=organisation, amount=70)
@@ -315,10 +316,7 @@ def test_money_handed_both_ways_at_once_never_locks_up() -> None:
         finally:
             connection.close()
 
-    threads = [
-        threading.Thread(target=shuttle, args=pair)
-        for pair in ((organisation, team), (team, organisation)) * 2
-    ]
+    threads = [threading.Thread(target=shuttle, args=pair) for pair in ((organisation, team), (team, organisation)) * 2]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -52,9 +52,7 @@ def test_a_machine_is_welcomed_and_told_what_to_run(cell, link: Link) -> None:
         key = place(job, machine_id())
         poll = machine.poll_with_desired(lambda desired: bool(desired.run))
         (run,) = poll.desired.run
-        assert (run.key, run.name, run.command, run.env) == (
-            key, "cc/ubar/jfoo/0", ["run", "$(port.http)"], {"A": "b"},
-        )  # fmt: skip
+        assert (run.key, run.name, run.command, run.env) == (key, "cc/ubar/jfoo/0", ["run", "$(port.http)"], {"A": "b"})
         assert (run.ports, run.limit["cpu"], run.prod, run.notice_s) == ({"http": 20000}, 100, True, 3.0)
         assert poll.desired.history_id == cell.history_id.hex
         machine.report(poll, ran(key, health=Health.UNHEALTHY))
@@ -116,8 +114,7 @@ def test_a_shard_goes_on_whatever_it_finds_in_redis(cell, link: Link) -> None:
         shards = contact.shards_key(cell.id)
         ((_, before),) = wakeups.client().zrange(shards, 0, -1, withscores=True)
         until(
-            lambda: wakeups.client().zrange(shards, 0, -1, withscores=True)[0][1] > before + 1.5,
-            what="two heartbeats",
+            lambda: wakeups.client().zrange(shards, 0, -1, withscores=True)[0][1] > before + 1.5, what="two heartbeats"
         )
         until(lambda: wakeups.client().publish("borg:link:sessions", "0 0"), what="it listens again")
     wakeups.client().delete("borg:link:loads")
@@ -135,10 +132,7 @@ def hung_up(machine: link_world.Played) -> int:
 def test_a_shard_that_serves_too_many_sends_some_away(cell, link: Link) -> None:
     with link.machine(cell) as machine:
         machine.report(machine.poll_with_desired())
-        until(
-            lambda: link.shard.name.encode() in wakeups.client().hgetall("borg:link:loads"),
-            what="a load told",
-        )
+        until(lambda: link.shard.name.encode() in wakeups.client().hgetall("borg:link:loads"), what="a load told")
         link.shard._pump.get_loop().call_soon_threadsafe(link.shard.send_away, 1)
         assert hung_up(machine) == 1012
         with link.dial("m1", machine.secret) as socket:
@@ -343,9 +337,7 @@ def test_a_task_that_its_machine_asks_to_take_away_is_evicted(cell, link: Link) 
         machine.keep_answering(lambda: not Departure.objects.exists())
     assert figure.get() == counted + 1
     row = task(job)
-    assert (row.state, row.detail) == (
-        "pending", "its machine asked for it (cpu-starved): no CPU for 180 s",
-    )  # fmt: skip
+    assert (row.state, row.detail) == ("pending", "its machine asked for it (cpu-starved): no CPU for 180 s")
     evicted = [e.event for e in journal.tail(cell.id, after=0) if getattr(e.event, "cause", "")]
     assert [(event.cause, event.gone) for event in evicted] == [("out-of-resources", False)]
 
@@ -594,9 +586,7 @@ def test_contact_and_usage_are_left_in_redis(cell, link: Link) -> None:
     with link.machine(cell) as machine:
         key = place(job, machine_id())
         used = Usage(cpu_milli=42, ram_bytes=7, processes=1, throttled_milli=3)
-        machine.report(
-            machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key, usage=used), usage=used
-        )
+        machine.report(machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key, usage=used), usage=used)
         (read,) = machine.keep_answering(
             lambda: [one for found in live.read(cell.id, [machine_id()]).values() for one in found.tasks]
         )
@@ -634,9 +624,7 @@ def test_a_log_is_fetched_from_its_machine(cell, link: Link) -> None:
 
 def test_logs_of_a_machine_never_connected_say_so(cell) -> None:
     row = rows.a_machine(cell)
-    with pytest.raises(
-        log_requests.LogUnavailable, match="machine m1 is not connected to any link shard now"
-    ):
+    with pytest.raises(log_requests.LogUnavailable, match="machine m1 is not connected to any link shard now"):
         log_requests.fetch(row, TaskKey("b" * 32, 0, 1))
     with pytest.raises(log_requests.Rejected, match="limit_bytes: 0 is out of range; give 1 to 1048576"):
         log_requests.fetch(row, TaskKey("b" * 32, 0, 1), limit_bytes=0)

@@ -113,9 +113,7 @@ def test_a_task_leaves_the_answers_before_it_is_asked_to_stop(cell, borglet: Bor
     assert gone.exit["notice"] == "full"
 
 
-def test_what_ended_while_nobody_watched_is_reported_afterwards(
-    cell, borglet: Borglet, tmp_path: Path
-) -> None:
+def test_what_ended_while_nobody_watched_is_reported_afterwards(cell, borglet: Borglet, tmp_path: Path) -> None:
     job, pid_file = a_sleeper(cell, tmp_path / "out")
     place(job, Machine.objects.get().id)
     pid = until(lambda: task(job).up and pid_in(pid_file), what="up")
@@ -142,7 +140,5 @@ def test_a_log_is_read_through_the_link(cell, borglet: Borglet, tmp_path: Path) 
     key = place(job, machine.id)
     until(lambda: task(job).up, what="up")
     until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
-    until(
-        lambda: log_requests.fetch(machine, key, timeout_s=5).text == "I am cc/ubar/jfoo/0\n", what="the line"
-    )
+    until(lambda: log_requests.fetch(machine, key, timeout_s=5).text == "I am cc/ubar/jfoo/0\n", what="the line")
     assert "f" * 32 in log_requests.fetch(machine, type(key)("f" * 32, 0, 1), timeout_s=5).error

@@ -58,9 +58,7 @@ def link(cell):
 def packages(cell, tenant) -> None:
     ann = world.principal("ann", tenant=tenant, role=Role.OPERATOR)
     for name, archive in (("tool", ARCHIVE), ("other", OTHER)):
-        package_upload(
-            principal=ann, cell=cell, tenant="ubar", name=name, tag="v1", stream=io.BytesIO(archive)
-        )
+        package_upload(principal=ann, cell=cell, tenant="ubar", name=name, tag="v1", stream=io.BytesIO(archive))
 
 
 @pytest.fixture
@@ -70,12 +68,7 @@ def job(cell, tenant, ann, packages):
 
 
 def ask(
-    link: Link,
-    who: Played | None,
-    method: str,
-    path: str,
-    body: msgspec.Struct | bytes | None = None,
-    **headers: str,
+    link: Link, who: Played | None, method: str, path: str, body: msgspec.Struct | bytes | None = None, **headers: str
 ) -> tuple[int, Any, dict[str, str]]:
     """Status, content and headers; JSON as what it says."""
     connection = http.client.HTTPSConnection("127.0.0.1", link.port, context=link.context, timeout=10)
@@ -310,10 +303,13 @@ def test_what_the_store_has_lost_is_reported_as_such(cell, link, job) -> None:
 @pytest.mark.parametrize(
     "door, body, status",
     [
-        ("have", b"{", 422), ("have", b'{"port": 70000}', 422), ("have", b'{"port": "x"}', 422),
-        ("failed", b"{}", 422), ("have", b" " * 70_000, 413),
+        ("have", b"{", 422),
+        ("have", b'{"port": 70000}', 422),
+        ("have", b'{"port": "x"}', 422),
+        ("failed", b"{}", 422),
+        ("have", b" " * 70_000, 413),
     ],
-)  # fmt: skip
+)
 def test_a_malformed_body_is_refused_by_its_field(cell, link, job, door, body, status) -> None:
     with link.machine(cell) as m1:
         placed(job, m1, 0)

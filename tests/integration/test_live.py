@@ -146,11 +146,17 @@ def test_the_verdict_on_pending_tasks_comes_though_it_is_not_an_event(portal, wo
     with watching(portal, JOB, signed_in("viewer"), revision=now) as socket:
         socket.recv(timeout=WAIT_S)
         PendingVerdict.objects.create(
-            job=world.job, revision=now, at=timezone.now(),
-            whys=[{"tasks": [[world.job.id, 2]], "machines": 4, "ruled_out": [
-                {"code": "machine-state", "subject": "", "machines": 4},
-            ]}],
-        )  # fmt: skip
+            job=world.job,
+            revision=now,
+            at=timezone.now(),
+            whys=[
+                {
+                    "tasks": [[world.job.id, 2]],
+                    "machines": 4,
+                    "ruled_out": [{"code": "machine-state", "subject": "", "machines": 4}],
+                }
+            ],
+        )
         news = until(socket, lambda message: "job-status" in message.get("parts", {}))
         assert "4 machines not up" in news["parts"]["job-status"]
 

@@ -64,9 +64,7 @@ def test_a_draining_machine_loses_no_more_of_a_job_than_its_max_down(cell, machi
     assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 2
     assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0
     evicted = newest(cell, events.TaskEvicted)
-    assert (evicted.event.cause, evicted.event.detail) == (
-        "machine-shutdown", "machine m1 is being drained: new disk",
-    )  # fmt: skip
+    assert (evicted.event.cause, evicted.event.detail) == ("machine-shutdown", "machine m1 is being drained: new disk")
     drain = newest(cell, events.MachineState)
     assert evicted.caused_by == journal.Cause(drain.revision, drain.seq)
     assert Departure.objects.filter(machine=machine).count() == 2
@@ -141,8 +139,11 @@ def test_facts_are_changed_checked_and_published(cell, machine) -> None:
     before = journal.newest(cell.id)
     machines.machine_set(principal=rows.ME, machine=machine, rack="r9")
     assert journal.newest(cell.id) == before
-    for wrong, field in (({"capacity": {"cpu": -1}}, "capacity.cpu"), ({"wheels": 4}, "wheels"),
-                         ({"hostname": "m2"}, "hostname")):  # fmt: skip
+    for wrong, field in (
+        ({"capacity": {"cpu": -1}}, "capacity.cpu"),
+        ({"wheels": 4}, "wheels"),
+        ({"hostname": "m2"}, "hostname"),
+    ):
         with pytest.raises(Rejected) as caught:
             machines.machine_set(principal=rows.ME, machine=machine, **wrong)
         assert field in caught.value.fields
@@ -185,9 +186,7 @@ def test_only_what_is_in_quarantine_can_be_released(cell, machine) -> None:
 SETTINGS = CellSettings(down_after_s=12.0, suspect_share=0.5, suspect_hold_s=60.0)
 
 
-def watch(
-    silence: Silence, ids, last, *, start: float, seconds: int, shards: int = 1
-) -> list[tuple[float, list[int]]]:
+def watch(silence: Silence, ids, last, *, start: float, seconds: int, shards: int = 1) -> list[tuple[float, list[int]]]:
     """Sweep once a second; when which were judged down. `last`: machine -> time, or None for always fresh."""
     found = []
     for second in range(seconds):
@@ -200,9 +199,7 @@ def watch(
 
 def test_a_silent_machine_is_down_after_its_time_and_not_before() -> None:
     silence = Silence()
-    ((second, down), *_) = watch(
-        silence, [1, 2, 3, 4], {1: 1000.0, 2: None, 3: None, 4: None}, start=1000, seconds=20
-    )
+    ((second, down), *_) = watch(silence, [1, 2, 3, 4], {1: 1000.0, 2: None, 3: None, 4: None}, start=1000, seconds=20)
     assert (second, down) == (13, [1])
 
 
@@ -234,9 +231,7 @@ def overloaded(silence: Silence, *, start: int, seconds: int) -> list[list[int]]
     last = {1: 1000.0, 2: 1000.0}
     return [
         silence.judge(
-            Contacts(float(now), last, 1, beats={"a": float(now)}, overloaded=frozenset({"a"})),
-            [1, 2],
-            SETTINGS,
+            Contacts(float(now), last, 1, beats={"a": float(now)}, overloaded=frozenset({"a"})), [1, 2], SETTINGS
         )
         for now in range(start, start + seconds)
     ]

@@ -45,20 +45,34 @@ def sold(
     """A grant from `begin` to `end` and counted until `grace`, in days from now."""
     until = None if end is None else NOW + end * DAY
     return Quota.objects.create(
-        tenant=Tenant.objects.get_or_create(name="ubar")[0], cell="cc", band=PriorityBand.objects.get(name=band),
-        amounts=list(amounts), starts_at=NOW + begin * DAY, ends_at=until,
-        grace_until=until if grace is None else NOW + grace * DAY, **more,
-    )  # fmt: skip
+        tenant=Tenant.objects.get_or_create(name="ubar")[0],
+        cell="cc",
+        band=PriorityBand.objects.get(name=band),
+        amounts=list(amounts),
+        starts_at=NOW + begin * DAY,
+        ends_at=until,
+        grace_until=until if grace is None else NOW + grace * DAY,
+        **more,
+    )
 
 
 def ordered(
     band: str, amounts: Vector, begin: int, end: int, state: OrderState = OrderState.PENDING, **more: Any
 ) -> Order:
     return Order.objects.create(
-        tenant=Tenant.objects.get_or_create(name="ubar")[0], cell="cc", band=PriorityBand.objects.get(name=band),
-        amounts=list(amounts), starts_at=NOW + begin * DAY, ends_at=NOW + end * DAY, state=state.value, price=0,
-        prices=price_list_at("cc", NOW), placed_by="test", created_at=NOW, **more,
-    )  # fmt: skip
+        tenant=Tenant.objects.get_or_create(name="ubar")[0],
+        cell="cc",
+        band=PriorityBand.objects.get(name=band),
+        amounts=list(amounts),
+        starts_at=NOW + begin * DAY,
+        ends_at=NOW + end * DAY,
+        state=state.value,
+        price=0,
+        prices=price_list_at("cc", NOW),
+        placed_by="test",
+        created_at=NOW,
+        **more,
+    )
 
 
 def left(band: str, begin: int, end: int | None) -> int:
@@ -94,11 +108,7 @@ def test_a_prod_band_may_have_a_share_of_its_own(cell: str) -> None:
 def test_grants_count_through_their_grace_and_for_ever_when_open(cell: str) -> None:
     sold("production", vector(500), 0, 10, grace=13)
     sold("production", vector(100), 20, None)
-    assert [left("production", 12, 14), left("production", 13, 20), left("production", 30, 31)] == [
-        400,
-        900,
-        800,
-    ]
+    assert [left("production", 12, 14), left("production", 13, 20), left("production", 30, 31)] == [400, 900, 800]
     assert left("production", 13, None) == 800
 
 
@@ -148,9 +158,7 @@ def test_days_are_the_tenants_and_show_the_least_that_is_left(cell: str) -> None
     zone = ZoneInfo("America/New_York")
     days = market.calendar_days("cc", "production", dt.date(2027, 1, 3), 4, zone)
     assert [(day.date.day, day.left[0]) for day in days] == [(3, 900), (4, 500), (5, 500), (6, 900)]
-    assert days[0].as_json()["left"] == {
-        "cpu": 900, "ram": 900, "disk": 0, "disk_bandwidth": 0, "accelerators": 0,
-    }  # fmt: skip
+    assert days[0].as_json()["left"] == {"cpu": 900, "ram": 900, "disk": 0, "disk_bandwidth": 0, "accelerators": 0}
 
 
 def test_the_first_free_date_is_the_first_from_which_it_fits_throughout(cell: str) -> None:
@@ -169,14 +177,17 @@ def test_it_takes_as_many_queries_however_much_is_sold(cell: str, rows: int) -> 
     tenant = Tenant.objects.create(name="ubar")
     Quota.objects.bulk_create(
         Quota(
-            tenant=tenant, cell="cc", band=row, amounts=list(vector(1)), starts_at=NOW + n * HOUR,
-            ends_at=NOW + (n + 24) * HOUR, grace_until=NOW + (n + 24) * HOUR,
+            tenant=tenant,
+            cell="cc",
+            band=row,
+            amounts=list(vector(1)),
+            starts_at=NOW + n * HOUR,
+            ends_at=NOW + (n + 24) * HOUR,
+            grace_until=NOW + (n + 24) * HOUR,
         )
         for n in range(rows)
-    )  # fmt: skip
-    with CaptureQueriesContext(
-        connection,
-    ) as queries:
+    )
+    with CaptureQueriesContext(connection) as queries:
         market.availability("cc", "production", NOW, NOW + 10 * DAY)
     assert len(queries) == 5
 
@@ -192,9 +203,16 @@ def test_the_first_market_makes_the_rules_of_approval_once(cell: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("headroom_milli", 1001), ("grace_hours", -1), ("longest_days", 0), ("quote_minutes", True),
-     ("selling", 1), ("after_grace", "kill"), ("tax", 3)],
-)  # fmt: skip
+    [
+        ("headroom_milli", 1001),
+        ("grace_hours", -1),
+        ("longest_days", 0),
+        ("quote_minutes", True),
+        ("selling", 1),
+        ("after_grace", "kill"),
+        ("tax", 3),
+    ],
+)
 def test_rules_out_of_range_are_refused_by_name(cell: str, name: str, value: Any) -> None:
     with pytest.raises(Rejected) as refused:
         market.market_set(principal=ME, cell="cc", **{name: value})

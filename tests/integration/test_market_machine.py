@@ -96,9 +96,15 @@ class Wish(NamedTuple):
 
 
 wishes = st.builds(
-    Wish, teams, cores, gibs, st.sampled_from(["production", "production", "monitoring", "batch"]),
-    st.sampled_from([0, 0, 5, 24, 24, 300]), st.sampled_from([1, 5, 24, 24, 72, 24 * 30]), st.booleans(),
-)  # fmt: skip
+    Wish,
+    teams,
+    cores,
+    gibs,
+    st.sampled_from(["production", "production", "monitoring", "batch"]),
+    st.sampled_from([0, 0, 5, 24, 24, 300]),
+    st.sampled_from([1, 5, 24, 24, 72, 24 * 30]),
+    st.booleans(),
+)
 
 
 class Held(NamedTuple):
@@ -177,10 +183,13 @@ class Market(RuleBasedStateMachine):
     def wanted(self, wish: Wish) -> dict[str, Any]:
         begin = self.now + wish.lead * HOUR
         return {
-            "tenant": Tenant.objects.get(name=wish.team), "cell": "cc", "band": wish.band,
-            "amounts": (wish.cpu, wish.ram * GIB, 0, 0, 0, 3), "starts_at": begin,
+            "tenant": Tenant.objects.get(name=wish.team),
+            "cell": "cc",
+            "band": wish.band,
+            "amounts": (wish.cpu, wish.ram * GIB, 0, 0, 0, 3),
+            "starts_at": begin,
             "ends_at": begin + wish.length * HOUR,
-        }  # fmt: skip
+        }
 
     @rule(wishes=st.lists(wishes, min_size=1, max_size=3))
     def place(self, wishes: list[Wish]) -> None:
@@ -203,9 +212,15 @@ class Market(RuleBasedStateMachine):
             quote = max(quotes, key=lambda quote: quote.starts_at)
         with self.step("take", "sold-out", "over-budget", "quote-expired", "quote-used", "invalid"):
             order = order_place(
-                principal=SRE, tenant=quote.tenant, cell=quote.cell, band=quote.band.name, amounts=tuple(quote.amounts),
-                starts_at=quote.starts_at, ends_at=quote.ends_at, quote=quote,
-            )  # fmt: skip
+                principal=SRE,
+                tenant=quote.tenant,
+                cell=quote.cell,
+                band=quote.band.name,
+                amounts=tuple(quote.amounts),
+                starts_at=quote.starts_at,
+                ends_at=quote.ends_at,
+                quote=quote,
+            )
             assert order.price == quote.price
 
     @rule(number=which, yes=st.sampled_from([True, True, False]))
@@ -225,16 +240,17 @@ class Market(RuleBasedStateMachine):
 
     @rule(number=which, cpu=cores, ram=gibs, longer=st.sampled_from([-30, -1, 0, 1, 48]), begin=st.booleans())
     def change(self, number: int, cpu: int, ram: int, longer: int, begin: bool) -> None:
-        order = self.order(
-            number, OrderState.PENDING, OrderState.APPROVED, OrderState.ACTIVE, OrderState.EXPIRED
-        )
+        order = self.order(number, OrderState.PENDING, OrderState.APPROVED, OrderState.ACTIVE, OrderState.EXPIRED)
         if order is not None:
             starts_at = order.starts_at + 2 * HOUR if begin and order.state in WAITING else None
             with self.step("change", "sold-out", "over-budget", "order-state", "order-waits", "invalid"):
                 order_change(
-                    principal=SRE, order=order, amounts=(cpu, ram * GIB, 0, 0, 0, 0), starts_at=starts_at,
+                    principal=SRE,
+                    order=order,
+                    amounts=(cpu, ram * GIB, 0, 0, 0, 0),
+                    starts_at=starts_at,
                     ends_at=order.ends_at + longer * HOUR,
-                )  # fmt: skip
+                )
 
     @rule(number=which, team=teams)
     def hand_on(self, number: int, team: str) -> None:
@@ -257,10 +273,7 @@ class Market(RuleBasedStateMachine):
                 budget_grant(principal=SRE, tenant=Tenant.objects.get(name=team), amount=amount * CREDIT)
             else:
                 price_list_set(
-                    principal=SRE,
-                    cell="cc",
-                    base={"cpu": dear, "ram": 1_003},
-                    curve=[[500, 1000], [900, 7777]],
+                    principal=SRE, cell="cc", base={"cpu": dear, "ram": 1_003}, curve=[[500, 1000], [900, 7777]]
                 )
 
     # -- what happens by itself
@@ -321,9 +334,7 @@ class Market(RuleBasedStateMachine):
 
     def sold(self, held: list[Held], names: set[str], moment: dt.datetime) -> list[int]:
         there = [row for row in held if row.band in names and row.at(moment)]
-        granted = {
-            row.order: row.amounts for row in held if row.replaces is None and row.order and row.at(moment)
-        }
+        granted = {row.order: row.amounts for row in held if row.replaces is None and row.order and row.at(moment)}
         total = [0] * SIZE
         for row in there:
             beside = granted.get(row.replaces, (0,) * SIZE) if row.replaces else (0,) * SIZE
@@ -353,25 +364,30 @@ class Market(RuleBasedStateMachine):
             short = [max(0, sold[index] - has[index]) if index in (CPU, RAM) else 0 for index in range(SIZE)]
             if not any(short):
                 continue
-            (row,) = (
-                row for row in rows
-                if row.begins_at <= moment and (row.ends_at is None or moment < row.ends_at)
-            )  # fmt: skip
+            (row,) = (row for row in rows if row.begins_at <= moment and (row.ends_at is None or moment < row.ends_at))
             needed.add(row.pk)
             assert all(told >= missing for told, missing in zip(row.short, short, strict=True))
             touched = {
-                one.order for one in held
-                if one.band != "batch" and one.order and one.at(moment)
+                one.order
+                for one in held
+                if one.band != "batch"
+                and one.order
+                and one.at(moment)
                 and any(one.amounts[index] and short[index] for index in (CPU, RAM))
-            }  # fmt: skip
+            }
             assert touched <= set(row.orders), (moment, touched, row.orders)
         assert {row.pk for row in rows} == needed
 
     def check_money(self) -> None:
         entries = LedgerEntry.objects.values_list(
-            "posting_id", "account_id", "amount", "account__kind", "posting__order_id", "posting__tenant_id",
+            "posting_id",
+            "account_id",
+            "amount",
+            "account__kind",
+            "posting__order_id",
+            "posting__tenant_id",
             "posting__occurred_at",
-        )  # fmt: skip
+        )
         postings: Counter[int] = Counter()
         accounts: Counter[int] = Counter()
         held: Counter[int] = Counter()
@@ -409,9 +425,8 @@ class Market(RuleBasedStateMachine):
                 assert balance == open_price[tenant], name
         for invoice in Invoice.objects.all():
             in_month = [
-                amount for moment, amount in months[invoice.tenant_id]
-                if invoice.begins_at <= moment < invoice.ends_at
-            ]  # fmt: skip
+                amount for moment, amount in months[invoice.tenant_id] if invoice.begins_at <= moment < invoice.ends_at
+            ]
             assert invoice.total == sum(in_month), invoice
             assert invoice.charged == sum(amount for amount in in_month if amount > 0), invoice
             assert invoice_check(invoice) == []
@@ -420,9 +435,7 @@ class Market(RuleBasedStateMachine):
     def check_orders(self) -> None:
         """What is active has its grant until its end; what ended early has none any more."""
         grants = defaultdict(list)
-        for order, end, grace, amounts in Quota.objects.values_list(
-            "order_id", "ends_at", "grace_until", "amounts"
-        ):
+        for order, end, grace, amounts in Quota.objects.values_list("order_id", "ends_at", "grace_until", "amounts"):
             grants[order].append((end, grace, amounts))
         for pk, state, end, amounts, ended in Order.objects.values_list(
             "id", "state", "ends_at", "amounts", "ended_at"
@@ -452,7 +465,15 @@ def test_the_market_keeps_its_promises_whatever_happens() -> None:
     )
     # It came about: orders of every fate, rejections for want of room and of money, time, and machines that left.
     assert {what for what, code in outcomes if code == "done"} >= {
-        "ask", "cancel", "change", "decide", "fund_or_price", "hand_on", "machines_come_and_go", "place", "renew",
+        "ask",
+        "cancel",
+        "change",
+        "decide",
+        "fund_or_price",
+        "hand_on",
+        "machines_come_and_go",
+        "place",
+        "renew",
         "wait",
-    }  # fmt: skip
+    }
     assert {("place", "sold-out"), ("place", "over-budget")} <= outcomes.keys()

@@ -34,9 +34,7 @@ HOUR = dt.timedelta(hours=1)
 @pytest.fixture
 def cell():
     cell = rows.a_cell()
-    CellCapacity.objects.update_or_create(
-        cell=cell.name, defaults={"capacity": list(rows.LARGE), "revision": 1}
-    )
+    CellCapacity.objects.update_or_create(cell=cell.name, defaults={"capacity": list(rows.LARGE), "revision": 1})
     return cell
 
 
@@ -54,10 +52,19 @@ def an_order(cell, state: str, *, tenant: str = "ubar", approver: str = "sre") -
         cell=cell.name, version=1, defaults={"valid_from": now, "created_at": now, "created_by": "me"}
     )
     return Order.objects.create(
-        tenant=rows.a_tenant(tenant), cell=cell.name, band=PriorityBand.objects.get(name="batch"),
-        amounts=list(HALF), starts_at=now - HOUR, ends_at=now + HOUR, state=state, price=0, prices=prices,
-        approver=approver, placed_by="me", created_at=now,
-    )  # fmt: skip
+        tenant=rows.a_tenant(tenant),
+        cell=cell.name,
+        band=PriorityBand.objects.get(name="batch"),
+        amounts=list(HALF),
+        starts_at=now - HOUR,
+        ends_at=now + HOUR,
+        state=state,
+        price=0,
+        prices=prices,
+        approver=approver,
+        placed_by="me",
+        created_at=now,
+    )
 
 
 def test_all_is_zero_in_a_market_without_trouble(cell) -> None:
@@ -105,10 +112,7 @@ def test_trouble_is_counted(cell) -> None:
     notice = Notice.objects.create(kind="order.approved", subject="s", text="t", created_at=now)
     for state in ("waiting", "failed", "failed", "sent"):
         channel = NoticeChannel.objects.create(
-            kind="email",
-            target=f"{NoticeChannel.objects.count()}@example.org",
-            created_by="me",
-            created_at=now,
+            kind="email", target=f"{NoticeChannel.objects.count()}@example.org", created_by="me", created_at=now
         )
         NoticeDelivery.objects.create(notice=notice, channel=channel, state=state, next_at=now)
     Account.objects.create(kind="treasury", balance=-5)

@@ -141,10 +141,7 @@ def test_what_can_not_be_placed_says_why_and_is_placed_when_it_can(cell) -> None
 
 
 def passes(cell) -> float:
-    return (
-        REGISTRY.get_sample_value("borg_pass_seconds_count", {"cell": cell.name, "scheduler": "default"})
-        or 0.0
-    )
+    return REGISTRY.get_sample_value("borg_pass_seconds_count", {"cell": cell.name, "scheduler": "default"}) or 0.0
 
 
 def test_a_report_alone_causes_no_pass(cell) -> None:
@@ -175,9 +172,7 @@ def test_production_preempts_batch_and_the_victim_waits(cell) -> None:
     master.tick()
     assert (placed(high), placed(low)) == (1, 1)
     receipt = [
-        record.event
-        for record in journal.tail(cell.id, after=0)
-        if isinstance(record.event, events.TaskEvicted)
+        record.event for record in journal.tail(cell.id, after=0) if isinstance(record.event, events.TaskEvicted)
     ]
     assert [(event.cause, event.preemptor) for event in receipt] == [("preemption", (high.id, 0))]
 
@@ -321,9 +316,7 @@ def test_two_masters_at_once_are_safe(cell) -> None:
         if isinstance(record.event, events.TaskPlaced)
     ]
     assert len(placements) == len(set(placements)), "an incarnation was placed twice"
-    assert {task_id(job, index) for job, index, _ in placements} == set(
-        Task.objects.values_list("id", flat=True)
-    )
+    assert {task_id(job, index) for job, index, _ in placements} == set(Task.objects.values_list("id", flat=True))
 
 
 def test_metrics_show_rows_and_what_processes_counted(cell) -> None:

@@ -53,12 +53,25 @@ def run(job: Job, *indexes: int, reservation=rows.SMALL) -> None:
 
 def window(job: Job, index: int, at: dt.datetime, **fields: object) -> TaskWindow:
     told = {
-        "key": TaskKey(job.uid.hex, index, 1), "start": int(at.timestamp()), "span_s": 300, "samples": 60,
-        "cpu_milli": 40, "ram_bytes": 2**20, "disk_bytes": 2**10, "read_bytes_s": 30, "written_bytes_s": 12,
-        "cpu_distribution": [0] * 11, "cpu_tail": [0] * 9, "most_cpu_milli": 40, "random_cpu_milli": 40,
-        "most_ram_bytes": 2**20, "limit_cpu_milli": 100, "limit_ram_bytes": 2**26, "cached_bytes": 0,
+        "key": TaskKey(job.uid.hex, index, 1),
+        "start": int(at.timestamp()),
+        "span_s": 300,
+        "samples": 60,
+        "cpu_milli": 40,
+        "ram_bytes": 2**20,
+        "disk_bytes": 2**10,
+        "read_bytes_s": 30,
+        "written_bytes_s": 12,
+        "cpu_distribution": [0] * 11,
+        "cpu_tail": [0] * 9,
+        "most_cpu_milli": 40,
+        "random_cpu_milli": 40,
+        "most_ram_bytes": 2**20,
+        "limit_cpu_milli": 100,
+        "limit_ram_bytes": 2**26,
+        "cached_bytes": 0,
         "most_threads": 1,
-    }  # fmt: skip
+    }
     task = Task.objects.get(job=job, index=index)
     return TaskWindow(job.cell_id, 1, task.id, UsageWindow(**(told | fields)))  # type: ignore[arg-type]
 
@@ -73,12 +86,7 @@ def test_limits_are_those_of_a_jobs_life_in_the_hour(cell, job) -> None:
     Job.objects.update(created_at=TEN + 10 * MINUTE, state="dead", ended_at=TEN + 40 * MINUTE)
     row = one_row(cell)
     assert row.limit == scale(job.requested, 30 * 60)
-    assert (row.tenant_id, row.band, row.job_uid, row.job) == (
-        job.tenant_id,
-        "production",
-        job.uid.hex,
-        "jfoo",
-    )
+    assert (row.tenant_id, row.band, row.job_uid, row.job) == (job.tenant_id, "production", job.uid.hex, "jfoo")
     assert rows_of(cell, TEN - HOUR, looks=0) == []
     assert rows_of(cell, TEN + HOUR, looks=0) == []
 

@@ -102,10 +102,7 @@ def test_usage_beyond_the_budget_is_owed() -> None:
     meter(cell="cc", hour=NOON, rows=[row(tenant)])
     (posting,) = charge(NOON + DAY)
     has = ledger.balance_of(tenant)
-    assert (has.available, has.owed) == (
-        0,
-        30 - LedgerEntry.objects.get(posting=posting, amount__gt=0).amount,
-    )
+    assert (has.available, has.owed) == (0, 30 - LedgerEntry.objects.get(posting=posting, amount__gt=0).amount)
     assert has.owed < 0
 
 
@@ -136,9 +133,7 @@ def test_sums_beyond_64_bits_are_kept_shown_and_priced_exactly() -> None:
     assert found.price == 100 * found.band.price_milli // 1_000_000
     with clock.at(NOON + 2 * HOUR):
         ram = usage_of(market.ME, tenant, cell="cc", band="production", days=1).resources[1]
-        (step,) = planned(
-            market.ME, tenant, "cc", found.band, since=NOON, until=NOON + 2 * HOUR, step=2 * HOUR
-        )
+        (step,) = planned(market.ME, tenant, "cc", found.band, since=NOON, until=NOON + 2 * HOUR, step=2 * HOUR)
     assert (ram.name, ram.used_max, step.used[1]) == ("ram", 2**60, 2**60)
 
 
@@ -187,9 +182,7 @@ def test_usage_charged_by_many_at_once_while_it_is_reported_again_is_charged_onc
     def report() -> None:
         meter(cell="cc", hour=NOON, rows=given)
 
-    threads = [
-        threading.Thread(target=run, args=(what,)) for what in [lambda: charge(NOON + DAY), report] * 3
-    ]
+    threads = [threading.Thread(target=run, args=(what,)) for what in [lambda: charge(NOON + DAY), report] * 3]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -197,15 +190,10 @@ def test_usage_charged_by_many_at_once_while_it_is_reported_again_is_charged_onc
     assert wrong == []
     posting = Posting.objects.get(kind="usage")
     assert MeteredHour.objects.filter(posting=posting).count() == 50
-    assert (
-        sum(MeteredHour.objects.values_list("price", flat=True))
-        == 10**9 - ledger.balance_of(tenant).available
-    )
+    assert sum(MeteredHour.objects.values_list("price", flat=True)) == 10**9 - ledger.balance_of(tenant).available
 
 
 @given(st.lists(st.integers(0, 2**80), min_size=6, max_size=6), st.integers(0, 10**15), st.integers(0, 10**6))
-def test_a_price_is_never_more_than_what_was_used_and_less_than_one_micro_credit_below(
-    used, price, milli
-) -> None:
+def test_a_price_is_never_more_than_what_was_used_and_less_than_one_micro_credit_below(used, price, milli) -> None:
     charged = usage_price(used, {"cpu": price}, milli)
     assert 0 <= used[0] * price * milli - charged * 3_600_000_000 < 3_600_000_000

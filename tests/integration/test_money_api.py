@@ -168,7 +168,4 @@ def test_costs_as_json_and_csv(tenant, owner) -> None:
     (cost,) = owner.get(f"{QUOTA}costs/?tenant=ubar&month=2026-03&by=cell").json()
     assert (cost["key"], cost["unused"], cost["total"]) == ("cc", 3_000_000, 3_000_000)
     table = owner.get(f"{QUOTA}costs.csv?month=2026-03&by=cell")
-    assert (
-        table.content.decode()
-        == "cell,quota,unused,usage,total\r\ncc,0.000000,3.000000,0.000000,3.000000\r\n"
-    )
+    assert table.content.decode() == "cell,quota,unused,usage,total\r\ncc,0.000000,3.000000,0.000000,3.000000\r\n"

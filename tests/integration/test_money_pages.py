@@ -29,9 +29,14 @@ SRE = system("test")
 DAY = dt.timedelta(days=1)
 NOON = dt.datetime(2026, 3, 10, 12, tzinfo=dt.UTC)
 PAGES = [
-    "/billing/?tenant=ubar", "/billing/ledger.csv?tenant=ubar", "/billing/draft/?tenant=ubar",
-    "/billing/draft.pdf?tenant=ubar", "/billing/draft.csv?tenant=ubar", "/costs/?tenant=ubar", "/costs.csv?tenant=ubar",
-]  # fmt: skip
+    "/billing/?tenant=ubar",
+    "/billing/ledger.csv?tenant=ubar",
+    "/billing/draft/?tenant=ubar",
+    "/billing/draft.pdf?tenant=ubar",
+    "/billing/draft.csv?tenant=ubar",
+    "/costs/?tenant=ubar",
+    "/costs.csv?tenant=ubar",
+]
 
 
 @pytest.fixture
@@ -82,8 +87,9 @@ def test_the_balance_and_the_month_are_the_ledger_s(world, at_noon) -> None:
     )
     assert days[-1].spent == revenue == 250 * CREDIT - 1
     assert [(day.date.day, day.orders, day.refunds) for day in days if day.orders or day.refunds] == [
-        (5, 300 * CREDIT, 0), (7, 0, -50 * CREDIT - 1),
-    ]  # fmt: skip
+        (5, 300 * CREDIT, 0),
+        (7, 0, -50 * CREDIT - 1),
+    ]
     assert len(days) == 10
 
 
@@ -118,9 +124,7 @@ def test_the_ledger_s_csv_of_a_month_is_that_month_s(world) -> None:
     assert april["Content-Disposition"] == 'attachment; filename="ledger-ubar-2026-04.csv"'
     (row,) = csv.DictReader(io.StringIO(april.text))
     assert (row["text"], int(row["available_after"])) == ("later", balance_of(world.tenant).available)
-    march = list(
-        csv.DictReader(io.StringIO(client.get("/billing/ledger.csv?tenant=ubar&month=2026-03").text))
-    )
+    march = list(csv.DictReader(io.StringIO(client.get("/billing/ledger.csv?tenant=ubar&month=2026-03").text)))
     assert int(march[0]["available_after"]) == 710 * CREDIT + 1
     for wrong in ("2026-13", "March", "2026-04-01", "0001-01", "9999-12", "٢٠٢٦-٠١"):
         assert client.get(f"/billing/ledger.csv?tenant=ubar&month={wrong}").status_code == 422, wrong
@@ -154,13 +158,7 @@ def test_a_draft_is_said_to_be_one_and_stored_nowhere(world, at_noon) -> None:
 
 
 def test_owners_set_the_budget_and_nobody_else(world) -> None:
-    given = {
-        "tenant": "ubar",
-        "monthly": "500",
-        "alerts": "80 %, 50",
-        "action": "stop-buying",
-        "overdraft": "99999",
-    }
+    given = {"tenant": "ubar", "monthly": "500", "alerts": "80 %, 50", "action": "stop-buying", "overdraft": "99999"}
     for name in ("buyer", "viewer", "operator"):
         assert signed_in(name).post("/billing/budget/", given).status_code == 403
     assert signed_in("stranger").post("/billing/budget/", given).status_code == 404
@@ -178,11 +176,19 @@ def test_owners_set_the_budget_and_nobody_else(world) -> None:
     "wrong",
     [
         {"tenant": "\x00"},
-        {"monthly": "-1"}, {"monthly": "lots"}, {"monthly": "1e9"}, {"monthly": "99999999999999999"},
-        {"alerts": "0"}, {"alerts": "201"}, {"alerts": "fifty"}, {"alerts": "١"}, {"action": "kill"}, {"action": ""},
+        {"monthly": "-1"},
+        {"monthly": "lots"},
+        {"monthly": "1e9"},
+        {"monthly": "99999999999999999"},
+        {"alerts": "0"},
+        {"alerts": "201"},
+        {"alerts": "fifty"},
+        {"alerts": "١"},
+        {"action": "kill"},
+        {"action": ""},
     ],
     ids=["nul", "negative", "word", "exponent", "huge", "zero", "above", "text", "arabic", "kill", "none"],
-)  # fmt: skip
+)
 def test_what_a_budget_can_not_be_is_reported_beside_what_was_given(world, wrong) -> None:
     answer = signed_in("owner").post(
         "/billing/budget/", {"tenant": "ubar", "monthly": "5", "alerts": "50", "action": "none", **wrong}
@@ -197,14 +203,7 @@ def test_credits_are_handed_to_teams_and_to_nobody_else(world) -> None:
     owner = signed_in("owner")
     given = {"tenant": "ubar", "to": "ubar-ads", "amount": "10.5", "text": "start"}
     assert signed_in("buyer").post("/billing/hand-down/", given).status_code == 403
-    for wrong in (
-        {"to": "other"},
-        {"to": ""},
-        {"amount": "-1"},
-        {"amount": "0"},
-        {"amount": ""},
-        {"amount": "9999"},
-    ):
+    for wrong in ({"to": "other"}, {"to": ""}, {"amount": "-1"}, {"amount": "0"}, {"amount": ""}, {"amount": "9999"}):
         answer = owner.post("/billing/hand-down/", {**given, **wrong})
         assert 400 <= answer.status_code < 500, wrong
     assert balance_of(team).available == 0
@@ -218,9 +217,18 @@ def test_costs_add_up_on_the_page_and_in_the_file(world, at_noon) -> None:
     band = PriorityBand.objects.get(name="production")
     for job, milli in (("web", 500), ("-danger", 250)):
         MeteredHour.objects.create(
-            tenant=world.tenant, cell="cc", band=band, job_uid=job, job=job, hour=NOON - DAY, labels={"team": job},
-            limit=[milli * 3600, milli * 2**20 * 3600, 0, 0, 0, 0], reserved=[0] * 6, used=[0] * 6, price=7,
-        )  # fmt: skip
+            tenant=world.tenant,
+            cell="cc",
+            band=band,
+            job_uid=job,
+            job=job,
+            hour=NOON - DAY,
+            labels={"team": job},
+            limit=[milli * 3600, milli * 2**20 * 3600, 0, 0, 0, 0],
+            reserved=[0] * 6,
+            used=[0] * 6,
+            price=7,
+        )
     client = signed_in("owner")
     for by in ("job", "team", "band", "cell", "label"):
         query = f"tenant=ubar&by={by}&label=team&over=30"
@@ -255,9 +263,17 @@ def test_pages_cost_the_same_whatever_there_is_to_show(world, at_noon) -> None:
     for number in range(5):
         money_rows.charged(world.tenant, CREDIT, begin=NOON - 2 * DAY)
         Invoice.objects.create(
-            number=f"INV-{number + 1:08d}", tenant=world.tenant, month=dt.date(2025, number + 1, 1), time_zone="UTC",
-            begins_at=NOON - 300 * DAY, ends_at=NOON - 280 * DAY, charged=3, refunded=1, total=2, issued_at=NOON,
-        )  # fmt: skip
+            number=f"INV-{number + 1:08d}",
+            tenant=world.tenant,
+            month=dt.date(2025, number + 1, 1),
+            time_zone="UTC",
+            begins_at=NOON - 300 * DAY,
+            ends_at=NOON - 280 * DAY,
+            charged=3,
+            refunded=1,
+            total=2,
+            issued_at=NOON,
+        )
     assert cost() == before
     assert max(before) <= 25
 

@@ -78,10 +78,14 @@ def labelled(job: Job, labels: dict[str, str], **published: Any) -> None:
         Job.objects.filter(pk=job.pk).update(labels=labels, published=published)
         entry.append(
             events.JobChanged(
-                job_id=job.id, priority=job.priority, latency_sensitive=True, spec_version=1, labels=labels,
+                job_id=job.id,
+                priority=job.priority,
+                latency_sensitive=True,
+                spec_version=1,
+                labels=labels,
                 port_names=("http",),
             )
-        )  # fmt: skip
+        )
 
 
 def truth(name: Any) -> Any:
@@ -174,9 +178,7 @@ def test_a_machine_that_moves_takes_its_tasks_along(hub: NamesHub, job: Job) -> 
     machine = Machine.objects.get()
     with journal.write(job.cell_id, ME) as entry:
         Machine.objects.update(address="127.0.0.9")
-        entry.append(
-            events.MachineSet(machine_id=machine.id, hostname="m1", address="127.0.0.9", capacity=())
-        )
+        entry.append(events.MachineSet(machine_id=machine.id, hostname="m1", address="127.0.0.9", capacity=()))
     hub._tick()
     (told,) = news(viewer)
     assert {one.address for one in told.changed} == {"127.0.0.9"}

@@ -94,9 +94,14 @@ def test_a_job_without_ports_explains_how_to_get_srv_names(world) -> None:
 def test_a_task_page_says_how_the_task_is_reached(world) -> None:
     page = shown(JOB + "0/")
     for name in (
-        "0.jfoo.ubar.cc.borg.internal", "/bns/cc/ubar/jfoo/0", "_http._tcp.0.jfoo.ubar.cc.borg.internal",
-        "m1.machine.cc.borg.internal", ">127.0.0.1<", "port 20000", "unless no other task serves",
-    ):  # fmt: skip
+        "0.jfoo.ubar.cc.borg.internal",
+        "/bns/cc/ubar/jfoo/0",
+        "_http._tcp.0.jfoo.ubar.cc.borg.internal",
+        "m1.machine.cc.borg.internal",
+        ">127.0.0.1<",
+        "port 20000",
+        "unless no other task serves",
+    ):
         assert name in page, name
     portal_world.report(world.job, 0)
     assert "The name of its job returns this task." in shown(JOB + "0/")
@@ -129,9 +134,7 @@ def service(world):
     portal_world.place(world.job, 1, world.machine)
     canary = rows.a_job(world.cell, world.tenant, "canary", tasks=4)
     Job.objects.filter(pk=canary.pk).update(
-        labels={"service": "web"},
-        port_names=["admin"],
-        published={"ttl_s": 2, "weights": [[0, 1, 3], [3, 3, 0]]},
+        labels={"service": "web"}, port_names=["admin"], published={"ttl_s": 2, "weights": [[0, 1, 3], [3, 3, 0]]}
     )
     for index in (0, 3):
         portal_world.place(canary, index, world.machine)

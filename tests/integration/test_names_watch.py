@@ -52,9 +52,7 @@ def dns_ports() -> Iterator[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def portal(
-    django_db_setup: None, tmp_path_factory: pytest.TempPathFactory, dns_ports: list[int]
-) -> Iterator[str]:
+def portal(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory, dns_ports: list[int]) -> Iterator[str]:
     first, second, secondary = (f"127.0.0.1@{port}" for port in dns_ports)
     environment = {
         # Sessions are signed by nothing but their row, so the test client's are good for the server too.
@@ -113,9 +111,7 @@ def later(do: Any) -> Iterator[None]:
 
 def test_a_poll_is_answered_as_soon_as_the_name_has_changed(ann: httpx.Client, world: World) -> None:
     before = get(ann)
-    assert (
-        get(ann, after=before["revision"] - 1, wait_s=30)["revision"] == before["revision"]
-    )  # it has already
+    assert get(ann, after=before["revision"] - 1, wait_s=30)["revision"] == before["revision"]  # it has already
     began = time.monotonic()
     with later(lambda: report(world.cell, world.job, 0)):
         answer = get(ann, after=before["revision"], wait_s=30, history=before["history"])
@@ -125,9 +121,7 @@ def test_a_poll_is_answered_as_soon_as_the_name_has_changed(ann: httpx.Client, w
     assert answer == get(ann)  # the very answer that Django gives
 
 
-def test_a_poll_without_news_is_answered_with_the_same_when_its_time_is_over(
-    ann: httpx.Client, world: World
-) -> None:
+def test_a_poll_without_news_is_answered_with_the_same_when_its_time_is_over(ann: httpx.Client, world: World) -> None:
     before = get(ann)
     rows.a_job(world.cell, rows.a_tenant("other"))  # moves the cell's revision, and is not news of this name
     answer = get(ann, after=before["revision"], wait_s=0.5)
@@ -190,9 +184,7 @@ def test_a_browser_polls_by_its_session(portal: str, world: World) -> None:
 def test_a_job_that_ends_is_not_found_by_a_client_that_waits_for_it(ann: httpx.Client, world: World) -> None:
     def end() -> None:
         with journal.write(world.cell.id, rows.ME) as entry:
-            transitions.tasks_end(
-                entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
-            )
+            transitions.tasks_end(entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)])
 
     now = get(ann)["revision"]
     with later(end):
@@ -212,10 +204,14 @@ def label(job: Job, labels: dict[str, str]) -> None:
         Job.objects.filter(pk=job.pk).update(labels=labels)
         entry.append(
             events.JobChanged(
-                job_id=job.id, priority=job.priority, latency_sensitive=True, spec_version=1, labels=labels,
+                job_id=job.id,
+                priority=job.priority,
+                latency_sensitive=True,
+                spec_version=1,
+                labels=labels,
                 port_names=("http",),
             )
-        )  # fmt: skip
+        )
 
 
 def test_hundreds_wait_with_few_connections_and_hear_the_same(portal: str, world: World) -> None:
@@ -353,10 +349,7 @@ def test_a_program_with_a_token_needs_no_origin_but_a_session_does(portal: str, 
     for headers in ({}, {"Authorization": "Basic YTpi"}, {"Authorization": ""}):
         for origin in (None, "https://evil.example"):
             session = signed_in("viewer")
-            with (
-                pytest.raises(InvalidStatus),
-                watching(portal, headers=headers, session=session, origin=origin),
-            ):
+            with pytest.raises(InvalidStatus), watching(portal, headers=headers, session=session, origin=origin):
                 pass
 
 
@@ -390,9 +383,7 @@ def test_a_watcher_of_a_browser_hears_of_loads_and_the_end(portal: str, world: W
         change = heard(socket)
         assert [one["load"] for one in change["changed"]] == [0.3]
         with journal.write(world.cell.id, rows.ME) as entry:
-            transitions.tasks_end(
-                entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
-            )
+            transitions.tasks_end(entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)])
         assert heard(socket)["type"] == "gone"
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(timeout=WAIT_S)
@@ -490,9 +481,18 @@ def test_borgctl_resolves_services_and_machines(cli: Cli, world: World) -> None:
     report(world.cell, world.job, 0)
     use(world.job, 0, cpu_milli=42)
     expected = [
-        "/bns/cc/ubar/jfoo/0", "0.jfoo.ubar.cc.borg.internal", "127.0.0.1", "http=20000", "yes", "healthy", "1", "42%",
-        "5s", "up", "m1",
-    ]  # fmt: skip
+        "/bns/cc/ubar/jfoo/0",
+        "0.jfoo.ubar.cc.borg.internal",
+        "127.0.0.1",
+        "http=20000",
+        "yes",
+        "healthy",
+        "1",
+        "42%",
+        "5s",
+        "up",
+        "m1",
+    ]
     assert cli.out("resolve", "service/front").splitlines()[1].split() == expected
     machine = ["/bns/cc/machine/m1", "m1.machine.cc.borg.internal", "127.0.0.1", "5s", "up"]
     assert cli.out("resolve", "machine/m1").splitlines()[1].split() == machine
@@ -500,9 +500,7 @@ def test_borgctl_resolves_services_and_machines(cli: Cli, world: World) -> None:
     assert cli.run("resolve", "service/none", "--watch").returncode == 1
 
 
-def test_borgctl_tells_each_change_on_a_line_and_outlives_the_connection(
-    cli: Cli, portal: str, world: World
-) -> None:
+def test_borgctl_tells_each_change_on_a_line_and_outlives_the_connection(cli: Cli, portal: str, world: World) -> None:
     way = Cut(portal)
     cli.environment["BORG_URL"] = way.url
     try:
@@ -519,9 +517,7 @@ def test_borgctl_tells_each_change_on_a_line_and_outlives_the_connection(
             way.cut()
             assert "Trying again in 0.5 s." in process.stderr.readline()
             place(world.cell, world.job, Machine.objects.get(), 1, ports=21_000)
-            assert "/bns/cc/ubar/jfoo/1  127.0.0.1:21001  not serving" in lines.readline(), (
-                "and nothing twice"
-            )
+            assert "/bns/cc/ubar/jfoo/1  127.0.0.1:21001  not serving" in lines.readline(), "and nothing twice"
             evict(world.cell, world.job, 1)
             assert lines.readline().endswith("/bns/cc/ubar/jfoo/1  gone\n")
             process.send_signal(signal.SIGINT)
@@ -537,9 +533,7 @@ def test_borgctl_prints_messages_and_ends_with_the_job(cli: Cli, world: World) -
         report(world.cell, world.job, 0)
         assert json.loads(process.stdout.readline())["changed"][0]["serving"]
         with journal.write(world.cell.id, rows.ME) as entry:
-            transitions.tasks_end(
-                entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)]
-            )
+            transitions.tasks_end(entry, [changes.Ending(task_id(world.job.id, index), "killed") for index in range(3)])
         assert json.loads(process.stdout.readline())["type"] == "gone"
         assert json.loads(process.stdout.read())["code"] == "not-found"
         assert process.wait(WAIT_S) == 1
@@ -559,19 +553,11 @@ def test_waiting_for_visible_names_who_is_behind(
     with serving(first, second, secondary, at=dns_ports):
         sentence, _ = cli.failing(*waits, "0.1")
         assert (
-            f"3 of 3 tasks running, but resolver 127.0.0.1:{dns_ports[1]} is at {now - 1}, not yet at {now}"
-            in sentence
+            f"3 of 3 tasks running, but resolver 127.0.0.1:{dns_ports[1]} is at {now - 1}, not yet at {now}" in sentence
         )
         followed = get(ann, "bns/cc")
-        assert (followed["zone"], followed["revision"], followed["serial"]) == (
-            "cc.borg.internal",
-            now - 1,
-            3,
-        )
-        assert [(one["reached"], one["caught_up"]) for one in followed["resolvers"]] == [
-            (True, True),
-            (True, False),
-        ]
+        assert (followed["zone"], followed["revision"], followed["serial"]) == ("cc.borg.internal", now - 1, 3)
+        assert [(one["reached"], one["caught_up"]) for one in followed["resolvers"]] == [(True, True), (True, False)]
         second.cells["cc"].revision = now
         sentence, _ = cli.failing(*waits, "0.1")
         assert f"secondary 127.0.0.1:{dns_ports[2]} is at 2, not yet at 3" in sentence
@@ -580,9 +566,14 @@ def test_waiting_for_visible_names_who_is_behind(
         assert cli.out(*waits, "9") == "cc/ubar/jfoo: 3 of 3 tasks running.\n"
         (one,) = get(ann, "bns/cc")["secondaries"]
         assert one == {
-            "address": f"127.0.0.1:{dns_ports[2]}", "kind": "secondary", "serial": 3, "revision": None, "reached": True,
-            "caught_up": True, "error": "",
-        }  # fmt: skip
+            "address": f"127.0.0.1:{dns_ports[2]}",
+            "kind": "secondary",
+            "serial": 3,
+            "revision": None,
+            "reached": True,
+            "caught_up": True,
+            "error": "",
+        }
     assert get(ann, "bns/none", 404)["code"] == "not-found"
     for seconds in ("0", "2.1", "soon"):
         assert list(get(ann, "bns/cc", 422, within_s=seconds)["fields"]) == ["within_s"]

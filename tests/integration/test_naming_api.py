@@ -29,9 +29,7 @@ def job() -> Job:
     return job
 
 
-def client(
-    name: str, *, tenant: Tenant | None = None, role: Role = Role.VIEWER, staff: bool = False
-) -> Client:
+def client(name: str, *, tenant: Tenant | None = None, role: Role = Role.VIEWER, staff: bool = False) -> Client:
     user = get_user_model().objects.create_user(name, is_staff=staff)
     if tenant is not None:
         Membership.objects.create(tenant=tenant, user=user, role=role.value)
@@ -51,14 +49,34 @@ def test_a_member_sees_where_the_tasks_of_the_job_are(job: Job, role: Role) -> N
     first, second = answer.pop("endpoints")
     revision = Cell.objects.get().revision
     assert answer == {
-        "name": JOB, "dns": "jfoo.ubar.cc.borg.internal", "tasks": 3, "placed": 2, "serving": 1, "fail_open": False,
-        "ttl_s": 5, "labels": {}, "revision": revision, "history": 1,
-    }  # fmt: skip
+        "name": JOB,
+        "dns": "jfoo.ubar.cc.borg.internal",
+        "tasks": 3,
+        "placed": 2,
+        "serving": 1,
+        "fail_open": False,
+        "ttl_s": 5,
+        "labels": {},
+        "revision": revision,
+        "history": 1,
+    }
     assert first == {
-        "name": f"{JOB}/0", "dns": "0.jfoo.ubar.cc.borg.internal", "index": 0, "state": "running", "phase": "up",
-        "health": "healthy", "serving": True, "machine": "m1", "address": "127.0.0.1", "ports": {"http": 20_000},
-        "weight": 1, "load": None, "ttl_s": 5, "revision": revision, "history": 1,
-    }  # fmt: skip
+        "name": f"{JOB}/0",
+        "dns": "0.jfoo.ubar.cc.borg.internal",
+        "index": 0,
+        "state": "running",
+        "phase": "up",
+        "health": "healthy",
+        "serving": True,
+        "machine": "m1",
+        "address": "127.0.0.1",
+        "ports": {"http": 20_000},
+        "weight": 1,
+        "load": None,
+        "ttl_s": 5,
+        "revision": revision,
+        "history": 1,
+    }
     assert (second["index"], second["health"], second["serving"]) == (1, "unhealthy", False)
 
 
@@ -107,8 +125,10 @@ def test_a_service_is_all_tasks_of_its_jobs(job: Job) -> None:
     assert answer["jobs"] == [JOB, "/bns/cc/ubar/canary"]
     assert (answer["placed"], answer["serving"], answer["fail_open"], answer["ttl_s"]) == (3, 1, False, 2)
     assert [(one["name"], one["weight"]) for one in answer["endpoints"]] == [
-        (f"{JOB}/0", 1), (f"{JOB}/1", 1), ("/bns/cc/ubar/canary/0", 3),
-    ]  # fmt: skip
+        (f"{JOB}/0", 1),
+        (f"{JOB}/1", 1),
+        ("/bns/cc/ubar/canary/0", 3),
+    ]
     assert [one["ttl_s"] for one in answer["endpoints"]] == [5, 5, 2]
     assert get(ann, "/bns/cc/ubar/service/none", 404)["code"] == "not-found"
 
@@ -127,9 +147,15 @@ def test_a_service_fails_open_only_where_none_of_its_jobs_serves(job: Job) -> No
 def test_a_machine_is_seen_by_anyone_who_sees_the_cell(job: Job) -> None:
     answer = get(client("eve"), "/bns/cc/machine/m1")
     assert answer == {
-        "name": "/bns/cc/machine/m1", "dns": "m1.machine.cc.borg.internal", "machine": "m1", "address": "127.0.0.1",
-        "state": "up", "ttl_s": 5, "revision": Cell.objects.get().revision, "history": 1,
-    }  # fmt: skip
+        "name": "/bns/cc/machine/m1",
+        "dns": "m1.machine.cc.borg.internal",
+        "machine": "m1",
+        "address": "127.0.0.1",
+        "state": "up",
+        "ttl_s": 5,
+        "revision": Cell.objects.get().revision,
+        "history": 1,
+    }
     assert get(client("bob"), "/bns/cc/machine/m2", 404)["code"] == "not-found"
 
 

@@ -49,11 +49,7 @@ class Process:
         }
         self.port = port
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "naming.server"],
-            env=environment,
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-m", "naming.server"], env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True
         )
 
     def ask(self, name: str, rdtype: str = "A", *, patience_s: float = BOUND_S) -> dns.message.Message:
@@ -118,15 +114,11 @@ def closed_database() -> Iterator[None]:
         mine.execute("SELECT pg_backend_pid()")
         (own,) = mine.fetchone()
     # A database can be closed only from another one.
-    with (
-        psycopg.connect(os.environ["BORG_DATABASE_URL"], autocommit=True) as outside,
-        outside.cursor() as cursor,
-    ):
+    with psycopg.connect(os.environ["BORG_DATABASE_URL"], autocommit=True) as outside, outside.cursor() as cursor:
         cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
         try:
             cursor.execute(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-                " WHERE datname = %s AND pid <> %s",
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = %s AND pid <> %s",
                 [name, own],
             )
             yield
@@ -232,9 +224,7 @@ def test_without_redis_changes_are_answered_within_a_second(job: Job, tmp_path: 
         one_takes_less(1.0, follows)
 
 
-def test_a_start_without_postgresql_answers_from_what_was_kept_and_catches_up(
-    job: Job, tmp_path: Path
-) -> None:
+def test_a_start_without_postgresql_answers_from_what_was_kept_and_catches_up(job: Job, tmp_path: Path) -> None:
     port, kept = free_port(), {"BORG_DNS_SNAPSHOT": str(tmp_path / "names")}
     with started(port, **kept) as first:
         assert ports(first) == {20_000, 20_001, 20_002}
@@ -263,9 +253,7 @@ def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobod
         serial = serial_of(cell.revision, start=serial_start(cell.created_at.timestamp()))
         # Each question from a port of its own: by chance 40 of them never reach one of both in a lifetime.
         both.until(lambda: {both.ask("cc", "SOA").answer[0][0].serial for _ in range(40)} == {serial})
-        both.until(
-            lambda: reported(figures, "queries_total") >= 40
-        )  # a process tells of its own once a second
+        both.until(lambda: reported(figures, "queries_total") >= 40)  # a process tells of its own once a second
         before = reported(figures, "queries_total")
         os.kill(workers[1], signal.SIGKILL)
         both.until(lambda: len(children(both.popen.pid)) == 2 and children(both.popen.pid) != workers)
@@ -326,9 +314,7 @@ def test_dig_reads_the_answers(resolver: Process) -> None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=BOUND_S).stdout
 
     assert dig("+short", "2.jfoo.ubar.cc.borg.internal").split() == ["127.0.0.1"]
-    assert (
-        dig("+short", "+tcp", "jfoo.ubar.cc.borg.internal", "SRV").count("jfoo.ubar.cc.borg.internal.") == 3
-    )
+    assert dig("+short", "+tcp", "jfoo.ubar.cc.borg.internal", "SRV").count("jfoo.ubar.cc.borg.internal.") == 3
     assert "status: NXDOMAIN" in dig("9.jfoo.ubar.cc.borg.internal")
     assert "status: REFUSED" in dig("example.org")
     assert "WARNING: recursion requested but not available" in dig("cc.borg.internal", "SOA")

@@ -48,14 +48,7 @@ def names(table: NameTable) -> dict[str, Any]:
     jobs = {}
     for job in table.jobs.values():
         tasks = {
-            task.index: (
-                task.address,
-                task.incarnation,
-                task.named_ports(),
-                task.phase,
-                task.health,
-                task.weight,
-            )
+            task.index: (task.address, task.incarnation, task.named_ports(), task.phase, task.health, task.weight)
             for task in job.placed.in_order()
         }
         serving = [task.index for task in job.serving.in_order()]
@@ -78,11 +71,7 @@ def names(table: NameTable) -> dict[str, Any]:
 def test_rows_and_journal_tell_the_same_names(cell: Cell) -> None:
     ubar, other = a_tenant(), a_tenant("other")
     machines = [a_machine(cell, f"m{n}") for n in range(3)]
-    web, done, idle = (
-        a_job(cell, ubar, tasks=5),
-        a_job(cell, ubar, "done", tasks=2),
-        a_job(cell, other, "idle"),
-    )
+    web, done, idle = (a_job(cell, ubar, tasks=5), a_job(cell, ubar, "done", tasks=2), a_job(cell, other, "idle"))
     place(cell, web, machines[0], 0, 1)
     place(cell, web, machines[1], 2, 3)
     place(cell, done, machines[2], 0, 1)
@@ -109,9 +98,7 @@ def test_tasks_of_an_older_version_keep_their_port_names(cell: Cell) -> None:
     with journal.write(cell.id, ME) as entry:
         Job.objects.filter(pk=job.pk).update(spec_version=2, port_names=["grpc"])
         entry.append(
-            events.JobChanged(
-                job_id=job.id, priority=200, latency_sensitive=True, spec_version=2, port_names=("grpc",)
-            )
+            events.JobChanged(job_id=job.id, priority=200, latency_sensitive=True, spec_version=2, port_names=("grpc",))
         )
     with journal.write(cell.id, ME) as entry:
         Task.objects.filter(job=job, index=1).update(spec_version=2)
@@ -136,19 +123,21 @@ def test_a_snapshot_costs_the_same_queries_whatever_the_number_of_jobs(
 def test_how_jobs_are_published_and_their_services(cell: Cell) -> None:
     machine, tenant = a_machine(cell), a_tenant()
     web, canary = a_job(cell, tenant, tasks=3), a_job(cell, tenant, "canary", tasks=2)
-    for job, published in (
-        (web, Published(ttl_s=60, weights=((0, 1, 10), (2, 2, 0)))),
-        (canary, Published()),
-    ):
+    for job, published in ((web, Published(ttl_s=60, weights=((0, 1, 10), (2, 2, 0)))), (canary, Published())):
         with journal.write(cell.id, ME) as entry:
             labels = {"service": "front"}
             Job.objects.filter(pk=job.pk).update(labels=labels, published=msgspec.to_builtins(published))
             entry.append(
                 events.JobChanged(
-                    job_id=job.id, priority=200, latency_sensitive=True, spec_version=1, port_names=("http",),
-                    labels=labels, published=published,
+                    job_id=job.id,
+                    priority=200,
+                    latency_sensitive=True,
+                    spec_version=1,
+                    port_names=("http",),
+                    labels=labels,
+                    published=published,
                 )
-            )  # fmt: skip
+            )
     place(cell, web, machine, 0, 1, 2)
     place(cell, canary, machine, 0, ports=21_000)
     report(cell, canary, 0, address="10.20.30.4")

@@ -67,10 +67,16 @@ def test_a_webhook_carries_the_notice_and_its_signature(demo, hook, settings):
     ((path, headers, body),) = hook.calls
     assert path == "/in?a=b"
     assert json.loads(body) == {
-        "id": f"notice-{notice.pk}", "kind": "order.approved", "level": "warning", "tenant": "demo",
-        "subject": "Größe geändert", "text": "It was.", "url": "https://portal.example/orders/7/",
-        "created_at": notice.created_at.isoformat(), "data": {"order": 7},
-    }  # fmt: skip
+        "id": f"notice-{notice.pk}",
+        "kind": "order.approved",
+        "level": "warning",
+        "tenant": "demo",
+        "subject": "Größe geändert",
+        "text": "It was.",
+        "url": "https://portal.example/orders/7/",
+        "created_at": notice.created_at.isoformat(),
+        "data": {"order": 7},
+    }
     assert headers["Borg-Notice"] == f"notice-{notice.pk}"
     assert is_signed(channel.secret, headers["Borg-Signature"], body, now_s=int(time.time()))
     assert states() == ["sent"]
@@ -105,9 +111,12 @@ def test_each_channel_gets_what_it_asked_for(demo, hook):
     reported(None, kind="shortfall.found")
     sending.notices_send()
     assert sorted((path, json.loads(body)["kind"]) for path, _, body in hook.calls) == [
-        ("/all", "budget.stopped"), ("/all", "order.approved"), ("/orders", "order.approved"),
-        ("/sre", "shortfall.found"), ("/urgent", "budget.stopped"),
-    ]  # fmt: skip
+        ("/all", "budget.stopped"),
+        ("/all", "order.approved"),
+        ("/orders", "order.approved"),
+        ("/sre", "shortfall.found"),
+        ("/urgent", "budget.stopped"),
+    ]
 
 
 def test_what_was_sent_is_not_sent_again(demo, hook):
@@ -230,10 +239,7 @@ def test_a_slow_receiver_holds_up_nobody(demo, hook):
     for _ in range(3 * sending.DELIVERIES_AT_ONCE):
         reported(other)
 
-    hook.frees = (
-        "/quick",
-        3 * sending.DELIVERIES_AT_ONCE,
-    )  # the slow one answers when the others are through
+    hook.frees = ("/quick", 3 * sending.DELIVERIES_AT_ONCE)  # the slow one answers when the others are through
     assert sending.notices_send() == sending.Sent(sent=1 + 3 * sending.DELIVERIES_AT_ONCE)
     assert set(states()) == {"sent"}
 
@@ -243,11 +249,7 @@ def test_one_that_never_answers_is_cut_off(hook):
     began = time.monotonic()
     with pytest.raises(webhook_client.DeliveryFailed, match=r"did not answer within 0\.3 seconds"):
         webhook_client.post(
-            webhook_client.receiver(hook.url()),
-            b"{}",
-            {},
-            allowed=[ipaddress.ip_network("127.0.0.0/8")],
-            timeout_s=0.3,
+            webhook_client.receiver(hook.url()), b"{}", {}, allowed=[ipaddress.ip_network("127.0.0.0/8")], timeout_s=0.3
         )
     hook.freed.set()
     assert time.monotonic() - began < 5.0
@@ -332,10 +334,7 @@ def test_a_rotated_secret_signs_beside_the_old_one_until_its_time(demo, hook):
             sending.notices_send()
     now_s = int(time.time())
     signed = [
-        [
-            is_signed(key, headers["Borg-Signature"], body, now_s=now_s)
-            for key in (before.secret, after.secret)
-        ]
+        [is_signed(key, headers["Borg-Signature"], body, now_s=now_s) for key in (before.secret, after.secret)]
         for _, headers, body in hook.calls
     ]
     assert signed == [[True, True], [False, True]]

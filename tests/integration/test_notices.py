@@ -29,12 +29,7 @@ def reported(tenant, kind="order.approved", **more):
 
 def test_what_is_reported_is_a_row_of_the_change(demo):
     notice = reported(demo, url="/o/1/", level="warning", order=1)
-    assert (notice.tenant, notice.kind, notice.level, notice.data) == (
-        demo,
-        "order.approved",
-        "warning",
-        {"order": 1},
-    )
+    assert (notice.tenant, notice.kind, notice.level, notice.data) == (demo, "order.approved", "warning", {"order": 1})
 
 
 def test_a_change_that_fails_tells_nobody(demo):

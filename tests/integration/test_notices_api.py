@@ -47,8 +47,9 @@ def test_the_inbox_holds_the_notifications_of_ones_tenants(own):
     owner, sre = client("owner", own), client("sre", sre=True)
     inbox = call(owner, "get", "notices/")["results"]
     assert [(row["tenant"], row["kind"], row["unread"]) for row in inbox] == [
-        ("own", "budget.alert", True), ("own", "order.approved", True),
-    ]  # fmt: skip
+        ("own", "budget.alert", True),
+        ("own", "order.approved", True),
+    ]
     assert inbox[0]["url"] == "http://127.0.0.1:8000/b/"
     assert [row["kind"] for row in call(sre, "get", "notices/")["results"]] == ["shortfall.found"]
     assert [row["tenant"] for row in call(sre, "get", "notices/?tenant=other")["results"]] == ["other"]
@@ -112,9 +113,13 @@ def test_a_channel_from_its_making_to_its_end(own):
     call(owner, "delete", path, status=204)
     assert call(owner, "get", "notices/channels/")["results"] == []
     assert list(Record.objects.filter(kind__startswith="channel.").values_list("kind", flat=True)) == [
-        "channel.added", "channel.secret-rotated", "channel.changed", "channel.changed", "channel.tested",
+        "channel.added",
+        "channel.secret-rotated",
+        "channel.changed",
+        "channel.changed",
+        "channel.tested",
         "channel.removed",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(

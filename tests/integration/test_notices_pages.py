@@ -28,12 +28,7 @@ def reported(tenant, subject="Approved", count=1, **more):
     with records.write(SRE) as entry:
         for _ in range(count):
             notify(
-                entry,
-                tenant,
-                more.get("kind", "order.approved"),
-                subject,
-                "It <was>.",
-                level=more.get("level", "info"),
+                entry, tenant, more.get("kind", "order.approved"), subject, "It <was>.", level=more.get("level", "info")
             )
     return Notice.objects.first()
 
@@ -65,9 +60,7 @@ def test_the_bell_counts_on_pages_of_accounts_and_errors_too(ubar, path):
 def test_the_bell_costs_one_query_however_much_there_is(ubar):
     owner = signed_in("owner")
     owner.get("/tokens/")
-    with CaptureQueriesContext(
-        connection,
-    ) as few:
+    with CaptureQueriesContext(connection) as few:
         owner.get("/tokens/")
     reported(ubar, count=300)
     with CaptureQueriesContext(connection) as many:
@@ -90,10 +83,16 @@ def test_marked_as_read_is_what_was_shown(ubar):
 
 @pytest.mark.parametrize(
     ("given", "status"),
-    [({}, 422), ({"up_to": "x"}, 422), ({"up_to": 10**17}, 422), ({"up_to": 0, "tenant": "other"}, 404),
-     ({"up_to": 0, "tenant": "sre-"}, 404), ({"up_to": 0, "tenant": "\x00"}, 422)],
+    [
+        ({}, 422),
+        ({"up_to": "x"}, 422),
+        ({"up_to": 10**17}, 422),
+        ({"up_to": 0, "tenant": "other"}, 404),
+        ({"up_to": 0, "tenant": "sre-"}, 404),
+        ({"up_to": 0, "tenant": "\x00"}, 422),
+    ],
     ids=["nothing", "no-number", "none-such", "anothers", "the-sres", "nul"],
-)  # fmt: skip
+)
 def test_a_forged_mark_changes_nothing(ubar, given, status):
     assert signed_in("owner").post("/notices/read/", given).status_code == status
     assert not NoticeRead.objects.exists()
@@ -152,8 +151,7 @@ def test_a_channel_is_added_changed_tried_and_removed(ubar):
 def test_finer_kinds_survive_the_form(ubar):
     row = add(ubar, kinds=["order.placed"])
     signed_in("owner").post(
-        f"/notices/channels/{row.pk}/",
-        {"target": row.target, "level": "info", "enabled": "on", "kinds": ["budget"]},
+        f"/notices/channels/{row.pk}/", {"target": row.target, "level": "info", "enabled": "on", "kinds": ["budget"]}
     )
     row.refresh_from_db()
     assert row.kinds == ["budget", "order.placed"]

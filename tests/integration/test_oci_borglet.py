@@ -50,9 +50,7 @@ def test_a_contained_server_is_up_survives_its_borglet_restarts_and_stops(cell, 
     assert machine.attributes["runtime"] == "oci"
     assert machine.attributes["isolation.user"] == "task"
     command = ["python3", "-m", "http.server", "$(port.http)"]
-    job = a_job(
-        cell, command=command, health={"http": "/", "port": "http"}, limit={"cpu": "100m", "ram": "64Mi"}
-    )
+    job = a_job(cell, command=command, health={"http": "/", "port": "http"}, limit={"cpu": "100m", "ram": "64Mi"})
     place(job, machine.id, port=25_391)
     until(lambda: Task.objects.get(job=job).up, what="up by its check")
     (server,) = processes_of(job)

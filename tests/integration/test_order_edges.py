@@ -144,9 +144,7 @@ def test_what_waits_beyond_its_beginning_is_changed_from_now_on(ubar: Tenant) ->
 def test_a_grant_to_the_end_of_time_has_no_room_for_a_grace(ubar: Tenant) -> None:
     a_selling_cell(grace_hours=72)
     last = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
-    given = quota_grant(
-        principal=ME, tenant=ubar, cell="cc", band="production", amounts=cores(1), ends_at=last
-    )
+    given = quota_grant(principal=ME, tenant=ubar, cell="cc", band="production", amounts=cores(1), ends_at=last)
     assert given.grace_until >= last
 
 
@@ -186,6 +184,4 @@ def test_nobody_decides_about_what_a_service_account_of_theirs_ordered(ubar: Ten
     order = place(ubar, principal=principal_of_user(robot.user))
     with pytest.raises(Forbidden, match="robot@ubar placed order"):
         orders.order_approve(principal=principal_of_user(ann), order=order)
-    assert (
-        orders.order_approve(principal=principal_of_user(bob), order=order).state == OrderState.ACTIVE.value
-    )
+    assert orders.order_approve(principal=principal_of_user(bob), order=order).state == OrderState.ACTIVE.value

@@ -71,8 +71,7 @@ def test_cancelling_says_first_what_comes_back(market) -> None:
     client = signed_in("buyer")
     with clock.at(clock.now() + dt.timedelta(days=10)):
         said = re.search(
-            r"<strong>.*?([\d,.]+)(?:</span>)? credits return to the budget",
-            client.get(f"/orders/{order.pk}/").text,
+            r"<strong>.*?([\d,.]+)(?:</span>)? credits return to the budget", client.get(f"/orders/{order.pk}/").text
         )
         assert said is not None
         before = available(market)
@@ -221,9 +220,7 @@ def test_grants_say_when_they_end_and_how_long_they_count(market) -> None:
 
 
 def test_the_calendar_shows_each_band_and_resource(market) -> None:
-    market_world.sold(
-        market.other, cores(95), clock.now() - dt.timedelta(days=1), clock.now() + dt.timedelta(days=3)
-    )
+    market_world.sold(market.other, cores(95), clock.now() - dt.timedelta(days=1), clock.now() + dt.timedelta(days=3))
     page = signed_in("viewer").get("/quota/", {"cell": "cc", "resource": "cpu"}).text
     row = re.search(r'<th scope="row">production</th>(.*?)</tr>', page, re.S)
     assert row is not None
@@ -268,9 +265,4 @@ def test_pages_ask_as_often_whatever_they_show(market, path) -> None:
 
 
 def _last(order: Order) -> str:
-    return (
-        (order.ends_at - dt.timedelta(microseconds=1))
-        .astimezone(ZoneInfo("Europe/Berlin"))
-        .date()
-        .isoformat()
-    )
+    return (order.ends_at - dt.timedelta(microseconds=1)).astimezone(ZoneInfo("Europe/Berlin")).date().isoformat()

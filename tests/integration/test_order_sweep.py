@@ -123,9 +123,7 @@ def test_a_renewal_follows_without_a_gap_and_without_the_grace(ubar: Tenant) -> 
         orders.order_approve(principal=SRE, order=order)
     orders_advance(NOW + 7.5 * DAY)
     new = order.successors.get()
-    assert (new.state, new.approver, new.starts_at, new.ends_at) == (
-        "pending", "sre", NOW + 10 * DAY, NOW + 20 * DAY,
-    )  # fmt: skip
+    assert (new.state, new.approver, new.starts_at, new.ends_at) == ("pending", "sre", NOW + 10 * DAY, NOW + 20 * DAY)
     assert [left(9), left(11), left(14), left(22)] == [40, 40, 40, 40]
     with clock.at(NOW + 8 * DAY):
         orders.order_approve(principal=SRE, order=new)

@@ -69,9 +69,7 @@ def left(begin: float = 0, days: float = 1) -> int:
 
 def test_a_small_order_is_approved_by_rule_and_active_at_once(ubar: Tenant) -> None:
     order = place(ubar, 1, days=1)
-    assert (order.state, order.approver, order.decided_by, order.price) == (
-        "active", "auto", "rule 100", 24 * CREDIT,
-    )  # fmt: skip
+    assert (order.state, order.approver, order.decided_by, order.price) == ("active", "auto", "rule 100", 24 * CREDIT)
     grant = grant_of(order)
     assert (grant.amounts, grant.starts_at, grant.ends_at) == (order.amounts, order.starts_at, order.ends_at)
     assert money(ubar) == (100_000 - 24, 0)
@@ -86,9 +84,7 @@ def test_an_order_for_later_waits_and_holds(ubar: Tenant) -> None:
     assert [left(0), left(5)] == [100, 99]
 
 
-@pytest.mark.parametrize(
-    ("count", "approver"), [(4, "auto"), (5, "owner"), (41, "owner"), (42, "sre")],
-)  # fmt: skip
+@pytest.mark.parametrize(("count", "approver"), [(4, "auto"), (5, "owner"), (41, "owner"), (42, "sre")])
 def test_the_price_decides_who_approves(ubar: Tenant, count: int, approver: str) -> None:
     assert place(ubar, count, days=10).approver == approver  # 240 credits a core
 
@@ -113,9 +109,7 @@ def test_a_person_approves_and_it_begins(ubar: Tenant) -> None:
 
 
 @pytest.mark.parametrize(
-    "who",
-    [buyer("ubar", name="bob"), buyer("other", name="eve", role=Role.OWNER)],
-    ids=["a-buyer", "a-stranger"],
+    "who", [buyer("ubar", name="bob"), buyer("other", name="eve", role=Role.OWNER)], ids=["a-buyer", "a-stranger"]
 )
 def test_others_do_not_decide(ubar: Tenant, who: Principal) -> None:
     order = place(ubar, 10)

@@ -122,15 +122,7 @@ def _unavailable(answer: httpx.Response) -> dict[str, Any]:
 
 def test_every_door_answers_in_time_while_postgresql_stands_still(client: httpx.Client) -> None:
     slower, began = stretch(), time.monotonic()
-    doors = [
-        "/",
-        "/admin/",
-        "/accounts/login/",
-        JOBS,
-        "/bns/cc/ubar/jfoo",
-        "/api/v1/feeds/prometheus/",
-        "/metrics",
-    ]
+    doors = ["/", "/admin/", "/accounts/login/", JOBS, "/bns/cc/ubar/jfoo", "/api/v1/feeds/prometheus/", "/metrics"]
     doors += ["/bns/cc/ubar/jfoo?after=1&wait_s=1", "/.well-known/jwks.json"]
     with standing_still(whole=True), ThreadPoolExecutor(len(doors)) as threads:
         answers = dict(zip(doors, threads.map(client.get, doors), strict=True))

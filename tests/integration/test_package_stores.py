@@ -39,9 +39,12 @@ def endpoint(tmp_path_factory) -> Iterator[str]:
         try:
             _answers(url, process, log)
             boto3.client(
-                "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="tests",
+                "s3",
+                endpoint_url=url,
+                region_name="us-east-1",
+                aws_access_key_id="tests",
                 aws_secret_access_key="of-the-store",
-            ).create_bucket(Bucket="packages")  # fmt: skip
+            ).create_bucket(Bucket="packages")
             yield url
         finally:
             process.kill()

@@ -40,19 +40,10 @@ def operator(tenant) -> Client:
 
 
 def upload(
-    client: Client,
-    archive: bytes,
-    reference: str = "v1",
-    *,
-    name: str = "tool",
-    tenant: str = "ubar",
-    **headers,
+    client: Client, archive: bytes, reference: str = "v1", *, name: str = "tool", tenant: str = "ubar", **headers
 ):
     return client.put(
-        f"{PACKAGES}{tenant}/{name}/{reference}/",
-        archive,
-        content_type="application/octet-stream",
-        headers=headers,
+        f"{PACKAGES}{tenant}/{name}/{reference}/", archive, content_type="application/octet-stream", headers=headers
     )
 
 
@@ -80,9 +71,17 @@ def test_an_upload_is_kept_under_its_digest_and_the_same_again_changes_nothing(
     body = answer.json()
     assert body["outcome"] == "uploaded"
     assert body["package"] | {"uploaded_at": ""} == {
-        "cell": "cc", "tenant": "ubar", "name": "tool", "digest": digest_of(archive), "size_bytes": len(archive),
-        "format": format, "tags": ["v1"], "jobs": [], "uploaded_by": "ann", "uploaded_at": "",
-    }  # fmt: skip
+        "cell": "cc",
+        "tenant": "ubar",
+        "name": "tool",
+        "digest": digest_of(archive),
+        "size_bytes": len(archive),
+        "format": format,
+        "tags": ["v1"],
+        "jobs": [],
+        "uploaded_by": "ann",
+        "uploaded_at": "",
+    }
     with store().read("cc", digest_of(archive)) as chunks:
         assert b"".join(chunks) == archive
     again = upload(operator, archive)
@@ -101,8 +100,11 @@ def test_a_tag_moves_with_an_upload_or_by_itself_and_the_records_say_who(cell, o
     assert operator.get(f"{PACKAGES}ubar/tool/live/").json()["digest"] == digest_of(first)
     told = Record.objects.filter(kind="package.tagged").latest("revision")
     assert (told.actor, told.tenant, told.data["before"], told.data["tag"]) == (
-        "ann", "ubar", digest_of(second), "live",
-    )  # fmt: skip
+        "ann",
+        "ubar",
+        digest_of(second),
+        "live",
+    )
     problem(put(operator, {"digest": "sha256:" + "1" * 64}, f"{PACKAGES}ubar/tool/live/"), 404, "not-found")
 
 
@@ -126,18 +128,16 @@ def test_a_hostile_or_broken_archive_is_refused_by_entry_and_leaves_nothing(
     body = problem(upload(operator, archive), 422, "invalid-package")
     assert told in body["fields"]["archive"]
     assert (files_in(folder), Package.objects.count(), Record.objects.filter(kind__startswith="package").count()) == (
-        [], 0, 0,
-    )  # fmt: skip
+        [],
+        0,
+        0,
+    )
 
 
 def test_what_differs_from_what_was_announced_is_refused(cell, operator, folder) -> None:
     problem(upload(operator, a_tar(), **{"X-Package-Digest": digest_of(b"other")}), 422, "digest-mismatch")
     problem(upload(operator, a_tar(), **{"X-Package-Digest": "md5:1"}), 422, "invalid")
-    for name, reference, field in (
-        ("No_Upper!", "v1", "name"),
-        ("tool", "a b", "tag"),
-        ("tool", "sha256:1", "tag"),
-    ):
+    for name, reference, field in (("No_Upper!", "v1", "name"), ("tool", "a b", "tag"), ("tool", "sha256:1", "tag")):
         assert field in problem(upload(operator, a_tar(), reference, name=name), 422, "invalid")["fields"]
     assert files_in(folder) == []
 
@@ -179,9 +179,7 @@ def test_what_others_have_is_not_there(cell, tenant, operator) -> None:
     viewer = world.bearer(world.a_user("vera", tenant=tenant, role=Role.VIEWER))
     problem(upload(viewer, a_tar()), 403, "forbidden")
     upload(operator, a_tar())
-    assert [row["name"] for row in viewer.get(f"{PACKAGES}?tenant=ubar&name=tool").json()["results"]] == [
-        "tool"
-    ]
+    assert [row["name"] for row in viewer.get(f"{PACKAGES}?tenant=ubar&name=tool").json()["results"]] == ["tool"]
 
 
 # -- jobs
@@ -189,11 +187,7 @@ def test_what_others_have_is_not_there(cell, tenant, operator) -> None:
 
 def test_a_job_is_pinned_to_the_content_of_its_tags_and_machines_receive_it(cell, machine, operator) -> None:
     first, second = a_tar({"a": b"1"}), a_tar({"a": b"2"})
-    (
-        upload(operator, first, "v1"),
-        upload(operator, second, "latest"),
-        upload(operator, second, "v1", name="lib"),
-    )
+    (upload(operator, first, "v1"), upload(operator, second, "latest"), upload(operator, second, "v1", name="lib"))
     file = with_packages("tool@v1", "lib@v1", overrides={"2": {"packages": ["tool"]}})
     answer = post(operator, JOBS, file | {"tenant": "ubar"})
     assert answer.status_code == 201, answer.content
@@ -230,10 +224,7 @@ def test_a_moved_tag_changes_nothing_until_the_next_update_which_restarts(cell, 
     assert put(operator, file, WEB).json()["outcome"] == "updated"
     assert list(JobSpec.objects.get(version=2).packages) == [digest_of(second)]
     undone = post(operator, f"{WEB}undo/").json()
-    assert (undone["outcome"], list(JobSpec.objects.get(version=3).packages)) == (
-        "updated",
-        [digest_of(first)],
-    )
+    assert (undone["outcome"], list(JobSpec.objects.get(version=3).packages)) == ("updated", [digest_of(first)])
 
 
 def test_another_tag_of_the_same_content_restarts_nothing(cell, machine, operator) -> None:
@@ -262,8 +253,10 @@ def test_a_package_that_is_not_there_is_named_by_its_place_in_the_file(
     upload(operator, a_tar(), "v1")
     file = with_packages(*packages, overrides=overrides)
     for answer in (
-        post(operator, JOBS, file | {"tenant": "ubar"}), put(operator, file, WEB), post(operator, f"{WEB}plan/", file),
-    ):  # fmt: skip
+        post(operator, JOBS, file | {"tenant": "ubar"}),
+        put(operator, file, WEB),
+        post(operator, f"{WEB}plan/", file),
+    ):
         body = problem(answer, 422, "invalid-spec")
         assert told in body["fields"][path], body
     bulk = post(operator, f"{JOBS}:bulk".replace("/:", ":"), [file | {"tenant": "ubar"}]).json()
@@ -271,9 +264,7 @@ def test_a_package_that_is_not_there_is_named_by_its_place_in_the_file(
     assert Task.objects.count() == 0
 
 
-def test_a_bulk_asks_for_all_packages_at_once(
-    cell, tenant, ann, operator, django_assert_max_num_queries
-) -> None:
+def test_a_bulk_asks_for_all_packages_at_once(cell, tenant, ann, operator, django_assert_max_num_queries) -> None:
     upload(operator, a_tar(), "v1")
     files = [with_packages("tool@v1") | {"name": f"web{n}", "tenant": "ubar"} for n in range(20)]
     with django_assert_max_num_queries(60):
@@ -348,19 +339,12 @@ def test_the_sweep_lets_go_of_old_untagged_packages_that_no_job_runs(cell, opera
     sweep.packages_sweep(cell)
     assert Package.objects.count() == 3
     sweep.packages_sweep(cell, now=timezone.now() + dt.timedelta(days=31))
-    assert set(Package.objects.values_list("digest", flat=True)) == {
-        digest_of(archives[0]),
-        digest_of(archives[2]),
-    }
+    assert set(Package.objects.values_list("digest", flat=True)) == {digest_of(archives[0]), digest_of(archives[2])}
     assert Record.objects.filter(kind="package.expired").count() == 1
 
 
 def test_a_store_is_named_by_an_address_of_a_known_kind() -> None:
-    for url, told in (
-        ("ftp://x", "file:///folder"),
-        ("file:relative", "absolute"),
-        ("s3://b/p?key=1", "endpoint"),
-    ):
+    for url, told in (("ftp://x", "file:///folder"), ("file:relative", "absolute"), ("s3://b/p?key=1", "endpoint")):
         with pytest.raises(ValueError, match="BORG_PACKAGE_STORE") as error:
             open_store(url)
         assert told in str(error.value)

@@ -48,9 +48,7 @@ def borglets(cell, link: Link, tmp_path: Path) -> Iterator[list[Borglet]]:
         for number, runtime in ((2, "process"), (3, "auto")):
             home = tmp_path / f"m{number}"
             log = tmp_path / f"m{number}.log"
-            borglet = Borglet(
-                home, link, log=log, runtime=runtime, hostname=f"m{number}", address=f"127.0.0.{number}"
-            )
+            borglet = Borglet(home, link, log=log, runtime=runtime, hostname=f"m{number}", address=f"127.0.0.{number}")
             made.append(stack.enter_context(contextlib.closing(borglet)))
             borglet.start(join_token_issue(principal=rows.ME, cell=cell))
         until(lambda: Machine.objects.filter(session__gt=0).count() == 2, what="connected")
@@ -60,9 +58,7 @@ def borglets(cell, link: Link, tmp_path: Path) -> Iterator[list[Borglet]]:
 @pytest.fixture
 def job(cell, tenant, ann) -> Job:
     operator = world.principal("olga", tenant=tenant, role=Role.OPERATOR)
-    package_upload(
-        principal=operator, cell=cell, tenant="ubar", name="tool", tag="v1", stream=io.BytesIO(ARCHIVE)
-    )
+    package_upload(principal=operator, cell=cell, tenant="ubar", name="tool", tag="v1", stream=io.BytesIO(ARCHIVE))
     file = world.with_task(
         tasks=3,
         packages=["tool@v1"],
@@ -82,9 +78,7 @@ def output_of(borglet: Borglet) -> str:
     return until(lambda: out.read_text().partition("\n")[0], what=f"output in {out}")
 
 
-def test_one_machine_gets_it_from_the_store_and_the_next_from_that_one(
-    job: Job, borglets: list[Borglet]
-) -> None:
+def test_one_machine_gets_it_from_the_store_and_the_next_from_that_one(job: Job, borglets: list[Borglet]) -> None:
     first, second = (Machine.objects.get(hostname=name) for name in ("m2", "m3"))
     world.place(job, first, 0)
     until(lambda: up(job, 0), what="up on m2")
@@ -115,9 +109,7 @@ def test_one_machine_gets_it_from_the_store_and_the_next_from_that_one(
 def test_a_task_whose_package_is_damaged_in_the_store_says_so(
     job: Job, borglets: list[Borglet], tmp_path: Path
 ) -> None:
-    (stored,) = (
-        path for path in (tmp_path / "store").rglob("*") if path.is_file() and DIGITS[:8] in str(path)
-    )
+    (stored,) = (path for path in (tmp_path / "store").rglob("*") if path.is_file() and DIGITS[:8] in str(path))
     raw = bytearray(stored.read_bytes())
     raw[len(raw) // 2] ^= 1
     stored.chmod(0o600)

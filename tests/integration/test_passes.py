@@ -90,10 +90,7 @@ def test_a_huge_job_does_not_block_the_head_of_the_line(cell) -> None:
     for number in range(40):
         rows.a_machine(cell, f"m{number}", capacity=(64_000, 2**40, 2**42, 0, 0, 0), rack=f"r{number}")
     huge = rows.a_job(cell, rows.a_tenant("greedy"), "huge", tasks=20_000, priority=110)
-    small = [
-        rows.a_job(cell, rows.a_tenant(f"modest{number}"), "small", tasks=3, priority=110)
-        for number in range(5)
-    ]
+    small = [rows.a_job(cell, rows.a_tenant(f"modest{number}"), "small", tasks=3, priority=110) for number in range(5)]
     own = rows.a_job(cell, huge.tenant, "own", tasks=3, priority=110)
     Master(cell.id).tick()
     placed = [

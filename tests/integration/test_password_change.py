@@ -65,9 +65,7 @@ def test_a_secret_key_that_is_being_replaced_ends_no_websocket(world, settings) 
 
 def test_an_open_shell_ends_within_seconds_of_a_password_change(world, tmp_path) -> None:
     portal_world.report(world.job, 0)
-    Capability.objects.create(
-        user=get_user_model().objects.get(username="operator"), kind="shell", reason="on call"
-    )
+    Capability.objects.create(user=get_user_model().objects.get(username="operator"), kind="shell", reason="on call")
     thief = signed_in("operator")
     shard = wakeups.client().pubsub()
     shard.subscribe(streams.channel("shard-1"))
@@ -110,8 +108,7 @@ def test_a_change_revokes_the_tokens_on_request(world) -> None:
     assert change(client, revoke_tokens="on").status_code == 302
     assert "2 tokens are revoked" in client.get("/").content.decode()
     answers = [
-        Client(headers={"authorization": f"Bearer {secret}"}).get("/api/v1/cells/").status_code
-        for secret in secrets
+        Client(headers={"authorization": f"Bearer {secret}"}).get("/api/v1/cells/").status_code for secret in secrets
     ]
     assert answers == [401, 401, 200]
     assert Record.objects.filter(kind="token.revoked", actor="operator").count() == 2

@@ -48,8 +48,9 @@ def test_the_hour_that_is_not_over_is_not_counted(world) -> None:
     span = {"since": now - 167 * HOUR, "until": now + HOUR}
     found = planned(VIEWER, world.tenant, "cc", band, step=HOUR, **span)
     assert [(point.at, point.owned[0], point.asked[0]) for point in found] == [
-        (now - 2 * HOUR, 64_000, 57_000), (now - HOUR, 64_000, 57_000),
-    ]  # fmt: skip
+        (now - 2 * HOUR, 64_000, 57_000),
+        (now - HOUR, 64_000, 57_000),
+    ]
     with clock.at(now + dt.timedelta(minutes=5)):  # the last hour may not be metered yet
         assert len(planned(VIEWER, world.tenant, "cc", band, step=HOUR, **span)) == 1
 
@@ -76,14 +77,19 @@ def at_half_past() -> dt.datetime:
     return clock.now().replace(minute=30, second=0, microsecond=0)
 
 
-def metered(
-    world, hour: dt.datetime, job: str = "jfoo", *, band: str = "production", milli: int = 1_000
-) -> None:
+def metered(world, hour: dt.datetime, job: str = "jfoo", *, band: str = "production", milli: int = 1_000) -> None:
     """A job that asked for `milli` all the hour, was reserved half of it and used a quarter."""
     MeteredHour.objects.create(
-        tenant=world.tenant, cell="cc", band=PriorityBand.objects.filter(name=band).first(), job_uid=job, job=job,
-        hour=hour, limit=[milli * 3600] + [0] * 5, reserved=[milli * 1800] + [0] * 5, used=[milli * 900] + [0] * 5,
-    )  # fmt: skip
+        tenant=world.tenant,
+        cell="cc",
+        band=PriorityBand.objects.filter(name=band).first(),
+        job_uid=job,
+        job=job,
+        hour=hour,
+        limit=[milli * 3600] + [0] * 5,
+        reserved=[milli * 1800] + [0] * 5,
+        used=[milli * 900] + [0] * 5,
+    )
 
 
 def a_sample(world, hour: dt.datetime, band: str, cpu: int) -> None:
@@ -130,8 +136,7 @@ def test_a_tenant_s_page_is_for_its_members(world) -> None:
 
 
 @pytest.mark.parametrize(
-    "query",
-    ["days=9999", "days=-1", "days=²", "resource=ports", "place=nowhere/x", "band=<script>"],
+    "query", ["days=9999", "days=-1", "days=²", "resource=ports", "place=nowhere/x", "band=<script>"]
 )
 def test_an_address_that_asks_for_nonsense_shows_the_default(world, query) -> None:
     for path in ("/planning/?tenant=ubar&", "/planning.csv?tenant=ubar&"):
@@ -191,5 +196,6 @@ def test_the_csv_of_a_cell_has_every_band(world) -> None:
     a_sample(world, this_hour(), "production", 3_000)
     read = list(csv.DictReader(io.StringIO(signed_in("sre").get("/admin/capacity.csv?cell=cc").text)))
     assert {(row["band"], row["sold"]) for row in read if row["resource"] == "cpu"} == {
-        ("", "64000"), ("production", "3000"),
-    }  # fmt: skip
+        ("", "64000"),
+        ("production", "3000"),
+    }

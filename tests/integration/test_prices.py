@@ -51,16 +51,27 @@ def buyer(role: Role = Role.BUYER, tenant: str = "ubar") -> Principal:
 
 def ask(tenant, **changed: object) -> dict:
     return {
-        "principal": buyer(), "tenant": tenant, "cell": "cc", "band": "production", "amounts": CORE,
-        "starts_at": NOON, "ends_at": NOON + MONTH, **changed,
-    }  # fmt: skip
+        "principal": buyer(),
+        "tenant": tenant,
+        "cell": "cc",
+        "band": "production",
+        "amounts": CORE,
+        "starts_at": NOON,
+        "ends_at": NOON + MONTH,
+        **changed,
+    }
 
 
 def bought(tenant, amounts, *, band: str = "production", starts_at=NOON, ends_at=None) -> Quota:
     return Quota.objects.create(
-        tenant=tenant, cell="cc", band=PriorityBand.objects.get(name=band), amounts=list(amounts),
-        starts_at=starts_at, ends_at=ends_at, grace_until=ends_at,
-    )  # fmt: skip
+        tenant=tenant,
+        cell="cc",
+        band=PriorityBand.objects.get(name=band),
+        amounts=list(amounts),
+        starts_at=starts_at,
+        ends_at=ends_at,
+        grace_until=ends_at,
+    )
 
 
 def flat(**changed: object) -> PriceList:
@@ -89,15 +100,20 @@ def test_a_new_list_is_in_force_from_its_moment_and_the_past_stays(tenant) -> No
 
 def test_buyers_are_notified_of_new_prices(tenant) -> None:
     quote = quote_make(**ask(tenant))
-    for name, state in (
-        ("ubar", OrderState.ACTIVE),
-        ("ubar", OrderState.PENDING),
-        ("over", OrderState.EXPIRED),
-    ):
+    for name, state in (("ubar", OrderState.ACTIVE), ("ubar", OrderState.PENDING), ("over", OrderState.EXPIRED)):
         Order.objects.create(
-            tenant=rows.a_tenant(name), cell="cc", band=quote.band, amounts=quote.amounts, starts_at=quote.starts_at,
-            ends_at=quote.ends_at, state=state.value, price=1, prices=quote.prices, placed_by="ann", created_at=NOON,
-        )  # fmt: skip
+            tenant=rows.a_tenant(name),
+            cell="cc",
+            band=quote.band,
+            amounts=quote.amounts,
+            starts_at=quote.starts_at,
+            ends_at=quote.ends_at,
+            state=state.value,
+            price=1,
+            prices=quote.prices,
+            placed_by="ann",
+            created_at=NOON,
+        )
     flat()
     (notice,) = Notice.objects.filter(kind="price.changed")
     assert (notice.tenant, notice.data["version"]) == (tenant, 1)
@@ -161,9 +177,15 @@ def test_a_quote_says_what_it_is_for_and_how_long_it_holds(tenant) -> None:
 
 def exactly(made: Quote, **changed: object) -> dict:
     return {
-        "tenant": made.tenant, "quote": made.pk, "cell": made.cell, "band": made.band.name,
-        "amounts": made.amounts, "starts_at": made.starts_at, "ends_at": made.ends_at, **changed,
-    }  # fmt: skip
+        "tenant": made.tenant,
+        "quote": made.pk,
+        "cell": made.cell,
+        "band": made.band.name,
+        "amounts": made.amounts,
+        "starts_at": made.starts_at,
+        "ends_at": made.ends_at,
+        **changed,
+    }
 
 
 def test_a_quote_holds_though_prices_rise_until_it_ends(tenant) -> None:
@@ -202,10 +224,19 @@ def test_a_quote_is_its_tenants_and_for_one_order(tenant) -> None:
     with pytest.raises(NotFound):
         quote_taken(**exactly(quote, quote=quote.pk + 1))
     order = Order.objects.create(
-        tenant=tenant, cell="cc", band=quote.band, amounts=quote.amounts, starts_at=quote.starts_at,
-        ends_at=quote.ends_at, state=OrderState.PENDING.value, price=quote.price, prices=quote.prices, quote=quote,
-        placed_by="ann", created_at=NOON,
-    )  # fmt: skip
+        tenant=tenant,
+        cell="cc",
+        band=quote.band,
+        amounts=quote.amounts,
+        starts_at=quote.starts_at,
+        ends_at=quote.ends_at,
+        state=OrderState.PENDING.value,
+        price=quote.price,
+        prices=quote.prices,
+        quote=quote,
+        placed_by="ann",
+        created_at=NOON,
+    )
     with pytest.raises(Conflict) as refused:
         quote_taken(**exactly(quote))
     assert (refused.value.code, refused.value.figures["order"]) == ("quote-used", order.pk)
@@ -227,7 +258,7 @@ def test_a_quote_is_its_tenants_and_for_one_order(tenant) -> None:
         ({"ends_at": dt.datetime(2028, 1, 1)}, Rejected, "ends_at"),
     ],
     ids=["band", "cell", "nothing", "short", "negative", "text", "wide", "dear", "backward", "over", "naive"],
-)  # fmt: skip
+)
 def test_what_can_not_be_quoted_is_refused_by_its_field(tenant, changed, error, field) -> None:
     with pytest.raises(error) as refused:
         quote_make(**ask(tenant, **changed))

@@ -73,9 +73,12 @@ def test_weights_are_in_force_at_once_while_tasks_follow_one_by_one(cell, machin
 
 def test_many_at_once_and_inside_alloc_sets(cell, ann) -> None:
     box = {
-        "name": "box", "kind": "AllocSet", "priority": "production", "tasks": 3,
+        "name": "box",
+        "kind": "AllocSet",
+        "priority": "production",
+        "tasks": 3,
         "task": {"limit": {"cpu": "500m", "ram": "1Gi", "disk": "1Gi"}},
-    }  # fmt: skip
+    }
     inner = CANARY | {"name": "inner", "alloc_set": "box"}
     done = jobs.jobs_submit_bulk(principal=ann, cell=cell, files=[box, CANARY, inner], tenant="ubar")
     assert [verdict.outcome for verdict in done] == ["submitted"] * 3

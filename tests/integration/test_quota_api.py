@@ -117,9 +117,7 @@ def test_another_persons_token_can_not_be_revoked(world) -> None:
 
 def test_a_token_can_not_make_a_wider_one(world) -> None:
     admin = bearer("ann", scopes=[Scope.READ, Scope.ADMIN])
-    answer = admin.post(
-        "/api/v1/tokens/", {"name": "x", "scopes": ["write"]}, content_type="application/json"
-    )
+    answer = admin.post("/api/v1/tokens/", {"name": "x", "scopes": ["write"]}, content_type="application/json")
     assert (answer.status_code, answer.json()["code"]) == (403, "scopes-too-wide")
 
 
@@ -137,9 +135,7 @@ def test_owners_set_members_and_others_do_not(world) -> None:
 def test_quota_is_granted_by_an_sre_and_shown_to_the_tenant(world) -> None:
     CellCapacity.objects.create(cell="cc", capacity=list(rows.LARGE), revision=1)
     body = {"tenant": "ubar", "cell": "cc", "band": "production", "amounts": {"cpu": "2500m", "ram": "1Gi"}}
-    assert (
-        bearer("ann").post("/api/v1/quota/grants/", body, content_type="application/json").status_code == 403
-    )
+    assert bearer("ann").post("/api/v1/quota/grants/", body, content_type="application/json").status_code == 403
     answer = bearer("root").post("/api/v1/quota/grants/", body, content_type="application/json")
     assert answer.status_code == 201, answer.content
     (standing,) = bearer("ann").get("/api/v1/quota/").json()

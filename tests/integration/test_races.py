@@ -96,9 +96,7 @@ def test_a_killed_job_keeps_no_task_that_was_added_meanwhile(cell, tenant) -> No
 
 def test_quota_goes_back_once_when_the_last_task_ends_and_is_killed_at_once(cell, tenant) -> None:
     for turn in range(5):
-        machine = rows.a_machine(
-            cell, f"m{turn}"
-        )  # which may have to stop it still, when the kill came first
+        machine = rows.a_machine(cell, f"m{turn}")  # which may have to stop it still, when the kill came first
         job = world.submit(SRE, cell, world.a_file(f"j{turn}", tasks=1), tenant=tenant.name)
         world.submit(SRE, cell, world.a_file(f"stays{turn}", tasks=1), tenant=tenant.name)
         world.bring_up(job, machine)
@@ -130,9 +128,7 @@ def test_everybody_at_once(cell, tenant) -> None:
     def people(seed: int) -> None:
         rng = random.Random(seed)
         for _ in range(15):
-            file = world.with_task(
-                rng.choice(["web", "db"]), tasks=rng.randint(1, 6), command=[rng.choice(["a", "b"])]
-            )
+            file = world.with_task(rng.choice(["web", "db"]), tasks=rng.randint(1, 6), command=[rng.choice(["a", "b"])])
             file["priority"] = rng.choice([0, 110, 200])
             read = world.read(cell, file, tenant=tenant.name)
             live = Job.objects.select_related("cell", "tenant").filter(cell=cell, name=read.name)

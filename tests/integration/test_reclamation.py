@@ -67,8 +67,9 @@ class Cycle:
             view = View("", "", {key: ExpectedTask(identity) for identity, key in keys.items()})
             reported = [
                 TaskReport(key, "", Phase.UP, usage=self.used[identity])
-                for identity, key in keys.items() if identity in self.used
-            ]  # fmt: skip
+                for identity, key in keys.items()
+                if identity in self.used
+            ]
             heard = merge_report(None, decode_to_shard(encode(Report(1, 1, "", "", 0, reported))))
             heard.assign(view, machine.id)
             machines |= live.pack([(heard.measured(machine.id), seconds + micros / 1e6)])
@@ -94,9 +95,7 @@ class Cycle:
             self.turn(seconds=25)
 
 
-def running(
-    cell: Cell, name: str = "web", *, priority: int = 200, limit=LIMIT, tasks: int = 1, **spec
-) -> Job:
+def running(cell: Cell, name: str = "web", *, priority: int = 200, limit=LIMIT, tasks: int = 1, **spec) -> Job:
     job = rows.a_job(cell, rows.a_tenant(), name, tasks=tasks, priority=priority, limit=limit)
     for field, value in spec.items():
         row = JobSpec.objects.get(job=job)
@@ -323,10 +322,17 @@ def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings
     utilisation.publish(
         world.cell.pk,
         utilisation.UtilisationFigures(
-            at=0.0, setting="medium", running=3, measured=2, short=1, capacity=sums | {"cpu": 8000},
-            limit=sums | {"cpu": 4000}, reservation=sums | {"cpu": 1000}, usage=sums | {"cpu": 500},
+            at=0.0,
+            setting="medium",
+            running=3,
+            measured=2,
+            short=1,
+            capacity=sums | {"cpu": 8000},
+            limit=sums | {"cpu": 4000},
+            reservation=sums | {"cpu": 1000},
+            usage=sums | {"cpu": 500},
         ),
-    )  # fmt: skip
+    )
     page = sre.get(path).text
     assert "0.5 cores used, 1 core reserved, 4 cores of limits, 8 cores in all; 75% reclaimed" in page
     wakeups.client().delete(f"borg:reclaim:{world.cell.pk}")

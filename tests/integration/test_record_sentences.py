@@ -20,11 +20,7 @@ _APPENDERS = {"append": 0, "news": 1, "_note": 1, "_announce": 1}
 def kinds_appended() -> set[str]:
     """The literal kinds in calls such as `entry.append("member.set", …)` and `news(entry, "order.active", …)`."""
     tracked = subprocess.run(
-        ["git", "ls-files", "quota/*.py", "scheduling/*.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+        ["git", "ls-files", "quota/*.py", "scheduling/*.py"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     found: set[str] = set()
     for name in tracked:
@@ -53,9 +49,14 @@ def reports(kind: str, **data: object) -> str:
 
 def test_amounts_are_money_and_quantities_have_units() -> None:
     text = reports(
-        "order.approved", order=7, by="rule 100", cell="cc", band="production", price=1_234_500_000,
+        "order.approved",
+        order=7,
+        by="rule 100",
+        cell="cc",
+        band="production",
+        price=1_234_500_000,
         amounts={"cpu": 1_709_580_000, "ram": 2**32, "disk": 0},
-    )  # fmt: skip
+    )
     assert text == (
         "Order 7 was approved by rule 100: 1,709,580 cores, 4 GiB of RAM, production in cc, 1,234.50 credits."
     )
@@ -73,10 +74,12 @@ def test_times_are_in_the_zone_of_the_reader() -> None:
     ("data", "text"),
     [
         ({}, "Thing done twice."),
-        ({"cell": "cc", "price": 1_000_000, "extra": None, "amounts": {"cpu": 1000}},
-         "Thing done twice: cell cc, price 1.00 credits, amounts 1 core"),
+        (
+            {"cell": "cc", "price": 1_000_000, "extra": None, "amounts": {"cpu": 1000}},
+            "Thing done twice: cell cc, price 1.00 credits, amounts 1 core",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_unknown_kind_is_readable_all_the_same(data: dict[str, object], text: str) -> None:
     assert reports("thing.done-twice", **data) == text
 

@@ -46,10 +46,7 @@ def ann(tenant):
 
 
 def file(name: str, *, tasks: int = 1, cpu: int = 100, tenant: str = "ubar", **more: object) -> dict:
-    return world.with_task(name, tasks=tasks, limit={"cpu": f"{cpu}m", "ram": "64Mi"}) | {
-        "tenant": tenant,
-        **more,
-    }
+    return world.with_task(name, tasks=tasks, limit={"cpu": f"{cpu}m", "ram": "64Mi"}) | {"tenant": tenant, **more}
 
 
 def refused(who, cell, given) -> Rejected:
@@ -71,9 +68,11 @@ def test_the_largest_holders_are_named_with_what_they_hold(cell, tenant, ann) ->
     problem = refused(ann, cell, file("web", cpu=200))
     assert [one["job"] for one in problem.figures["holders"]] == ["large", "middling", "small"]
     assert problem.figures["holders"][0] == {
-        "job": "large", "priority": 120, "tasks": 1,
+        "job": "large",
+        "priority": 120,
+        "tasks": 1,
         "holds": {"cpu": 500, "ram": 2**26, "disk": 100 * 2**20},
-    }  # fmt: skip
+    }
     assert problem.figures["holding_jobs"] == 3
 
 
@@ -102,12 +101,14 @@ def test_the_cure_is_an_order_of_what_is_missing_with_price_link_and_command(cel
     link = urlsplit(cure["path"])
     assert link.path == "/shop/"
     assert parse_qs(link.query) == {
-        "tenant": ["ubar"], "cell": ["cc"], "band": ["production"], "cpu": ["1800m"], "from": ["2026-12-06"],
+        "tenant": ["ubar"],
+        "cell": ["cc"],
+        "band": ["production"],
+        "cpu": ["1800m"],
+        "from": ["2026-12-06"],
         "until": ["2027-01-04"],
-    }  # fmt: skip
-    assert cure["command"].startswith(
-        "borgctl quota buy --tenant ubar --cell cc --band production --cpu 1800m "
-    )
+    }
+    assert cure["command"].startswith("borgctl quota buy --tenant ubar --cell cc --band production --cpu 1800m ")
 
 
 def test_with_what_the_cure_names_all_of_a_request_is_admitted(cell, tenant, ann) -> None:
@@ -144,9 +145,14 @@ def test_what_the_cell_can_sell_instead_is_proposed(cell, tenant, ann) -> None:
     now = clock.now()
     capacity = capacity_of(cell.name)
     Quota.objects.create(
-        tenant=other, cell=cell.name, band=PriorityBand.objects.get(name="production"), amounts=list(capacity),
-        starts_at=now, ends_at=now + dt.timedelta(days=3), grace_until=now + dt.timedelta(days=3),
-    )  # fmt: skip
+        tenant=other,
+        cell=cell.name,
+        band=PriorityBand.objects.get(name="production"),
+        amounts=list(capacity),
+        starts_at=now,
+        ends_at=now + dt.timedelta(days=3),
+        grace_until=now + dt.timedelta(days=3),
+    )
     cure = refused(ann, cell, file("web", cpu=2000)).figures["cure"]
     assert cure["available"] is False
     later, *bands = cure["instead"]
@@ -169,9 +175,13 @@ def test_thousands_of_refusals_cost_no_more_than_a_few(cell, tenant) -> None:
     tenants = [rows.a_tenant(f"t{number}") for number in range(60)]
     market_set(principal=ME, cell=cell.name, grace_hours=1)
     PriceList.objects.create(
-        cell=cell.name, version=1, base={"cpu": 1}, valid_from="2020-01-01T00:00:00Z", created_by="test",
+        cell=cell.name,
+        version=1,
+        base={"cpu": 1},
+        valid_from="2020-01-01T00:00:00Z",
+        created_by="test",
         created_at="2020-01-01T00:00:00Z",
-    )  # fmt: skip
+    )
 
     def reported(files) -> tuple[int, list[Rejected | None]]:
         with CaptureQueriesContext(connection) as queries:

@@ -58,11 +58,7 @@ def test_notices_go_with_their_deliveries_a_few_at_a_time() -> None:
     Notice.objects.all().delete()
     for number, moment in enumerate(around(NOTICES_KEPT)):
         notice = Notice.objects.create(
-            tenant=tenant if number % 2 else None,
-            kind="order.placed",
-            subject=str(number),
-            text="",
-            created_at=moment,
+            tenant=tenant if number % 2 else None, kind="order.placed", subject=str(number), text="", created_at=moment
         )
         NoticeDelivery.objects.create(notice=notice, channel=channel, state="sent", next_at=moment)
     assert forget_old(at_once=2) == {"notices": 3}
@@ -80,13 +76,19 @@ def test_hours_go_once_they_are_charged_and_money_stays() -> None:
     hours += [(NOW - HOURS_KEPT - DAY, 5, posting), (NOW - HOURS_KEPT - DAY, 5, None)]
     for number, (hour, price, paid) in enumerate(hours):
         MeteredHour.objects.create(
-            tenant=tenant, cell="cc", job_uid=f"{number:032}", job=f"j{number}", hour=hour, price=price, posting=paid,
-            limit=[0] * 6, reserved=[0] * 6, used=[0] * 6,
-        )  # fmt: skip
+            tenant=tenant,
+            cell="cc",
+            job_uid=f"{number:032}",
+            job=f"j{number}",
+            hour=hour,
+            price=price,
+            posting=paid,
+            limit=[0] * 6,
+            reserved=[0] * 6,
+            used=[0] * 6,
+        )
     assert forget_old(at_once=3) == {"metered hours": 4}
-    assert names(MeteredHour, "job") == ["j3", "j4", "j6"], (
-        "what has a price and no posting waits for its charge"
-    )
+    assert names(MeteredHour, "job") == ["j3", "j4", "j6"], "what has a price and no posting waits for its charge"
     assert [model.objects.count() for model in kept] == before
     assert ledger_check() == []
 
@@ -97,35 +99,65 @@ def test_quotes_without_an_order_and_what_was_answered_long_ago_go() -> None:
     band, prices = PriorityBand.objects.get(name="production"), market.a_price_list()
     for moment in around(QUOTES_KEPT):
         last = Quote.objects.create(
-            tenant=tenant, cell="cc", band=band, amounts=[0] * 6, starts_at=moment, ends_at=moment + DAY, price=1,
-            prices=prices, made_by="ann", created_at=moment, valid_until=moment,
-        )  # fmt: skip
+            tenant=tenant,
+            cell="cc",
+            band=band,
+            amounts=[0] * 6,
+            starts_at=moment,
+            ends_at=moment + DAY,
+            price=1,
+            prices=prices,
+            made_by="ann",
+            created_at=moment,
+            valid_until=moment,
+        )
     ordered = Quote.objects.earliest("id")
     Order.objects.filter(pk=market.held(tenant, 1).pk).update(quote=ordered)
     for number, moment in enumerate(around(ANSWERS_KEPT)):
         Invitation.objects.create(
-            tenant=tenant, email="b@example.org", role="viewer", key=f"k{number}", digest="", invited_by="ann",
-            created_at=moment, expires_at=moment if number else NOW + DAY, accepted_at=None if number else moment,
-        )  # fmt: skip
-        Token.objects.create(
-            user_id=ann.user_id, name=str(number), key=f"k{number}", digest="", scopes=["read"],
-            expires_at=moment if number else None, revoked_at=None if number else moment,
-        )  # fmt: skip
-        CapabilityRequest.objects.create(
-            tenant=tenant, user_id=ann.user_id, kind="shell", reason=str(number), until=moment, asked_by="ann",
-            asked_at=moment, state="refused", answered_at=moment,
-        )  # fmt: skip
-        Shortfall.objects.create(
-            cell="cc", begins_at=moment, short=[0] * 6, found_at=moment, closed_at=moment
+            tenant=tenant,
+            email="b@example.org",
+            role="viewer",
+            key=f"k{number}",
+            digest="",
+            invited_by="ann",
+            created_at=moment,
+            expires_at=moment if number else NOW + DAY,
+            accepted_at=None if number else moment,
         )
+        Token.objects.create(
+            user_id=ann.user_id,
+            name=str(number),
+            key=f"k{number}",
+            digest="",
+            scopes=["read"],
+            expires_at=moment if number else None,
+            revoked_at=None if number else moment,
+        )
+        CapabilityRequest.objects.create(
+            tenant=tenant,
+            user_id=ann.user_id,
+            kind="shell",
+            reason=str(number),
+            until=moment,
+            asked_by="ann",
+            asked_at=moment,
+            state="refused",
+            answered_at=moment,
+        )
+        Shortfall.objects.create(cell="cc", begins_at=moment, short=[0] * 6, found_at=moment, closed_at=moment)
     open_ones = {"user_id": ann.user_id, "tenant": tenant, "reason": "open", "asked_by": "ann"}
     CapabilityRequest.objects.create(
         **open_ones, kind="any-job", until=NOW, asked_at=NOW - 2 * ANSWERS_KEPT, state="open"
     )
     Token.objects.create(user_id=ann.user_id, name="for ever", key="k9", digest="", scopes=["read"])
     assert forget_old(at_once=2) == {
-        "quotes": 2, "invitations": 3, "requests for capabilities": 3, "tokens": 3, "shortfalls": 3,
-    }  # fmt: skip
+        "quotes": 2,
+        "invitations": 3,
+        "requests for capabilities": 3,
+        "tokens": 3,
+        "shortfalls": 3,
+    }
     assert Quote.objects.filter(pk__in=[ordered.pk, last.pk]).count() == 2
     assert names(Token, "name")[-3:] == ["3", "4", "for ever"]
     assert names(CapabilityRequest, "reason") == ["3", "4", "open"]

@@ -66,15 +66,9 @@ def test_a_rack_is_drained_and_what_holds_it_up_is_reported(cell, busy, sre, eve
     assert "ubar/web (1 of 1 down, 2 here)" in lines[0]
     assert "new switch" in lines[0]
     shown = sre.json("drains")
-    assert (shown[0]["asked_by"], shown[0]["break_budgets"], shown[0]["waiting"][0]["may"]) == (
-        "sre",
-        False,
-        1,
-    )
+    assert (shown[0]["asked_by"], shown[0]["break_budgets"], shown[0]["waiting"][0]["may"]) == ("sre", False, 1)
     Drain.objects.update(deadline="2020-01-01T00:00:00Z")
-    told, _ = sre.failing(
-        "machine", "drain", "m1", "m2", "--reason", "new switch", "--deadline", "0s", "--wait"
-    )
+    told, _ = sre.failing("machine", "drain", "m1", "m2", "--reason", "new switch", "--deadline", "0s", "--wait")
     assert "the deadline has passed: 5 tasks left on m1, m2; waiting for ubar/web" in told
 
 
@@ -102,10 +96,7 @@ def test_what_is_wrong_about_a_drain_is_reported(cell, busy, sre, eve) -> None:
     assert "m9" in sre.failing("machine", "drain", "m1", "m9", "--reason", "x")[0]
     assert "break_budgets" in sre.failing("machine", "drain", "m1", "--reason", "x", "--break-budgets")[0]
     assert "30m" in sre.failing("machine", "drain", "m1", "--reason", "x", "--deadline", "soon", status=2)[0]
-    assert (
-        "choose the machines in one way: names"
-        in sre.failing("machine", "drain", "--reason", "x", status=2)[0]
-    )
+    assert "choose the machines in one way: names" in sre.failing("machine", "drain", "--reason", "x", status=2)[0]
     assert not Drain.objects.exists()
 
 
@@ -117,18 +108,16 @@ def test_killing_much_of_a_cell_has_to_be_confirmed(cell, ann, eve, sre) -> None
     assert "501 of the 501 running tasks of cell cc would stop" in told
     assert (document["code"], document["figures"]["tasks"]) == ("confirm", 501)
     assert eve.failing("kill", "huge", "--confirm", "500")[1]["code"] == "confirm"
-    assert (
-        eve.out("kill", "huge", "--confirm", "501", "--dry-run")
-        == "cc/ubar/huge: 501 tasks would be killed.\n"
-    )
+    assert eve.out("kill", "huge", "--confirm", "501", "--dry-run") == "cc/ubar/huge: 501 tasks would be killed.\n"
     assert eve.out("kill", "huge", "-t", "0") == "cc/ubar/huge: 1 task killed.\n"
     assert eve.out("kill", "huge") == "cc/ubar/huge: 500 tasks killed.\n"
 
 
 def test_brakes_are_shown_and_released_by_sres_alone(cell, busy, sre, eve) -> None:
     assert [line.split()[:3] for line in eve.out("brake", "list").splitlines()[1:]] == [
-        ["lost", "open", "0"], ["stops", "open", "0"],
-    ]  # fmt: skip
+        ["lost", "open", "0"],
+        ["stops", "open", "0"],
+    ]
     assert sre.failing("brake", "release", "stops", "--reason", "x")[1]["code"] == "nothing-held"
     with journal.write(cell.id, rows.ME) as entry:
         assert not brake_services.stops_pass(entry, 600, what="preemption")
@@ -138,8 +127,7 @@ def test_brakes_are_shown_and_released_by_sres_alone(cell, busy, sre, eve) -> No
     assert _held(cell) == {"lost": 0, "stops": 1}
     assert eve.failing("brake", "release", "stops", "--reason", "x")[1]["code"] == "forbidden"
     assert (
-        sre.out("brake", "release", "stops", "--reason", "a launch", "--seconds", "60")
-        == "Brake stops is released.\n"
+        sre.out("brake", "release", "stops", "--reason", "a launch", "--seconds", "60") == "Brake stops is released.\n"
     )
     shown = sre.json("brake", "list")[1]
     assert (shown["decided_by"], shown["detail"], shown["until"] is None) == ("sre", "a launch", False)
@@ -157,10 +145,7 @@ def _held(cell) -> dict[str, int]:
 
 def test_quarantine_is_listed_and_decided(cell, busy, sre, eve) -> None:
     assert sre.out("quarantine", "list") == "Nothing is in quarantine.\n"
-    items = [
-        {"key": key, "name": "cc/ubar/old/0", "since": "2026-11-21T12:00:00+00:00", "release": ""}
-        for key in KEYS
-    ]
+    items = [{"key": key, "name": "cc/ubar/old/0", "since": "2026-11-21T12:00:00+00:00", "release": ""} for key in KEYS]
     Machine.objects.filter(hostname="m3").update(quarantined=items)
     assert eve.failing("quarantine", "list")[1]["code"] == "forbidden"
     lines = sre.out("quarantine", "list").splitlines()

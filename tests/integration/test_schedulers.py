@@ -100,9 +100,7 @@ def test_one_does_not_wipe_out_why_the_other_s_tasks_are_pending(cell, tenant) -
     service.tick()
     background.tick()
     assert set(PendingVerdict.objects.values_list("job_id", flat=True)) == {web.id, count.id}
-    machines.machine_set(
-        principal=rows.ME, machine=machine, capacity={"cpu": 450, "ram": 2**34, "disk": 2**34}
-    )
+    machines.machine_set(principal=rows.ME, machine=machine, capacity={"cpu": 450, "ram": 2**34, "disk": 2**34})
     service.tick()
     assert set(PendingVerdict.objects.values_list("job_id", flat=True)) == {count.id}
     assert placed(web) == 3
@@ -169,15 +167,10 @@ def test_the_setting_takes_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("running", "setting", "then"),
-    [(DEFAULT, "by-workload", [SERVICE, BATCH]), (BATCH, "one", [DEFAULT])],
+    ("running", "setting", "then"), [(DEFAULT, "by-workload", [SERVICE, BATCH]), (BATCH, "one", [DEFAULT])]
 )
 def test_a_scheduler_that_is_no_longer_wanted_lets_go(cell, running: Scheduler, setting: str, then) -> None:
-    cell_set(
-        principal=rows.ME,
-        cell=cell,
-        settings={"schedulers": "one" if running is DEFAULT else "by-workload"},
-    )
+    cell_set(principal=rows.ME, cell=cell, settings={"schedulers": "one" if running is DEFAULT else "by-workload"})
     ended: list[bool] = []
 
     def work() -> None:

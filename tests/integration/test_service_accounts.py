@@ -9,13 +9,7 @@ from django.contrib.auth import get_user_model
 
 from quota import clock
 from quota.models import Record, ServiceAccount, Token
-from quota.tenancy.access import (
-    InvalidToken,
-    principal_of_token,
-    principal_of_user,
-    token_issue,
-    token_revoke,
-)
+from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user, token_issue, token_revoke
 from quota.tenancy.members import member_leave, membership_set
 from quota.tenancy.service_accounts import (
     service_account_create,
@@ -43,9 +37,7 @@ def ann(tenant):
 
 @pytest.fixture
 def ci(tenant, ann) -> ServiceAccount:
-    return service_account_create(
-        principal=ann, tenant=tenant, name="ci", role="operator", description="builds"
-    )
+    return service_account_create(principal=ann, tenant=tenant, name="ci", role="operator", description="builds")
 
 
 def test_it_acts_as_itself_inside_its_tenant_and_the_records_say_who_made_it(tenant, ann, ci) -> None:
@@ -98,18 +90,16 @@ def test_it_is_never_an_owner_and_of_no_other_tenant(ann, tenant, ci) -> None:
 
 def test_its_tokens_are_bound_and_end_whichever_person_makes_them(ann, tenant, ci) -> None:
     later = clock.now() + dt.timedelta(days=1)
-    for given in (
-        {"tenant": tenant},
-        {"expires_at": later},
-        {"tenant": rows.a_tenant("other"), "expires_at": later},
-    ):
+    for given in ({"tenant": tenant}, {"expires_at": later}, {"tenant": rows.a_tenant("other"), "expires_at": later}):
         with pytest.raises(Rejected, match="bound to its tenant and must end"):
             token_issue(principal=rows.ME, user=ci.user, name="x", scopes=["read"], **given)
     for given, field in (
-        ({"scopes": ["admin"]}, "scopes"), ({"scopes": []}, "scopes"), ({"name": " "}, "name"),
+        ({"scopes": ["admin"]}, "scopes"),
+        ({"scopes": []}, "scopes"),
+        ({"name": " "}, "name"),
         ({"expires_at": clock.now() + dt.timedelta(days=400)}, "expires_at"),
         ({"expires_at": clock.now() - dt.timedelta(days=1)}, "expires_at"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(Rejected) as problem:
             service_account_token(principal=ann, account=ci, **{"name": "x", **given})
         assert list(problem.value.fields) == [field]

@@ -94,6 +94,4 @@ def test_machines_of_a_killed_shard_go_on_at_another_and_spread_once_it_is_back(
                 work(master, lambda: served_by(back) >= len(HOSTS) // 2 - FEW, seconds=10)
                 assert all_up(job)
                 assert dict(Task.objects.filter(job=job).values_list("id", "incarnation")) == incarnations
-                assert (
-                    list(Machine.objects.order_by("id").values_list("id", "state", "state_since")) == states
-                )
+                assert list(Machine.objects.order_by("id").values_list("id", "state", "state_since")) == states

@@ -46,9 +46,7 @@ def answer(portal: str, path: str = DOOR, *, client: Client | None = None, token
     """The last frame and the code of the close."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     if client is not None:
-        headers["Cookie"] = (
-            f"{settings.SESSION_COOKIE_NAME}={client.cookies[settings.SESSION_COOKIE_NAME].value}"
-        )
+        headers["Cookie"] = f"{settings.SESSION_COOKIE_NAME}={client.cookies[settings.SESSION_COOKIE_NAME].value}"
     address = f"{portal.replace('http', 'ws')}/{path}"
     more.setdefault("origin", portal)
     with connect(address, additional_headers=headers, open_timeout=WAIT_S, **more) as socket:
@@ -80,9 +78,7 @@ def token_of(name: str, *scopes: Scope) -> str:
         ("", 4401, "sign in first"),
     ],
 )
-def test_a_session_opens_a_shell_for_members_with_the_capability(
-    portal, world, name: str, code: int, why: str
-) -> None:
+def test_a_session_opens_a_shell_for_members_with_the_capability(portal, world, name: str, code: int, why: str) -> None:
     kind, reason, closed = answer(portal, client=signed_in(name) if name else None)
     assert (kind, closed) == (ShellFrame.FAILED, code)
     assert why in reason.decode()
@@ -99,9 +95,7 @@ def test_a_session_opens_a_shell_for_members_with_the_capability(
         ("stranger", [Scope.READ, Scope.WRITE], 4404),
     ],
 )
-def test_a_token_opens_a_shell_with_the_right_scope(
-    portal, world, name: str, scopes: list[Scope], code: int
-) -> None:
+def test_a_token_opens_a_shell_with_the_right_scope(portal, world, name: str, scopes: list[Scope], code: int) -> None:
     assert answer(portal, token=token_of(name, *scopes))[2] == code
     closed_all()
 

@@ -69,9 +69,7 @@ def test_each_step_is_taken_once_and_the_grant_says_what_the_row_says(world: Wor
     with pytest.raises(Conflict):
         shells.shell_grant(session.id, machine_id=world.machine.id + 1)
     assert not shells.shell_connected(session.id, machine_id=world.machine.id), "not granted yet"
-    claims = msgspec.json.decode(
-        shells.shell_grant(session.id, machine_id=world.machine.id).claims, type=ShellClaims
-    )
+    claims = msgspec.json.decode(shells.shell_grant(session.id, machine_id=world.machine.id).claims, type=ShellClaims)
     assert (claims.session, claims.machine, claims.user) == (session.id.hex, "m1", "operator")
     assert (claims.command, claims.rows, claims.cols) == (["top", "-b"], 10, 20)
     assert claims.expires_at - claims.issued_at == 60
@@ -136,9 +134,7 @@ def test_closing_is_journalled_once_and_the_lost_are_swept_up(world: World) -> N
         ({"command": ["x" * 20_000]}, "command"),
     ],
 )
-def test_bad_input_names_its_field_and_leaves_nothing(
-    world: World, asked: dict[str, object], field: str
-) -> None:
+def test_bad_input_names_its_field_and_leaves_nothing(world: World, asked: dict[str, object], field: str) -> None:
     with pytest.raises(Rejected) as refused:
         ask(world, who("operator"), **asked)
     assert list(refused.value.fields) == [field]

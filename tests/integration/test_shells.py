@@ -61,12 +61,8 @@ def shop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
         url = stack.enter_context(portal_server.running(tmp_path / "log"))
         borglet = stack.enter_context(contextlib.closing(Borglet(tmp_path / "home", link, runtime=runtime)))
         borglet.start(join_token_issue(principal=rows.ME, cell=cell))
-        machine = until(
-            lambda: Machine.objects.filter(session__gt=0).first(), seconds=WAIT_S, what="connected"
-        )
-        job = a_job(
-            cell, command=["sleep", "3600"], env={"COLOUR": "teal"}, limit={"cpu": "100m", "ram": "64Mi"}
-        )
+        machine = until(lambda: Machine.objects.filter(session__gt=0).first(), seconds=WAIT_S, what="connected")
+        job = a_job(cell, command=["sleep", "3600"], env={"COLOUR": "teal"}, limit={"cpu": "100m", "ram": "64Mi"})
         place(job, machine.id)
         until(lambda: task(job).up, seconds=WAIT_S, what="up")
         until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
@@ -86,9 +82,14 @@ class Terminal:
         self._master, slave = pty.openpty()
         self.size(rows, cols)
         self.process = subprocess.Popen(
-            [BORGCTL, *words], env=cli.environment | {"TERM": "xterm"}, stdin=slave, stdout=slave, stderr=slave,
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
+            [BORGCTL, *words],
+            env=cli.environment | {"TERM": "xterm"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
         os.close(slave)
         self.printed = b""
 
@@ -128,9 +129,7 @@ def on_terminal(shop: Place, *words: str) -> Terminal:
 
 
 def closed() -> ShellSession:
-    return until(
-        lambda: ShellSession.objects.filter(state="closed").first(), seconds=WAIT_S, what="session closed"
-    )
+    return until(lambda: ShellSession.objects.filter(state="closed").first(), seconds=WAIT_S, what="session closed")
 
 
 @both_runtimes
@@ -175,9 +174,13 @@ def test_a_command_passes_bytes_and_its_status(shop: Place) -> None:
     everything = bytes(range(256)) * 4096
     for _attempt in range(5):
         done = subprocess.run(
-            [BORGCTL, "ssh", "jfoo/0", "--", "sh", "-c", "cat; exit 3"], env=shop.ann.environment, input=everything,
-            capture_output=True, timeout=60, check=False,
-        )  # fmt: skip
+            [BORGCTL, "ssh", "jfoo/0", "--", "sh", "-c", "cat; exit 3"],
+            env=shop.ann.environment,
+            input=everything,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
         assert (done.returncode, done.stderr) == (3, b"")
         assert done.stdout == everything
     assert shop.ann.run("ssh", "jfoo/0", "--", "sh", "-c", "kill -9 $$").returncode == 137
@@ -193,11 +196,16 @@ def test_it_can_do_no_more_than_its_contained_task(shop: Place) -> None:
 
     assert int(reported("id", "-u")) >= 200_000
     assert reported("sh", "-c", "grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status").split() == [
-        "CapEff:", "0000000000000000", "CapBnd:", "0000000000000000", "NoNewPrivs:", "1", "Seccomp:", "2",
-    ]  # fmt: skip
-    assert "sleep 3600" in reported(
-        "sh", "-c", "tr '\\0' ' ' < /proc/2/cmdline; tr '\\0' ' ' < /proc/*/cmdline"
-    )
+        "CapEff:",
+        "0000000000000000",
+        "CapBnd:",
+        "0000000000000000",
+        "NoNewPrivs:",
+        "1",
+        "Seccomp:",
+        "2",
+    ]
+    assert "sleep 3600" in reported("sh", "-c", "tr '\\0' ' ' < /proc/2/cmdline; tr '\\0' ' ' < /proc/*/cmdline")
     assert "No such file" in reported("ls", str(shop.borglet.home))
     assert reported("hostname") != ""
     assert len(reported("sh", "-c", "ls -d /proc/[0-9]*").split()) < 8
@@ -207,10 +215,7 @@ def test_a_client_that_does_not_read_fills_no_memory(shop: Place) -> None:
     reader, writer = os.pipe()
     process = shop.stack.enter_context(
         subprocess.Popen(
-            [BORGCTL, "ssh", "jfoo/0", "--", "yes"],
-            env=shop.ann.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=writer,
+            [BORGCTL, "ssh", "jfoo/0", "--", "yes"], env=shop.ann.environment, stdin=subprocess.DEVNULL, stdout=writer
         )
     )
     shop.stack.callback(process.kill)

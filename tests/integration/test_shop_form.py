@@ -22,12 +22,7 @@ def date(text: str) -> dt.date:
 
 def choices(zone: ZoneInfo = BERLIN, *, now: dt.datetime = NOON, longest: int = 366) -> Choices:
     return Choices(
-        ["ubar", "foo"],
-        ["cc", "dd"],
-        ["production", "batch"],
-        {"ubar": zone, "foo": UTC},
-        {"cc": longest},
-        now,
+        ["ubar", "foo"], ["cc", "dd"], ["production", "batch"], {"ubar": zone, "foo": UTC}, {"cc": longest}, now
     )
 
 
@@ -41,14 +36,7 @@ def choices(zone: ZoneInfo = BERLIN, *, now: dt.datetime = NOON, longest: int = 
         (HAVANA, "2027-11-07", 25, "2027-11-07T04:00"),
         (UTC, "2028-02-29", 24, "2028-02-29T00:00"),
     ],
-    ids=[
-        "berlin-spring",
-        "berlin-autumn",
-        "new-york-spring",
-        "havana-no-midnight",
-        "havana-two-midnights",
-        "leap",
-    ],
+    ids=["berlin-spring", "berlin-autumn", "new-york-spring", "havana-no-midnight", "havana-two-midnights", "leap"],
 )
 def test_a_day_is_as_long_as_it_is_there(zone, day, hours, begins) -> None:
     period = QuotaPeriod(date(day), date(day))
@@ -63,10 +51,7 @@ def test_of_today_only_what_is_left_is_sold() -> None:
     today = now.astimezone(BERLIN).date()
     assert today == date("2027-03-02"), "in Berlin it is tomorrow already"
     starts_at, ends_at = instants(QuotaPeriod(today, today), BERLIN, now=now)
-    assert (starts_at.isoformat(), ends_at.isoformat()) == (
-        "2027-03-01T23:30:00+00:00",
-        "2027-03-02T23:00:00+00:00",
-    )
+    assert (starts_at.isoformat(), ends_at.isoformat()) == ("2027-03-01T23:30:00+00:00", "2027-03-02T23:00:00+00:00")
 
 
 @pytest.mark.parametrize(
@@ -101,9 +86,7 @@ def test_an_instant_is_read_as_the_day_it_lies_on(text, ends, day) -> None:
     assert day_read(text, BERLIN, ends=ends) == date(day)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x", "2027-02-29", "28.2.2027", "2027-02-28T25:00", "0001-01-01", "9999-12-31"]
-)
+@pytest.mark.parametrize("text", ["", "x", "2027-02-29", "28.2.2027", "2027-02-28T25:00", "0001-01-01", "9999-12-31"])
 def test_input_that_is_not_a_day_is_reported(text) -> None:
     with pytest.raises(DayError):
         day_read(text, BERLIN)
@@ -139,32 +122,25 @@ def test_a_wish_is_read_again_from_its_own_link() -> None:
 
 @pytest.mark.parametrize(
     "name, value, text",
-    [
-        ("cpu", 1500, "1500m"),
-        ("cpu", 2000, "2"),
-        ("ram", 2**34, "16Gi"),
-        ("ram", 1000, "1000"),
-        ("disk", 0, "0"),
-    ],
+    [("cpu", 1500, "1500m"), ("cpu", 2000, "2"), ("ram", 2**34, "16Gi"), ("ram", 1000, "1000"), ("disk", 0, "0")],
 )
 def test_a_quantity_is_written_as_the_form_takes_it(name, value, text) -> None:
     assert quantity_text(name, value) == text
 
 
 def days(*left: int) -> list[DayLeft]:
-    return [
-        DayLeft(date("2027-03-01") + number * DAY, (value, 0, 0, 0, 0, 0))
-        for number, value in enumerate(left)
-    ]
+    return [DayLeft(date("2027-03-01") + number * DAY, (value, 0, 0, 0, 0, 0)) for number, value in enumerate(left)]
 
 
 def test_bars_join_equal_days_and_tell_which_are_too_few() -> None:
-    drawn = chart(
-        days(9, 9, 3, 9, 9, 9), 0, asked=5, period=QuotaPeriod(date("2027-03-02"), date("2027-03-05"))
-    )
+    drawn = chart(days(9, 9, 3, 9, 9, 9), 0, asked=5, period=QuotaPeriod(date("2027-03-02"), date("2027-03-05")))
     assert [(bar.tone, bar.left) for bar in drawn.bars] == [
-        ("beside", 9), ("fits", 9), ("short", 3), ("fits", 9), ("beside", 9),
-    ]  # fmt: skip
+        ("beside", 9),
+        ("fits", 9),
+        ("short", 3),
+        ("fits", 9),
+        ("beside", 9),
+    ]
     assert (drawn.least, drawn.short_days, drawn.short_from) == (3, 1, date("2027-03-03"))
     assert round(sum(bar.width for bar in drawn.bars)) == WIDTH
     assert all(bar.y >= 0 and bar.y + bar.height <= HEIGHT + 0.01 for bar in drawn.bars)

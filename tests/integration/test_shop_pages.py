@@ -59,12 +59,7 @@ def test_an_order_is_priced_quoted_and_placed(market) -> None:
     done = client.post(f"/shop/quotes/{row.pk}/", {"price": row.price, "note": "for the sale"}, follow=True)
     order = Order.objects.get()
     assert done.redirect_chain[-1][0] == f"/orders/{order.pk}/"
-    assert (order.price, order.quote_id, order.note, order.placed_by) == (
-        row.price,
-        row.pk,
-        "for the sale",
-        "buyer",
-    )
+    assert (order.price, order.quote_id, order.note, order.placed_by) == (row.price, row.pk, "for the sale", "buyer")
     assert order.state == "approved", "small orders need nobody"
     held = Account.objects.get(tenant=market.tenant, kind="held")
     assert held.balance == row.price
@@ -202,9 +197,7 @@ def test_over_budget_is_reported_with_what_is_missing_and_whom_to_ask(market) ->
 def test_a_month_that_has_no_room_is_reported_before_anything_is_ordered(market) -> None:
     client = signed_in("buyer")
     assert "means to spend" not in client.get("/shop/", wish()).text
-    budget_set(
-        principal=market_world.ME, tenant=market.tenant, monthly=CREDIT, alerts=(), action="stop-buying"
-    )
+    budget_set(principal=market_world.ME, tenant=market.tenant, monthly=CREDIT, alerts=(), action="stop-buying")
     page = client.get("/shop/", wish()).text
     assert "of the 1.00 that ubar means to spend" in page
     assert re.search(r'type="submit" disabled>Continue to order', page)

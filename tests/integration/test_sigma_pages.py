@@ -263,9 +263,7 @@ def test_only_ones_own_tokens_can_be_revoked(world) -> None:
 
 def queries(client: Client, path: str) -> int:
     client.get(path)
-    with CaptureQueriesContext(
-        connection,
-    ) as captured:
+    with CaptureQueriesContext(connection) as captured:
         assert client.get(path).status_code == 200
     return len(captured)
 
@@ -297,13 +295,7 @@ def test_pages_are_filtered_and_paged(world) -> None:
 def test_what_does_not_exist_is_said_in_words(world) -> None:
     client = signed_in("viewer")
     assert "no cell &#x27;xx&#x27;" in client.get("/cells/xx/").text
-    for path in (
-        "/jobs/cc/ubar/none/",
-        JOB + "99/",
-        JOB + "specs/?version=9",
-        JOB + "?uid=nonsense",
-        "/nothing/",
-    ):
+    for path in ("/jobs/cc/ubar/none/", JOB + "99/", JOB + "specs/?version=9", JOB + "?uid=nonsense", "/nothing/"):
         assert client.get(path).status_code == 404, path
 
 
@@ -313,17 +305,18 @@ def test_the_job_page_tells_what_happened_and_why(world) -> None:
     from scheduling.models import PendingVerdict
 
     PendingVerdict.objects.create(
-        job=world.job, revision=3, at=timezone.now(),
+        job=world.job,
+        revision=3,
+        at=timezone.now(),
         whys=[
             {
-                "tasks": [[world.job.id, 2]], "machines": 1,
-                "ruled_out": [
-                    {"code": "resource", "subject": "cpu", "machines": 1, "wanted": 4000, "largest": 2500}
-                ],
+                "tasks": [[world.job.id, 2]],
+                "machines": 1,
+                "ruled_out": [{"code": "resource", "subject": "cpu", "machines": 1, "wanted": 4000, "largest": 2500}],
                 "changes": [{"subject": "cpu", "to": 2500, "machines": 1}],
             }
         ],
-    )  # fmt: skip
+    )
     page = signed_in("viewer").get(JOB).text
     assert "2 tasks can&#x27;t be placed on any of 1 machine:" in page
     assert "1 machine with less than 4 cores of cpu free (largest 2.5 cores)" in page
@@ -338,16 +331,10 @@ def test_an_eviction_is_reported_with_what_caused_it(world) -> None:
     from scheduling.tasks import changes, transitions
 
     with journal.write(world.cell.id, rows.ME) as entry:
-        drained = entry.append(
-            events.MachineState(machine_id=world.machine.id, state="draining", reason="new disk")
-        )
+        drained = entry.append(events.MachineState(machine_id=world.machine.id, state="draining", reason="new disk"))
         transitions.tasks_evict(
             entry,
-            [
-                changes.Eviction(
-                    task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained, detail="drained"
-                )
-            ],
+            [changes.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained, detail="drained")],
         )
     page = signed_in("viewer").get(JOB).text
     assert "task 0 was evicted from m1 by machine shutdown: drained" in page
@@ -370,9 +357,7 @@ def test_signing_in_by_the_form_and_out_by_the_button(world) -> None:
     assert "Sign in" in client.get("/accounts/login/").text
     wrong = client.post("/accounts/login/", {"login": "viewer", "password": "wrong"})
     assert (wrong.status_code, "alert" in wrong.text) == (200, True)
-    right = client.post(
-        "/accounts/login/?next=/jobs/", {"login": "viewer", "password": portal_world.PASSWORD}
-    )
+    right = client.post("/accounts/login/?next=/jobs/", {"login": "viewer", "password": portal_world.PASSWORD})
     assert (right.status_code, right.url) == (302, "/jobs/")
     assert client.post("/accounts/logout/").status_code == 302
     assert client.get("/").status_code == 302
@@ -381,10 +366,7 @@ def test_signing_in_by_the_form_and_out_by_the_button(world) -> None:
 @pytest.mark.parametrize("path", ["signup/", "email/", "password/reset/"])
 def test_nobody_makes_an_account_or_sends_mail(world, path) -> None:
     for client in (Client(), signed_in("viewer")):
-        for answer in (
-            client.get(f"/accounts/{path}"),
-            client.post(f"/accounts/{path}", {"email": "a@b.cd"}),
-        ):
+        for answer in (client.get(f"/accounts/{path}"), client.post(f"/accounts/{path}", {"email": "a@b.cd"})):
             assert answer.status_code == 403
             assert "Ask an SRE" in answer.text
 
@@ -406,18 +388,12 @@ def test_a_task_in_an_alloc_names_its_alloc(world) -> None:
     shelf = {"name": "shelf", "kind": "AllocSet", "priority": "production", "tasks": 1}
     limit = {"cpu": "500m", "ram": "256Mi", "disk": "256Mi"}
     outer = submitting.submit(owner, world.cell, shelf | {"task": {"limit": limit}}, tenant="ubar")
-    inner = submitting.submit(
-        owner, world.cell, submitting.a_file("inside", tasks=1, alloc_set="shelf"), tenant="ubar"
-    )
+    inner = submitting.submit(owner, world.cell, submitting.a_file("inside", tasks=1, alloc_set="shelf"), tenant="ubar")
     with journal.write(world.cell.id, rows.ME) as entry:
         transitions.tasks_place(entry, [changes.Placement(task_id(outer.id, 0), world.machine.id)])
         transitions.tasks_place(
             entry,
-            [
-                changes.Placement(
-                    task_id(inner.id, 0), world.machine.id, ports=(20_900,), alloc=task_id(outer.id, 0)
-                )
-            ],
+            [changes.Placement(task_id(inner.id, 0), world.machine.id, ports=(20_900,), alloc=task_id(outer.id, 0))],
         )
     page = "/jobs/cc/ubar/inside/"
     assert "in alloc 0" in signed_in("viewer").get(page).text
@@ -431,9 +407,7 @@ def test_a_task_in_an_alloc_names_its_alloc(world) -> None:
 
 def test_packages_are_shown_to_members_with_the_jobs_that_may_run_them(world) -> None:
     package = Package.objects.get()
-    JobSpec.objects.filter(job=world.job).update(
-        packages={package.digest: {"size_bytes": 1, "format": "tar"}}
-    )
+    JobSpec.objects.filter(job=world.job).update(packages={package.digest: {"size_bytes": 1, "format": "tar"}})
     shown = signed_in("viewer").get("/packages/").text
     assert "tool" in shown
     assert f'<a href="{JOB}">jfoo</a>' in shown
@@ -484,8 +458,7 @@ def test_an_update_opens_the_spec_in_force_of_that_very_job(world) -> None:
 
 
 @pytest.mark.parametrize(
-    "change, field",
-    [(("name: jfoo", "name: hello"), "name"), (("name: jfoo", "name: jfoo\ntenant: other"), "tenant")],
+    "change, field", [(("name: jfoo", "name: hello"), "name"), (("name: jfoo", "name: jfoo\ntenant: other"), "tenant")]
 )
 def test_an_update_whose_file_names_another_job_is_rejected(world, change, field) -> None:
     client = signed_in("operator")

@@ -37,17 +37,21 @@ def _at():
         yield
 
 
-def metered(
-    tenant, hours_ago: int, cpu: int, *, job: str = "a", cell: str = "cc", band: str = "production"
-) -> None:
+def metered(tenant, hours_ago: int, cpu: int, *, job: str = "a", cell: str = "cc", band: str = "production") -> None:
     """An hour of a job that asked for `cpu` milli-cores, had three quarters reserved and used a half."""
     hour = NOW.replace(minute=0) - dt.timedelta(hours=hours_ago)
     vector = (cpu * 3600, *ZERO[1:])
     MeteredHour.objects.create(
-        tenant=tenant, cell=cell, band=PriorityBand.objects.get(name=band), job_uid=job * 32, job=job, hour=hour,
-        limit=list(vector), reserved=[v * 3 // 4 for v in vector],
+        tenant=tenant,
+        cell=cell,
+        band=PriorityBand.objects.get(name=band),
+        job_uid=job * 32,
+        job=job,
+        hour=hour,
+        limit=list(vector),
+        reserved=[v * 3 // 4 for v in vector],
         used=[v // 2 for v in vector],
-    )  # fmt: skip
+    )
 
 
 def test_jobs_are_summed_by_hour_and_hours_are_ranked(cell, tenant) -> None:
@@ -93,9 +97,7 @@ def test_it_takes_three_queries(cell, tenant, django_assert_num_queries) -> None
 
 def test_strangers_days_and_bands_are_refused(cell, tenant) -> None:
     with pytest.raises(Forbidden):
-        usage_of(
-            world.principal("eve", tenant=rows.a_tenant("e"), role=Role.OWNER), tenant, "cc", "production"
-        )
+        usage_of(world.principal("eve", tenant=rows.a_tenant("e"), role=Role.OWNER), tenant, "cc", "production")
     with pytest.raises(Rejected, match="give 1 to 366"):
         usage_of(ME, tenant, cell.name, "production", days=0)
     with pytest.raises(NotFound, match="monitoring"):
@@ -110,9 +112,16 @@ def test_rest_tells_members_and_nobody_else(cell, tenant) -> None:
     assert answer.status_code == 200
     assert (answer.json()["hours"], answer.json()["band"]) == (1, "production")
     assert answer.json()["resources"][0] == {
-        "name": "cpu", "granted": 10_000, "asked": 100, "reserved": 75, "used_p50": 50, "used_p95": 50,
-        "used_max": 50, "suggested": 100, "leaner": 63,
-    }  # fmt: skip
+        "name": "cpu",
+        "granted": 10_000,
+        "asked": 100,
+        "reserved": 75,
+        "used_p50": 50,
+        "used_p95": 50,
+        "used_max": 50,
+        "suggested": 100,
+        "leaner": 63,
+    }
     stranger = world.bearer(world.a_user("eve", tenant=rows.a_tenant("e")))
     assert stranger.get("/api/v1/quota/usage/", asked).status_code == 404
 

@@ -34,14 +34,7 @@ def tenant() -> Tenant:
 def test_a_tenant_moves_under_an_organisation_and_no_deeper(sre, tenant) -> None:
     org = tenant_create(principal=rows.ME, name="search")
     path = reverse("admin:quota_tenant_change", args=[tenant.pk])
-    given = {
-        "title": "U",
-        "contact": "",
-        "time_zone": "Asia/Tokyo",
-        "max_jobs": 5,
-        "max_teams": 3,
-        "task_api": "read",
-    }
+    given = {"title": "U", "contact": "", "time_zone": "Asia/Tokyo", "max_jobs": 5, "max_teams": 3, "task_api": "read"}
     assert sre.post(path, {**given, "parent": org.pk}).status_code == 302
     tenant.refresh_from_db()
     assert (tenant.parent, tenant.time_zone, tenant.max_teams) == (org, "Asia/Tokyo", 3)
@@ -63,9 +56,7 @@ def test_the_last_owner_stays_in_the_console_too(sre, tenant) -> None:
 def test_requests_are_answered_on_their_page(sre, tenant) -> None:
     ann = world.a_user("ann", tenant=tenant)
     for kind in ("shell", "any-job"):
-        capability_ask(
-            principal=principal_of_user(ann), tenant=tenant, username="ann", kind=kind, reason="why not"
-        )
+        capability_ask(principal=principal_of_user(ann), tenant=tenant, username="ann", kind=kind, reason="why not")
     shell, jobs = CapabilityRequest.objects.order_by("id")
 
     def answer(row, **given):

@@ -76,9 +76,10 @@ def test_other_members_see_no_forms_and_their_posts_change_nothing(tenant, ann) 
     assert "Create a team" not in bob.get(HERE).text
     before = Record.objects.count()
     for path, given in (
-        (HERE, {"do": "team", "name": "x"}), (HERE + "invitations/", {"email": "a@b.org", "role": "owner"}),
+        (HERE, {"do": "team", "name": "x"}),
+        (HERE + "invitations/", {"email": "a@b.org", "role": "owner"}),
         (HERE + "service-accounts/", {"name": "x", "role": "viewer"}),
-    ):  # fmt: skip
+    ):
         assert bob.post(path, given).status_code == 403
     for path in ("invitations/", "records/"):
         assert bob.get(HERE + path).status_code == 403

@@ -80,9 +80,7 @@ def test_reading_a_principal_takes_two_queries_whatever_the_number_of_teams(org)
     user = world.a_user("ann", tenant=org)
     for number in range(5):
         team(f"team{number}")
-    with CaptureQueriesContext(
-        connection,
-    ) as asked:
+    with CaptureQueriesContext(connection) as asked:
         assert len(principal_of_user(user).roles) == 6
     assert len(asked) == 2
 
@@ -119,9 +117,11 @@ def test_teams_are_one_level(org) -> None:
     web, other = team(), rows.a_tenant("other")
     tenant_create(principal=rows.ME, name="below-other", parent="other")
     for moved, parent, code in (
-        (other, "web", "one-level"), (other, "search", "has-teams"), (org, "search", "own-parent"),
+        (other, "web", "one-level"),
+        (other, "search", "has-teams"),
+        (org, "search", "own-parent"),
         (org, "other", "has-teams"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(Conflict) as problem:
             tenant_move(principal=rows.ME, tenant=moved, parent=parent)
         assert (problem.value.code, list(problem.value.fields)) == (code, ["parent"])
@@ -139,11 +139,7 @@ def test_an_sre_moves_a_tenant_and_roles_follow(org) -> None:
         tenant_move(principal=principal_of_user(boss), tenant=web, parent="other")
     assert tenant_move(principal=rows.ME, tenant=web, parent="other").parent.name == "other"
     assert "web" not in principal_of_user(boss).roles
-    assert [r.kind for r in Record.objects.order_by("-revision")[:3]] == [
-        "team.joined",
-        "team.left",
-        "tenant.moved",
-    ]
+    assert [r.kind for r in Record.objects.order_by("-revision")[:3]] == ["team.joined", "team.left", "tenant.moved"]
     assert tenant_move(principal=rows.ME, tenant=web, parent=None).parent is None
     with pytest.raises(NotFound):
         tenant_move(principal=rows.ME, tenant=web, parent="nowhere")

@@ -69,9 +69,14 @@ def placing(cell) -> Placing:
 
 def shelf(**changes: Any) -> dict[str, Any]:
     return {
-        "name": "shelf", "kind": "AllocSet", "priority": "production", "tasks": 2, "spread": {"max_per_machine": 1},
-        "task": {"limit": {"cpu": 2, "ram": "1Gi", "disk": "1Gi"}}, **changes,
-    }  # fmt: skip
+        "name": "shelf",
+        "kind": "AllocSet",
+        "priority": "production",
+        "tasks": 2,
+        "spread": {"max_per_machine": 1},
+        "task": {"limit": {"cpu": 2, "ram": "1Gi", "disk": "1Gi"}},
+        **changes,
+    }
 
 
 def inside(name: str, tasks: int, **changes: Any) -> dict[str, Any]:
@@ -80,9 +85,12 @@ def inside(name: str, tasks: int, **changes: Any) -> dict[str, Any]:
 
 def batch(name: str, tasks: int, limit: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {
-        "name": name, "priority": "batch", "tasks": tasks,
-        "task": {"command": ["count"], "limit": {"ram": "64Mi", **limit}}, **changes,
-    }  # fmt: skip
+        "name": name,
+        "priority": "batch",
+        "tasks": tasks,
+        "task": {"command": ["count"], "limit": {"ram": "64Mi", **limit}},
+        **changes,
+    }
 
 
 def running(job: Job) -> list[Task]:
@@ -91,9 +99,7 @@ def running(job: Job) -> list[Task]:
 
 def evict(cell: Any, *tasks: Task) -> None:
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_evict(
-            entry, [Eviction(task.pk, task.incarnation, "other", "moved away") for task in tasks]
-        )
+        transitions.tasks_evict(entry, [Eviction(task.pk, task.incarnation, "other", "moved away") for task in tasks])
 
 
 def gone(cell: Any) -> None:
@@ -132,9 +138,7 @@ def test_inner_tasks_leave_with_their_alloc_and_come_back_into_it(cell, ann, pla
     assert [len(running(job)) for job in (envelope, web, logs)] == [2, 2, 2]
     back = Task.objects.get(pk=task_id(envelope.id, first.index))
     assert (back.incarnation, back.state) == (2, "running")
-    assert set(Task.objects.filter(alloc_id=back.pk).values_list("machine_id", flat=True)) == {
-        back.machine_id
-    }
+    assert set(Task.objects.filter(alloc_id=back.pk).values_list("machine_id", flat=True)) == {back.machine_id}
 
 
 def test_a_drain_takes_an_alloc_with_all_inside_elsewhere(cell, ann, placing) -> None:

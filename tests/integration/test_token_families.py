@@ -108,8 +108,11 @@ def test_revoking_a_token_ends_all_tokens_below_it(ann) -> None:
     assert with_token(grandchild).get(TOKENS).status_code == 200
     assert in_session(ann).post(f"/tokens/{parent.key}/revoke/").status_code == 302
     assert [with_token(one).get(TOKENS).status_code for one in (secret, child, grandchild, other)] == [
-        401, 401, 401, 200,
-    ]  # fmt: skip
+        401,
+        401,
+        401,
+        200,
+    ]
     ended = Record.objects.filter(kind="token.revoked").values_list("data__key", flat=True)
     assert set(ended) == set(Token.objects.exclude(name="other").values_list("key", flat=True))
 

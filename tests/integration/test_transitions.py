@@ -60,9 +60,7 @@ def test_a_preempted_task_departs_and_its_preemptor_is_named(cell, job) -> None:
     machine = rows.a_machine(cell)
     place(cell, job, machine, 0)
     with journal.write(cell.id, rows.ME) as entry:
-        observations.tasks_observe(
-            entry, [Observation(task_id(job.id, 0), 1, "up", "unknown", up=True, restarts=0)]
-        )
+        observations.tasks_observe(entry, [Observation(task_id(job.id, 0), 1, "up", "unknown", up=True, restarts=0)])
     assert counters(job) == (3, 2, 1, 1, 0)
     with journal.write(cell.id, rows.ME) as entry:
         (was,) = transitions.tasks_evict(
@@ -87,9 +85,7 @@ def test_news_of_an_older_incarnation_changes_nothing(cell, job) -> None:
     before = journal.newest(cell.id)
     with journal.write(cell.id, rows.ME) as entry:
         assert transitions.tasks_evict(entry, [Eviction(task_id(job.id, 0), 7, "lost")]) == []
-        assert (
-            observations.tasks_observe(entry, [Observation(task_id(job.id, 0), 7, "up", "", up=True)]) == []
-        )
+        assert observations.tasks_observe(entry, [Observation(task_id(job.id, 0), 7, "up", "", up=True)]) == []
     assert journal.newest(cell.id) == before
 
 
@@ -136,12 +132,7 @@ def test_a_change_in_place_keeps_the_machine(cell, job) -> None:
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_follow(entry, [(task_id(job.id, 0), 2, larger)])
     task = Task.objects.get(job=job, index=0)
-    assert (task.machine_id, task.limit[0], task.reservation[0], task.spec_version) == (
-        machine.id,
-        200,
-        200,
-        2,
-    )
+    assert (task.machine_id, task.limit[0], task.reservation[0], task.spec_version) == (machine.id, 200, 200, 2)
 
 
 def test_crashed_pairs_are_remembered(cell, job) -> None:
@@ -150,9 +141,7 @@ def test_crashed_pairs_are_remembered(cell, job) -> None:
         place(cell, job, machine, 0)
         task = Task.objects.get(job=job, index=0)
         with journal.write(cell.id, rows.ME) as entry:
-            transitions.tasks_evict(
-                entry, [Eviction(task.id, task.incarnation, "failure", gone=True, avoid=True)]
-            )
+            transitions.tasks_evict(entry, [Eviction(task.id, task.incarnation, "failure", gone=True, avoid=True)])
     assert Task.objects.get(job=job, index=0).crashed_pairs.get().machine == machine
 
 
@@ -161,9 +150,7 @@ def test_notices_are_counted_by_cause_and_by_what_there_was_of_them(cell) -> Non
     job = rows.a_job(cell, rows.a_tenant(), tasks=4)
     ids = [task_id(job.id, index) for index in range(4)]
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_place(
-            entry, [Placement(i, machine.id, ports=(20000 + n,)) for n, i in enumerate(ids)]
-        )
+        transitions.tasks_place(entry, [Placement(i, machine.id, ports=(20000 + n,)) for n, i in enumerate(ids)])
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_evict(entry, [Eviction(i, 1, EvictionCause.PREEMPTION.value) for i in ids[:3]])
         transitions.tasks_end(entry, [Ending(ids[3], "killed", 1)])
@@ -175,7 +162,10 @@ def test_notices_are_counted_by_cause_and_by_what_there_was_of_them(cell) -> Non
         departures.tasks_gone(entry, [(i, 1, exit_ and {"cause": "stopped", **exit_}) for i, exit_ in rest])
     counted = NoticeCount.objects.order_by("cause", "delivered").values_list("cause", "delivered", "number")
     assert list(counted) == [
-        ("kill", "full", 1), ("preemption", "full", 1), ("preemption", "none", 1), ("preemption", "short", 1),
-    ]  # fmt: skip
+        ("kill", "full", 1),
+        ("preemption", "full", 1),
+        ("preemption", "none", 1),
+        ("preemption", "short", 1),
+    ]
     text = Client().get("/metrics").content.decode()
     assert 'borg_notices_total{cause="preemption",cell="cc",delivered="full"} 1.0' in text

@@ -118,8 +118,10 @@ def test_limits_that_do_not_fit_where_the_task_is_move_it(cell, ann, tenant) -> 
     world.bring_up(job, small)
     done = update(ann, job, world.with_task(limit={"cpu": "150m", "ram": "64Mi", "disk": "64Mi"}))
     assert [(t.machine_id, t.limit[CPU]) for t in Task.objects.filter(job=job)] == [
-        (small.id, 150), (small.id, 150), (None, 150)
-    ]  # fmt: skip
+        (small.id, 150),
+        (small.id, 150),
+        (None, 150),
+    ]
     assert done.update.disruptions == 1
 
 
@@ -130,9 +132,7 @@ def test_pending_tasks_follow_at_once(cell, ann, tenant) -> None:
     assert {t.limit[RAM] for t in Task.objects.filter(job=job)} == {2**30}
 
 
-def test_growing_adds_tasks_and_shrinking_ends_the_last_and_both_move_quota(
-    cell, machine, tenant, ann, job
-) -> None:
+def test_growing_adds_tasks_and_shrinking_ends_the_last_and_both_move_quota(cell, machine, tenant, ann, job) -> None:
     assert used(tenant) == 300
     update(ann, job, world.a_file(tasks=5))
     job.refresh_from_db()
@@ -142,13 +142,7 @@ def test_growing_adds_tasks_and_shrinking_ends_the_last_and_both_move_quota(
     assert (job.tasks_up, job.tasks_dead, used(tenant)) == (2, 3, 200)
     update(ann, job, world.a_file(tasks=4))
     job.refresh_from_db()
-    assert [t.state for t in Task.objects.filter(job=job)] == [
-        "running",
-        "running",
-        "pending",
-        "pending",
-        "dead",
-    ]
+    assert [t.state for t in Task.objects.filter(job=job)] == ["running", "running", "pending", "pending", "dead"]
     assert (job.tasks_total, used(tenant)) == (5, 400)
 
 
@@ -187,10 +181,7 @@ def test_undo_brings_the_earlier_version_back_and_spares_who_never_left_it(cell,
     assert world.versions(job) == [3, 3, 3]
     assert Task.objects.filter(job=job, incarnation=1, up=True).count() == 2
     assert JobSpec.objects.get(job=job, version=3).digest == JobSpec.objects.get(job=job, version=1).digest
-    assert [u.state for u in Update.objects.filter(job=job).order_by("id")] == [
-        Update.SUPERSEDED,
-        Update.DONE,
-    ]
+    assert [u.state for u in Update.objects.filter(job=job).order_by("id")] == [Update.SUPERSEDED, Update.DONE]
 
 
 def test_there_is_nothing_to_undo_in_a_new_job(ann, job) -> None:
@@ -233,9 +224,7 @@ def test_a_crash_on_a_machine_counts_as_not_coming_up(cell, machine, ann, job) -
 
 
 def test_no_more_tasks_are_disrupted_than_the_job_allows(cell, machine, ann, job) -> None:
-    done = update(
-        ann, job, world.with_task(command=["other"]) | {"update": {"max_disruptions": 2, "max_down": 1}}
-    )
+    done = update(ann, job, world.with_task(command=["other"]) | {"update": {"max_disruptions": 2, "max_down": 1}})
     for _ in range(3):
         world.bring_up(job, machine)
         updates.updates_advance(cell.id)
@@ -277,10 +266,7 @@ def test_others_may_not_update(tenant, job, role) -> None:
 
 @pytest.mark.parametrize(
     "file, field",
-    [
-        (world.a_file() | {"kind": "AllocSet", "task": {}}, "kind"),
-        (world.a_file(alloc_set="pool"), "alloc_set"),
-    ],
+    [(world.a_file() | {"kind": "AllocSet", "task": {}}, "kind"), (world.a_file(alloc_set="pool"), "alloc_set")],
 )
 def test_what_a_job_is_never_changes(ann, job, file, field) -> None:
     with pytest.raises(Rejected) as caught:
@@ -297,12 +283,13 @@ def test_a_plan_tells_what_would_happen(cell, tenant, ann, job) -> None:
     assert plan(world.a_file()).action == "none"
     submit = plan(world.a_file("fresh"))
     assert (submit.action, submit.tasks["added"].count, submit.problem) == ("submit", 3, None)
-    change = plan(
-        world.with_task(tasks=5) | {"overrides": {"1": {"command": ["other"]}, "2": {"limit": {"cpu": 1}}}}
-    )
+    change = plan(world.with_task(tasks=5) | {"overrides": {"1": {"command": ["other"]}, "2": {"limit": {"cpu": 1}}}})
     assert {kind: (t.count, t.ranges) for kind, t in change.tasks.items() if t.count} == {
-        "in_place": (1, ((2, 2),)), "restarted": (1, ((1, 1),)), "added": (2, ((3, 4),)), "kept": (1, ((0, 0),)),
-    }  # fmt: skip
+        "in_place": (1, ((2, 2),)),
+        "restarted": (1, ((1, 1),)),
+        "added": (2, ((3, 4),)),
+        "kept": (1, ((0, 0),)),
+    }
     assert plan(world.a_file(tasks=1)).tasks["removed"].ranges == ((1, 2),)
     assert plan(world.with_task(limit={"cpu": 30})).problem.code == "quota-exceeded"
     assert journal.newest(cell.id) == revision
@@ -354,9 +341,7 @@ def test_a_job_of_which_nothing_lives_is_killed_before_the_rest_is_made(cell, ma
     assert (job.state, job.tasks_total) == ("dead", 1)
 
 
-def test_a_job_whose_stored_spec_names_an_undefined_variable_can_be_updated_and_undone(
-    cell, ann, machine, job
-) -> None:
+def test_a_job_whose_stored_spec_names_an_undefined_variable_can_be_updated_and_undone(cell, ann, machine, job) -> None:
     """An earlier version accepted such specs."""
     row = JobSpec.objects.get(job=job, version=1)
     row.spec["task"]["command"] = ["serve", "$(nope)"]

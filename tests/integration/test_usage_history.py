@@ -38,11 +38,22 @@ def this_window(ago: int = 0) -> int:
 
 def a_window(key: TaskKey, *, ago: int = 0, **changed: object) -> UsageWindow:
     fields = {
-        "key": key, "start": this_window(ago), "span_s": 300, "samples": 60, "cpu_milli": 250,
-        "most_cpu_milli": 1000, "random_cpu_milli": 240, "cpu_distribution": list(range(0, 1100, 100)),
-        "cpu_tail": list(range(910, 1000, 10)), "ram_bytes": 2**20, "most_ram_bytes": 2**21,
-        "limit_cpu_milli": 500, "limit_ram_bytes": 2**26, "cached_bytes": 5, "most_threads": 3,
-    }  # fmt: skip
+        "key": key,
+        "start": this_window(ago),
+        "span_s": 300,
+        "samples": 60,
+        "cpu_milli": 250,
+        "most_cpu_milli": 1000,
+        "random_cpu_milli": 240,
+        "cpu_distribution": list(range(0, 1100, 100)),
+        "cpu_tail": list(range(910, 1000, 10)),
+        "ram_bytes": 2**20,
+        "most_ram_bytes": 2**21,
+        "limit_cpu_milli": 500,
+        "limit_ram_bytes": 2**26,
+        "cached_bytes": 5,
+        "most_threads": 3,
+    }
     return UsageWindow(**(fields | changed))  # type: ignore[arg-type]
 
 
@@ -105,11 +116,16 @@ def test_usage_of_others_is_nothing_that_a_machine_can_tell(cell, link: Link) ->
 @pytest.mark.parametrize(
     "changed",
     [
-        {"span_s": 5}, {"start": 0}, {"start": int(time.time()) + 90_000}, {"samples": 0}, {"cpu_tail": []},
-        {"cpu_distribution": [1] * 12}, {"key": TaskKey("0" * 32, 0, 2**31)},
+        {"span_s": 5},
+        {"start": 0},
+        {"start": int(time.time()) + 90_000},
+        {"samples": 0},
+        {"cpu_tail": []},
+        {"cpu_distribution": [1] * 12},
+        {"key": TaskKey("0" * 32, 0, 2**31)},
     ],
     ids=range(7),  # the clock is in one of them
-)  # fmt: skip
+)
 def test_a_window_that_can_not_be_is_refused(changed) -> None:
     now = time.time()
     assert sensible(a_window(TaskKey("0" * 32, 0, 1)), now)
@@ -117,10 +133,7 @@ def test_a_window_that_can_not_be_is_refused(changed) -> None:
 
 
 def windows_of(number: int, *, ago: int = 0) -> list[TaskWindow]:
-    return [
-        TaskWindow(1, 1, usage_history_id(n), a_window(TaskKey(f"{n:032x}", 0, 1), ago=ago))
-        for n in range(number)
-    ]
+    return [TaskWindow(1, 1, usage_history_id(n), a_window(TaskKey(f"{n:032x}", 0, 1), ago=ago)) for n in range(number)]
 
 
 def usage_history_id(job: int) -> int:
@@ -136,11 +149,7 @@ def test_storing_takes_as_many_statements_for_many_as_for_one(db, django_assert_
     assert InstanceUsage.objects.count() == 500
     store(windows_of(500))
     assert InstanceUsage.objects.count() == 500
-    wild = [
-        TaskWindow(
-            1, 1, usage_history_id(0), a_window(TaskKey("0" * 32, 0, 9), ram_bytes=-5, most_threads=2**60)
-        )
-    ]
+    wild = [TaskWindow(1, 1, usage_history_id(0), a_window(TaskKey("0" * 32, 0, 9), ram_bytes=-5, most_threads=2**60))]
     store(wild)
     row = InstanceUsage.objects.get(incarnation=9)
     assert (row.average_usage_memory, row.threads) == (0, 2**31 - 1)
@@ -157,9 +166,7 @@ def test_old_hours_are_dropped_whole(db) -> None:
     drop_old(keep_hours=3, now=now + dt.timedelta(hours=10))
     assert stored() == []
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_inherits WHERE inhparent = 'scheduling_instance_usage'::regclass"
-        )
+        cursor.execute("SELECT count(*) FROM pg_inherits WHERE inhparent = 'scheduling_instance_usage'::regclass")
         assert cursor.fetchone() == (0,)
     store(windows_of(1))  # and made again
     assert len(stored()) == 1

@@ -76,16 +76,11 @@ def test_a_machine_that_dies_is_noticed_and_its_tasks_placed_elsewhere_within_15
         frozen.freeze()
 
         def placed() -> bool:
-            return (
-                not on(job, ["killed", "frozen"])
-                and not Task.objects.filter(job=job, state="pending").exists()
-            )
+            return not on(job, ["killed", "frozen"]) and not Task.objects.filter(job=job, state="pending").exists()
 
         took_s = work(master, placed, seconds=NOTICED_S + 15)
         assert took_s <= NOTICED_S + STALLED_S, f"took {took_s:.1f} s"
-        assert {"killed", "frozen"} == set(
-            Machine.objects.filter(state="down").values_list("hostname", flat=True)
-        )
+        assert {"killed", "frozen"} == set(Machine.objects.filter(state="down").values_list("hostname", flat=True))
         work(master, lambda: all_up(job), seconds=30)
         # Three, where the first to be noticed had its tasks placed on the other.
         assert {Task.objects.get(pk=task).incarnation for task in lost} <= {2, 3}
@@ -96,9 +91,7 @@ def test_a_machine_that_dies_is_noticed_and_its_tasks_placed_elsewhere_within_15
         assert set(lost) == {task.id for task in Task.objects.filter(job=job, incarnation__gt=1)}
 
 
-def test_a_third_of_the_cell_that_is_cut_off_and_comes_back_keeps_its_tasks(
-    cell, ann, master, tmp_path: Path
-) -> None:
+def test_a_third_of_the_cell_that_is_cut_off_and_comes_back_keeps_its_tasks(cell, ann, master, tmp_path: Path) -> None:
     job = world.submit(ann, cell, world.a_file(tasks=48))
     stay, cut = [f"stays{n}" for n in range(8)], [f"cut{n}" for n in range(4)]
     with running_link() as link, fleet(tmp_path, link, cell, stay), fleet(tmp_path, link, cell, cut) as away:

@@ -62,8 +62,7 @@ def test_what_moves_all_the_time_is_written_now_and_then(cell) -> None:
     (why,) = plan.unplaced
     start = msgspec.structs.replace(why.expected or ExpectedStart(basis="ends"), ends=5)
     moved = Plan(
-        revision=plan.revision + 1,
-        unplaced=(msgspec.structs.replace(why, places=(QueuePlace(9, 0),), expected=start),),
+        revision=plan.revision + 1, unplaced=(msgspec.structs.replace(why, places=(QueuePlace(9, 0),), expected=start),)
     )
     assert verdicts.store(cell.cell.id, moved, book=book, now=1.0) == 0
     assert verdicts.store(cell.cell.id, moved, book=book, now=verdicts.FRESH_S) == 1
@@ -87,9 +86,7 @@ def test_verdicts_of_placed_tasks_end_and_unexamined_tasks_keep_theirs(cell) -> 
     book, plan = verdicts.VerdictCache(), cell.decide()
     verdicts.store(cell.cell.id, plan, book=book, now=0.0)
     blank = [Why(tasks=((first.id, 3),), machines=1)]
-    verdicts.store(
-        cell.cell.id, Plan(revision=50, unplaced=tuple(blank)), book=verdicts.VerdictCache(), now=0.0
-    )
+    verdicts.store(cell.cell.id, Plan(revision=50, unplaced=tuple(blank)), book=verdicts.VerdictCache(), now=0.0)
     assert written(first.id)[0].code == "resource"
     verdicts.store(cell.cell.id, Plan(revision=51, unplaced=tuple(blank)), book=book, now=1.0)
     assert [row.job_id for row in PendingVerdict.objects.all()] == [first.id]
@@ -105,9 +102,7 @@ def test_another_schedulers_verdicts_are_left_alone(cell) -> None:
         unplaced = tuple(
             msgspec.structs.replace(why, tasks=((own, 3),)) for why in plan.unplaced if own in dict(why.tasks)
         )
-        verdicts.store(
-            cell.cell.id, Plan(revision=9, unplaced=unplaced), book=verdicts.VerdictCache(), now=0.0
-        )
+        verdicts.store(cell.cell.id, Plan(revision=9, unplaced=unplaced), book=verdicts.VerdictCache(), now=0.0)
     assert PendingVerdict.objects.count() == 2
 
 

@@ -33,23 +33,32 @@ def world():
 
 
 def ordered(
-    tenant: str,
-    band: str = "batch",
-    *,
-    days_ago: int = 1,
-    state: OrderState = OrderState.EXPIRED,
-    cell: str = "cc",
+    tenant: str, band: str = "batch", *, days_ago: int = 1, state: OrderState = OrderState.EXPIRED, cell: str = "cc"
 ) -> Order:
     with clock.at(NOON - days_ago * DAY):
         price, parts, prices = quote_preview(
-            principal=ME, tenant=rows.a_tenant(tenant), cell="cc", band=band, amounts=CORES, starts_at=clock.now(),
+            principal=ME,
+            tenant=rows.a_tenant(tenant),
+            cell="cc",
+            band=band,
+            amounts=CORES,
+            starts_at=clock.now(),
             ends_at=clock.now() + DAY,
-        )  # fmt: skip
+        )
         return Order.objects.create(
-            tenant=rows.a_tenant(tenant), cell=cell, band=PriorityBand.objects.get(name=band), amounts=list(CORES),
-            starts_at=clock.now(), ends_at=clock.now() + DAY, state=state.value, price=price,
-            parts=[part.as_json() for part in parts], prices=prices, placed_by="ann", created_at=clock.now(),
-        )  # fmt: skip
+            tenant=rows.a_tenant(tenant),
+            cell=cell,
+            band=PriorityBand.objects.get(name=band),
+            amounts=list(CORES),
+            starts_at=clock.now(),
+            ends_at=clock.now() + DAY,
+            state=state.value,
+            price=price,
+            parts=[part.as_json() for part in parts],
+            prices=prices,
+            placed_by="ann",
+            created_at=clock.now(),
+        )
 
 
 def trial(**changed: object) -> dict:
@@ -76,8 +85,9 @@ def test_orders_of_late_and_open_ones_are_priced_again_as_they_were() -> None:
     # Each part is rounded up once, before and after.
     assert 0 <= 3 * told["orders"]["before"] - told["orders"]["after"] <= 3 * 2
     assert [(row["name"], row["count"], row["before"]) for row in told["by_tenant"]] == [
-        ("zoo", 2, two.price + old.price), ("ubar", 1, one.price),
-    ]  # fmt: skip
+        ("zoo", 2, two.price + old.price),
+        ("ubar", 1, one.price),
+    ]
     assert {row["name"]: row["before"] for row in told["by_band"]} == {
         "production": two.price,
         "batch": one.price + old.price,
@@ -107,10 +117,17 @@ def test_examples_tell_a_core_and_a_gib_empty_half_and_full() -> None:
 def test_what_was_used_is_priced_too_and_the_free_priority_is_free() -> None:
     for band, hours_ago in (("batch", 5), (None, 5), ("batch", 24 * 31)):
         MeteredHour.objects.create(
-            tenant=rows.a_tenant("ubar"), cell="cc", band=PriorityBand.objects.filter(name=band).first(),
-            job_uid="0" * 32, job="web", hour=NOON - dt.timedelta(hours=hours_ago), limit=[0] * 6, reserved=[0] * 6,
-            used=[3_600_000, 0, 0, 0, 0, 0], price=7,
-        )  # fmt: skip
+            tenant=rows.a_tenant("ubar"),
+            cell="cc",
+            band=PriorityBand.objects.filter(name=band).first(),
+            job_uid="0" * 32,
+            job="web",
+            hour=NOON - dt.timedelta(hours=hours_ago),
+            limit=[0] * 6,
+            reserved=[0] * 6,
+            used=[3_600_000, 0, 0, 0, 0, 0],
+            price=7,
+        )
     told = trial(usage={"cpu": 10_000})
     assert told["usage"] == {"name": "", "count": 1, "before": 7, "after": 4_000}  # a core-hour at 0.4
     assert [row["name"] for row in (*told["usage_by_band"], *told["usage_by_tenant"])] == ["batch", "ubar"]

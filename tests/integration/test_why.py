@@ -53,18 +53,19 @@ def preempted(cell: Cell) -> tuple[Job, Job]:
     place(victim, 0, machine.id)
     loser, winner = task_id(victim.id, 0), task_id(urgent.id, 0)
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_evict(
-            entry, [Eviction(loser, 1, "preemption", detail="for urgent", preemptor=winner)]
-        )
+        transitions.tasks_evict(entry, [Eviction(loser, 1, "preemption", detail="for urgent", preemptor=winner)])
         transitions.tasks_place(
             entry,
             [
                 Placement(
-                    winner, machine.id, score={"packing": -0.25, "preemption": -10.5}, victims=(loser,),
+                    winner,
+                    machine.id,
+                    score={"packing": -0.25, "preemption": -10.5},
+                    victims=(loser,),
                     runners_up=((spare.id, -11.0),),
                 )
             ],
-        )  # fmt: skip
+        )
     return victim, urgent
 
 
@@ -75,8 +76,11 @@ def test_a_pending_class_is_one_object_with_all_that_is_known(ann, cell) -> None
     (verdict,) = ann.get(f"{JOBS}/ubar/web/why/").json()["verdicts"]
     assert (verdict["code"], verdict["tasks"], verdict["never"]) == ("resource", 3, True)
     assert verdict["nearest"] == {
-        "machine": "m1", "lacks": [{"resource": "cpu", "left": 4000, "short": 2000}], "fails": [], "bounds": [],
-    }  # fmt: skip
+        "machine": "m1",
+        "lacks": [{"resource": "cpu", "left": 4000, "short": 2000}],
+        "fails": [],
+        "bounds": [],
+    }
     (change,) = verdict["changes"]
     assert (change["kind"], change["subject"], change["to"], change["machines"]) == ("lower", "cpu", 4000, 1)
     assert verdict["shapes"]["one_more"]["limit"]["cpu"] == 4000

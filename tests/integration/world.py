@@ -30,11 +30,7 @@ def a_file(name: str = "web", **changes: Any) -> dict[str, Any]:
         "name": name,
         "priority": "production",
         "tasks": 3,
-        "task": {
-            "command": ["serve"],
-            "ports": ["http"],
-            "limit": {"cpu": "100m", "ram": "64Mi", "disk": "64Mi"},
-        },
+        "task": {"command": ["serve"], "ports": ["http"], "limit": {"cpu": "100m", "ram": "64Mi", "disk": "64Mi"}},
     }
     return file | changes
 
@@ -44,9 +40,7 @@ def with_task(name: str = "web", *, tasks: int = 3, **changes: Any) -> dict[str,
     return file | {"task": file["task"] | changes}
 
 
-def a_user(
-    name: str, *, tenant: Tenant | None = None, role: Role = Role.OWNER, sre: bool = False
-) -> AbstractBaseUser:
+def a_user(name: str, *, tenant: Tenant | None = None, role: Role = Role.OWNER, sre: bool = False) -> AbstractBaseUser:
     user, _ = get_user_model().objects.get_or_create(username=name, defaults={"is_staff": sre})
     if tenant is not None:
         Membership.objects.get_or_create(user=user, tenant=tenant, defaults={"role": role.value})
@@ -57,9 +51,7 @@ def principal(name: str, **who: Any) -> Principal:
     return principal_of_user(a_user(name, **who), request_id="r-1")
 
 
-def bearer(
-    user: AbstractBaseUser, *, scopes: Iterable[Scope] = ALL_SCOPES, tenant: Tenant | None = None
-) -> Client:
+def bearer(user: AbstractBaseUser, *, scopes: Iterable[Scope] = ALL_SCOPES, tenant: Tenant | None = None) -> Client:
     _, secret = token_issue(
         principal=system("test"), user=user, name="test", scopes=[s.value for s in scopes], tenant=tenant
     )
@@ -85,10 +77,7 @@ def place(job: Job, machine: Machine, *indexes: int) -> None:
             entry,
             [
                 Placement(
-                    task_id(job.id, index),
-                    machine.id,
-                    ports=(20000 + index + 1000 * incarnation,),
-                    score={"fit": 0.5},
+                    task_id(job.id, index), machine.id, ports=(20000 + index + 1000 * incarnation,), score={"fit": 0.5}
                 )
                 for index, incarnation in waiting
             ],

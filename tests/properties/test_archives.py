@@ -15,18 +15,7 @@ from borglet.packages.archives.archive import OCI, TAR, TAR_GZIP, unpack
 from borglet.packages.archives.build import pack
 from borglet.packages.archives.disk import digests_of, remove_tree
 from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused
-from tests.real.packages.archives import (
-    Layout,
-    archive,
-    contents,
-    extended,
-    file,
-    folder,
-    hard_link,
-    header,
-    link,
-    pax,
-)
+from tests.real.packages.archives import Layout, archive, contents, extended, file, folder, hard_link, header, link, pax
 
 LETTERS = st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/")
 NAMES = st.text(LETTERS, min_size=1, max_size=40).filter(lambda name: name not in (".", ".."))
@@ -125,9 +114,7 @@ def test_damaged_archives_are_refused_or_harmless(
     parts: list[bytes], damage: list[tuple[int, int]], format_: str
 ) -> None:
     layout = Layout()
-    raw = bytearray(
-        layout.tar(layout.image(layout.layer(*parts))).read() if format_ == OCI else archive(*parts).read()
-    )
+    raw = bytearray(layout.tar(layout.image(layout.layer(*parts))).read() if format_ == OCI else archive(*parts).read())
     if format_ == TAR_GZIP:
         raw = bytearray(gzip.compress(bytes(raw), mtime=0))
     for place, value in damage:

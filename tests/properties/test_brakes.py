@@ -66,12 +66,7 @@ class Cell:
         return left
 
 
-@given(
-    machines=st.integers(8, 60),
-    share=st.floats(0.0, 1.0),
-    cut_s=st.integers(1, 90),
-    back_each_s=st.integers(0, 3),
-)
+@given(machines=st.integers(8, 60), share=st.floats(0.0, 1.0), cut_s=st.integers(1, 90), back_each_s=st.integers(0, 3))
 def test_a_partition_moves_no_more_than_the_rate_until_the_last_is_back(
     machines: int, share: float, cut_s: int, back_each_s: int
 ) -> None:

@@ -53,9 +53,7 @@ def test_what_is_left_is_the_least_at_any_instant(spans: list[Span], period: tup
 
 
 @given(spans, moments, vectors)
-def test_excesses_cover_exactly_when_too_much_is_sold(
-    spans: list[Span], after: dt.datetime, limit: Vector
-) -> None:
+def test_excesses_cover_exactly_when_too_much_is_sold(spans: list[Span], after: dt.datetime, limit: Vector) -> None:
     found = calendar.excesses(limit, calendar.steps(spans), after)
     for before, behind in itertools.pairwise(found):
         assert before.ends_at is not None
@@ -78,8 +76,7 @@ def test_the_earliest_start_is_the_first_at_which_it_fits(
     ask = (wanted, *(0,) * (SIZE - 1))
     turns = sorted({START, *(step.at for step in sold)})
     room = [
-        calendar.CalendarStep(at, tuple(a - b for a, b in zip(limit, sold_at(spans, at), strict=True)))
-        for at in turns
+        calendar.CalendarStep(at, tuple(a - b for a, b in zip(limit, sold_at(spans, at), strict=True))) for at in turns
     ]
     fits = [
         moment
@@ -108,9 +105,7 @@ def test_days_are_those_of_the_time_zone(spans: list[Span], name: str, count: in
         assert row.sold == tuple(max(level[i] for level in levels) for i in range(SIZE))
 
 
-@given(
-    moments, st.integers(0, 60 * 24 * 400), st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe"])
-)
+@given(moments, st.integers(0, 60 * 24 * 400), st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe"]))
 def test_whole_days_left_end_with_the_period(begin: dt.datetime, minutes: int, name: str) -> None:
     zone, end = ZoneInfo(name), begin + minutes * dt.timedelta(minutes=1)
     moment = calendar.whole_days_left(begin, end, zone)

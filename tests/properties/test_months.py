@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 from quota.vocabulary import months
 
 ZONES = sorted(zone for zone in available_timezones() if "/" in zone or zone == "UTC")
-MOMENTS = st.datetimes(
-    min_value=dt.datetime(1990, 1, 1), max_value=dt.datetime(2090, 1, 1), timezones=st.just(dt.UTC)
-)
+MOMENTS = st.datetimes(min_value=dt.datetime(1990, 1, 1), max_value=dt.datetime(2090, 1, 1), timezones=st.just(dt.UTC))
 
 
 @given(MOMENTS, st.sampled_from(ZONES))
-@example(
-    dt.datetime(2009, 11, 1, 3, 0, tzinfo=dt.UTC), "America/St_Johns"
-)  # 00:01 goes back to 23:01 of October
+@example(dt.datetime(2009, 11, 1, 3, 0, tzinfo=dt.UTC), "America/St_Johns")  # 00:01 goes back to 23:01 of October
 @example(dt.datetime(2024, 2, 29, 23, 59, tzinfo=dt.UTC), "UTC")
 @example(dt.datetime(2011, 12, 31, 0, 0, tzinfo=dt.UTC), "Pacific/Apia")  # had no 30th of December
 def test_each_instant_lies_in_its_month_and_day(moment: dt.datetime, zone: str) -> None:
@@ -35,11 +31,7 @@ def test_months_follow_each_other_and_last_as_long_as_months_do(day: dt.date, zo
     month = day.replace(day=1)
     begin, end = months.bounds(month, zone)
     assert end == months.bounds(months.after(month), zone)[0]
-    assert (
-        dt.timedelta(days=26, hours=20)
-        <= end - begin
-        <= dt.timedelta(days=31, hours=4) + dt.timedelta(days=1)
-    )
+    assert dt.timedelta(days=26, hours=20) <= end - begin <= dt.timedelta(days=31, hours=4) + dt.timedelta(days=1)
     assert months.month_of(begin, zone) == month
     assert months.month_of(months.last_instant(end), zone) == month
 

@@ -48,9 +48,14 @@ def curves(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
 
 def one_core_month(**changed: object) -> tuple[PricePart, ...]:
     asked: dict = {
-        "amounts": (1000, 0, 0, 0, 0, 0), "seconds": 30 * 86400, "base": BASE, "band_price_milli": 1000,
-        "curve": CURVE, "sold_share_milli": EMPTY, **changed,
-    }  # fmt: skip
+        "amounts": (1000, 0, 0, 0, 0, 0),
+        "seconds": 30 * 86400,
+        "base": BASE,
+        "band_price_milli": 1000,
+        "curve": CURVE,
+        "sold_share_milli": EMPTY,
+        **changed,
+    }
     return priced(**asked)
 
 
@@ -97,8 +102,13 @@ def test_the_price_is_the_sum_of_parts_each_exact_to_the_micro_credit(
     for part in parts:
         exact = (
             Fraction(part.quantity, UNIT.get(part.resource, 1))
-            * part.hours * part.base * part.band_milli / 1000 * part.scarcity_milli / 1000
-        )  # fmt: skip
+            * part.hours
+            * part.base
+            * part.band_milli
+            / 1000
+            * part.scarcity_milli
+            / 1000
+        )
         assert part.amount == ceil(exact)
         assert part_of(part.as_json()) == part
     assert total(parts) == sum(part.amount for part in parts)
@@ -140,9 +150,8 @@ def test_scarcer_never_costs_less(amounts, time, base, band, curve, sold, more, 
 
 
 @given(
-    st.integers(1, 2**36), st.integers(1, 2**36), st.integers(1, 2**42), seconds, factors, curves(),
-    st.integers(0, 900),
-)  # fmt: skip
+    st.integers(1, 2**36), st.integers(1, 2**36), st.integers(1, 2**42), seconds, factors, curves(), st.integers(0, 900)
+)
 def test_an_order_in_pieces_one_after_the_other_costs_the_same_but_for_rounding(
     first, second, room, time, band, curve, share
 ) -> None:

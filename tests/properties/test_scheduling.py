@@ -27,11 +27,7 @@ thorough = settings(
 policies = st.builds(
     Policy,
     search=st.builds(
-        Search,
-        sample=st.integers(1, 4),
-        randomise=st.booleans(),
-        caching=st.booleans(),
-        classes=st.booleans(),
+        Search, sample=st.integers(1, 4), randomise=st.booleans(), caching=st.booleans(), classes=st.booleans()
     ),
     scorer=st.sampled_from(("hybrid", "best-fit", "e-pvm")),
     batch_in_prod_by_reservation=st.booleans(),
@@ -125,9 +121,7 @@ def test_no_victim_is_unnecessary(world: World, policy: Policy) -> None:
             assert not alone._fits(int(task), assignment.machine_id, [])
 
 
-def _commit(
-    state: CellState, world: World, plan: Plan, *, until: int, index: int, spare: tuple[int, int]
-) -> None:
+def _commit(state: CellState, world: World, plan: Plan, *, until: int, index: int, spare: tuple[int, int]) -> None:
     for assignment in plan.assignments:
         for job_id, victim in assignment.victims:
             if (job_id, victim) != spare:
@@ -200,16 +194,21 @@ def _keep_preferences(source: CellState, target: CellState) -> None:
 def _decision(assignment: Assignment) -> tuple[object, ...]:
     """All but port numbers, whose next start is a preference."""
     return (
-        assignment.job_id, assignment.index, assignment.machine_id, assignment.victims, assignment.score,
-        assignment.packages, len(assignment.ports), assignment.devices, assignment.runners_up,
-    )  # fmt: skip
+        assignment.job_id,
+        assignment.index,
+        assignment.machine_id,
+        assignment.victims,
+        assignment.score,
+        assignment.packages,
+        len(assignment.ports),
+        assignment.devices,
+        assignment.runners_up,
+    )
 
 
 @thorough
 @given(st.data(), worlds(waiting=0), policies)
-def test_another_machine_never_makes_a_task_unplaceable(
-    data: st.DataObject, world: World, policy: Policy
-) -> None:
+def test_another_machine_never_makes_a_task_unplaceable(data: st.DataObject, world: World, policy: Policy) -> None:
     for job, index in world.in_state("pending"):
         world.end(job, index)
     add_job(data.draw, world, most_tasks=1)
@@ -221,9 +220,7 @@ def test_another_machine_never_makes_a_task_unplaceable(
 @thorough
 @given(worlds() | full(), st.sampled_from(("hybrid", "best-fit")), st.booleans())
 def test_kernels_agree_with_their_slow_twin(world: World, scorer: str, batch_by_reservation: bool) -> None:
-    policy = Policy(
-        search=Search(randomise=False), scorer=scorer, batch_in_prod_by_reservation=batch_by_reservation
-    )
+    policy = Policy(search=Search(randomise=False), scorer=scorer, batch_in_prod_by_reservation=batch_by_reservation)
     plan = world.plan(policy)
     expected = Twin(world.state, policy, world.time).run()
     assert {(a.job_id, a.index): (a.machine_id, list(a.victims), a.devices) for a in plan.assignments} == {

@@ -31,8 +31,7 @@ def fitting(world: World, policy: Policy, job: str) -> int:
     twin = Twin(world.state, policy, world.time)
     task = int(world.state.tasks.jobs[world.jobs[job].job_id].tasks[0])
     return sum(
-        twin._may_hold(task, m) and (twin._fits(task, m, []) or twin._victims(task, m) is not None)
-        for m in twin.there
+        twin._may_hold(task, m) and (twin._fits(task, m, []) or twin._victims(task, m) is not None) for m in twin.there
     )
 
 

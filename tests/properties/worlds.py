@@ -206,6 +206,19 @@ def _join(draw: st.DrawFn, world: World) -> None:
 
 
 _STEPS = (
-    _pass, _pass, _pass, _evict, _end, _gone, _revive, _reserve, _shrink, _reprioritise, _rebudget, _drain, _remove,
-    _install, _join,
-)  # fmt: skip
+    _pass,
+    _pass,
+    _pass,
+    _evict,
+    _end,
+    _gone,
+    _revive,
+    _reserve,
+    _shrink,
+    _reprioritise,
+    _rebudget,
+    _drain,
+    _remove,
+    _install,
+    _join,
+)

@@ -21,17 +21,28 @@ POLICY = Policy()
 
 def _machine(number: int, **attributes: str) -> events.MachineSet:
     return events.MachineSet(
-        machine_id=number, hostname=f"m{number}", address="127.0.0.1", capacity=(1000, 1000, 1000, 0, 0, 0),
+        machine_id=number,
+        hostname=f"m{number}",
+        address="127.0.0.1",
+        capacity=(1000, 1000, 1000, 0, 0, 0),
         attributes=attributes,
-    )  # fmt: skip
+    )
 
 
 def _job(number: int, tasks: int, cpu: int, *, priority: int = 200, **more: object) -> events.JobSubmitted:
     requirement = msgspec.structs.replace(Requirement((cpu, 1, 1, 0, 0, 0)), **more)
     return events.JobSubmitted(
-        job_id=number, uid=f"{number:032x}", tenant_id=1, tenant="t", name=f"j{number}", job_kind="job",
-        priority=priority, latency_sensitive=True, spec_version=1, groups=(Group(requirement, ((0, tasks - 1),)),),
-    )  # fmt: skip
+        job_id=number,
+        uid=f"{number:032x}",
+        tenant_id=1,
+        tenant="t",
+        name=f"j{number}",
+        job_kind="job",
+        priority=priority,
+        latency_sensitive=True,
+        spec_version=1,
+        groups=(Group(requirement, ((0, tasks - 1),)),),
+    )
 
 
 WORKLOAD = Workload(

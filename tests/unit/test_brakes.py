@@ -23,11 +23,20 @@ OPEN, BOUNDED, HELD = BrakeState.OPEN, BrakeState.BOUNDED, BrakeState.HELD
 @pytest.mark.parametrize(
     ("machines", "vanished", "state"),
     [
-        (1000, 0, OPEN), (1000, 50, OPEN), (1000, 51, BOUNDED), (1000, 500, BOUNDED), (1000, 501, HELD),
-        (10, 3, OPEN), (10, 4, BOUNDED), (10, 6, HELD),
-        (4, 3, OPEN), (3, 3, HELD), (1, 1, HELD), (0, 0, OPEN),
+        (1000, 0, OPEN),
+        (1000, 50, OPEN),
+        (1000, 51, BOUNDED),
+        (1000, 500, BOUNDED),
+        (1000, 501, HELD),
+        (10, 3, OPEN),
+        (10, 4, BOUNDED),
+        (10, 6, HELD),
+        (4, 3, OPEN),
+        (3, 3, HELD),
+        (1, 1, HELD),
+        (0, 0, OPEN),
     ],
-)  # fmt: skip
+)
 def test_the_more_machines_vanish_together_the_less_is_done_about_it(machines, vanished, state) -> None:
     assert lost_state(Extent(machines, vanished, 100), SETTINGS, OPEN) is state
 
@@ -54,10 +63,7 @@ def test_the_brake_turns_at_most_twice_a_minute_when_machines_come_and_go() -> N
     for second in range(600):
         vanished = 0 if second // 10 % 2 else 80
         calm_s = calm_s + 1.0 if vanished == 0 else 0.0
-        before, state = (
-            state,
-            lost_state(Extent(100, vanished, 100), SETTINGS, state, calm_s=calm_s, held_s=held_s),
-        )
+        before, state = (state, lost_state(Extent(100, vanished, 100), SETTINGS, state, calm_s=calm_s, held_s=held_s))
         turns += state is not before
         held_s = held_s + 1.0 if state is before else 0.0
     assert 1 <= turns <= 2 * 600 / 60

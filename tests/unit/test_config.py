@@ -17,11 +17,7 @@ from scheduling.policy import cell_settings
         ({"nosuch": 1}, "settings", "unknown: nosuch; the settings of a cell are scorer, "),
         ({"drain_patience_s": "x"}, "settings.drain_patience_s", "must be a number, such as 600.0"),
         ({"shortage_at": None}, "settings.shortage_at", "must be a number, such as 0.97"),
-        (
-            {"batch_in_prod_by_reservation": 3},
-            "settings.batch_in_prod_by_reservation",
-            "must be true or false",
-        ),
+        ({"batch_in_prod_by_reservation": 3}, "settings.batch_in_prod_by_reservation", "must be true or false"),
         ({"scorer": 1}, "settings.scorer", 'must be text, such as "hybrid"'),
         ({"schedulers": "two"}, "settings.schedulers", "is one of one, by-workload"),
         ({"reclamation": "medum"}, "settings.reclamation", "is one of off, baseline, medium, aggressive"),

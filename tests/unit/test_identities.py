@@ -14,25 +14,23 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from borglet.messages import RunTask, TaskKey
-from scheduling.identity.tokens import (
-    LEVELS,
-    TTL_S,
-    BadIdentity,
-    SigningKey,
-    issue,
-    jwk,
-    key_id,
-    looks_like_one,
-    read,
-)
+from scheduling.identity.tokens import LEVELS, TTL_S, BadIdentity, SigningKey, issue, jwk, key_id, looks_like_one, read
 from scheduling.spec.job_spec import API_LEVELS
 
 PORTAL = "https://portal.example"
 UID = "0f" * 16
 TASK = RunTask(
-    key=TaskKey(UID, 7, 3), name="cc/ubar/jfoo/7", command=["x"], env={}, limit={}, ports={}, priority=0,
-    latency_sensitive=False, prod=False, spec_version=1,
-)  # fmt: skip
+    key=TaskKey(UID, 7, 3),
+    name="cc/ubar/jfoo/7",
+    command=["x"],
+    env={},
+    limit={},
+    ports={},
+    priority=0,
+    latency_sensitive=False,
+    prod=False,
+    spec_version=1,
+)
 
 
 def a_key() -> SigningKey:
@@ -67,10 +65,7 @@ def test_an_identity_ends_within_the_hour() -> None:
 
 
 def forged(header: dict[str, str], payload: dict[str, object]) -> str:
-    parts = [
-        base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()
-        for part in (header, payload)
-    ]
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in (header, payload)]
     return ".".join([*parts, ""])
 
 

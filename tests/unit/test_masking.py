@@ -11,15 +11,52 @@ from scheduling.spec import parser
 from scheduling.spec.masking import MASK, looks_secret, masked
 
 NAMES = [
-    "PASSWORD", "DB_PASSWORD", "PGPASSWORD", "dbPassword", "MYSQL_PWD", "FTP_PASS", "SSH_PASSPHRASE", "SECRET",
-    "DJANGO_SECRET_KEY", "CLIENT_SECRETS", "TOKEN", "GITHUB_TOKEN", "ACCESS_TOKENS", "accessToken", "API_KEY", "apiKey",
-    "APIKEY", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "SSH_KEYS", "CREDENTIALS", "GOOGLE_CREDENTIAL", "DB_CREDS",
-    "PRIVATE_PEM", "BASIC_AUTH", "SENTRY_DSN", "SESSION_COOKIE",
-]  # fmt: skip
+    "PASSWORD",
+    "DB_PASSWORD",
+    "PGPASSWORD",
+    "dbPassword",
+    "MYSQL_PWD",
+    "FTP_PASS",
+    "SSH_PASSPHRASE",
+    "SECRET",
+    "DJANGO_SECRET_KEY",
+    "CLIENT_SECRETS",
+    "TOKEN",
+    "GITHUB_TOKEN",
+    "ACCESS_TOKENS",
+    "accessToken",
+    "API_KEY",
+    "apiKey",
+    "APIKEY",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_ACCESS_KEY_ID",
+    "SSH_KEYS",
+    "CREDENTIALS",
+    "GOOGLE_CREDENTIAL",
+    "DB_CREDS",
+    "PRIVATE_PEM",
+    "BASIC_AUTH",
+    "SENTRY_DSN",
+    "SESSION_COOKIE",
+]
 PLAIN = [
-    "PATH", "PWD", "OLDPWD", "HOME", "COLOUR", "LANG", "KEYBOARD", "MONKEY", "TOKENIZERS_PARALLELISM", "AUTHOR",
-    "COMPASS", "PASSENGERS", "PATTERN", "MODE", "WORKERS", "LOG_LEVEL",
-]  # fmt: skip
+    "PATH",
+    "PWD",
+    "OLDPWD",
+    "HOME",
+    "COLOUR",
+    "LANG",
+    "KEYBOARD",
+    "MONKEY",
+    "TOKENIZERS_PARALLELISM",
+    "AUTHOR",
+    "COMPASS",
+    "PASSENGERS",
+    "PATTERN",
+    "MODE",
+    "WORKERS",
+    "LOG_LEVEL",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,10 +99,7 @@ FILE = {
     "name": "web",
     "tasks": 3,
     "task": {"command": ["serve"], "env": {"PASSWORD": "hunter2", "MODE": "fast"}},
-    "overrides": {
-        "0": {"env": {"TOKEN": "borg_1", "MODE": None}},
-        "1-2": {"command": ["other"], "env": None},
-    },
+    "overrides": {"0": {"env": {"TOKEN": "borg_1", "MODE": None}}, "1-2": {"command": ["other"], "env": None}},
 }
 
 

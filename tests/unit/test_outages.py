@@ -42,9 +42,7 @@ def test_sqlstates(state: str, code: str | None) -> None:
     assert found is None or found.status == 503
 
 
-@pytest.mark.parametrize(
-    "error", [PoolTimeout("none free"), psycopg.OperationalError("the connection is lost")]
-)
+@pytest.mark.parametrize("error", [PoolTimeout("none free"), psycopg.OperationalError("the connection is lost")])
 def test_silence_of_the_database(error: psycopg.Error) -> None:
     found = outage_of(_as_django_raises(error))
     assert found is not None
@@ -70,9 +68,7 @@ def test_internal_errors_are_not_outages() -> None:
 
 
 def _as_django_raises(error: psycopg.Error) -> django.db.Error:
-    kind = next(
-        getattr(django.db, each.__name__) for each in type(error).__mro__ if hasattr(django.db, each.__name__)
-    )
+    kind = next(getattr(django.db, each.__name__) for each in type(error).__mro__ if hasattr(django.db, each.__name__))
     wrapped: django.db.Error = kind(str(error))
     wrapped.__cause__ = error
     return wrapped

@@ -65,11 +65,7 @@ def a_spec(*packages: str, **overrides: list[str]) -> job_spec.JobSpecification:
 
 def test_every_mention_is_found_and_pinned_and_reads_back_equal() -> None:
     given = a_spec("web", "lib@v1", t3=["web@v2"])
-    assert {str(reference) for reference in package_pins.mentions(given).values()} == {
-        "web",
-        "lib@v1",
-        "web@v2",
-    }
+    assert {str(reference) for reference in package_pins.mentions(given).values()} == {"web", "lib@v1", "web@v2"}
     done = package_pins.pinned(given, {"web": DIGEST, "lib@v1": DIGEST, "web@v2": OTHER})
     assert done.base.packages == (f"web@{DIGEST}", f"lib@v1@{DIGEST}")
     assert done.task(3).packages == (f"web@v2@{OTHER}",)
@@ -97,7 +93,5 @@ def test_a_mention_is_reported_by_its_place() -> None:
         (["web"], ["web@v1"], SpecChange.RESTART),
     ],
 )
-def test_tasks_start_again_when_their_content_changes(
-    before: list[str], after: list[str], change: SpecChange
-) -> None:
+def test_tasks_start_again_when_their_content_changes(before: list[str], after: list[str], change: SpecChange) -> None:
     assert job_spec.change(a_spec(*before), a_spec(*after), 0) is change

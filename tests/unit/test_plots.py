@@ -19,9 +19,7 @@ HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
 def drawn(values, *, times=None, step=HOUR, **more) -> Plot:
     hours = times if times is not None else [BEGIN + number * HOUR for number in range(len(values))]
     until = BEGIN + max(24, len(values)) * HOUR
-    return lines(
-        "t", hours, [Series("a", values)], since=BEGIN, until=until, step=step, format_value=str, **more
-    )
+    return lines("t", hours, [Series("a", values)], since=BEGIN, until=until, step=step, format_value=str, **more)
 
 
 def points(piece: str) -> list[tuple[float, float]]:
@@ -57,9 +55,15 @@ def test_lines_stay_inside_their_frame(values) -> None:
 def test_bars_stand_on_each_other_and_reach_their_sum(pairs) -> None:
     times = [BEGIN + number * DAY for number in range(len(pairs))]
     plot = bars(
-        "t", times, [Series("a", [a for a, _ in pairs]), Series("b", [b for _, b in pairs])],
-        since=BEGIN, until=BEGIN + 40 * DAY, step=DAY, format_value=str, label=lambda at: f"{at:%F}",
-    )  # fmt: skip
+        "t",
+        times,
+        [Series("a", [a for a, _ in pairs]), Series("b", [b for _, b in pairs])],
+        since=BEGIN,
+        until=BEGIN + 40 * DAY,
+        step=DAY,
+        format_value=str,
+        label=lambda at: f"{at:%F}",
+    )
     for bar in plot.bars:
         assert -1 <= float(bar.y) <= HEIGHT
         assert float(bar.y) + float(bar.height) <= HEIGHT + 0.2
@@ -70,20 +74,11 @@ def test_bars_stand_on_each_other_and_reach_their_sum(pairs) -> None:
 
 def test_a_running_sum_shows_its_limit_even_far_above_it() -> None:
     plot = running(
-        "t",
-        [BEGIN],
-        Series("spent", [10]),
-        since=BEGIN,
-        until=BEGIN + DAY,
-        step=DAY,
-        format_value=str,
-        limit=1000,
+        "t", [BEGIN], Series("spent", [10]), since=BEGIN, until=BEGIN + DAY, step=DAY, format_value=str, limit=1000
     )
     assert plot.limit == "1000"
     assert 0 < float(plot.limit_y) < HEIGHT / 10
-    none = running(
-        "t", [], Series("spent", []), since=BEGIN, until=BEGIN + DAY, step=DAY, format_value=str, limit=None
-    )
+    none = running("t", [], Series("spent", []), since=BEGIN, until=BEGIN + DAY, step=DAY, format_value=str, limit=None)
     assert (none.limit_y, none.empty) == ("", True)
 
 

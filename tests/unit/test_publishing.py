@@ -23,39 +23,50 @@ def web(*, tasks: int = 10, weight: int = 1, ports: tuple[str, ...] = ("http",),
         (None, web(), []),
         (web(), web(tasks=20, priority="production"), []),
         (
-            None, web(names={"ttl_s": 60}),
-            ["Clients may remember where its tasks are for 60 s.",
-             "Tasks that are to stop leave the answers 61 s before SIGTERM."],
+            None,
+            web(names={"ttl_s": 60}),
+            [
+                "Clients may remember where its tasks are for 60 s.",
+                "Tasks that are to stop leave the answers 61 s before SIGTERM.",
+            ],
         ),
         (
-            web(), web(names={"ttl_s": 60}),
-            ["Clients may remember where its tasks are for 60 s, 5 s until now.",
-             "Tasks that are to stop leave the answers 61 s before SIGTERM, 6 s until now."],
+            web(),
+            web(names={"ttl_s": 60}),
+            [
+                "Clients may remember where its tasks are for 60 s, 5 s until now.",
+                "Tasks that are to stop leave the answers 61 s before SIGTERM, 6 s until now.",
+            ],
         ),
         (web(), web(names={"ttl_s": 5}), []),
         (
-            web(names={"leave_s": 2.5}), web(),
+            web(names={"leave_s": 2.5}),
+            web(),
             ["Tasks that are to stop leave the answers 6 s before SIGTERM, 2.5 s until now."],
         ),
-        (web(ports=()), web(ports=(), names={"ttl_s": 1}),
-         ["Clients may remember where its tasks are for 1 s, 5 s until now."]),
         (
-            web(), web(weight=2),
-            ["Tasks 0-9 have weight 2 among the tasks that clients are sent to, 1 until now."],
+            web(ports=()),
+            web(ports=(), names={"ttl_s": 1}),
+            ["Clients may remember where its tasks are for 1 s, 5 s until now."],
         ),
+        (web(), web(weight=2), ["Tasks 0-9 have weight 2 among the tasks that clients are sent to, 1 until now."]),
         (
-            web(), web(tasks=12, overrides={"0": {"weight": 0}, "9-11": {"weight": 4}}),
-            ["Task 0 has weight 0 among the tasks that clients are sent to, 1 until now.",
-             "Task 9 has weight 4 among the tasks that clients are sent to, 1 until now.",
-             "Tasks 10-11 have weight 4 among the tasks that clients are sent to."],
+            web(),
+            web(tasks=12, overrides={"0": {"weight": 0}, "9-11": {"weight": 4}}),
+            [
+                "Task 0 has weight 0 among the tasks that clients are sent to, 1 until now.",
+                "Task 9 has weight 4 among the tasks that clients are sent to, 1 until now.",
+                "Tasks 10-11 have weight 4 among the tasks that clients are sent to.",
+            ],
         ),
         (None, web(labels={"service": "shop"}), ["It answers for service shop."]),
         (
-            web(labels={"service": "shop"}), web(labels={"service": "till"}),
+            web(labels={"service": "shop"}),
+            web(labels={"service": "till"}),
             ["It answers for service shop no more.", "It answers for service till."],
         ),
     ],
-)  # fmt: skip
+)
 def test_a_change_is_reported_in_words(old: Any, new: Any, told: list[str]) -> None:
     assert list(name_changes.format_name_changes(old, new, ttl_s=5)) == told
 

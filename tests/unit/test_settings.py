@@ -96,26 +96,39 @@ def test_defaults_and_usual_values_are_valid(tmp_path: Path) -> None:
         complaints_of(
             BORG_HOME=str(tmp_path / "new"),
             BORG_DATABASE_URL="postgresql://borg:p%40ss@db.example:5432/borg?sslmode=require",
-            BORG_REDIS_URL="rediss://:p@redis.example:6380/1", BORG_ALLOWED_HOSTS=".borg.example, 192.0.2.1,*",
-            BORG_PORTAL_URL="https://borg.example:8443", BORG_DNS_HOST="::", BORG_DNS_REVERSE="none",
-            BORG_DNS_RESOLVERS="192.0.2.1@5353, 2001:db8::1", BORG_DNS_KEYS="shared:hmac-sha256:c2VjcmV0",
-            BORG_DNS_CAA='0 issue "ca.example"; 0 issuewild ";"', BORG_DNS_SNAPSHOT="off",
+            BORG_REDIS_URL="rediss://:p@redis.example:6380/1",
+            BORG_ALLOWED_HOSTS=".borg.example, 192.0.2.1,*",
+            BORG_PORTAL_URL="https://borg.example:8443",
+            BORG_DNS_HOST="::",
+            BORG_DNS_REVERSE="none",
+            BORG_DNS_RESOLVERS="192.0.2.1@5353, 2001:db8::1",
+            BORG_DNS_KEYS="shared:hmac-sha256:c2VjcmV0",
+            BORG_DNS_CAA='0 issue "ca.example"; 0 issuewild ";"',
+            BORG_DNS_SNAPSHOT="off",
             BORG_LINK_HOST="link.example",
-            BORG_PACKAGE_STORE="s3://bucket/prefix?region=x", BORG_SMTP_TLS="tls", BORG_MAIL_FROM="borg@borg.example",
-            BORG_WEBHOOK_NETWORKS="10.1.0.0/16, fd00::/8", BORG_LOG_LEVEL="DEBUG", BORG_CELLS="cc,dd",
+            BORG_PACKAGE_STORE="s3://bucket/prefix?region=x",
+            BORG_SMTP_TLS="tls",
+            BORG_MAIL_FROM="borg@borg.example",
+            BORG_WEBHOOK_NETWORKS="10.1.0.0/16, fd00::/8",
+            BORG_LOG_LEVEL="DEBUG",
+            BORG_CELLS="cc,dd",
             BORG_DEBUG="True",
         )
         == []
-    )  # fmt: skip
+    )
     assert complaints_of(BORG_REDIS_URL="redis:///1") == []  # on this host
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door[-1])
 def test_no_process_starts_with_an_invalid_setting(tmp_path: Path, door: tuple[str, ...]) -> None:
     env = {
-        "PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "BORG_HOME": str(tmp_path / "home"),
-        "BORG_SECRET_KEY": KEY, "BORG_SMTP_PORT": "smtp", "BORG_LOG_LEVEL": "loud",
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        "BORG_HOME": str(tmp_path / "home"),
+        "BORG_SECRET_KEY": KEY,
+        "BORG_SMTP_PORT": "smtp",
+        "BORG_LOG_LEVEL": "loud",
+    }
     done = subprocess.run(
         [sys.executable, *door], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )

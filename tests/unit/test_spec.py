@@ -61,8 +61,7 @@ def test_the_class_may_be_given_against_the_band() -> None:
 
 def test_quantities_become_integers_of_the_axis() -> None:
     job = parse(
-        with_task(limit={"cpu": "1.5", "ram": "64Mi", "disk": "1G", "tpu": 2}),
-        limits=CellLimits(extra=("tpu",)),
+        with_task(limit={"cpu": "1.5", "ram": "64Mi", "disk": "1G", "tpu": 2}), limits=CellLimits(extra=("tpu",))
     )
     assert job.base.limit == (1500, 2**26, 10**9, 0, 0, 1, 2)
     assert job.base.limit[PORTS] == 1
@@ -128,11 +127,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (with_task(health={}), "task.health", "either http"),
     (with_task(health={"http": "/", "tcp": True}), "task.health", "either http"),
     (with_task(health={"http": "/", "interval_s": 0}), "task.health.interval_s", "out of range"),
-    (
-        with_task(constraints=[{"attribute": "a", "relation": "~"}]),
-        "task.constraints[0].relation",
-        "present, absent",
-    ),
+    (with_task(constraints=[{"attribute": "a", "relation": "~"}]), "task.constraints[0].relation", "present, absent"),
     (with_task(constraints=[{"attribute": "a", "relation": "="}] * 33), "task.constraints", "at most 32"),
     (with_task(constraints=[PRESENT | {"value": "x"}]), "task.constraints[0].value", "leave it out"),
     (with_task(notice_s=-1), "task.notice_s", "from 0 to 3600"),
@@ -173,11 +168,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (hello(gang=True, tasks=2501), "gang", "at most 2500 are placed together"),
     (hello(gang=1), "gang", "expected `bool`, got `int`; give true or false"),
     (with_task(limit={"accelerators": "1500m"}), "task.limit.accelerators", "ask for 1 or 2, or for a share"),
-    (
-        hello(overrides={"1": {"limit": {"accelerators": 2.5}}}),
-        "overrides.1.limit.accelerators",
-        "2500m is more",
-    ),
+    (hello(overrides={"1": {"limit": {"accelerators": 2.5}}}), "overrides.1.limit.accelerators", "2500m is more"),
     (hello(tasks=100_000, task={"command": ["x"], "limit": {"ram": 2**53}}), "task.limit", "together"),
 ]
 
@@ -189,17 +180,13 @@ def test_bad_input_is_named_by_its_path(data: dict[str, Any], path: str, cure: s
     assert cure in fields[path]
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"3", b"nonsense", b"\xff", b'{"name": "\\ud800"}', b"[" * 100_000]
-)
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"3", b"nonsense", b"\xff", b'{"name": "\\ud800"}', b"[" * 100_000])
 def test_input_that_is_not_a_json_object_is_rejected_with_the_reason(data: bytes) -> None:
     assert "file" in refused(data)
 
 
 @pytest.mark.parametrize("digits", [400, 5000])
-@pytest.mark.parametrize(
-    "field", ['"tasks":%s', '"priority":%s', '"update":{"max_down":%s}', '"overrides":{"%s":{}}']
-)
+@pytest.mark.parametrize("field", ['"tasks":%s', '"priority":%s', '"update":{"max_down":%s}', '"overrides":{"%s":{}}'])
 def test_absurd_numbers_are_refused_too(field: str, digits: int) -> None:
     refused(('{"name":"a","task":{"command":["a"]},' + field % ("1" * digits) + "}").encode())
 
@@ -215,9 +202,7 @@ def test_a_cell_sets_its_own_bounds() -> None:
 
 def test_an_override_is_merged_into_its_tasks_alone() -> None:
     job = parse(
-        hello(
-            tasks=10, overrides={"3-4": {"limit": {"cpu": 2}, "env": {"A": "x"}}, "7": {"command": ["other"]}}
-        )
+        hello(tasks=10, overrides={"3-4": {"limit": {"cpu": 2}, "env": {"A": "x"}}, "7": {"command": ["other"]}})
     )
     assert [job.task(index).limit[CPU] for index in (2, 3, 4, 5)] == [100, 2000, 2000, 100]
     assert job.task(4).limit[RAM] == job.base.limit[RAM]
@@ -230,8 +215,7 @@ def test_an_override_is_merged_into_its_tasks_alone() -> None:
 def test_groups_join_equal_requirements() -> None:
     job = parse(
         hello(
-            tasks=10,
-            overrides={"3-4": {"limit": {"cpu": 2}}, "7": {"command": ["other"]}, "8": {"limit": {"cpu": 2}}},
+            tasks=10, overrides={"3-4": {"limit": {"cpu": 2}}, "7": {"command": ["other"]}, "8": {"limit": {"cpu": 2}}}
         )
     )
     small, large = job.groups()
@@ -241,10 +225,18 @@ def test_groups_join_equal_requirements() -> None:
 
 
 FULL = hello(
-    tenant="ubar", cell="cc", labels={"b": "1", "a": "2"}, priority="production", tasks=20,
+    tenant="ubar",
+    cell="cc",
+    labels={"b": "1", "a": "2"},
+    priority="production",
+    tasks=20,
     task={
-        "command": ["serve"], "env": {"B": "1", "A": "2"}, "ports": ["http", "rpc"],
-        "limit": {"cpu": "250m", "ram": "1Gi"}, "health": {"http": "/", "port": "http"}, "notice_s": 30,
+        "command": ["serve"],
+        "env": {"B": "1", "A": "2"},
+        "ports": ["http", "rpc"],
+        "limit": {"cpu": "250m", "ram": "1Gi"},
+        "health": {"http": "/", "port": "http"},
+        "notice_s": 30,
         "constraints": [PRESENT, {"attribute": "arch", "relation": "=", "value": "x86_64"}],
     },
     overrides={
@@ -252,8 +244,9 @@ FULL = hello(
         "11": {"env": {"B": None}},
         "12": {"limit": {"cpu": "250m"}},
     },
-    spread={"max_per_rack": 2}, update={"max_down": 3},
-)  # fmt: skip
+    spread={"max_per_rack": 2},
+    update={"max_down": 3},
+)
 
 
 def test_a_spec_written_out_reads_back_equal() -> None:
@@ -290,7 +283,7 @@ def test_the_digest_sees_content_and_not_spelling() -> None:
         ("limit", {"accelerators": 1}, SpecChange.RESTART),
         ("command", ["serve"], SpecChange.NONE),
     ],
-)  # fmt: skip
+)
 def test_only_some_changes_restart_a_task(field: str, value: Any, expected: SpecChange) -> None:
     assert job_spec.change(parse(hello()), parse(with_task(**{field: value})), 0) is expected
 
@@ -305,7 +298,7 @@ def test_only_some_changes_restart_a_task(field: str, value: Any, expected: Spec
         ({"spread": {"max_per_rack": 1}}, SpecChange.RESTART),
         ({"appclass": "latency-sensitive"}, SpecChange.RESTART),
     ],
-)  # fmt: skip
+)
 def test_changes_of_the_job_reach_its_tasks(changes: dict[str, Any], expected: SpecChange) -> None:
     assert job_spec.change(parse(hello()), parse(hello(**changes)), 2) is expected
 
@@ -347,10 +340,7 @@ def test_a_digest_counts_later_fields_only_when_they_say_something() -> None:
     """Specs stored before these fields existed stay equal to the files they were made from."""
     plain = parse(hello())
     assert plain.digest() == parse(hello(gang=False, disruption_budget=0)).digest()
-    assert (
-        len({plain.digest(), parse(hello(gang=True)).digest(), parse(hello(disruption_budget=1)).digest()})
-        == 3
-    )
+    assert len({plain.digest(), parse(hello(gang=True)).digest(), parse(hello(disruption_budget=1)).digest()}) == 3
     assert "gang" not in plain.to_json()
 
 
@@ -456,15 +446,7 @@ def test_every_wrong_shape_and_value_of_a_file_is_named_at_once() -> None:
     }
     with pytest.raises(Rejected) as caught:
         parser.parse(given)
-    wrong = {
-        "name",
-        "tasks",
-        "nonsense",
-        "priority",
-        "task.command",
-        "task.limit.cpu",
-        "task.constraints[0].attribute",
-    }
+    wrong = {"name", "tasks", "nonsense", "priority", "task.command", "task.limit.cpu", "task.constraints[0].attribute"}
     assert wrong <= caught.value.fields.keys()
     assert all(path in caught.value.detail for path in wrong)
 

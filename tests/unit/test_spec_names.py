@@ -39,7 +39,7 @@ def refused(data: dict[str, Any]) -> dict[str, str]:
         (web(overrides={"2-4": {"weight": 7}, "5": {"weight": 7, "env": {"A": "b"}}}), Published(0, ((2, 5, 7),))),
         (web(weight=2, overrides={"3": {"env": {"A": "b"}}, "9": {"weight": 1}}), Published(0, ((0, 8, 2),))),
     ],
-)  # fmt: skip
+)
 def test_what_is_published_follows_from_the_file(file: dict[str, Any], published: Published) -> None:
     job = parse(file)
     assert job.published() == published
@@ -60,12 +60,7 @@ def test_what_was_stored_before_keeps_its_digest() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"names": {"ttl_s": 30}},
-        {"names": {"leave_s": 1.5}},
-        {"weight": 2},
-        {"overrides": {"3-9": {"weight": 0}}},
-    ],
+    [{"names": {"ttl_s": 30}}, {"names": {"leave_s": 1.5}}, {"weight": 2}, {"overrides": {"3-9": {"weight": 0}}}],
 )
 def test_a_change_of_names_and_weights_is_in_place(changes: dict[str, Any]) -> None:
     old, new = parse(web()), parse(web(**changes))
@@ -92,17 +87,17 @@ def test_a_change_of_names_and_weights_is_in_place(changes: dict[str, Any]) -> N
         (web(overrides={"3": {"weight": "heavy"}}), "overrides.3.weight", "give a whole number"),
         (
             {"name": "box", "kind": "AllocSet", "task": {"weight": 2}},
-            "task.weight", "an alloc answers no client; give weights to the jobs inside it",
+            "task.weight",
+            "an alloc answers no client; give weights to the jobs inside it",
         ),
         (
             {"name": "box", "kind": "AllocSet", "task": {}, "names": {"ttl_s": 2}},
-            "names", "an alloc set has no names of its own; give them to the jobs inside it",
+            "names",
+            "an alloc set has no names of its own; give them to the jobs inside it",
         ),
     ],
-)  # fmt: skip
-def test_what_can_not_be_published_is_reported_by_field(
-    file: dict[str, Any], path: str, message: str
-) -> None:
+)
+def test_what_can_not_be_published_is_reported_by_field(file: dict[str, Any], path: str, message: str) -> None:
     fields = refused(file)
     assert list(fields) == [path]
     assert message in fields[path]

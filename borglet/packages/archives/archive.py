@@ -52,19 +52,13 @@ def unpack(
 
 
 def inspect(
-    file: BinaryIO,
-    format_: str,
-    *,
-    limits: ArchiveLimits = ArchiveLimits(),
-    checkpoint: Callable[[], None] = go_on,
+    file: BinaryIO, format_: str, *, limits: ArchiveLimits = ArchiveLimits(), checkpoint: Callable[[], None] = go_on
 ) -> Unpacked:
     """Return what `unpack` would return, without writing anything. Raises `ArchiveRefused`, OSError."""
     return _read(file, format_, NullSink(), limits, checkpoint)
 
 
-def _read(
-    file: BinaryIO, format_: str, sink: Sink, limits: ArchiveLimits, checkpoint: Callable[[], None]
-) -> Unpacked:
+def _read(file: BinaryIO, format_: str, sink: Sink, limits: ArchiveLimits, checkpoint: Callable[[], None]) -> Unpacked:
     stored_bytes = file.seek(0, os.SEEK_END)
     account = ArchiveCost(limits, stored_bytes, checkpoint)
     whole: ByteStream = Slice(file, 0, stored_bytes)

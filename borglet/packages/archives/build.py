@@ -84,9 +84,7 @@ def pack(
     return Packed(f"sha256:{counted.digest.hexdigest()}", counted.size, found.entries, found.bytes)
 
 
-def _write(
-    directory: Path, out: gzip.GzipFile | _Counted, manifest: Manifest | None, limits: ArchiveLimits
-) -> None:
+def _write(directory: Path, out: gzip.GzipFile | _Counted, manifest: Manifest | None, limits: ArchiveLimits) -> None:
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         if manifest is not None:
             content = msgspec.json.encode(manifest)

@@ -30,9 +30,7 @@ class DiskSink:
     def __init__(self, target: FilePath) -> None:
         self._root = os.open(target, _DIRECTORY)
         self._path: Path = ()  # of the directory written to last
-        self._open: list[
-            int
-        ] = []  # descriptors of the directories on the way there, the root's not among them
+        self._open: list[int] = []  # descriptors of the directories on the way there, the root's not among them
 
     def __enter__(self) -> DiskSink:
         return self
@@ -82,11 +80,7 @@ class DiskSink:
         source = os.dup(self._directory(existing[:-1]))
         try:
             os.link(
-                existing[-1],
-                path[-1],
-                src_dir_fd=source,
-                dst_dir_fd=self._directory(path[:-1]),
-                follow_symlinks=False,
+                existing[-1], path[-1], src_dir_fd=source, dst_dir_fd=self._directory(path[:-1]), follow_symlinks=False
             )
         finally:
             os.close(source)
@@ -111,23 +105,13 @@ def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None]
     listing, everything = hashlib.sha256(), hashlib.sha256()
     for path, found in _walk(root):
         checkpoint()
-        kind, sha256, target, size, executable = (
-            EntryKind.FILE,
-            "",
-            "",
-            found.st_size,
-            found.st_mode & 0o111 != 0,
-        )
+        kind, sha256, target, size, executable = (EntryKind.FILE, "", "", found.st_size, found.st_mode & 0o111 != 0)
         wanted_mode = PROGRAM_MODE if executable else FILE_MODE
         full = root.joinpath(*path)
         if stat.S_ISDIR(found.st_mode):
             kind, wanted_mode = EntryKind.DIRECTORY, DIRECTORY_MODE
         elif stat.S_ISLNK(found.st_mode):
-            kind, target, wanted_mode = (
-                EntryKind.SYMBOLIC_LINK,
-                os.readlink(full),
-                stat.S_IMODE(found.st_mode),
-            )
+            kind, target, wanted_mode = (EntryKind.SYMBOLIC_LINK, os.readlink(full), stat.S_IMODE(found.st_mode))
         elif not stat.S_ISREG(found.st_mode):
             listing.update(b"not of a package\n")
         if stat.S_IMODE(found.st_mode) != wanted_mode:

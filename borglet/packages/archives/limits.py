@@ -15,9 +15,7 @@ class ArchiveLimits:
     """The largest archive that is accepted. A Python environment or a `node_modules` has 30 to 60 thousand files."""
 
     unpacked_bytes: int = 32 * 2**30  # all files together
-    entries: int = (
-        100_000  # files, directories and links, with directories that only the paths of others name
-    )
+    entries: int = 100_000  # files, directories and links, with directories that only the paths of others name
     metadata_bytes: int = 64 * 2**20  # all names, targets of links, and extended headers together
     ratio: int = 200  # what comes out of a compressed archive, by what it is stored as
     ratio_free_bytes: int = 64 * 2**20  # so much may come out whatever the ratio
@@ -34,9 +32,7 @@ def go_on() -> None:
 class ArchiveCost:
     """The cost of one archive so far. `checkpoint` is called often, and may raise to stop the work."""
 
-    def __init__(
-        self, limits: ArchiveLimits, stored_bytes: int, checkpoint: Callable[[], None] = go_on
-    ) -> None:
+    def __init__(self, limits: ArchiveLimits, stored_bytes: int, checkpoint: Callable[[], None] = go_on) -> None:
         self.limits = limits
         self.entries = 0
         self.file_bytes = 0

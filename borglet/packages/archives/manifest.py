@@ -22,12 +22,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 def read_manifest(content: bytes) -> Manifest:
     """Raises `ArchiveRefused`. Fields that a later release adds are passed over."""
     if len(content) > MANIFEST_BYTES:
-        raise ArchiveRefused(
-            f"{MANIFEST_NAME}: the file has more than {MANIFEST_BYTES} bytes, which is the limit"
-        )
+        raise ArchiveRefused(f"{MANIFEST_NAME}: the file has more than {MANIFEST_BYTES} bytes, which is the limit")
     try:
         return msgspec.json.decode(content, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ArchiveRefused(
-            f"{MANIFEST_NAME}: {error}; give an object with name, version, created"
-        ) from error
+        raise ArchiveRefused(f"{MANIFEST_NAME}: {error}; give an object with name, version, created") from error

@@ -25,25 +25,14 @@ from borglet.packages.archives.tree import Tree
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 MOST_LAYERS = 512
 INDEXES = frozenset(
-    {
-        "application/vnd.oci.image.index.v1+json",
-        "application/vnd.docker.distribution.manifest.list.v2+json",
-    }
+    {"application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"}
 )
 MANIFESTS = frozenset(
-    {
-        "application/vnd.oci.image.manifest.v1+json",
-        "application/vnd.docker.distribution.manifest.v2+json",
-    }
+    {"application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"}
 )
-PLAIN_LAYERS = frozenset(
-    {"application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar"}
-)
+PLAIN_LAYERS = frozenset({"application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar"})
 GZIP_LAYERS = frozenset(
-    {
-        "application/vnd.oci.image.layer.v1.tar+gzip",
-        "application/vnd.docker.image.rootfs.diff.tar.gzip",
-    }
+    {"application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip"}
 )
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
@@ -96,9 +85,7 @@ class _Layout:
         """Raises `ArchiveRefused`."""
         offset, size = self._found(name)
         if size > self._account.limits.document_bytes:
-            raise ArchiveRefused(
-                f"{name!r}: {size} bytes of JSON; the limit is {self._account.limits.document_bytes}"
-            )
+            raise ArchiveRefused(f"{name!r}: {size} bytes of JSON; the limit is {self._account.limits.document_bytes}")
         try:
             return msgspec.json.decode(b"".join(_pieces(Slice(self._file, offset, size))), type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -160,10 +147,7 @@ def read_image(
         stream = layout.stream(layout.check(layer))
         tree.layer = number
         try:
-            _apply(
-                TarStream(Gunzip(stream, account) if layer.media_type in GZIP_LAYERS else stream, account),
-                tree,
-            )
+            _apply(TarStream(Gunzip(stream, account) if layer.media_type in GZIP_LAYERS else stream, account), tree)
         except ArchiveRefused as error:
             raise ArchiveRefused(f"layer {number} of {len(manifest.layers)}: {error}") from error
 
@@ -174,14 +158,10 @@ def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) ->
         each
         for each in layout.document(name, ImageIndex).manifests
         if each.media_type in MANIFESTS | INDEXES
-        and (
-            each.platform is None or (each.platform.os, each.platform.architecture) == ("linux", architecture)
-        )
+        and (each.platform is None or (each.platform.os, each.platform.architecture) == ("linux", architecture))
     ]
     if len(found) != 1:
-        raise ArchiveRefused(
-            f"{name!r}: {len(found)} images for linux on {architecture}; make one package per image"
-        )
+        raise ArchiveRefused(f"{name!r}: {len(found)} images for linux on {architecture}; make one package per image")
     document = layout.check(found[0])
     if found[0].media_type in MANIFESTS:
         return layout.document(document, ImageManifest)
@@ -197,9 +177,7 @@ def _apply(layer: TarStream, tree: Tree) -> None:
             if base == _OPAQUE:
                 tree.white_out_content(folder or ".")
             elif not base.startswith(_RESERVED):
-                tree.white_out(
-                    f"{folder}/{base.removeprefix(_WHITEOUT)}" if folder else base[len(_WHITEOUT) :]
-                )
+                tree.white_out(f"{folder}/{base.removeprefix(_WHITEOUT)}" if folder else base[len(_WHITEOUT) :])
         elif entry.kind is EntryKind.DIRECTORY:
             tree.add_directory(entry.name)
         elif entry.kind is EntryKind.SYMBOLIC_LINK:

@@ -116,17 +116,13 @@ class TarStream:
             except ArchiveRefused as refused:
                 if self._offset > BLOCK:
                     raise
-                raise ArchiveRefused(
-                    "the archive: it is neither a tar nor a tar compressed with gzip"
-                ) from refused
+                raise ArchiveRefused("the archive: it is neither a tar nor a tar compressed with gzip") from refused
             kind = header[156:157]
             size = self._number(header[124:136], "size")
             if kind not in b"xgLK":
                 return self._entry(header, kind, size, long)
             if kind in met:
-                raise ArchiveRefused(
-                    f"after {self._name!r}: one entry has two extended headers of the same kind"
-                )
+                raise ArchiveRefused(f"after {self._name!r}: one entry has two extended headers of the same kind")
             met.add(kind)
             content = self._extended(size)
             if kind == b"L":
@@ -189,9 +185,7 @@ class TarStream:
             if key not in (b"path", b"linkpath", b"size"):
                 continue
             if every:
-                raise ArchiveRefused(
-                    f"after {self._name!r}: a pax header gives all entries one {key.decode()}"
-                )
+                raise ArchiveRefused(f"after {self._name!r}: a pax header gives all entries one {key.decode()}")
             if key.decode() in long:
                 raise ArchiveRefused(f"after {self._name!r}: {key.decode()} is given twice for one entry")
             long[key.decode()] = self._text(value)
@@ -202,9 +196,7 @@ class TarStream:
         self._account.entry(name)
         self._account.metadata(name, len(name))
         if kind in _REFUSED:
-            raise ArchiveRefused(
-                f"{name!r}: {_REFUSED[kind]}; a package can hold only files, directories and links"
-            )
+            raise ArchiveRefused(f"{name!r}: {_REFUSED[kind]}; a package can hold only files, directories and links")
         if kind not in _KINDS:
             raise ArchiveRefused(f"{name!r}: unknown entry type {kind!r}")
         found = _KINDS[kind]

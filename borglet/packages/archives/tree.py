@@ -127,9 +127,7 @@ class Tree:
         self._check_text(name, target, "link to")
         if target.startswith("/"):
             if not self._layered:
-                raise ArchiveRefused(
-                    f"{name!r}: a link to {target!r} points outside the package; make it relative"
-                )
+                raise ArchiveRefused(f"{name!r}: a link to {target!r} points outside the package; make it relative")
             # An image means its own root; said relative, it means that wherever the image is mounted.
             target = "/".join([*[".."] * (len(path) - 1), *target.split("/")[1:]]) or "."
         parent.children[path[-1]] = ArchiveNode(EntryKind.SYMBOLIC_LINK, self.layer, target=target)
@@ -142,9 +140,7 @@ class Tree:
         node = owner.children.get(existing[-1]) if existing else None
         if node is None or node.kind is not EntryKind.FILE:
             found = "nothing" if node is None else f"a {node.kind}"
-            raise ArchiveRefused(
-                f"{name!r}: a hard link to {target!r}, which is {found}; it must be an earlier file"
-            )
+            raise ArchiveRefused(f"{name!r}: a hard link to {target!r}, which is {found}; it must be an earlier file")
         self._sink.make_hard_link(path, existing)
         parent.children[path[-1]] = ArchiveNode(
             EntryKind.FILE, self.layer, size=node.size, executable=node.executable, sha256=node.sha256
@@ -173,9 +169,7 @@ class Tree:
         for path, node in self._walk():
             if node.kind is EntryKind.SYMBOLIC_LINK:
                 self._follow(path[:-1], node.target, "/".join(path))
-            line, content = lines_of(
-                path, node.kind, node.size, node.executable, node.target, node.sha256.hex()
-            )
+            line, content = lines_of(path, node.kind, node.size, node.executable, node.target, node.sha256.hex())
             listing.update(line)
             contents.update(content)
         self._sink.finish(self._directories())
@@ -250,18 +244,14 @@ class Tree:
                 f"{name!r}: its path has more than {self._limits.depth} components; move it to a higher directory"
             )
 
-    def _directory(
-        self, parent: DirectoryNode, path: Path, name: str, *, implied: bool = False
-    ) -> DirectoryNode:
+    def _directory(self, parent: DirectoryNode, path: Path, name: str, *, implied: bool = False) -> DirectoryNode:
         known = parent.children.get(path[-1])
         if isinstance(known, DirectoryNode):
             known.layer = known.layer if implied else max(known.layer, self.layer)
             return known
         if known is not None:
             if known.layer == self.layer:
-                raise ArchiveRefused(
-                    f"{name!r}: {'/'.join(path)!r} is a {known.kind} and a directory at once"
-                )
+                raise ArchiveRefused(f"{name!r}: {'/'.join(path)!r} is a {known.kind} and a directory at once")
             self._remove(parent, path)
         if implied:
             self._account.entry(name)
@@ -339,9 +329,7 @@ class Tree:
 
     def _walk(self) -> Iterator[tuple[Path, ArchiveNode]]:
         """Everything but the root, parents first, names in order."""
-        inside: list[tuple[Path, DirectoryNode, Iterator[str]]] = [
-            ((), self._root, iter(sorted(self._root.children)))
-        ]
+        inside: list[tuple[Path, DirectoryNode, Iterator[str]]] = [((), self._root, iter(sorted(self._root.children)))]
         while inside:
             path, directory, names = inside[-1]
             for name in names:
@@ -356,9 +344,7 @@ class Tree:
 
     def _directories(self) -> Iterator[Path]:
         """All directories: those inside one before it, the root last."""
-        inside: list[tuple[Path, Iterator[tuple[str, ArchiveNode]]]] = [
-            ((), iter(self._root.children.items()))
-        ]
+        inside: list[tuple[Path, Iterator[tuple[str, ArchiveNode]]]] = [((), iter(self._root.children.items()))]
         while inside:
             path, children = inside[-1]
             for name, node in children:
@@ -375,9 +361,7 @@ def _child(node: ArchiveNode | None, name: str) -> ArchiveNode | None:
     return node.children.get(name) if isinstance(node, DirectoryNode) else None
 
 
-def lines_of(
-    path: Path, kind: EntryKind, size: int, executable: bool, target: str, sha256: str
-) -> tuple[bytes, bytes]:
+def lines_of(path: Path, kind: EntryKind, size: int, executable: bool, target: str, sha256: str) -> tuple[bytes, bytes]:
     """One entry's line of a listing and of the contents; names and targets hold no control characters."""
     if kind is EntryKind.DIRECTORY:
         line = "d"

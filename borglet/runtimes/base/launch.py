@@ -87,9 +87,7 @@ def environment(
     own = {}
     for name, value in task.env.items():
         if not _ENVIRONMENT_NAME.match(name):
-            raise StartFailed(
-                f"env: {name!r} is not the name of an environment variable; use letters, digits and _"
-            )
+            raise StartFailed(f"env: {name!r} is not the name of an environment variable; use letters, digits and _")
         own[name] = expand(value, known, where=f"env.{name}")
         if "\0" in own[name]:
             raise StartFailed(f"env.{name}: it contains a NUL character, which is not allowed")

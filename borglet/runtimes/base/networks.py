@@ -43,9 +43,7 @@ def parse_network(text: str) -> ipaddress.IPv4Network | None:
             f"task-network: {text!r} is not an IPv4 network: {error}; give one such as 10.20.30.0/24"
         ) from error
     if network.prefixlen > _LARGEST_PREFIX:
-        raise BadNetwork(
-            f"task-network: {text!r} is too small for tasks; give /{_LARGEST_PREFIX} or a larger network"
-        )
+        raise BadNetwork(f"task-network: {text!r} is too small for tasks; give /{_LARGEST_PREFIX} or a larger network")
     return network
 
 
@@ -103,9 +101,14 @@ class FormerNetworks:
     async def _run(self, options: list[str], commands: list[str], *, may_fail: bool = False) -> None:
         try:
             process = await asyncio.create_subprocess_exec(
-                self._ip, *options, "-batch", "-",
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            )  # fmt: skip
+                self._ip,
+                *options,
+                "-batch",
+                "-",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+            )
             errors = (await process.communicate("\n".join(commands).encode()))[1].decode(errors="replace")
             failed = process.returncode != 0
         except OSError as error:  # a machine with no room for one more process
@@ -140,9 +143,7 @@ class TaskNetworks(FormerNetworks):
         """Make the task's namespace and link, the bridge too where it is not there yet. Raises `StartFailed`."""
         await self.disconnect(name)
         if not Path("/sys/class/net", self.bridge).exists():
-            await self._run(
-                [], [f"link add {self.bridge} type bridge"], may_fail=True
-            )  # another start's, just now
+            await self._run([], [f"link add {self.bridge} type bridge"], may_fail=True)  # another start's, just now
             gateway = f"{self.gateway}/{self.network.prefixlen}"
             await self._run([], [f"addr replace {gateway} dev {self.bridge}", f"link set {self.bridge} up"])
             Path("/proc/sys/net/ipv4/conf", self.bridge, "forwarding").write_text("1")

@@ -83,9 +83,7 @@ class Runtime(Protocol):
     async def resize(self, task: RunTask) -> None:
         """Apply a changed limit or priority to running processes, in place."""
 
-    async def adjust(
-        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
-    ) -> None:
+    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
         """Apply the grants of the control loop to running tasks (§6.2). A task that is not named gets none.
         `batch_milli`: a ceiling of CPU for all of batch together, 0 for none. `batch_idle`: batch gets only what nobody
         else on the machine wants."""

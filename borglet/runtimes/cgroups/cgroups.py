@@ -47,9 +47,7 @@ class CgroupTree:
     `disk`: `major:minor` of the disk that the home lies on; empty where its bandwidth can't be limited.
     """
 
-    def __init__(
-        self, version: str, roots: Mapping[str, Path], controllers: frozenset[str], *, disk: str = ""
-    ) -> None:
+    def __init__(self, version: str, roots: Mapping[str, Path], controllers: frozenset[str], *, disk: str = "") -> None:
         self.version = version
         self.roots = dict(roots)
         self.controllers = controllers
@@ -102,9 +100,7 @@ class CgroupTree:
     def groups_of(self, name: str) -> Groups:
         """Where the groups of a task are, or would be if it were latency-sensitive."""
         return {
-            controller: str(
-                next((found for top in self._tops(root) for found in _below(top, name)), root / name)
-            )
+            controller: str(next((found for top in self._tops(root) for found in _below(top, name)), root / name))
             for controller, root in self.roots.items()
         }
 
@@ -190,9 +186,7 @@ class CgroupTree:
                 if not entry.is_dir() or entry.name in keep or Path(entry.path) in parents:
                     continue
                 if not cgroupfs.remove({"": entry.path}):
-                    log.warning(
-                        "control group %s does not belong to a task here but has processes", entry.path
-                    )
+                    log.warning("control group %s does not belong to a task here but has processes", entry.path)
 
     def remove(self) -> None:
         """Remove the tree itself, when no task is left in it."""

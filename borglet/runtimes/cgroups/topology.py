@@ -8,9 +8,7 @@ from pathlib import Path
 from borglet.runtimes.cgroups.cpulists import parse_cpus
 
 
-def places_of(
-    cores: Collection[int], *, system: Path = Path("/sys/devices/system/cpu")
-) -> dict[int, tuple[int, int]]:
+def places_of(cores: Collection[int], *, system: Path = Path("/sys/devices/system/cpu")) -> dict[int, tuple[int, int]]:
     """Core -> (NUMA node, the lowest number among its physical core's threads). Unknown: 0, the core."""
     found = {}
     for core in cores:

@@ -115,9 +115,7 @@ def pin(directory: str, cpus: frozenset[int]) -> None:
     """Keep the group to these cores; none for all."""
     open_cpuset(directory)
     wanted = format_cpus(cpus) or cgroupfs.read_text(os.path.dirname(directory), "cpuset.cpus").strip()
-    if (
-        cgroupfs.read_text(directory, "cpuset.cpus").strip() != wanted
-    ):  # a write makes the kernel stop and think
+    if cgroupfs.read_text(directory, "cpuset.cpus").strip() != wanted:  # a write makes the kernel stop and think
         cgroupfs.write_text(directory, "cpuset.cpus", wanted)
 
 

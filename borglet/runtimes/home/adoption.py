@@ -51,8 +51,7 @@ class Adoption:
         supervisor = directory.supervisor()
         if kept is None:
             log.warning(
-                "task %s has no readable task.json; the Borglet kills its processes and removes its files",
-                name,
+                "task %s has no readable task.json; the Borglet kills its processes and removes its files", name
             )
             await supervisors.kill_leftovers(directory, supervisor.groups if supervisor else {})
             await self._runtime_home.confinement.clear(directory)
@@ -89,7 +88,5 @@ class Adoption:
             del self._runtime_home.tasks[incarnation.kept.task.key]
             self._runtime_home.discard(directory)
             return
-        incarnation.exit = Exit(
-            EndCause.STOPPED, time.time(), detail="the Borglet ended while it restarted the task"
-        )
+        incarnation.exit = Exit(EndCause.STOPPED, time.time(), detail="the Borglet ended while it restarted the task")
         write_end(directory, incarnation.exit)

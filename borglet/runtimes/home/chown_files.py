@@ -16,9 +16,7 @@ from borglet.runtimes.measuring.diskwalk import Folder
 _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def hand_over(
-    folder: Path, owner: tuple[int, int], *, former: int | None = None, itself: bool = True
-) -> None:
+def hand_over(folder: Path, owner: tuple[int, int], *, former: int | None = None, itself: bool = True) -> None:
     """Give what belongs to user `former` (None: the folder's present owner) to `owner` (user, group). Blocks. Raises
     OSError.
 

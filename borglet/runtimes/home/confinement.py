@@ -24,9 +24,7 @@ class LaunchPlan:
     account: Account | None  # user of the task and owner of its folders; None: the Borglet's own user
     trees: Mapping[str, Path]  # its packages' directories by the names they appear under
     launch: dict[str, object]  # fields of exec_task.TaskLaunch, beyond those that every supervised task has
-    own_uid: int = (
-        0  # its own (oci) or its tenant's (process), which no other may have meanwhile; 0: another user
-    )
+    own_uid: int = 0  # its own (oci) or its tenant's (process), which no other may have meanwhile; 0: another user
     alloc_group: int = 0  # the group that alone may enter the folder of its alloc; 0: left as it is
     address: str = ""  # of its own network; empty: the machine's
 

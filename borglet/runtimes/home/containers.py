@@ -226,6 +226,4 @@ class Containers:
             except FileNotFoundError:
                 continue  # it is ending at this moment
             except OSError as error:
-                log.warning(
-                    "cannot change the cores of task %s, which keeps its old ones: %s", held.task.name, error
-                )
+                log.warning("cannot change the cores of task %s, which keeps its old ones: %s", held.task.name, error)

@@ -21,9 +21,7 @@ class Enforcement:
 
     async def sample(self) -> dict[TaskKey, Usage]:
         await self._measure_disks()
-        metered = {
-            key: known.metered for key, known in self._runtime_home.tasks.items() if known.metered is not None
-        }
+        metered = {key: known.metered for key, known in self._runtime_home.tasks.items() if known.metered is not None}
         usages = self._runtime_home.meter.measure(metered)
         for key, usage in usages.items():
             await self._enforce(self._runtime_home.tasks[key], usage)
@@ -35,10 +33,7 @@ class Enforcement:
             metered = known.metered
             if metered is None:
                 continue
-            begins = (
-                metered.disk_at is None
-                or now - metered.disk_at >= self._runtime_home.settings.disk_interval_s
-            )
+            begins = metered.disk_at is None or now - metered.disk_at >= self._runtime_home.settings.disk_interval_s
             if begins or not metered.disk.done:  # of many files a walk goes on with each sample
                 metered.disk_at = now if metered.disk.done else metered.disk_at
                 await asyncio.to_thread(metered.disk.step)

@@ -77,9 +77,7 @@ class ExitWatcher:
         """Kill what a lost supervisor left, and write the end it could not write."""
         directory, supervisor = incarnation.directory, incarnation.supervisor
         if supervisor is not None and supervisor.boot_id != proctable.boot_id():
-            exit_ = Exit(
-                EndCause.MACHINE_RESTARTED, time.time(), detail="the machine restarted while the task ran"
-            )
+            exit_ = Exit(EndCause.MACHINE_RESTARTED, time.time(), detail="the machine restarted while the task ran")
         else:
             assert supervisor is not None, "it began, so somebody supervised it"
             left = await supervisors.kill_leftovers(directory, supervisor.groups)
@@ -96,9 +94,7 @@ class ExitWatcher:
         supervisor = directory.supervisor()
         if supervisor is not None:
             await self._supervisor_ended(supervisor)
-        groups = (
-            self._runtime_home.tree.groups_of(directory.name) if self._runtime_home.tree is not None else {}
-        )
+        groups = self._runtime_home.tree.groups_of(directory.name) if self._runtime_home.tree is not None else {}
         await supervisors.kill_leftovers(directory, groups)
         await self._runtime_home.confinement.clear(directory)
         self._runtime_home.containers.release(incarnation.kept.task.key)

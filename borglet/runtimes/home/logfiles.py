@@ -252,9 +252,7 @@ def sweep_logs(home: Path, *, now: float, present: set[str], retention: LogReten
             continue
         names = [file.name for _, file in files]
         old = {name for stream in STREAMS for _, name in files_of(names, stream)[:-1]}
-        rotated += [
-            (info.st_mtime, info.st_size, Path(file.path)) for info, file in files if file.name in old
-        ]
+        rotated += [(info.st_mtime, info.st_size, Path(file.path)) for info, file in files if file.name in old]
     for _, size, name in sorted(left):
         if total <= retention.budget_bytes:
             break

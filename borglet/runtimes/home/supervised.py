@@ -22,17 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from borglet.messages import (
-    AllocReport,
-    EndCause,
-    LogChunk,
-    LogRequest,
-    RunAlloc,
-    RunTask,
-    ShellClaims,
-    TaskKey,
-    Usage,
-)
+from borglet.messages import AllocReport, EndCause, LogChunk, LogRequest, RunAlloc, RunTask, ShellClaims, TaskKey, Usage
 from borglet.runtimes.base.runtime import NO_TREES, Presence, StartFailed
 from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.home import supervisors
@@ -97,9 +87,7 @@ class SupervisedRuntime:
         if self.api_url:
             told = msgspec.structs.replace(task, env={**task.env, "BORG_API_URL": self.api_url})
         plan = self._confinement.plan(told, run=run, directory=directory, trees=trees, kept=here)
-        kept = TaskRecord(
-            task, run, time.time(), own_uid=plan.own_uid, address=plan.address, runtime=self.name
-        )
+        kept = TaskRecord(task, run, time.time(), own_uid=plan.own_uid, address=plan.address, runtime=self.name)
         incarnation = SupervisedTask(directory, kept)
         self._tasks[task.key] = incarnation
         try:
@@ -198,11 +186,7 @@ class SupervisedRuntime:
         try:
             refused = self._containers.resize(task)
         except StartFailed as error:
-            log.warning(
-                "cannot change the cores of task %s, which keeps its old ones: %s",
-                known.directory.name,
-                error,
-            )
+            log.warning("cannot change the cores of task %s, which keeps its old ones: %s", known.directory.name, error)
             return
         if refused:  # it uses more than it may now: the next sample ends it, with the figures
             log.info("task %s: %s", known.directory.name, "; ".join(refused))
@@ -217,9 +201,7 @@ class SupervisedRuntime:
             while len(self._identities) > MOST_UNCLAIMED:
                 del self._identities[next(iter(self._identities))]  # of what was never started
 
-    async def adjust(
-        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
-    ) -> None:
+    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
         await self._adopt()
         self._containers.adjust(grants, batch_milli=batch_milli, batch_idle=batch_idle)
 
@@ -266,9 +248,7 @@ class SupervisedRuntime:
 
     async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
         wanted = {key: self._tasks[key].metered for key in keys if key in self._tasks}
-        return self._runtime_home.meter.ready(
-            {key: metered for key, metered in wanted.items() if metered is not None}
-        )
+        return self._runtime_home.meter.ready({key: metered for key, metered in wanted.items() if metered is not None})
 
     # -- logs
 

@@ -39,9 +39,7 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
     """
     content = marshal.dumps(launch)
     if len(content) > MAX_LAUNCH_BYTES:
-        raise StartFailed(
-            f"command and env have {len(content)} bytes together; the limit is {MAX_LAUNCH_BYTES}"
-        )
+        raise StartFailed(f"command and env have {len(content)} bytes together; the limit is {MAX_LAUNCH_BYTES}")
     reader, writer = os.pipe()
     answer, answer_writer = os.pipe()
     try:
@@ -115,9 +113,7 @@ async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
     if word == "failed":
         raise StartFailed(reason)
     if word != "started":
-        raise StartFailed(
-            f"the task's supervisor ended before the start: {directory.complaint() or 'killed'}"
-        )
+        raise StartFailed(f"the task's supervisor ended before the start: {directory.complaint() or 'killed'}")
 
 
 async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) -> bool:

@@ -79,16 +79,12 @@ class TenantUsers:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
-            log.warning(
-                "cannot read %s; the Borglet assigns the users of tenants again: %s", self._home / FILE, error
-            )
+            log.warning("cannot read %s; the Borglet assigns the users of tenants again: %s", self._home / FILE, error)
             return {}
 
     def _store(self, assigned: dict[str, int]) -> None:
         try:
             replace_file(self._home, FILE, msgspec.json.encode(assigned), durable=True)
         except OSError as error:
-            raise StartFailed(
-                f"the machine could not store the user of the task's tenant: {error}"
-            ) from error
+            raise StartFailed(f"the machine could not store the user of the task's tenant: {error}") from error
         self._assigned = assigned

@@ -49,8 +49,7 @@ class Traffic:
         if self._known is not None:
             known = self._known
             read, written = (
-                sum(max(0, io[kind] - known.get(pid, (0, 0))[kind]) for pid, io in now.items())
-                for kind in (0, 1)
+                sum(max(0, io[kind] - known.get(pid, (0, 0))[kind]) for pid, io in now.items()) for kind in (0, 1)
             )
             received = sent = 0
             if network is not None and self._network is not None:

@@ -59,9 +59,7 @@ class OciSettings(SupervisedSettings):
     """How the oci runtime behaves on this machine."""
 
     users: frozenset[str] = frozenset()  # users that job files may name instead of the task's own user
-    first_uid: int = (
-        FIRST_UID  # numbers of tasks' own users: so many from here on, which nobody else may have
-    )
+    first_uid: int = FIRST_UID  # numbers of tasks' own users: so many from here on, which nobody else may have
     uids: int = UIDS
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # accelerator -> its device nodes
     path: str = bundle.DEFAULT_PATH  # PATH of tasks
@@ -139,11 +137,7 @@ class ContainerConfinement:
         )
         devices = self._devices(task)
         self._furniture[directory.name] = _Furniture(
-            process,
-            base,
-            devices,
-            limits.ram_bytes or bundle.DEFAULT_SHM_BYTES,
-            bundle.hostname_of(task.name),
+            process, base, devices, limits.ram_bytes or bundle.DEFAULT_SHM_BYTES, bundle.hostname_of(task.name)
         )
         container = ContainerPlace(self._engine, str(directory.bundle), directory.name)
         return LaunchPlan(
@@ -176,15 +170,12 @@ class ContainerConfinement:
         taken = {other.address for other in kept.values()}
         return self._networks.choose(directory.name, mine=earlier.address if earlier else "", taken=taken)
 
-    def _account(
-        self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, TaskRecord]
-    ) -> tuple[Account, int]:
+    def _account(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, TaskRecord]) -> tuple[Account, int]:
         """A user of the task's own, or the one it names; and the number that is its own."""
         if not task.user:
             # A number that the process runtime gave is a whole tenant's, and no longer this task's.
             numbers = {
-                name if other.runtime == self.name else f"/{name}": other.own_uid
-                for name, other in kept.items()
+                name if other.runtime == self.name else f"/{name}": other.own_uid for name, other in kept.items()
             }
             who, taken = directory.name, numbers
             if task.alloc is not None:  # what its earlier incarnations left in the alloc stays its own
@@ -245,9 +236,7 @@ class ContainerConfinement:
             devices=furniture.devices,
         )
         write_bundle(
-            directory.bundle,
-            bundle.config(container, plan.account, architecture=os.uname().machine),
-            furniture.process,
+            directory.bundle, bundle.config(container, plan.account, architecture=os.uname().machine), furniture.process
         )
 
     def shell(
@@ -407,9 +396,7 @@ def _node(path: str) -> DeviceNode:
     try:
         about = os.stat(path)
     except OSError as error:
-        raise StartFailed(
-            f"devices: cannot give {path} of this machine to the task: {error.strerror}"
-        ) from error
+        raise StartFailed(f"devices: cannot give {path} of this machine to the task: {error.strerror}") from error
     kind = {0o020000: "c", 0o060000: "b"}.get(about.st_mode & 0o170000)
     if kind is None:
         raise StartFailed(f"devices: {path} of this machine is not a device")

@@ -26,13 +26,32 @@ _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _OURS = frozenset({"alloc", "proc", "run", "sys", "dev", "tmp", "work", "packages"})
 # What programs look up: names and their resolution, time, certificates, the linker's. No passwords, keys or services.
 _ETC_FILES = (
-    "debian_version", "gai.conf", "host.conf", "hosts", "ld.so.conf", "localtime", "mime.types", "nsswitch.conf",
-    "os-release", "protocols", "resolv.conf", "services", "ssl/openssl.cnf", "timezone",
-)  # fmt: skip
+    "debian_version",
+    "gai.conf",
+    "host.conf",
+    "hosts",
+    "ld.so.conf",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "os-release",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl/openssl.cnf",
+    "timezone",
+)
 _ETC_SHOWN = (
-    "alternatives", "ca-certificates", "crypto-policies", "fonts", "ld.so.cache", "ld.so.conf.d", "pki/ca-trust",
-    "pki/tls/certs", "ssl/certs",
-)  # fmt: skip
+    "alternatives",
+    "ca-certificates",
+    "crypto-policies",
+    "fonts",
+    "ld.so.cache",
+    "ld.so.conf.d",
+    "pki/ca-trust",
+    "pki/tls/certs",
+    "ssl/certs",
+)
 _MAX_ETC_BYTES = 2**20
 
 
@@ -84,11 +103,7 @@ class SharedRoot:
                 seen.append(None)
                 continue
             seen.append(
-                (
-                    about.st_mode,
-                    about.st_ino,
-                    *((about.st_size, about.st_mtime_ns) if name in _ETC_FILES else ()),
-                )
+                (about.st_mode, about.st_ino, *((about.st_size, about.st_mtime_ns) if name in _ETC_FILES else ()))
             )
         return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
 
@@ -175,18 +190,14 @@ def _make_ours(root: Path) -> None:
         _folder(root / name)
 
 
-def _names(
-    own: Path, base: Path | None, etc: Path, account: Account, hosts: Mapping[str, str]
-) -> list[Mount]:
+def _names(own: Path, base: Path | None, etc: Path, account: Account, hosts: Mapping[str, str]) -> list[Mount]:
     """The task's users and hosts, over what its root has of them; a package that has none of a file goes without."""
     uid, gid, _ = account
     files = {
         "passwd": _passwd(uid, gid),
         "group": _lines({"root": "x:0:", "nogroup": "x:65534:", _name_of(uid): f"x:{gid}:"}),
     }
-    if (
-        base is not None and (base / "etc").exists()
-    ):  # its users are its own affair, the machine's names are not
+    if base is not None and (base / "etc").exists():  # its users are its own affair, the machine's names are not
         files = {}
         for name in ("hosts", "resolv.conf"):
             if (base / "etc" / name).is_file() and not (base / "etc" / name).is_symlink():

@@ -68,16 +68,7 @@ SYSTEM_V = _names("""
 
 RANDOM = ("getrandom",)
 
-ALLOWED: tuple[str, ...] = (
-    *FILES,
-    *MEMORY,
-    *PROCESSES,
-    *SIGNALS_AND_TIME,
-    *WAITING,
-    *SOCKETS,
-    *SYSTEM_V,
-    *RANDOM,
-)
+ALLOWED: tuple[str, ...] = (*FILES, *MEMORY, *PROCESSES, *SIGNALS_AND_TIME, *WAITING, *SOCKETS, *SYSTEM_V, *RANDOM)
 
 REFUSED: tuple[str, ...] = _names("""
     acct add_key adjtimex bpf clock_adjtime clock_settime delete_module fanotify_init finit_module fsconfig

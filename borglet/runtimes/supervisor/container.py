@@ -60,10 +60,7 @@ class ContainerPlace:
     def start_command(self) -> list[str]:
         """Starts the task; the engine's process then ends, and `task.pid` names the program's."""
         return self.command(
-            "exec",
-            "--detach",
-            f"--pid-file={self.path('task.pid')}",
-            f"--process={self.path('process.json')}",
+            "exec", "--detach", f"--pid-file={self.path('task.pid')}", f"--process={self.path('process.json')}"
         )
 
     def shell_command(self, process: str) -> list[str]:
@@ -93,9 +90,7 @@ def reason_of(complaint: str, argv: list[str], environment: dict[str, str], work
     if "chdir" in complaint:
         return f"cannot enter working directory {working_directory}: {complaint.rpartition(': ')[2]}"
     if "not found in $PATH" in complaint or complaint.endswith("No such file or directory"):
-        return f"command {command!r} not found" + (
-            "" if "/" in command else f" in PATH {environment.get('PATH', '')}"
-        )
+        return f"command {command!r} not found" + ("" if "/" in command else f" in PATH {environment.get('PATH', '')}")
     if "exec" in complaint:
         return f"cannot run command {command!r}: {complaint.rpartition(': ')[2]}"
     return f"the container engine failed: {complaint}"

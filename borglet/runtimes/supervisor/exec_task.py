@@ -39,9 +39,7 @@ class TaskLaunch:
     log_files: int
     log_bytes_s: int
     tcp_ports: list[int] | None  # those that it may bind; None: any
-    device_rules: list[str] | None = (
-        None  # devices that it may open, others not; None: what the machine lets it
-    )
+    device_rules: list[str] | None = None  # devices that it may open, others not; None: what the machine lets it
     container: tuple[str, str, str] | None = None  # fields of container.Container; None: an ordinary process
 
     def __init__(self, fields: dict[str, object]) -> None:
@@ -93,9 +91,7 @@ def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -
     try:
         os.chdir(launch.working_directory)
     except OSError as error:
-        raise OSError(
-            f"cannot enter working directory {launch.working_directory}: {error.strerror}"
-        ) from error
+        raise OSError(f"cannot enter working directory {launch.working_directory}: {error.strerror}") from error
     os.umask(0o022)
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.dup2(stdout, 1)

@@ -52,7 +52,5 @@ def to_json(fields: dict[str, object]) -> str:
 def _json_value(value: object) -> str:
     if not isinstance(value, str):
         return repr(value)
-    plain = "".join(
-        c if " " <= c <= "~" and c not in '"\\' else f"\\u{ord(c):04x}" for c in value if ord(c) < 65536
-    )
+    plain = "".join(c if " " <= c <= "~" and c not in '"\\' else f"\\u{ord(c):04x}" for c in value if ord(c) < 65536)
     return f'"{plain}"'

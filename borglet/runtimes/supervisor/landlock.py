@@ -9,11 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = (
-    444,
-    445,
-    446,
-)  # numbers of system calls, the same on all architectures
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = (444, 445, 446)  # numbers of system calls, the same on all architectures
 _VERSION = 1  # flag of landlock_create_ruleset
 _BIND_TCP = 1  # LANDLOCK_ACCESS_NET_BIND_TCP
 _NET_PORT = 2  # LANDLOCK_RULE_NET_PORT
@@ -45,19 +41,11 @@ def keep_to_ports(ports: list[int]) -> None:
     Raises OSError. UDP is not held back: the kernel does not know how to.
     """
     wanted = _Ruleset(0, _BIND_TCP)
-    rules = _call(
-        _CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(ctypes.sizeof(wanted)), ctypes.c_uint32(0)
-    )
+    rules = _call(_CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(ctypes.sizeof(wanted)), ctypes.c_uint32(0))
     try:
         for port in (_EPHEMERAL, *ports):
             rule = _Port(_BIND_TCP, port)
-            _call(
-                _ADD_RULE,
-                ctypes.c_int(rules),
-                ctypes.c_int(_NET_PORT),
-                ctypes.byref(rule),
-                ctypes.c_uint32(0),
-            )
+            _call(_ADD_RULE, ctypes.c_int(rules), ctypes.c_int(_NET_PORT), ctypes.byref(rule), ctypes.c_uint32(0))
         if os.geteuid() != 0 and ctypes.CDLL(None, use_errno=True).prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "no new privileges")
         _call(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0))

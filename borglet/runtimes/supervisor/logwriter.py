@@ -67,14 +67,7 @@ class LogWriter:
     """
 
     def __init__(
-        self,
-        directory: int,
-        stream: str,
-        *,
-        file_bytes: int,
-        keep: int,
-        file_s: float = 86400.0,
-        clock: object = None,
+        self, directory: int, stream: str, *, file_bytes: int, keep: int, file_s: float = 86400.0, clock: object = None
     ) -> None:
         self.directory = directory  # descriptor of the log directory
         self.stream = stream

@@ -34,11 +34,7 @@ class Outputs:
         for stream, reader in (("stdout", stdout), ("stderr", stderr)):
             os.set_blocking(reader, False)
             self._streams[reader] = LogWriter(
-                directory,
-                stream,
-                file_bytes=launch.log_file_bytes,
-                file_s=launch.log_file_s,
-                keep=launch.log_files,
+                directory, stream, file_bytes=launch.log_file_bytes, file_s=launch.log_file_s, keep=launch.log_files
             )
             self._poll.register(reader, select.POLLIN)
 

@@ -32,9 +32,7 @@ START_TIMEOUT_S = 20.0
 GRACE_S = 0.5
 MAX_REQUEST_BYTES = 2**20
 _ROOT = str(Path(__file__).resolve().parents[3])
-_CODE = (
-    f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.supervisor.ptychild import main; main()"
-)
+_CODE = f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.supervisor.ptychild import main; main()"
 _PIDFD_GETFD = 438  # of every architecture
 # Below these numbers are the descriptors that the child expects.
 _FIRST_FREE = 10
@@ -79,9 +77,7 @@ class Pty:
             try:
                 return os.read(self._master, size)
             except BlockingIOError:
-                await self._ready(
-                    asyncio.get_running_loop().add_reader, asyncio.get_running_loop().remove_reader
-                )
+                await self._ready(asyncio.get_running_loop().add_reader, asyncio.get_running_loop().remove_reader)
             except OSError:  # EIO: no process holds the terminal
                 return b""
 
@@ -92,9 +88,7 @@ class Pty:
             try:
                 left = left[os.write(self._master, left) :]
             except BlockingIOError:
-                await self._ready(
-                    asyncio.get_running_loop().add_writer, asyncio.get_running_loop().remove_writer
-                )
+                await self._ready(asyncio.get_running_loop().add_writer, asyncio.get_running_loop().remove_writer)
             except OSError:
                 return
 
@@ -177,9 +171,7 @@ async def spawn(request: PtyRequest) -> Pty:
         }
     )
     if len(content) > MAX_REQUEST_BYTES:
-        raise ShellRefused(
-            f"command and environment have {len(content)} bytes; the limit is {MAX_REQUEST_BYTES}"
-        )
+        raise ShellRefused(f"command and environment have {len(content)} bytes; the limit is {MAX_REQUEST_BYTES}")
     descriptors: list[int] = []
     try:
         if request.plain:
@@ -193,9 +185,7 @@ async def spawn(request: PtyRequest) -> Pty:
         answer, answer_writer = os.pipe()
         descriptors += [answer, answer_writer]
         fcntl.fcntl(ask, fcntl.F_SETPIPE_SZ, MAX_REQUEST_BYTES)
-        given = [
-            fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for number in (ask_reader, answer_writer)
-        ]
+        given = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for number in (ask_reader, answer_writer)]
         descriptors += given
         pid = _spawn_process(slave, *given)
         pidfd = os.pidfd_open(pid)

@@ -58,9 +58,7 @@ class TaskSupervisor:
         self.stop_notice_s = 0.0
         self.stop_deadline: float | None = None  # monotonic seconds
         self.killed_after_notice = False
-        self.oom_until: float | None = (
-            None  # memory ran out somewhere; whose it is shows by then, monotonic s
-        )
+        self.oom_until: float | None = None  # memory ran out somewhere; whose it is shows by then, monotonic s
         self.oom_kills = 0  # before this run
         self.poll = select.poll()
         self.control = os.open(os.path.join(launch.directory, "control"), os.O_RDWR | os.O_NONBLOCK)
@@ -73,11 +71,7 @@ class TaskSupervisor:
 
     def start(self) -> str:
         """Fork and exec the task. Returns why it could not be started, empty when it was."""
-        os.close(
-            os.open(
-                os.path.join(self.launch.directory, "begun"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600
-            )
-        )
+        os.close(os.open(os.path.join(self.launch.directory, "begun"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         reserve_exit(self.launch.directory)
         if self.launch.tcp_ports is not None:
             # The supervisor too: a process may enter a container only under the same rules as those inside.
@@ -132,9 +126,7 @@ class TaskSupervisor:
     def _container(self) -> ContainerPlace | None:
         if self.launch.container is None:
             return None
-        from borglet.runtimes.supervisor.container import (
-            ContainerPlace,  # ordinary processes need not pay for it
-        )
+        from borglet.runtimes.supervisor.container import ContainerPlace  # ordinary processes need not pay for it
 
         return ContainerPlace(*self.launch.container)
 

@@ -32,23 +32,17 @@ class DnsStream:
 class Streams:
     """`note` hears which bound a connection was ended or rejected for: `source` or `all`."""
 
-    def __init__(
-        self, note: Callable[[str], None], *, most: int = MOST, most_a_source: int = MOST_A_SOURCE
-    ) -> None:
+    def __init__(self, note: Callable[[str], None], *, most: int = MOST, most_a_source: int = MOST_A_SOURCE) -> None:
         self._note = note
         self._most, self._most_a_source = most, most_a_source
-        self._by_source: dict[
-            str, dict[DnsStream, None]
-        ] = {}  # in each the one used longest ago is the first
+        self._by_source: dict[str, dict[DnsStream, None]] = {}  # in each the one used longest ago is the first
         self._number = 0
         self._uses = 0
 
     def __len__(self) -> int:
         return self._number
 
-    def open(
-        self, address: str, give_way: Callable[[], None], *, secondary: bool = False
-    ) -> DnsStream | None:
+    def open(self, address: str, give_way: Callable[[], None], *, secondary: bool = False) -> DnsStream | None:
         """One more from there, which may end another; None: it is rejected."""
         source = source_of(address)
         most = MOST_A_SECONDARY if secondary else self._most_a_source

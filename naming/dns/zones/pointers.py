@@ -75,9 +75,7 @@ def _pointers(directory: ZoneDirectory, tables: list[NameTable], path: Path) -> 
     def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype != PTR:
             return NOTHING
-        owners = [
-            (table, labels) for table in tables for labels in table.reverse.owners(path, limits.pointers)
-        ]
+        owners = [(table, labels) for table in tables for labels in table.reverse.owners(path, limits.pointers)]
         owners = owners[: limits.pointers]
         return Records(
             [_ptr(IN, PTR, absolute([*labels, table.cell], directory)) for table, labels in owners],

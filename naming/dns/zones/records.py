@@ -56,9 +56,7 @@ from naming.table.table import NameTable
 
 _srv: Any = dns.rdtypes.IN.SRV.SRV  # untyped in dnspython
 
-SRV_FIXED = (
-    18  # bytes of an SRV record beside its target: owner as pointer, type, class, TTL, length, three numbers
-)
+SRV_FIXED = 18  # bytes of an SRV record beside its target: owner as pointer, type, class, TTL, length, three numbers
 
 
 def find(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneNode:
@@ -116,9 +114,7 @@ def in_cell(directory: ZoneDirectory, table: NameTable, above: list[str]) -> Zon
     return _below(directory, table, job, above[:-2])
 
 
-def _below(
-    directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedService, above: list[str]
-) -> ZoneNode:
+def _below(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedService, above: list[str]) -> ZoneNode:
     """The name of a job or service itself, or below it."""
     zone = cell_zone(directory, table)
     missing, between = ZoneNode(zone, False, empty), ZoneNode(zone, True, empty)

@@ -99,11 +99,7 @@ class Renderer:
         if task is None:
             return (wire.texts(ttl_s, about_task(None, ttl_s)),)
         addresses = [wire.address(task.address, ttl_s)] if task.family else []
-        return (
-            *addresses,
-            *self._services([task], None, ttl_s),
-            wire.texts(ttl_s, about_task(task, ttl_s)),
-        )
+        return (*addresses, *self._services([task], None, ttl_s), wire.texts(ttl_s, about_task(task, ttl_s)))
 
     def _services(self, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int) -> list[bytes]:
         """SRV of one port, or of all when `port` is None."""

@@ -63,9 +63,7 @@ class Zone:
     where what says "revision" may differ: steps would not fit what they have.
     """
 
-    def __init__(
-        self, directory: ZoneDirectory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED
-    ) -> None:
+    def __init__(self, directory: ZoneDirectory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED) -> None:
         assert table.ready
         self.filled = False
         self.taken_by: set[str] = set()
@@ -223,9 +221,7 @@ class _Work:
         self.ended = False
         self._zone = zone
         self._table = zone.table
-        self._left: dict[
-            Owner, set[Owner]
-        ] = {}  # name of a job or service -> owners that are not rendered yet
+        self._left: dict[Owner, set[Owner]] = {}  # name of a job or service -> owners that are not rendered yet
         for owner in owners:
             self._left.setdefault(_named(owner), set()).add(owner)
         self._take([()])  # it tells the revision, which every event moves

@@ -41,9 +41,7 @@ class ZoneSettings:
         """Raises `InvalidZones`."""
         for name, seconds in (("BORG_DNS_TTL", ttl_s), ("BORG_DNS_NEGATIVE_TTL", negative_ttl_s)):
             if not 0 <= seconds <= MOST_TTL_S:
-                raise InvalidZones(
-                    f"{name}={seconds}: the time is out of range; give seconds from 0 to {MOST_TTL_S}"
-                )
+                raise InvalidZones(f"{name}={seconds}: the time is out of range; give seconds from 0 to {MOST_TTL_S}")
         return cls(read_reverse(reverse), read_caa(caa), ttl_s, negative_ttl_s)
 
 

@@ -64,9 +64,7 @@ class Command(BaseCommand):
                 )
             budget_grant(principal=ME, tenant=owner, amount=DEMO_CREDITS * CREDIT, text="demonstration")
         made["sre"] = self._user("sre", staff=True, scopes=list(Scope))
-        made["demo"] = self._user(
-            "demo", staff=False, scopes=[Scope.READ, Scope.WRITE], tenant=owner, role=Role.OWNER
-        )
+        made["demo"] = self._user("demo", staff=False, scopes=[Scope.READ, Scope.WRITE], tenant=owner, role=Role.OWNER)
         journal.ensure_partitions()
         # For machines of this host that have not joined yet. Unused tokens expire.
         made["join_tokens"] = {
@@ -76,13 +74,7 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(made))
 
     def _user(
-        self,
-        name: str,
-        *,
-        staff: bool,
-        scopes: list[Scope],
-        tenant: Tenant | None = None,
-        role: Role | None = None,
+        self, name: str, *, staff: bool, scopes: list[Scope], tenant: Tenant | None = None, role: Role | None = None
     ) -> dict[str, str]:
         """Create a user and return its name, password and token. If it exists, return only its name."""
         users = get_user_model().objects
@@ -93,10 +85,6 @@ class Command(BaseCommand):
         if tenant is not None and not Membership.objects.filter(user=user, tenant=tenant).exists():
             membership_set(principal=ME, tenant=tenant, user=user, role=role)
         _, token = token_issue(
-            principal=ME,
-            user=user,
-            name="made at the first start",
-            scopes=[s.value for s in scopes],
-            tenant=tenant,
+            principal=ME, user=user, name="made at the first start", scopes=[s.value for s in scopes], tenant=tenant
         )
         return {"username": name, "password": password, "token": token}

@@ -18,9 +18,7 @@ def tenants_of(principal: Principal, action: Action = Action.TENANT_VIEW) -> lis
     return [name for name in names if may(principal, action, tenant=name)][:MOST]
 
 
-def chosen_tenant(
-    request: HttpRequest, principal: Principal, action: Action = Action.TENANT_VIEW
-) -> Tenant | None:
+def chosen_tenant(request: HttpRequest, principal: Principal, action: Action = Action.TENANT_VIEW) -> Tenant | None:
     """Return the tenant named by `?tenant=`, else the first one that allows `action`, else None.
 
     Raises `NotFound` if the principal cannot see the tenant, `Forbidden` if they see it but may not do `action`.

@@ -71,11 +71,7 @@ def usage_charts(
 
     cpu, ram = (sample.cpu_milli, sample.ram_bytes) if sample is not None else (None, None)
     draw = partial(
-        plots.lines,
-        times=times,
-        since=timezone.localtime(since),
-        until=timezone.localtime(until),
-        step=WINDOW,
+        plots.lines, times=times, since=timezone.localtime(since), until=timezone.localtime(until), step=WINDOW
     )
     return [
         draw(

@@ -18,10 +18,22 @@ from scheduling.models import Event, Job
 PAGE_SIZE = 50
 # The choices of the filter, in the order of a job's life.
 KINDS = (
-    "job.submitted", "job.changed", "job.ended", "tasks.added", "task.placed", "task.reported", "task.updated",
-    "task.evicted", "task.ended", "task.gone", "task.revived", "update.started", "update.ended", "shell.opened",
+    "job.submitted",
+    "job.changed",
+    "job.ended",
+    "tasks.added",
+    "task.placed",
+    "task.reported",
+    "task.updated",
+    "task.evicted",
+    "task.ended",
+    "task.gone",
+    "task.revived",
+    "update.started",
+    "update.ended",
+    "shell.opened",
     "shell.closed",
-)  # fmt: skip
+)
 
 
 @page
@@ -75,7 +87,5 @@ def _place(request: HttpRequest, name: str) -> tuple[int, int] | None:
     revision, _dot, seq = given.partition(".")
     if not (revision.isdecimal() and seq.isdecimal() and len(revision) <= 18 and len(seq) <= 9):
         problem = _("%(name)s: %(given)r is not a position in the journal. Use the links on this page.")
-        raise Rejected(
-            "invalid", problem % {"name": name, "given": given[:40]}, fields={name: _("not a position")}
-        )
+        raise Rejected("invalid", problem % {"name": name, "given": given[:40]}, fields={name: _("not a position")})
     return int(revision), int(seq)

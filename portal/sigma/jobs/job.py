@@ -123,9 +123,7 @@ def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
     indexes = None
     if index:
         if not index.isdigit():
-            raise Rejected(
-                "invalid", _("index: give the number of a task"), fields={"index": _("not a number")}
-            )
+            raise Rejected("invalid", _("index: give the number of a task"), fields={"index": _("not a number")})
         indexes = [int(index)]
     shown = request.POST.get("confirm", "")  # the number of tasks in the page's question
     killed = job_kill(
@@ -151,15 +149,11 @@ def undo(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
     if request.POST.get("version", "") != str(row.spec_version):
         raise Conflict(
             "job-changed",
-            _(
-                "Version %d of the spec came into force since this page was shown. Check the job, then undo again."
-            )
+            _("Version %d of the spec came into force since this page was shown. Check the job, then undo again.")
             % row.spec_version,
         )
     done = job_undo(principal=principal, job=row)
-    messages.success(
-        request, _("Undo started: version %d, equal to the previous spec, is rolling out.") % done.version
-    )
+    messages.success(request, _("Undo started: version %d, equal to the previous spec, is rolling out.") % done.version)
     return _back(row)
 
 

@@ -13,9 +13,7 @@ from scheduling.shells.shells import IDLE_S, LONGEST_S, require_shell
 
 
 @page
-def shell(
-    request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str, index: int
-) -> HttpResponse:
+def shell(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str, index: int) -> HttpResponse:
     job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     require_shell(principal, job)
     context = {

@@ -54,12 +54,7 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
         return render(request, "sigma/submit.html", context)
     try:
         cell = selectors.cell_named(principal, context["cell"])
-        wanted = spec_for(
-            principal=principal,
-            cell=cell,
-            file=file_of(context["text"]),
-            tenant=context["tenant"],
-        )
+        wanted = spec_for(principal=principal, cell=cell, file=file_of(context["text"]), tenant=context["tenant"])
         if request.POST.get("do") == "submit":
             return _apply(request, principal, cell, wanted)
         plan = job_plan(principal=principal, cell=cell, job_spec=wanted)
@@ -71,9 +66,7 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
     return render(request, "sigma/submit.html", context, status=status)
 
 
-def _apply(
-    request: HttpRequest, principal: Principal, cell: Cell, wanted: job_spec.JobSpecification
-) -> HttpResponse:
+def _apply(request: HttpRequest, principal: Principal, cell: Cell, wanted: job_spec.JobSpecification) -> HttpResponse:
     done = job_apply(principal=principal, cell=cell, job_spec=wanted)
     text = {
         "submitted": _("Job %s was submitted."),
@@ -113,11 +106,7 @@ def file_of(text: str) -> dict[str, Any]:
 def fits_of(plan: JobPlan, cell: Cell) -> list[str]:
     """Return sentences that say whether the tasks of a plan would fit."""
     extra = tuple(cell.extra_resources)
-    return [
-        line
-        for fit in plan.guidance
-        for line in format_fit(fit.shapes, tasks=fit.tasks, extra=extra, words=WORDS)
-    ]
+    return [line for fit in plan.guidance for line in format_fit(fit.shapes, tasks=fit.tasks, extra=extra, words=WORDS)]
 
 
 def _unreadable(why: str) -> Rejected:

@@ -23,9 +23,7 @@ from scheduling.usage import usage_windows
 
 
 @page
-def task(
-    request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str, index: int
-) -> HttpResponse:
+def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str, index: int) -> HttpResponse:
     job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     row = task_at(job, index)
     ports = list(zip(port_names(job, [row]).get(row.spec_version) or [], row.ports, strict=False))

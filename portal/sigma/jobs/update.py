@@ -67,9 +67,7 @@ def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
 def _check_current(job: Job, version: str) -> None:
     """Raise `Conflict` if the job has ended, or if another version came into force since the page was shown."""
     if job.state == JobState.DEAD:
-        raise Conflict(
-            "job-ended", _("Job %s has ended, so it cannot be updated. Submit it again.") % job.name
-        )
+        raise Conflict("job-ended", _("Job %s has ended, so it cannot be updated. Submit it again.") % job.name)
     if version != str(job.spec_version):
         raise Conflict(
             "job-changed",

@@ -37,6 +37,4 @@ def explain(job: Job, whys: Sequence[Why]) -> list[VerdictText]:
 
 def receipts_for(principal: Principal, job: Job, events: Sequence[Event]) -> Receipts:
     """Return the receipts of a task's placements from its events, newest first. Two queries."""
-    return receipts(
-        events, sees=lambda tenant: may(principal, Action.JOB_VIEW, tenant=tenant, cell=job.cell.name)
-    )
+    return receipts(events, sees=lambda tenant: may(principal, Action.JOB_VIEW, tenant=tenant, cell=job.cell.name))

@@ -32,9 +32,7 @@ class Case:
 @page
 def approvals(request: HttpRequest, principal: Principal) -> HttpResponse:
     found = page_of(request, waiting_for(principal), PAGE_SIZE)
-    return render(
-        request, "sigma/approvals.html", {"page_obj": found, "cases": cases(list(found.object_list))}
-    )
+    return render(request, "sigma/approvals.html", {"page_obj": found, "cases": cases(list(found.object_list))})
 
 
 def cases(orders: list[Order]) -> list[Case]:
@@ -44,8 +42,9 @@ def cases(orders: list[Order]) -> list[Case]:
     granted: dict[tuple[int, str, int], Vector] = {}
     grants = Quota.objects.filter(
         Q(ends_at=None) | Q(grace_until__gt=now) | Q(grace_until=None, ends_at__gt=now),
-        tenant__in=tenants, starts_at__lte=now,
-    )  # fmt: skip
+        tenant__in=tenants,
+        starts_at__lte=now,
+    )
     for tenant, cell, band, amounts in grants.values_list("tenant_id", "cell", "band_id", "amounts"):
         key = (tenant, cell, band)
         granted[key] = add(granted.get(key, ZERO), amounts[:SIZE])

@@ -54,9 +54,12 @@ def budget(request: HttpRequest, principal: Principal) -> HttpResponse:
     given = {name: request.POST.get(name, "").strip() for name in ("monthly", "alerts", "action")}
     try:
         budget_set(
-            principal=principal, tenant=tenant, monthly=_amount("monthly", given["monthly"]),
-            alerts=_percents(given["alerts"]), action=given["action"],
-        )  # fmt: skip
+            principal=principal,
+            tenant=tenant,
+            monthly=_amount("monthly", given["monthly"]),
+            alerts=_percents(given["alerts"]),
+            action=given["action"],
+        )
     except Rejected as problem:
         return _shown(request, principal, tenant, problem=problem, given=given)
     messages.success(request, _("The budget of %s is set.") % tenant.name)
@@ -76,18 +79,13 @@ def hand_down(request: HttpRequest, principal: Principal) -> HttpResponse:
         if other is None:
             raise Rejected("invalid", _("to: choose from the list"), fields={"to": _("not one of the list")})
         budget_hand_down(
-            principal=principal,
-            from_tenant=tenant,
-            to_tenant=other,
-            amount=amount or 0,
-            text=handed["text"][:200],
+            principal=principal, from_tenant=tenant, to_tenant=other, amount=amount or 0, text=handed["text"][:200]
         )
     except Rejected as problem:
         return _shown(request, principal, tenant, problem=problem, handed=handed)
     messages.success(
         request,
-        _("%(amount)s credits were transferred to %(to)s.")
-        % {"amount": format_credits(amount or 0), "to": other.name},
+        _("%(amount)s credits were transferred to %(to)s.") % {"amount": format_credits(amount or 0), "to": other.name},
     )
     return _back(tenant)
 
@@ -176,18 +174,29 @@ def _plots(tenant: Tenant, days: list[RevenueDay], month: dt.date, limit: int | 
 
     return [
         plots.running(
-            _("Spent since the first of the month"), times, plots.Series(_("spent"), [one.spent for one in days]),
-            since=since, until=until, step=day, format_value=short, limit=limit,
+            _("Spent since the first of the month"),
+            times,
+            plots.Series(_("spent"), [one.spent for one in days]),
+            since=since,
+            until=until,
+            step=day,
+            format_value=short,
+            limit=limit,
         ),
         plots.bars(
-            _("By day"), times,
+            _("By day"),
+            times,
             [
                 plots.Series(_("quota"), [one.orders for one in days]),
                 plots.Series(_("measured usage"), [one.usage for one in days]),
             ],
-            since=since, until=until, step=day, format_value=short, label=lambda at: f"{at:%F}",
+            since=since,
+            until=until,
+            step=day,
+            format_value=short,
+            label=lambda at: f"{at:%F}",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _invoice_page(request: HttpRequest, principal: Principal, row: Invoice) -> HttpResponse:

@@ -112,14 +112,7 @@ def _chosen(request: HttpRequest, principal: Principal) -> CostsFilter | None:
     over = over if over in OVER else "month"
     since, until = _period(tenant, over)
     return CostsFilter(
-        tenant,
-        tenants,
-        teams,
-        by if by in SPLITS else "job",
-        given.get("label", "").strip()[:200],
-        over,
-        since,
-        until,
+        tenant, tenants, teams, by if by in SPLITS else "job", given.get("label", "").strip()[:200], over, since, until
     )
 
 
@@ -146,11 +139,13 @@ def _rows(found: list[Cost], chosen: CostsFilter) -> list[CostRow]:
     total = sum(cost.total for cost in found) or 1
     return [
         CostRow(
-            cost.key or _nobody(chosen.by), cost, f"{100 * cost.total / total:.1f} %",
+            cost.key or _nobody(chosen.by),
+            cost,
+            f"{100 * cost.total / total:.1f} %",
             *(1000 * part // most for part in (cost.quota, cost.unused, cost.usage)),
         )
         for cost in found[:SHOWN]
-    ]  # fmt: skip
+    ]
 
 
 def _nobody(by: str) -> str:
@@ -162,9 +157,7 @@ def _nobody(by: str) -> str:
 
 
 def _total(found: list[Cost]) -> Cost:
-    return Cost(
-        "", sum(one.quota for one in found), sum(one.unused for one in found), sum(one.usage for one in found)
-    )
+    return Cost("", sum(one.quota for one in found), sum(one.unused for one in found), sum(one.usage for one in found))
 
 
 def _table(found: list[Cost], chosen: CostsFilter | None) -> Iterator[list[object]]:
@@ -173,10 +166,17 @@ def _table(found: list[Cost], chosen: CostsFilter | None) -> Iterator[list[objec
     if chosen is not None:
         for one in found:
             yield [
-                chosen.tenant.name, chosen.since.astimezone(dt.UTC).isoformat(),
-                chosen.until.astimezone(dt.UTC).isoformat(), chosen.by, chosen.label, one.key, one.quota, one.unused,
-                one.usage, one.total,
-            ]  # fmt: skip
+                chosen.tenant.name,
+                chosen.since.astimezone(dt.UTC).isoformat(),
+                chosen.until.astimezone(dt.UTC).isoformat(),
+                chosen.by,
+                chosen.label,
+                one.key,
+                one.quota,
+                one.unused,
+                one.usage,
+                one.total,
+            ]
 
 
 _SPLIT_NAMES = {

@@ -52,9 +52,7 @@ def change(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
     row = order_numbered(principal, number)
     require(principal, Action.QUOTA_BUY, tenant=row.tenant.name, cell=row.cell)
     wish = wish_of(row, zone_of(row.tenant))
-    given = {
-        name: quantity_text(name, row.amounts[NAMES.index(name)]) for name in (size.name for size in SIZES)
-    }
+    given = {name: quantity_text(name, row.amounts[NAMES.index(name)]) for name in (size.name for size in SIZES)}
     given["until"] = wish.period.last.isoformat()
     context: dict[str, Any] = {"order": row, "wish": wish, "given": given, "errors": {}}
     if request.method != "POST":
@@ -84,11 +82,14 @@ def _form(request: HttpRequest, context: dict[str, Any], *, status: int = 200) -
     given, errors = context["given"], context["errors"]
     context["sizes"] = [
         {
-            "name": size.name, "label": size.label, "hint": size.hint, "text": given[size.name],
+            "name": size.name,
+            "label": size.label,
+            "hint": size.hint,
+            "text": given[size.name],
             "error": errors.get(size.name, ""),
         }
         for size in SIZES
-    ]  # fmt: skip
+    ]
     context["key"] = request.POST.get("key") or uuid.uuid4().hex
     context["zone"] = context["wish"].zone.key
     context["today"] = clock.now().astimezone(context["wish"].zone).date()
@@ -123,9 +124,12 @@ def _tried(principal: Principal, row: Order, wanted: dict[str, Any]) -> ChangePr
         new = order_change(principal=principal, order=row, **wanted)
         after = balance_of(row.tenant)
         outcome = ChangePreview(
-            new.price, [part_line(part_of(part)) for part in new.parts], before.available - after.available,
-            after.available, new.approver if new.state == OrderState.PENDING.value else "",
-        )  # fmt: skip
+            new.price,
+            [part_line(part_of(part)) for part in new.parts],
+            before.available - after.available,
+            after.available,
+            new.approver if new.state == OrderState.PENDING.value else "",
+        )
         transaction.set_rollback(True)
     return outcome
 

@@ -15,14 +15,7 @@ from django.views.decorators.http import require_POST
 from portal.sigma.frame.page import page, page_of
 from portal.sigma.reads.market import zone_of
 from portal.sigma.reads.order_words import format_order_state
-from portal.sigma.reads.orders import (
-    history_of,
-    may_decide,
-    money_of,
-    order_numbered,
-    orders_visible,
-    refund_of,
-)
+from portal.sigma.reads.orders import history_of, may_decide, money_of, order_numbered, orders_visible, refund_of
 from portal.sigma.shop.confirm import wish_of
 from portal.sigma.shop.offer import part_line
 from portal.sigma.shop.own import own_of
@@ -65,9 +58,7 @@ def order_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         "filtered": any(chosen.values()),
         "states": STATES,
         "tenants": names,
-        "cells": list(
-            orders_visible(principal).order_by("cell").values_list("cell", flat=True).distinct()[:200]
-        ),
+        "cells": list(orders_visible(principal).order_by("cell").values_list("cell", flat=True).distinct()[:200]),
         "now": clock.now(),
     }
     return render(request, "sigma/orders.html", context)
@@ -88,9 +79,7 @@ def approve(request: HttpRequest, principal: Principal, number: int) -> HttpResp
         done = order_approve(principal=principal, order=row, reason=reason)
     except Rejected as problem:
         return _order(request, principal, row, problem)
-    messages.success(
-        request, _("Order %(number)d is %(state)s.") % {"number": done.pk, "state": _(done.state)}
-    )
+    messages.success(request, _("Order %(number)d is %(state)s.") % {"number": done.pk, "state": _(done.state)})
     return _on(request, done)
 
 
@@ -144,9 +133,12 @@ def transfer(request: HttpRequest, principal: Principal, number: int) -> HttpRes
     try:
         tenant = tenant_named(principal, request.POST.get("tenant", "").strip())
         done = order_transfer(
-            principal=principal, order=row, tenant=tenant, note=request.POST.get("note", "").strip(),
+            principal=principal,
+            order=row,
+            tenant=tenant,
+            note=request.POST.get("note", "").strip(),
             key=f"transfer-{row.pk}",
-        )  # fmt: skip
+        )
     except Rejected as problem:
         return _order(request, principal, row, problem)
     messages.success(
@@ -164,9 +156,7 @@ def _on(request: HttpRequest, row: Order) -> HttpResponse:
     return redirect("sigma:order", number=row.pk)
 
 
-def _order(
-    request: HttpRequest, principal: Principal, row: Order, problem: Rejected | None = None
-) -> HttpResponse:
+def _order(request: HttpRequest, principal: Principal, row: Order, problem: Rejected | None = None) -> HttpResponse:
     row = order_numbered(principal, row.pk)
     now = clock.now()
     zone = zone_of(row.tenant)

@@ -81,19 +81,27 @@ def _chosen(request: HttpRequest, principal: Principal) -> PlanningFilter:
         cell, band = places[0] if places else ("", "")
     resource = request.GET.get("resource", "")
     return PlanningFilter(
-        tenant, places, cell, "" if band == FREE else band,
+        tenant,
+        places,
+        cell,
+        "" if band == FREE else band,
         NAMES.index(resource) if resource in RESOURCES else CPU,
         period_of(request.GET, clock.now()),
-    )  # fmt: skip
+    )
 
 
 def _points(principal: Principal, chosen: PlanningFilter) -> list[Planned]:
     assert chosen.tenant is not None
     band = PriorityBand.objects.filter(name=chosen.band).first()
     return planned(
-        principal, chosen.tenant, chosen.cell, band,
-        since=chosen.period.since, until=chosen.period.until, step=chosen.period.step,
-    )  # fmt: skip
+        principal,
+        chosen.tenant,
+        chosen.cell,
+        band,
+        since=chosen.period.since,
+        until=chosen.period.until,
+        step=chosen.period.step,
+    )
 
 
 def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> list[plots.Plot]:
@@ -106,9 +114,14 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
 
     def drawn(title: str, *of: plots.Series) -> plots.Plot:
         return plots.lines(
-            title, times, of, since=period.since, until=period.until, step=period.step,
+            title,
+            times,
+            of,
+            since=period.since,
+            until=period.until,
+            step=period.step,
             format_value=lambda value: describe(place, value),
-        )  # fmt: skip
+        )
 
     charts = [
         drawn(
@@ -117,16 +130,14 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
             series(_("requested"), [point.asked[place] for point in points]),
             series(_("reserved"), [point.reserved[place] for point in points]),
             series(_("used"), [point.used[place] for point in points]),
-        ),
+        )
     ]
     if spare:
         charts.append(
             drawn(
                 _("Quota that could be given back"),
                 series(_("owned, not requested"), [max(0, p.owned[place] - p.asked[place]) for p in points]),
-                series(
-                    _("requested, not reserved"), [max(0, p.asked[place] - p.reserved[place]) for p in points]
-                ),
+                series(_("requested, not reserved"), [max(0, p.asked[place] - p.reserved[place]) for p in points]),
                 series(_("reserved, not used"), [max(0, p.reserved[place] - p.used[place]) for p in points]),
             )
         )
@@ -154,7 +165,14 @@ def _table(points: list[Planned], chosen: PlanningFilter) -> Iterator[list[objec
         for place, resource in enumerate(AXIS):
             if place != PORTS:
                 yield [
-                    point.at.astimezone(dt.UTC).isoformat(), str(chosen.tenant), chosen.cell, chosen.band,
-                    resource.name, resource.unit,
-                    point.owned[place], point.asked[place], point.reserved[place], point.used[place],
-                ]  # fmt: skip
+                    point.at.astimezone(dt.UTC).isoformat(),
+                    str(chosen.tenant),
+                    chosen.cell,
+                    chosen.band,
+                    resource.name,
+                    resource.unit,
+                    point.owned[place],
+                    point.asked[place],
+                    point.reserved[place],
+                    point.used[place],
+                ]

@@ -60,9 +60,7 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
     full = f"{cell}/{tenant}/{name}"
     if not may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell):
         raise NotFound("job", full)
-    rows = Job.objects.select_related("cell", "tenant").filter(
-        cell__name=cell, tenant__name=tenant, name=name
-    )
+    rows = Job.objects.select_related("cell", "tenant").filter(cell__name=cell, tenant__name=tenant, name=name)
     if uid:
         try:
             rows = rows.filter(uid=uuid.UUID(uid))
@@ -76,12 +74,7 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
     """Return the tasks by index, with `departures`. The states `up` and `placed` are the two parts of `running`."""
-    rows = (
-        Task.objects.filter(job=job)
-        .select_related("machine")
-        .prefetch_related(STILL_STOPPING)
-        .order_by("index")
-    )
+    rows = Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("index")
     if state == "up":
         return rows.filter(up=True)
     if state == "placed":

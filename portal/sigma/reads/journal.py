@@ -58,8 +58,7 @@ def event_sentences(events: Sequence[Event]) -> list[EventSentence]:
         front = found
     hostnames = _hostnames(known.values())
     return [
-        EventSentence(event, sentences.of(event, hostnames), tuple(_chain(event, known, hostnames)))
-        for event in events
+        EventSentence(event, sentences.of(event, hostnames), tuple(_chain(event, known, hostnames))) for event in events
     ]
 
 

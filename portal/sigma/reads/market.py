@@ -27,9 +27,11 @@ def zone_of(tenant: Tenant) -> ZoneInfo:
 def approval_words(tenant: Tenant, cell: str, band: str, price: int, *, orderer: str) -> str:
     """Return a sentence that names the approver of such an order by the user `orderer`."""
     rules = ApprovalRule.objects.filter(
-        Q(cell="") | Q(cell=cell), Q(band=None) | Q(band__name=band), Q(tenant=None) | Q(tenant=tenant),
+        Q(cell="") | Q(cell=cell),
+        Q(band=None) | Q(band__name=band),
+        Q(tenant=None) | Q(tenant=tenant),
         Q(most_price=None) | Q(most_price__gte=price),
-    )  # fmt: skip
+    )
     sentences = {
         "auto": _("A rule approves it at once."),
         "owner": _("An owner of the tenant has to approve it."),

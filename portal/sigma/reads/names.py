@@ -175,9 +175,7 @@ def service_named(principal: Principal, name: ServiceName) -> ServiceView:
 def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:
     """Return the view of a service with these jobs. One query, or none if all weights are equal."""
     dns = name.dns(settings.BORG_ZONE)
-    ports = [
-        PortName(port, _srv(port, dns)) for port in sorted({port for job in jobs for port in job.port_names})
-    ]
+    ports = [PortName(port, _srv(port, dns)) for port in sorted({port for job in jobs for port in job.port_names})]
     return ServiceView(
         name=name,
         dns=dns,
@@ -199,18 +197,14 @@ def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int
         .order_by("cell__name", "tenant__name", "labels__service")[: MOST_SERVICES + 1]
     )
     found = (
-        (ServiceName(cell, tenant, service), counts)
-        for cell, tenant, service, *counts in rows
-        if is_service(service)
+        (ServiceName(cell, tenant, service), counts) for cell, tenant, service, *counts in rows if is_service(service)
     )
     return [(name, name.dns(settings.BORG_ZONE), *counts) for name, counts in found]
 
 
 def groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
     """Return placed and serving tasks by job and weight, without shares. One query, or none if weights are equal."""
-    ranges = [
-        (job.id, first, last, weight) for job in jobs for first, last, weight in published_of(job).weights
-    ]
+    ranges = [(job.id, first, last, weight) for job in jobs for first, last, weight in published_of(job).weights]
     counted = _counted([(job_id, first, last) for job_id, first, last, _weight in ranges])
     found = []
     for job in jobs:
@@ -242,9 +236,7 @@ def shared(groups: Sequence[WeightGroup]) -> list[WeightGroup]:
         weighed = able
     total = sum(weighed)
     return [
-        WeightGroup(
-            one.job, one.tasks, one.alone, one.weight, one.placed, one.serving, part / total if total else 0.0
-        )
+        WeightGroup(one.job, one.tasks, one.alone, one.weight, one.placed, one.serving, part / total if total else 0.0)
         for one, part in zip(groups, weighed, strict=True)
     ]
 
@@ -278,9 +270,7 @@ def _counted(ranges: Collection[tuple[int, int, int]]) -> dict[tuple[int, int], 
 def _load(task: Task) -> int | None:
     if task.machine_id is None:
         return None
-    load = loads_of(task.cell_id, [Busy(task.id, task.incarnation, task.machine_id, task.limit[CPU])]).get(
-        task.id
-    )
+    load = loads_of(task.cell_id, [Busy(task.id, task.incarnation, task.machine_id, task.limit[CPU])]).get(task.id)
     return None if load is None else round(100 * load)
 
 

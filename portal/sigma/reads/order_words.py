@@ -67,8 +67,9 @@ def format_order_state(order: Order, *, now: dt.datetime, rules: Market) -> str:
         return _("Its quota is in force until %s.") % day(order.ends_at)
     if order.state == OrderState.EXPIRED.value and order.grace_until is not None and order.grace_until > now:
         return _("It ended on %(end)s. For running jobs, it still counts until %(grace)s.") % {
-            "end": day(order.ends_at), "grace": day(order.grace_until),
-        }  # fmt: skip
+            "end": day(order.ends_at),
+            "grace": day(order.grace_until),
+        }
     if order.state == OrderState.EXPIRED.value:
         return _("It ended on %s.") % day(order.ends_at)
     if order.reason:
@@ -91,16 +92,12 @@ def grant_standing(grant: Quota, now: dt.datetime) -> OrderStatus:
         days = (grant.ends_at - now).days
         soon = days < 7
         return OrderStatus(
-            "wait" if soon else "good",
-            _("ends soon") if soon else _("in force"),
-            _("until %s") % day(grant.ends_at),
+            "wait" if soon else "good", _("ends soon") if soon else _("in force"), _("until %s") % day(grant.ends_at)
         )
     until = grant.grace_until or grant.ends_at
     if until > now:
         return OrderStatus("wait", _("ended"), _("still counts for running jobs until %s") % day(until))
-    return OrderStatus(
-        "plain", _("over"), _("since %s; new jobs beyond the remaining quota are rejected") % day(until)
-    )
+    return OrderStatus("plain", _("over"), _("since %s; new jobs beyond the remaining quota are rejected") % day(until))
 
 
 def kind_words(kind: str) -> str:

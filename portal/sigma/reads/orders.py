@@ -49,13 +49,8 @@ def waiting_for(principal: Principal) -> QuerySet[Order]:
     SREs may also decide orders that wait for an owner, but this list does not ask them to. Only SREs may decide
     their own orders.
     """
-    rows = (
-        Order.objects.filter(state=OrderState.PENDING.value).select_related("tenant", "band").order_by("id")
-    )
-    owned = [
-        name for name in principal.roles
-        if may(principal, Action.QUOTA_APPROVE, tenant=name)
-    ]  # fmt: skip
+    rows = Order.objects.filter(state=OrderState.PENDING.value).select_related("tenant", "band").order_by("id")
+    owned = [name for name in principal.roles if may(principal, Action.QUOTA_APPROVE, tenant=name)]
     asked = Q(approver="owner", tenant__name__in=owned) & ~Q(placed_by=principal.name)
     if may(principal, Action.PLATFORM_ADMIN):
         asked |= ~Q(approver="owner")

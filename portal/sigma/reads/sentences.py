@@ -83,9 +83,7 @@ def _task_placed(data: _Data, hosts: _Hosts) -> str:
 
 
 def _task_evicted(data: _Data, hosts: _Hosts) -> str:
-    given = {
-        "task": _task(data), "machine": _host(data, hosts), "cause": data["cause"].replace("-", " "),
-    }  # fmt: skip
+    given = {"task": _task(data), "machine": _host(data, hosts), "cause": data["cause"].replace("-", " ")}
     text = (
         _("%(task)s was evicted from %(machine)s") % given
         if data["cause"] == "other"
@@ -110,10 +108,7 @@ def _task_revived(data: _Data, hosts: _Hosts) -> str:
 
 
 def _task_updated(data: _Data, hosts: _Hosts) -> str:
-    return _("%(task)s follows version %(version)d") % {
-        "task": _task(data),
-        "version": data["spec_version"],
-    }
+    return _("%(task)s follows version %(version)d") % {"task": _task(data), "version": data["spec_version"]}
 
 
 def _task_reported(data: _Data, hosts: _Hosts) -> str:
@@ -127,9 +122,11 @@ def _task_reported(data: _Data, hosts: _Hosts) -> str:
 
 
 def _update_started(data: _Data, hosts: _Hosts) -> str:
-    words = _("version %(from_version)d is being undone by version %(to_version)d") if data.get("undo") else _(
-        "an update from version %(from_version)d to %(to_version)d started"
-    )  # fmt: skip
+    words = (
+        _("version %(from_version)d is being undone by version %(to_version)d")
+        if data.get("undo")
+        else _("an update from version %(from_version)d to %(to_version)d started")
+    )
     return words % data
 
 
@@ -140,9 +137,7 @@ def _update_ended(data: _Data, hosts: _Hosts) -> str:
 def _shell_opened(data: _Data, hosts: _Hosts) -> str:
     given = {"task": _task(data), "machine": _host(data, hosts)}
     command = " ".join(data.get("command", ()))
-    return _("a shell in %(task)s on %(machine)s was granted") % given + _tail(
-        data.get("peer"), command[:200]
-    )
+    return _("a shell in %(task)s on %(machine)s was granted") % given + _tail(data.get("peer"), command[:200])
 
 
 def _shell_closed(data: _Data, hosts: _Hosts) -> str:
@@ -167,8 +162,10 @@ def _machine_removed(data: _Data, hosts: _Hosts) -> str:
 
 def _alloc_kept(data: _Data, hosts: _Hosts) -> str:
     return _("%(alloc)s is no longer on %(machine)s; its disk is kept there for %(number)d log savers") % {
-        "alloc": _task(data), "machine": _host(data, hosts), "number": len(data.get("savers", ())),
-    }  # fmt: skip
+        "alloc": _task(data),
+        "machine": _host(data, hosts),
+        "number": len(data.get("savers", ())),
+    }
 
 
 def _alloc_released(data: _Data, hosts: _Hosts) -> str:
@@ -180,9 +177,7 @@ def _alloc_released(data: _Data, hosts: _Hosts) -> str:
 
 
 def _alloc_gone(data: _Data, hosts: _Hosts) -> str:
-    return _("%(machine)s has removed everything of %(alloc)s") % {
-        "alloc": _task(data), "machine": _host(data, hosts),
-    }  # fmt: skip
+    return _("%(machine)s has removed everything of %(alloc)s") % {"alloc": _task(data), "machine": _host(data, hosts)}
 
 
 def _machine_credential(data: _Data, hosts: _Hosts) -> str:
@@ -215,13 +210,9 @@ def _cell_set(data: _Data, hosts: _Hosts) -> str:
 
 def _packages_held(data: _Data, hosts: _Hosts) -> str:
     came, went = (
-        {machine for machines in data.get(name, {}).values() for machine in machines}
-        for name in ("came", "went")
+        {machine for machines in data.get(name, {}).values() for machine in machines} for name in ("came", "went")
     )
-    return _("%(came)d machines have new packages, %(went)d removed packages") % {
-        "came": len(came),
-        "went": len(went),
-    }
+    return _("%(came)d machines have new packages, %(went)d removed packages") % {"came": len(came), "went": len(went)}
 
 
 def _reservations_set(data: _Data, hosts: _Hosts) -> str:

@@ -71,12 +71,23 @@ def chart(days: Sequence[DayLeft], resource: int, *, asked: int, period: QuotaPe
         height = HEIGHT * left / top
         bars.append(
             AvailabilityBar(
-                round(places[0] * step, 2), round(HEIGHT - height, 2), round(len(places) * step, 2),
-                round(height, 2), tone, days[places[0]].day, days[places[-1]].day, left,
+                round(places[0] * step, 2),
+                round(HEIGHT - height, 2),
+                round(len(places) * step, 2),
+                round(height, 2),
+                tone,
+                days[places[0]].day,
+                days[places[-1]].day,
+                left,
             )
-        )  # fmt: skip
+        )
     return Chart(
-        resource, tuple(bars), asked, round(HEIGHT * (1 - asked / top), 2), top,
+        resource,
+        tuple(bars),
+        asked,
+        round(HEIGHT * (1 - asked / top), 2),
+        top,
         min((max(0, day.left[resource]) for day in inside), default=0),
-        short[0].day if short else None, len(short),
-    )  # fmt: skip
+        short[0].day if short else None,
+        len(short),
+    )

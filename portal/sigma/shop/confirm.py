@@ -55,18 +55,27 @@ def _order(request: HttpRequest, principal: Principal, row: Quote) -> HttpRespon
                 _("The price in the form is not the price of this quote. Check the price below."),
                 status=409,
                 fields={"price": _("not the price of this quote")},
-            )  # fmt: skip
+            )
         if _same(row) is not None and not request.POST.get("again") and not _placed(row):
             raise Rejected(
                 "ordered-already",
                 _("The same quota is already ordered. Tick the box to order it again, or leave this page."),
-                status=409, fields={"again": _("tick the box to order the same again")},
-            )  # fmt: skip
+                status=409,
+                fields={"again": _("tick the box to order the same again")},
+            )
         order = order_place(
-            principal=principal, tenant=row.tenant, cell=row.cell, band=row.band.name, amounts=tuple(row.amounts),
-            starts_at=row.starts_at, ends_at=row.ends_at, quote=row.pk, renew=bool(request.POST.get("renew")),
-            note=request.POST.get("note", "").strip(), key=_key(row),
-        )  # fmt: skip
+            principal=principal,
+            tenant=row.tenant,
+            cell=row.cell,
+            band=row.band.name,
+            amounts=tuple(row.amounts),
+            starts_at=row.starts_at,
+            ends_at=row.ends_at,
+            quote=row.pk,
+            renew=bool(request.POST.get("renew")),
+            note=request.POST.get("note", "").strip(),
+            key=_key(row),
+        )
     except Rejected as problem:
         context = _quote_context(row, given=request.POST) | {"problem": problem}
         return render(request, "sigma/shop/quote.html", context, status=problem.status)
@@ -106,9 +115,16 @@ def wish_of(row: Quote | Order, zone: ZoneInfo) -> Wish:
     first = row.starts_at.astimezone(zone).date()
     last = (row.ends_at - dt.timedelta(microseconds=1)).astimezone(zone).date()
     return Wish(
-        row.tenant.name, row.cell, row.band.name, tuple(row.amounts), QuotaPeriod(first, last),
-        row.starts_at, row.ends_at, zone, False,
-    )  # fmt: skip
+        row.tenant.name,
+        row.cell,
+        row.band.name,
+        tuple(row.amounts),
+        QuotaPeriod(first, last),
+        row.starts_at,
+        row.ends_at,
+        zone,
+        False,
+    )
 
 
 def _key(row: Quote) -> str:
@@ -124,9 +140,13 @@ def _same(row: Quote) -> Order | None:
     """Return a live order of the same quota, or None. A second tab or another user may have placed it."""
     return (
         Order.objects.filter(
-            tenant=row.tenant, cell=row.cell, band=row.band, amounts=row.amounts, ends_at=row.ends_at,
+            tenant=row.tenant,
+            cell=row.cell,
+            band=row.band,
+            amounts=row.amounts,
+            ends_at=row.ends_at,
             state__in=["pending", "approved", "active"],
         )
         .exclude(key=_key(row))
         .first()
-    )  # fmt: skip
+    )

@@ -144,12 +144,11 @@ class QuotaOffer:
     def shortage(self) -> str:
         """Return a sentence with the resources that are short."""
         short = [
-            _("%(left)s free of %(asked)s requested") % {
-                "left": described(index, max(0, left)), "asked": described(index, asked),
-            }
+            _("%(left)s free of %(asked)s requested")
+            % {"left": described(index, max(0, left)), "asked": described(index, asked)}
             for index, (left, asked) in enumerate(zip(self.left, self.wish.amounts, strict=True))
             if asked and asked > left
-        ]  # fmt: skip
+        ]
         return _("Not enough is free: %s.") % "; ".join(short)
 
 
@@ -159,19 +158,32 @@ def offer_for(
     """Return the offer for a wish. `cells`: those that sell. Raises `Rejected` if the wish cannot be priced."""
     rules = market.market_of(wish.cell)
     price, parts, _prices = quote_preview(
-        principal=principal, tenant=tenant, cell=wish.cell, band=wish.band, amounts=wish.amounts,
-        starts_at=wish.starts_at, ends_at=wish.ends_at,
-    )  # fmt: skip
+        principal=principal,
+        tenant=tenant,
+        cell=wish.cell,
+        band=wish.band,
+        amounts=wish.amounts,
+        starts_at=wish.starts_at,
+        ends_at=wish.ends_at,
+    )
     left = left_for(rules, wish.cell, wish.band, wish.starts_at, wish.ends_at)
     days = days_left(wish.cell, wish.band, wish.period, wish.zone, today=now.astimezone(wish.zone).date())
     fits = rules.selling and enough(left, wish.amounts)
     first = None if fits or not rules.selling else _first_fit(rules, wish, now=now)
     offer = QuotaOffer(
-        wish=wish, price=price, parts=[part_line(part) for part in parts], balances=balance_of(tenant),
-        charts=_charts(days, wish), days=days, fits=fits,
+        wish=wish,
+        price=price,
+        parts=[part_line(part) for part in parts],
+        balances=balance_of(tenant),
+        charts=_charts(days, wish),
+        days=days,
+        fits=fits,
         most=tuple(max(0, min(a, b)) for a, b in zip(left, wish.amounts, strict=True)),
-        first_fit=first, alternatives=[], fields=fields_of(wish), left=left,
-    )  # fmt: skip
+        first_fit=first,
+        alternatives=[],
+        fields=fields_of(wish),
+        left=left,
+    )
     if not offer.missing:
         moment = max(wish.starts_at, now)
         state = spendings([tenant], budgets=Budget.objects.filter(tenant=tenant), now=moment)[tenant.pk]
@@ -202,10 +214,15 @@ def days_left(cell: str, band: str, period: QuotaPeriod, zone: Any, *, today: dt
 
 def part_line(part: PricePart) -> PartLine:
     return PartLine(
-        part.resource, str(LABELS.get(part.resource, part.resource)), part.quantity,
-        _short(part.hours.numerator / part.hours.denominator), part.base, _short(part.band_milli / 1000),
-        _short(float(part.scarcity_milli) / 1000), part.amount,
-    )  # fmt: skip
+        part.resource,
+        str(LABELS.get(part.resource, part.resource)),
+        part.quantity,
+        _short(part.hours.numerator / part.hours.denominator),
+        part.base,
+        _short(part.band_milli / 1000),
+        _short(float(part.scarcity_milli) / 1000),
+        part.amount,
+    )
 
 
 def alternatives(
@@ -223,9 +240,14 @@ def alternatives(
         if not rules.selling or not enough(left, wish.amounts):
             continue
         price, _parts, _prices = quote_preview(
-            principal=principal, tenant=tenant, cell=wish.cell, band=wish.band, amounts=wish.amounts,
-            starts_at=wish.starts_at, ends_at=wish.ends_at,
-        )  # fmt: skip
+            principal=principal,
+            tenant=tenant,
+            cell=wish.cell,
+            band=wish.band,
+            amounts=wish.amounts,
+            starts_at=wish.starts_at,
+            ends_at=wish.ends_at,
+        )
         if price < offer.price or not offer.fits:
             percent = round(100 * (price - offer.price) / offer.price) if offer.price else 0
             found.append(Alternative(what, but, price, percent, fields_of(wish)))
@@ -245,9 +267,7 @@ def _charts(days: Sequence[DayLeft], wish: Wish) -> list[ChartLine]:
             drawn = drawing.chart(days, index, asked=asked, period=wish.period)
             name = NAMES[index]
             lines.append(
-                ChartLine(
-                    name, str(LABELS[name]), describe(index, drawn.least), describe(index, asked), drawn
-                )
+                ChartLine(name, str(LABELS[name]), describe(index, drawn.least), describe(index, asked), drawn)
             )
     return lines
 
@@ -281,8 +301,9 @@ def _others(offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime) -> Ite
     for first in firsts:
         period = wish.period.moved(first)
         dates = _("%(first)s to %(last)s") % {
-            "first": date_format(period.first, "j M"), "last": date_format(period.last, "j M Y"),
-        }  # fmt: skip
+            "first": date_format(period.first, "j M"),
+            "last": date_format(period.last, "j M Y"),
+        }
         tried.append((dates, _("the same length, but later"), _changed(wish, now=now, period=period)))
     for cell in cells:
         if cell != wish.cell:
@@ -300,9 +321,16 @@ def _changed(wish: Wish, *, now: dt.datetime, **changes: Any) -> Wish:
     period = changes.get("period", wish.period)
     starts_at, ends_at = instants(period, wish.zone, now=now)
     return Wish(
-        wish.tenant, changes.get("cell", wish.cell), changes.get("band", wish.band), wish.amounts, period,
-        starts_at, ends_at, wish.zone, wish.renew,
-    )  # fmt: skip
+        wish.tenant,
+        changes.get("cell", wish.cell),
+        changes.get("band", wish.band),
+        wish.amounts,
+        period,
+        starts_at,
+        ends_at,
+        wish.zone,
+        wish.renew,
+    )
 
 
 def _grace(rules: Market, length: dt.timedelta) -> dt.timedelta:

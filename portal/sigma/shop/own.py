@@ -44,9 +44,7 @@ def own_of(principal: Principal, tenant: Tenant, cell: str, band: str) -> Own | 
     """Return the tenant's quota and usage, or None if it never had any here. Four queries."""
     usage = usage_of(principal, tenant, cell, band)
     asks = (
-        QuotaUse.objects.filter(tenant=tenant, cell=cell, band__name=band)
-        .values_list("used", flat=True)
-        .first()
+        QuotaUse.objects.filter(tenant=tenant, cell=cell, band__name=band).values_list("used", flat=True).first()
     ) or ZERO
     used = {one.name: one for one in usage.resources}
     rows = [

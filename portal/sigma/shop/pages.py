@@ -36,17 +36,7 @@ MOST = 200
 _FOLLOWING = ["tenant", "cell", "band", "from", "until", *(size.name for size in SIZES)]
 OOB = ",".join([*(f"#error-{name}" for name in _FOLLOWING), "#band-help", "#zone"])
 # The fields of the shop's form. Other fields are rejected.
-_FIELDS = {
-    "tenant",
-    "cell",
-    "band",
-    "from",
-    "until",
-    "preset",
-    "renew",
-    "like",
-    *(size.name for size in SIZES),
-}
+_FIELDS = {"tenant", "cell", "band", "from", "until", "preset", "renew", "like", *(size.name for size in SIZES)}
 
 
 @never_cache
@@ -91,9 +81,7 @@ def shop(request: HttpRequest, principal: Principal) -> HttpResponse:
     return render(request, "sigma/shop/shop.html", _context(form, choices, bands, principal) | context)
 
 
-def _quote(
-    request: HttpRequest, principal: Principal, tenants: Mapping[str, Tenant], choices: Choices
-) -> HttpResponse:
+def _quote(request: HttpRequest, principal: Principal, tenants: Mapping[str, Tenant], choices: Choices) -> HttpResponse:
     form = wish_read(request.POST.dict(), choices)
     problem: Rejected | None = None
     try:
@@ -102,18 +90,21 @@ def _quote(
             tenant = tenants[form.wish.tenant]
             require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=form.wish.cell)
             made = quote_make(
-                principal=principal, tenant=tenant, cell=form.wish.cell, band=form.wish.band,
-                amounts=form.wish.amounts, starts_at=form.wish.starts_at, ends_at=form.wish.ends_at,
-            )  # fmt: skip
+                principal=principal,
+                tenant=tenant,
+                cell=form.wish.cell,
+                band=form.wish.band,
+                amounts=form.wish.amounts,
+                starts_at=form.wish.starts_at,
+                ends_at=form.wish.ends_at,
+            )
             seen = request.POST.get("price", "")
             asked = {"renew": "1"} if form.wish.renew else {}
             if seen and seen != str(made.price):
                 asked["seen"] = seen[:20]
             url = reverse("sigma:quote", kwargs={"number": made.pk})
             return redirect(f"{url}?{urlencode(asked)}" if asked else url)
-        problem = Rejected(
-            "invalid", _("This cannot be ordered: correct the marked fields."), fields=form.errors
-        )
+        problem = Rejected("invalid", _("This cannot be ordered: correct the marked fields."), fields=form.errors)
     except Rejected as rejection:
         problem = rejection
     bands = list(PriorityBand.objects.filter(name__in=choices.bands))
@@ -138,11 +129,15 @@ def _filled(request: HttpRequest, principal: Principal) -> HttpResponse:
 def _context(form: Form, choices: Choices, bands: list[PriorityBand], principal: Principal) -> dict[str, Any]:
     sizes = [
         {
-            "name": size.name, "label": size.label, "hint": size.hint, "more": size.more,
-            "text": form.given.get(size.name, ""), "error": form.errors.get(size.name, ""),
+            "name": size.name,
+            "label": size.label,
+            "hint": size.hint,
+            "more": size.more,
+            "text": form.given.get(size.name, ""),
+            "error": form.errors.get(size.name, ""),
         }
         for size in SIZES
-    ]  # fmt: skip
+    ]
     tenant = form.given.get("tenant", "")
     return {
         "form": form,

@@ -13,11 +13,7 @@ from django.utils.translation import gettext_lazy
 from quota.vocabulary.calendar import midnight
 
 DAY = dt.timedelta(days=1)
-PRESETS = {
-    "week": gettext_lazy("a week"),
-    "month": gettext_lazy("a month"),
-    "quarter": gettext_lazy("3 months"),
-}
+PRESETS = {"week": gettext_lazy("a week"), "month": gettext_lazy("a month"), "quarter": gettext_lazy("3 months")}
 # The last day that has a calendar and a price.
 FARTHEST = dt.date(9998, 12, 31)
 

@@ -33,13 +33,9 @@ SIZES = (
 assert {size.name for size in SIZES} == set(UNIT), "the shop sells what has a price"
 LABELS = {size.name: size.label for size in SIZES}
 _BANDS = {
-    "monitoring": gettext_lazy(
-        "For monitoring and alerts: placed before all other work, and never preempted."
-    ),
+    "monitoring": gettext_lazy("For monitoring and alerts: placed before all other work, and never preempted."),
     "production": gettext_lazy("For services with users: never preempted by other teams' jobs."),
-    "batch": gettext_lazy(
-        "For work that can wait: runs when production leaves capacity free, and may be preempted."
-    ),
+    "batch": gettext_lazy("For work that can wait: runs when production leaves capacity free, and may be preempted."),
     "best-effort": gettext_lazy("For tests and experiments: the cheapest, and preempted first."),
 }
 
@@ -52,8 +48,10 @@ def band_words(band: PriorityBand) -> str:
         else _("May be preempted by production jobs.")
     )
     return _("%(kind)s Its jobs have priority %(low)d to %(high)d.") % {
-        "kind": kind, "low": band.low, "high": band.high,
-    }  # fmt: skip
+        "kind": kind,
+        "low": band.low,
+        "high": band.high,
+    }
 
 
 def wanted_words(amounts: Sequence[int]) -> str:

@@ -10,15 +10,7 @@ from zoneinfo import ZoneInfo
 
 from django.utils.translation import gettext as _
 
-from portal.sigma.shop.period import (
-    PRESETS,
-    DayError,
-    QuotaPeriod,
-    day_read,
-    instants,
-    preset_last,
-    preset_of,
-)
+from portal.sigma.shop.period import PRESETS, DayError, QuotaPeriod, day_read, instants, preset_last, preset_of
 from portal.sigma.shop.sizes import SIZES
 from quota.pricing.arithmetic import UNIT
 from quota.vocabulary.errors import Rejected
@@ -92,9 +84,10 @@ def known_only(given: Mapping[str, str], known: set[str]) -> None:
     if other:
         detail = _("the form has no such field")
         raise Rejected(
-            "tampered", _("%s: the form has no such field. Nothing was ordered.") % ", ".join(other)[:200],
+            "tampered",
+            _("%s: the form has no such field. Nothing was ordered.") % ", ".join(other)[:200],
             fields={name[:60]: detail for name in other[:20]},
-        )  # fmt: skip
+        )
 
 
 def amounts_read(given: Mapping[str, str], errors: dict[str, str]) -> Vector | None:
@@ -110,8 +103,9 @@ def amounts_read(given: Mapping[str, str], errors: dict[str, str]) -> Vector | N
             vector.append(parse_quantity(name, text or "0"))
         except QuantityError:
             errors[name] = _("%(given)s is not a quantity; write one such as %(hint)s") % {
-                "given": text[:20], "hint": hints[name],
-            }  # fmt: skip
+                "given": text[:20],
+                "hint": hints[name],
+            }
             if _TOO_MUCH.match(text):
                 errors[name] = _("this is more than any cell has")
     if len(vector) < len(NAMES):
@@ -140,9 +134,7 @@ def fields_of(wish: Wish, **changes: object) -> dict[str, str]:
     assert isinstance(amounts, tuple)
     assert isinstance(period, QuotaPeriod)
     fields = {"tenant": wish.tenant, "cell": wish.cell, "band": wish.band}
-    fields |= {
-        name: quantity_text(name, value) for name, value in zip(NAMES, amounts, strict=False) if name in UNIT
-    }
+    fields |= {name: quantity_text(name, value) for name, value in zip(NAMES, amounts, strict=False) if name in UNIT}
     fields |= {"from": period.first.isoformat(), "until": period.last.isoformat()}
     if wish.renew:
         fields["renew"] = "1"
@@ -175,8 +167,10 @@ def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: in
         return None
     if first < form.today:
         form.errors["from"] = _("%(day)s is in the past; today is %(today)s in %(zone)s") % {
-            "day": first, "today": form.today, "zone": zone.key,
-        }  # fmt: skip
+            "day": first,
+            "today": form.today,
+            "zone": zone.key,
+        }
         return None
     if preset:
         form.given["until"] = preset_last(preset, first).isoformat()
@@ -186,10 +180,7 @@ def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: in
     period = QuotaPeriod(first, last)
     form.preset = preset_of(period)
     if last < first:
-        form.errors["until"] = _("%(last)s is before the first day, %(first)s") % {
-            "last": last,
-            "first": first,
-        }
+        form.errors["until"] = _("%(last)s is before the first day, %(first)s") % {"last": last, "first": first}
     elif period.days > longest:
         form.errors["until"] = _(
             "the period has %(days)d days; this cell sells at most %(longest)d."

@@ -68,9 +68,13 @@ def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpRespons
     if post.get("days") not in map(str, DAYS):  # type: ignore[operator]
         raise Rejected("invalid", _("days: choose from the list"), fields={"days": _("not one of the list")})
     capability_ask(
-        principal=principal, tenant=row, username=post.get("user", principal.name), kind=post.get("kind", ""),
-        cell=post.get("cell", ""), reason=post.get("reason", ""),
+        principal=principal,
+        tenant=row,
+        username=post.get("user", principal.name),
+        kind=post.get("kind", ""),
+        cell=post.get("cell", ""),
+        reason=post.get("reason", ""),
         until=clock.now() + dt.timedelta(days=int(post["days"])),
-    )  # fmt: skip
+    )
     messages.success(request, _("The request was sent to the SREs. You get a notice when they decide."))
     return redirect("sigma:capabilities", row.name)

@@ -21,7 +21,7 @@ from quota.vocabulary.resources import NAMES, format_number, format_quantities
 # The fields of a record that hold micro-credits.
 _MONEY = frozenset(
     {"amount", "price", "total", "monthly", "overdraft", "most_price", "refunded", "limit", "committed", "available"}
-)  # fmt: skip
+)
 _MISSING = "–"
 
 SENTENCES: Mapping[str, str | Promise] = {
@@ -90,16 +90,14 @@ SENTENCES: Mapping[str, str | Promise] = {
     "authority.switched": gettext_lazy("The link uses certificates of the new certificate authority."),
     "authority.retired": gettext_lazy("The old certificate authority of the link was removed."),
     "market.set": gettext_lazy("The market rules of cell %(cell)s were changed."),
-    "prices.set": gettext_lazy(
-        "Version %(version)s of the prices of cell %(cell)s is in force from %(valid_from)s."
-    ),
+    "prices.set": gettext_lazy("Version %(version)s of the prices of cell %(cell)s is in force from %(valid_from)s."),
     "band.set": gettext_lazy("The band %(name)s has the priorities %(low)s to %(high)s."),
     "approval-rule.set": gettext_lazy("The approval rule %(rank)s was set; it is decided by: %(approver)s."),
     "approval-rule.removed": gettext_lazy("The approval rule %(rank)s was removed."),
     "shortfall.found": gettext_lazy("Cell %(cell)s has less capacity than it has sold."),
     "shortfall.changed": gettext_lazy("The shortfall of cell %(cell)s changed."),
     "shortfall.over": gettext_lazy("Cell %(cell)s again has the capacity that it has sold."),
-}  # fmt: skip
+}
 
 
 class _Values(dict[str, str]):
@@ -115,12 +113,12 @@ def sentence_of(record: Record) -> str:
     if record.kind.startswith("money."):
         what = record.kind.removeprefix("money.").replace("-", " ")
         return _("%(what)s of %(amount)s: %(text)s") % {
-            "what": what.capitalize(), "amount": values["amount"], "text": values["text"],
-        }  # fmt: skip
+            "what": what.capitalize(),
+            "amount": values["amount"],
+            "text": values["text"],
+        }
     words = record.kind.replace(".", " ").replace("-", " ").capitalize()
-    details = ", ".join(
-        f"{name.replace('_', ' ')} {text}" for name, text in values.items() if text != _MISSING
-    )
+    details = ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in values.items() if text != _MISSING)
     return f"{words}: {details}" if details else f"{words}."
 
 

@@ -20,9 +20,20 @@ from quota.vocabulary.permissions import Principal
 PAGE_SIZE = 50
 # The first parts of the kinds, for the filter.
 GROUPS = (
-    "tenant", "team", "member", "invitation", "service-account", "token", "capability", "quota", "order", "budget",
-    "posting", "invoice", "channel",
-)  # fmt: skip
+    "tenant",
+    "team",
+    "member",
+    "invitation",
+    "service-account",
+    "token",
+    "capability",
+    "quota",
+    "order",
+    "budget",
+    "posting",
+    "invoice",
+    "channel",
+)
 
 
 @page
@@ -33,9 +44,13 @@ def record_list(request: HttpRequest, principal: Principal, tenant: str) -> Http
     chosen = {name: asked.get(name, "")[:200] for name in ("kind", "actor", "since", "until")}
     first, last = _day(chosen, "since"), _day(chosen, "until")
     rows = records_visible(
-        principal, tenant=row.name, kind=chosen["kind"], actor=chosen["actor"], since=first,
+        principal,
+        tenant=row.name,
+        kind=chosen["kind"],
+        actor=chosen["actor"],
+        since=first,
         until=last + dt.timedelta(days=1) if last else None,
-    )  # fmt: skip
+    )
     before = asked.get("before", "")
     if before.isascii() and before.isdecimal() and len(before) < 19:
         rows = rows.filter(revision__lt=int(before))
@@ -43,9 +58,7 @@ def record_list(request: HttpRequest, principal: Principal, tenant: str) -> Http
     makers = makers_of(record.actor for record in shown)
     context = {
         **frame(principal, row),
-        "records": [
-            (record, sentence_of(record), makers.get(record.actor, "")) for record in shown[:PAGE_SIZE]
-        ],
+        "records": [(record, sentence_of(record), makers.get(record.actor, "")) for record in shown[:PAGE_SIZE]],
         "older": shown[PAGE_SIZE - 1].revision if len(shown) > PAGE_SIZE else None,
         "chosen": chosen,
         "groups": GROUPS,

@@ -78,22 +78,21 @@ def account(request: HttpRequest, principal: Principal, tenant: str, account: st
             }
     context["account"] = people.service_accounts_of(principal, row).get(pk=found.pk)
     context["now"] = clock.now()
-    context["page_obj"] = page_of(
-        request, people.tokens_of_account(principal, found).order_by("-id"), PAGE_SIZE
-    )
+    context["page_obj"] = page_of(request, people.tokens_of_account(principal, found).order_by("-id"), PAGE_SIZE)
     return render(request, "sigma/team/service_account.html", context, status=status)
 
 
 def _issue(request: HttpRequest, principal: Principal, found: ServiceAccount) -> tuple[Any, str]:
     days = request.POST.get("days", "")
     if days not in map(str, DAYS):
-        raise Rejected(
-            "invalid", _("expires: choose from the list"), fields={"days": _("not one of the list")}
-        )
+        raise Rejected("invalid", _("expires: choose from the list"), fields={"days": _("not one of the list")})
     return service_account_token(
-        principal=principal, account=found, name=request.POST.get("name", "")[:100],
-        scopes=request.POST.getlist("scopes"), expires_at=clock.now() + dt.timedelta(days=int(days)),
-    )  # fmt: skip
+        principal=principal,
+        account=found,
+        name=request.POST.get("name", "")[:100],
+        scopes=request.POST.getlist("scopes"),
+        expires_at=clock.now() + dt.timedelta(days=int(days)),
+    )
 
 
 def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -> HttpResponse:
@@ -102,19 +101,12 @@ def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -
     match post.get("do"):
         case "change":
             service_account_set(
-                principal=principal,
-                account=found,
-                role=post.get("role", ""),
-                description=post.get("description", ""),
+                principal=principal, account=found, role=post.get("role", ""), description=post.get("description", "")
             )
             messages.success(request, _("Saved."))
         case "disable" | "enable" as verb:
             service_account_set(principal=principal, account=found, enabled=verb == "enable")
-            text = (
-                _("%s is enabled.")
-                if verb == "enable"
-                else _("%s is disabled. Its tokens are not accepted now.")
-            )
+            text = _("%s is enabled.") if verb == "enable" else _("%s is disabled. Its tokens are not accepted now.")
             messages.success(request, text % name)
         case "revoke":
             keys = people.tokens_of_account(principal, found).filter(key=post.get("key", "")[:16])

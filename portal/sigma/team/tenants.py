@@ -89,9 +89,13 @@ def _change(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResp
     match post.get("do"):
         case "settings":
             tenant_set(
-                principal=principal, tenant=row, title=post.get("title", ""), contact=post.get("contact", ""),
-                time_zone=post.get("time_zone", ""), task_api=post.get("task_api", ""),
-            )  # fmt: skip
+                principal=principal,
+                tenant=row,
+                title=post.get("title", ""),
+                contact=post.get("contact", ""),
+                time_zone=post.get("time_zone", ""),
+                task_api=post.get("task_api", ""),
+            )
             messages.success(request, _("Saved."))
         case "team":
             made = tenant_create(

@@ -118,6 +118,4 @@ def end_process(pid: int, first: signal.Signals, timeout_s: float) -> bool:
             return True
         if wait_until(gone, patience_s):
             return number is first
-    raise TimeoutError(
-        f"Process {pid} still exists 10 s after SIGKILL. Check whether its disk or mount hangs."
-    )
+    raise TimeoutError(f"Process {pid} still exists 10 s after SIGKILL. Check whether its disk or mount hangs.")

@@ -73,9 +73,7 @@ class KeeperState(StrEnum):
 class ProcessKeeper:
     """Keeps one process running until `stop`. Call all methods in the thread of the event loop, the main thread."""
 
-    def __init__(
-        self, spec: Spec, *, record: Path, logfile: LogFile, needs: Sequence[ProcessKeeper] = ()
-    ) -> None:
+    def __init__(self, spec: Spec, *, record: Path, logfile: LogFile, needs: Sequence[ProcessKeeper] = ()) -> None:
         self.spec = spec
         self.record = record
         self.logfile = logfile

@@ -125,11 +125,7 @@ def heartbeat(path: Path, longest_s: float) -> Probe:
             age_s = time.time() - os.stat(path).st_mtime
         except FileNotFoundError:
             return f"no heartbeat yet in {path}"
-        return (
-            None
-            if age_s <= longest_s
-            else f"the last heartbeat is {age_s:.0f} s old (limit {longest_s:.0f} s)"
-        )
+        return None if age_s <= longest_s else f"the last heartbeat is {age_s:.0f} s old (limit {longest_s:.0f} s)"
 
     return probe
 

@@ -43,9 +43,7 @@ class ProcessSupervisor:
         """
         for spec in in_order(specs, known=self.keepers):
             needs = [self.keepers[name] for name in spec.needs]
-            keeper = ProcessKeeper(
-                spec, record=self.record(spec.name), logfile=self.logfile(spec.name), needs=needs
-            )
+            keeper = ProcessKeeper(spec, record=self.record(spec.name), logfile=self.logfile(spec.name), needs=needs)
             self.keepers[spec.name] = keeper
             keeper.start(self._break)
         if self._rotation is None:
@@ -123,9 +121,7 @@ class ProcessSupervisor:
         if was_cut and not in_time:
             return False
         if not in_time or process.returncode != 0:
-            story = (
-                f"failed with status {process.returncode}" if in_time else f"took over {spec.start_s:.0f} s"
-            )
+            story = f"failed with status {process.returncode}" if in_time else f"took over {spec.start_s:.0f} s"
             raise SupervisorError(f"{spec.name} {story}; the end of {logfile.path}:\n{logfile.tail(15)}")
         return True
 

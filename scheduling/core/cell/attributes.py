@@ -92,9 +92,7 @@ class Attributes:
             self._changed()
 
     def of(self, slot: int) -> dict[str, str]:
-        return {
-            name: self._names[name][codes[slot]] for name, codes in self._codes.items() if codes[slot] >= 0
-        }
+        return {name: self._names[name][codes[slot]] for name, codes in self._codes.items() if codes[slot] >= 0}
 
     def values_on(self, name: str, slots: NDArray[np.int32]) -> dict[str, int]:
         """How many of the machines have which value; those that lack the attribute are in none."""

@@ -38,9 +38,7 @@ def tasks_on(state: Audited, machine: int) -> Iterator[int]:
 
 
 def problems(state: Audited) -> list[str]:
-    return [
-        *_sums(state), *_lists(state), *_limits(state), *_ports(state), *_devices(state), *_allocs(state),
-    ]  # fmt: skip
+    return [*_sums(state), *_lists(state), *_limits(state), *_ports(state), *_devices(state), *_allocs(state)]
 
 
 def _sums(state: Audited) -> Iterator[str]:
@@ -75,9 +73,7 @@ def _lists(state: Audited) -> Iterator[str]:
     tasks, machines = state.tasks, state.machines
     for machine_id, slot in machines.slot.items():
         listed = sorted(tasks_on(state, slot))
-        there = np.flatnonzero(
-            (tasks.machine == slot) & (tasks.state == RUNNING) & (tasks.alloc < 0)
-        ).tolist()
+        there = np.flatnonzero((tasks.machine == slot) & (tasks.state == RUNNING) & (tasks.alloc < 0)).tolist()
         if listed != there or machines.tasks[slot] != len(there):
             yield f"machine {machine_id} lists {len(listed)} tasks, {len(there)} say they are there"
 

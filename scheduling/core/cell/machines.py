@@ -136,9 +136,7 @@ class MachineTable:
             missing = number - self.devices.shape[1]
             self.devices = np.pad(self.devices, ((0, 0), (0, missing)))
         for d in range(self.devices.shape[1]):
-            self.devices[slot, d] += min(WHOLE, max(0, after - d * WHOLE)) - min(
-                WHOLE, max(0, before - d * WHOLE)
-            )
+            self.devices[slot, d] += min(WHOLE, max(0, after - d * WHOLE)) - min(WHOLE, max(0, before - d * WHOLE))
 
     def hold(self, slot: int, task: int, incarnation: int, ports: Sequence[int]) -> None:
         self.ports[slot].hold((task, incarnation), ports)
@@ -153,9 +151,18 @@ class MachineTable:
     def _grow(self) -> None:
         old, new = len(self.id), 2 * len(self.id)
         for name in (
-            "id", "status", "capacity", "reserved", "prod_limit", "limits", "ports_free", "tasks", "devices",
-            "changed", "cores",
-        ):  # fmt: skip
+            "id",
+            "status",
+            "capacity",
+            "reserved",
+            "prod_limit",
+            "limits",
+            "ports_free",
+            "tasks",
+            "devices",
+            "changed",
+            "cores",
+        ):
             setattr(self, name, grown(getattr(self, name), new, 0))
         for name in ("rack", "power", "head"):
             setattr(self, name, grown(getattr(self, name), new, -1))

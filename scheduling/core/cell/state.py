@@ -144,8 +144,9 @@ class CellState:
     def count_by_limit(self, policy: Policy) -> None:
         """Let the policy's bands decide who is placed by limit (§5.5), and recount what they hold."""
         if (policy.bands, policy.batch_in_prod_by_reservation) == (
-            self._rule.bands, self._rule.batch_in_prod_by_reservation,
-        ):  # fmt: skip
+            self._rule.bands,
+            self._rule.batch_in_prod_by_reservation,
+        ):
             return
         self._rule = policy
         tasks, machines = self.tasks, self.machines
@@ -327,9 +328,13 @@ class CellState:
         self._settle()
         moves = np.empty((len(leaving), COLUMNS), dtype=np.int64)
         columns = (
-            leaving, tasks.machine[leaving], -1, tasks.shape[leaving],
-            tasks.job_by_limit[tasks.job[leaving]], tasks.devices[leaving],
-        )  # fmt: skip
+            leaving,
+            tasks.machine[leaving],
+            -1,
+            tasks.shape[leaving],
+            tasks.job_by_limit[tasks.job[leaving]],
+            tasks.devices[leaving],
+        )
         for column, values in enumerate(columns):
             moves[:, column] = values
         tasks.state[leaving] = DEAD
@@ -452,14 +457,7 @@ class CellState:
         """A task comes to a machine or leaves it when `_settle` is called; who lives in an alloc does neither."""
         tasks = self.tasks
         if tasks.alloc.item(task) < 0:
-            self._moves += (
-                task,
-                machine,
-                sign,
-                tasks.shape.item(task),
-                job.by_limit,
-                tasks.devices.item(task),
-            )
+            self._moves += (task, machine, sign, tasks.shape.item(task), job.by_limit, tasks.devices.item(task))
 
     def _settle(self) -> None:
         """Carry out what `_move` noted, in order: before anything reads or changes what machines hold."""
@@ -473,7 +471,16 @@ class CellState:
         tasks, machines = self.tasks, self.machines
         machines.tick += 1
         accounts = Accounts(
-            tasks.next, tasks.prev, tasks.reservation, tasks.shapes.limit, machines.head, machines.tasks,
-            machines.limits, machines.reserved, machines.prod_limit, machines.devices, machines.changed,
-        )  # fmt: skip
+            tasks.next,
+            tasks.prev,
+            tasks.reservation,
+            tasks.shapes.limit,
+            machines.head,
+            machines.tasks,
+            machines.limits,
+            machines.reserved,
+            machines.prod_limit,
+            machines.devices,
+            machines.changed,
+        )
         settle(accounts, moves, machines.tick)

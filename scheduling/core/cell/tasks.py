@@ -22,18 +22,27 @@ class LiveJob:
     """A live job, or an ended one of which something still stops on a machine. `tasks[index]`: slot, -1 none."""
 
     __slots__ = (
-        "alloc_set", "by_limit", "departures", "disruption_budget", "ended", "gang",
-        "id", "kind", "latency_sensitive", "name", "port_names",
-        "priority", "slot", "tasks", "tenant", "tenant_id",
-    )  # fmt: skip
+        "alloc_set",
+        "by_limit",
+        "departures",
+        "disruption_budget",
+        "ended",
+        "gang",
+        "id",
+        "kind",
+        "latency_sensitive",
+        "name",
+        "port_names",
+        "priority",
+        "slot",
+        "tasks",
+        "tenant",
+        "tenant_id",
+    )
 
-    def __init__(
-        self, job_id: int, *, tenant_id: int, tenant: str, name: str, kind: str, alloc_set: int
-    ) -> None:
+    def __init__(self, job_id: int, *, tenant_id: int, tenant: str, name: str, kind: str, alloc_set: int) -> None:
         self.id = job_id
-        self.tenant_id, self.tenant, self.name, self.kind, self.alloc_set = (
-            tenant_id, tenant, name, kind, alloc_set,
-        )  # fmt: skip
+        self.tenant_id, self.tenant, self.name, self.kind, self.alloc_set = (tenant_id, tenant, name, kind, alloc_set)
         self.priority, self.latency_sensitive, self.port_names = 0, False, ()
         self.by_limit = False
         self.slot = -1
@@ -110,9 +119,7 @@ class TaskTable:
         self.job_gang: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_budget: Ints32 = np.zeros(jobs, dtype=np.int32)  # 0: no bound
         self.job_pending: Ints32 = np.zeros(jobs, dtype=np.int32)
-        self.job_alloc_set: Ints = np.zeros(
-            jobs, dtype=np.int64
-        )  # id of the alloc set its tasks live in, 0 none
+        self.job_alloc_set: Ints = np.zeros(jobs, dtype=np.int64)  # id of the alloc set its tasks live in, 0 none
         self.pending = 0
         self.running = 0
         self._free: list[int] = list(range(slots - 1, -1, -1))
@@ -123,9 +130,15 @@ class TaskTable:
             old = len(self.job_at)
             self.job_at += [None] * old
             for name in (
-                "job_priority", "job_by_limit", "job_tenant", "job_gang", "job_budget", "job_pending",
-                "job_alloc_set", "job_sensitive",
-            ):  # fmt: skip
+                "job_priority",
+                "job_by_limit",
+                "job_tenant",
+                "job_gang",
+                "job_budget",
+                "job_pending",
+                "job_alloc_set",
+                "job_sensitive",
+            ):
                 setattr(self, name, grown(getattr(self, name), 2 * old, 0))
             self._free_jobs = list(range(2 * old - 1, old - 1, -1))
         job.slot = self._free_jobs.pop()

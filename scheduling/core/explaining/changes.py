@@ -49,11 +49,7 @@ def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
 
 def room_after(judgement: Judgement, change: SuggestedChange) -> int:
     """For how many tasks there is room for sure once the change is made: a gang wants room for all."""
-    demands, limit, bounds = (
-        list(judgement.demands),
-        list(judgement.requirement.limit),
-        list(judgement.bounds),
-    )
+    demands, limit, bounds = (list(judgement.demands), list(judgement.requirement.limit), list(judgement.bounds))
     cores = judgement.cores
     for part in change.parts or (change,):
         if part.constraint is not None:
@@ -85,16 +81,12 @@ def room_after(judgement: Judgement, change: SuggestedChange) -> int:
             lengths = np.diff(np.append(begins, len(by)))
             before = ends - room[by] - np.repeat((ends - room[by])[begins], lengths)
             most = np.maximum(0, bounds[kind] - there[by, kind])
-            room[by] = np.where(
-                domain[by] < 0, room[by], np.clip(most - before, 0, room[by])
-            )  # unknown: no bound
+            room[by] = np.where(domain[by] < 0, room[by], np.clip(most - before, 0, room[by]))  # unknown: no bound
     return int(room.sum())
 
 
 def _constraint(judgement: Judgement, constraint: Constraint, where: Positions) -> list[SuggestedChange]:
-    found = [
-        SuggestedChange(constraint.attribute, ANY, len(where), kind=ChangeKind.DROP, constraint=constraint),
-    ]
+    found = [SuggestedChange(constraint.attribute, ANY, len(where), kind=ChangeKind.DROP, constraint=constraint)]
     attributes = judgement.state.machines.attributes
     if constraint.relation is not Relation.EQUAL and constraint.relation not in _ORDERED:
         return found
@@ -115,16 +107,14 @@ def _constraint(judgement: Judgement, constraint: Constraint, where: Positions) 
             SuggestedChange(
                 constraint.attribute, instead.value, machines, ChangeKind.RELAX, constraint=constraint, instead=instead
             )
-        )  # fmt: skip
+        )
     return found
 
 
 def _resource(judgement: Judgement, r: int, where: Positions) -> list[SuggestedChange]:
     left = judgement.left[r, where]
     most = int(left.max())
-    return (
-        [SuggestedChange(judgement.names[r], most, int(np.count_nonzero(left == most)))] if most > 0 else []
-    )
+    return [SuggestedChange(judgement.names[r], most, int(np.count_nonzero(left == most)))] if most > 0 else []
 
 
 def _cores(judgement: Judgement, where: Positions) -> list[SuggestedChange]:
@@ -136,9 +126,7 @@ def _cores(judgement: Judgement, where: Positions) -> list[SuggestedChange]:
 def _bound(judgement: Judgement, kind: int, where: Positions) -> SuggestedChange:
     there = judgement.judged.there[where, kind]
     least = int(there.min())
-    return SuggestedChange(
-        BOUNDS[kind].value, least + 1, int(np.count_nonzero(there == least)), kind=ChangeKind.RAISE
-    )
+    return SuggestedChange(BOUNDS[kind].value, least + 1, int(np.count_nonzero(there == least)), kind=ChangeKind.RAISE)
 
 
 def _combined(judgement: Judgement) -> SuggestedChange | None:
@@ -158,10 +146,7 @@ def _combined(judgement: Judgement) -> SuggestedChange | None:
             fits &= judgement.state.machines.attributes.mask(constraint)[order]
     lowered = np.where(asked, np.minimum(limit, left[i]), 0)
     fits &= (left >= lowered)[:, asked].all(axis=1)
-    parts += [
-        SuggestedChange(judgement.names[r], int(lowered[r]), 0)
-        for r in np.flatnonzero(lowered < limit).tolist()
-    ]
+    parts += [SuggestedChange(judgement.names[r], int(lowered[r]), 0) for r in np.flatnonzero(lowered < limit).tolist()]
     for kind, most in enumerate(judgement.bounds):
         there = judgement.judged.there[:, kind]
         if most and judgement.bound_reached(i, kind):

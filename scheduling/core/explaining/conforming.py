@@ -40,9 +40,7 @@ def platforms_of(capacity: Ints) -> Platforms:
     return Platforms(capacity[first][order], rank[of])
 
 
-def conforming(
-    limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: int = 0, room: int = 0
-) -> Conforming:
+def conforming(limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: int = 0, room: int = 0) -> Conforming:
     """`platforms` [P, R]: capacities; `number` [P]: machines of each kind that satisfy the constraints.
 
     `now`, `room`: as in `Conforming`. Guidance is by the most common kind that could hold the request or, where
@@ -50,9 +48,7 @@ def conforming(
     """
     wanted = np.array(limit, dtype=np.int64)
     asked = np.flatnonzero(wanted > 0)
-    absent = (
-        tuple(np.flatnonzero((wanted > 0) & ~(platforms > 0).any(axis=0)).tolist()) if len(platforms) else ()
-    )
+    absent = tuple(np.flatnonzero((wanted > 0) & ~(platforms > 0).any(axis=0)).tolist()) if len(platforms) else ()
     there = number > 0
     kinds, number = platforms[there][:, asked], number[there]
     if len(kinds) == 0 or len(asked) == 0:

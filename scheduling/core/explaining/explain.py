@@ -91,9 +91,7 @@ class Explainer:
             known = self._known.get(key)
             why = Why(tasks=(), machines=len(state.machines)) if known is None else known.why
             tasks, places = waiting.places(position, {} if known is None else known.ahead)
-            result.append(
-                msgspec.structs.replace(why, tasks=tasks, places=places, ahead=waiting.first[position])
-            )
+            result.append(msgspec.structs.replace(why, tasks=tasks, places=places, ahead=waiting.first[position]))
         self.behind = sum(key not in self._known for key in keys)
         if not (tables.placed.machine == NOT_TRIED).any():
             self._known = {key: self._known[key] for key in keys if key in self._known}
@@ -125,9 +123,14 @@ class Explainer:
         if code == ReasonCode.NO_SUCH_RESOURCE:
             needs = ExpectedStart(Basis.NEEDS_CHANGE)
             return Why(
-                tasks=(), machines=len(state.machines), ruled_out=ruled_out, never=True, code=code,
-                revision=state.revision, expected=needs,
-            )  # fmt: skip
+                tasks=(),
+                machines=len(state.machines),
+                ruled_out=ruled_out,
+                never=True,
+                code=code,
+                revision=state.revision,
+                expected=needs,
+            )
         shapes = conforming(judged.requirement.limit, *self._kinds(judged, now))
         changes = smallest_changes(judged)
         if any(one.code == ReasonCode.CRASHED_PAIR for one in ruled_out):
@@ -152,19 +155,13 @@ class Explainer:
             ahead_tenants=tenants,
             preemption=judged.preemption(),
             reclamation=judged.reclamation(by_limit),
-            expected=self._expected(
-                judged, sorting, groups, waiting, position, code, never, gang, now, crashed_pair_s
-            ),
+            expected=self._expected(judged, sorting, groups, waiting, position, code, never, gang, now, crashed_pair_s),
             shapes=shapes,
         )
 
     def _kinds(self, judged: Judgement, now: float) -> tuple[Ints, Ints]:
         """Kinds of machines, and how many of each satisfy the class' constraints."""
-        if (
-            self._platforms is None
-            or self._order is not judged.order
-            or now - self._platforms_at >= PLATFORMS_KEPT_S
-        ):
+        if self._platforms is None or self._order is not judged.order or now - self._platforms_at >= PLATFORMS_KEPT_S:
             self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
             self._order, self._platforms_at = judged.order, now
         satisfied = (judged.failures == 0) & (judged.cores <= judged.state.machines.cores[judged.order])
@@ -201,21 +198,21 @@ class Explainer:
         by_slot: Bools = np.zeros(len(state.machines.id), dtype=np.bool_)
         by_slot[judged.order[able]] = True
         ends, room, seconds = openings(
-            self.seen, now, able=by_slot, machine_ids=state.machines.id, ceiling=int(groups.ceiling[group]),
-            by_limit=bool(groups.by_limit[group]), r=r, want=judged.requirement.limit[r],
-        )  # fmt: skip
+            self.seen,
+            now,
+            able=by_slot,
+            machine_ids=state.machines.id,
+            ceiling=int(groups.ceiling[group]),
+            by_limit=bool(groups.by_limit[group]),
+            r=r,
+            want=judged.requirement.limit[r],
+        )
         least, most = self._competing(sorting, groups, waiting, position, able, r)
         others = max(0, gang - 1)  # of a gang none starts before there is room for the last
         return expected_start(ends=ends, room=room, seconds=seconds, ahead=(least + others, most + others))
 
     def _competing(
-        self,
-        sorting: GroupedQueue,
-        groups: Groups,
-        waiting: UnplacedGroups,
-        position: int,
-        able: Bools,
-        r: int,
+        self, sorting: GroupedQueue, groups: Groups, waiting: UnplacedGroups, position: int, able: Bools, r: int
     ) -> tuple[float, float]:
         """Tasks ahead that can use the same machines, counted in tasks of this class: at least, at most.
 
@@ -239,9 +236,15 @@ def _gives_up(change: SuggestedChange) -> bool:
 
 
 def _back_off(
-    state: CellState, judged: Judgement, groups: Groups, group: int, waiting: UnplacedGroups, position: int, now: float,
-    crashed_pair_s: float
-) -> float:  # fmt: skip
+    state: CellState,
+    judged: Judgement,
+    groups: Groups,
+    group: int,
+    waiting: UnplacedGroups,
+    position: int,
+    now: float,
+    crashed_pair_s: float,
+) -> float:
     """Seconds until the first of the machines that it crashed on is tried again."""
     avoid = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
     avoided = set(state.machines.id[judged.order[avoid]].tolist())

@@ -74,9 +74,8 @@ class Ends:
 
 
 def openings(
-    seen: Ends, now: float, *, able: Bools, machine_ids: Ints, ceiling: int, by_limit: bool,
-    r: int, want: int
-) -> tuple[int, float, float]:  # fmt: skip
+    seen: Ends, now: float, *, able: Bools, machine_ids: Ints, ceiling: int, by_limit: bool, r: int, want: int
+) -> tuple[int, float, float]:
     """(ends, tasks of the class that they made room for, seconds watched).
 
     `able`, `machine_ids` by slot: machines that could hold the class, and who they are; `r`: the resource of which

@@ -119,15 +119,12 @@ class Judgement:
                     )
                 )
         found += [
-            RuledOut(code, "", fell[self.bound(kind)], wanted=self.bounds[kind])
-            for kind, code in enumerate(BOUNDS)
+            RuledOut(code, "", fell[self.bound(kind)], wanted=self.bounds[kind]) for kind, code in enumerate(BOUNDS)
         ]
         found.insert(0, RuledOut(ReasonCode.CRASHED_PAIR, "", fell[self.bound(3)]))
         if fell[self.bound(4)]:
             most = int(self.judged.cores[first == self.bound(4)].max())
-            found.append(
-                RuledOut(ReasonCode.CORES, "", fell[self.bound(4)], wanted=max(0, self.cores), largest=most)
-            )
+            found.append(RuledOut(ReasonCode.CORES, "", fell[self.bound(4)], wanted=max(0, self.cores), largest=most))
         # One task would fit; what was left pending all the same starts together or not at all.
         found.append(RuledOut(ReasonCode.GANG, "", int(np.count_nonzero(first == -1))))
         return tuple(one for one in found if one.machines)
@@ -219,9 +216,18 @@ def judgement(state: CellState, requirement: Requirement, tables: Tables, g: int
         judge_cores(machines, tables.running, cores, int(groups.ceiling[g]), judged.few, judged.cores)
     judge(machines, left, direct, groups, g, tables.counts, failed, failures, judged)
     return Judgement(
-        state, requirement, demands, machines.slot, machines.rank, machines.rack, machines.power, left, failures,
-        judged, cores,
-    )  # fmt: skip
+        state,
+        requirement,
+        demands,
+        machines.slot,
+        machines.rank,
+        machines.rack,
+        machines.power,
+        left,
+        failures,
+        judged,
+        cores,
+    )
 
 
 def leading(ruled_out: tuple[RuledOut, ...]) -> str:

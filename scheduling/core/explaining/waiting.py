@@ -47,9 +47,7 @@ class UnplacedGroups(NamedTuple):
     job: Ints32  # the pass' number of the job, likewise
     pairs: dict[int, list[Pair]]  # by group, by id of the job
 
-    def places(
-        self, position: int, known: AheadOf
-    ) -> tuple[tuple[tuple[int, int], ...], tuple[QueuePlace, ...]]:
+    def places(self, position: int, known: AheadOf) -> tuple[tuple[tuple[int, int], ...], tuple[QueuePlace, ...]]:
         """(job id, tasks) of a class, and where each stands; `known`: who was ahead when last counted."""
         pairs = self.pairs[self.groups[position]]
         none: tuple[int, tuple[Ahead, ...]] = (0, ())
@@ -96,13 +94,7 @@ def left_over(state: CellState, sorting: GroupedQueue, answer: Ints) -> tuple[Un
     pairs: dict[int, list[Pair]] = {}
     pair, place, number = np.unique(of.astype(np.int64) << 32 | job, return_index=True, return_counts=True)
     own = _rank(of)[place]
-    columns = (
-        (pair >> 32).tolist(),
-        (pair & 0xFFFFFFFF).tolist(),
-        number.tolist(),
-        place.tolist(),
-        own.tolist(),
-    )
+    columns = ((pair >> 32).tolist(), (pair & 0xFFFFFFFF).tolist(), number.tolist(), place.tolist(), own.tolist())
     for group, local, count, ahead, before in zip(*columns, strict=True):
         pairs.setdefault(group, []).append(Pair(sorting.jobs[local].id, count, ahead, before))
     for own_pairs in pairs.values():

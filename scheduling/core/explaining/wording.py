@@ -22,7 +22,7 @@ from scheduling.core.vocabulary.reasons import (
     Shape,
     SuggestedChange,
     Why,
-)  # fmt: skip
+)
 from scheduling.core.vocabulary.requirement import PROTOCOL
 
 
@@ -70,9 +70,14 @@ def sentence(why: Why, *, name: str = "", job_id: int | None = None, extra: Sequ
 
 
 def format_why(
-    why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = (),
-    hostnames: Mapping[int, str] | None = None, words: Words = ENGLISH
-) -> VerdictText:  # fmt: skip
+    why: Why,
+    *,
+    name: str = "",
+    job_id: int | None = None,
+    extra: Sequence[str] = (),
+    hostnames: Mapping[int, str] | None = None,
+    words: Words = ENGLISH,
+) -> VerdictText:
     """A verdict for people.
 
     `name`: of the job; `job_id`: count this job's tasks alone; `extra`: the cell's own resources; `hostnames`: by
@@ -81,9 +86,7 @@ def format_why(
     return _Wording(words, tuple(extra), hostnames or {}).explain(why, name, job_id)
 
 
-def format_fit(
-    shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH
-) -> list[str]:
+def format_fit(shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH) -> list[str]:
     """Whether `tasks` of a request would fit, and which shape would fit better, before it is made."""
     return _Wording(words, tuple(extra), {}).fit(shapes, tasks)
 
@@ -105,9 +108,7 @@ class _Wording:
         if not why.ruled_out:
             return VerdictText(_("%s can't be placed in this pass; the next one tries again.") % who)
         if why.code == ReasonCode.NO_SUCH_RESOURCE:
-            return VerdictText(
-                _("%s can't be placed") % who, *self.absent([one.subject for one in why.ruled_out])
-            )
+            return VerdictText(_("%s can't be placed") % who, *self.absent([one.subject for one in why.ruled_out]))
         given = {"who": who, "machines": self.machines(why.machines)}
         cures = [*self.outlook(why), *dict.fromkeys(self.cure(change) for change in why.changes)]
         if why.shapes is not None and why.code in _SHAPED:
@@ -212,9 +213,7 @@ class _Wording:
             ReasonCode.MACHINE_STATE: _("%(n)s not up"),
             ReasonCode.RESOURCE: _("%(n)s with less than %(much)s free (largest %(largest)s)"),
             ReasonCode.PORTS: _("%(n)s with less than %(wanted)s free (largest %(largest)s)"),
-            ReasonCode.MAX_PER_MACHINE: _(
-                "%(n)s with %(bound)d of its tasks already, as many as a machine may hold"
-            ),
+            ReasonCode.MAX_PER_MACHINE: _("%(n)s with %(bound)d of its tasks already, as many as a machine may hold"),
             ReasonCode.MAX_PER_RACK: _(
                 "%(n)s in racks with %(bound)d of its tasks already, as many as a rack may hold"
             ),
@@ -240,10 +239,7 @@ class _Wording:
             return _("no alloc of its set runs")
         allocs = ngettext("%d alloc of its set", "%d allocs of its set", one.machines) % one.machines
         if not one.subject:
-            return (
-                _("%s may not take it: as many tasks of the job as may be are there, or it crashed there")
-                % allocs
-            )
+            return _("%s may not take it: as many tasks of the job as may be are there, or it crashed there") % allocs
         return _("%(allocs)s with less than %(much)s left (largest %(largest)s)") % {
             "allocs": allocs,
             "much": self.amount(one.subject, one.wanted),
@@ -282,10 +278,7 @@ class _Wording:
                 told = _("%(left)d whole cores left, %(short)d short")
                 parts.append(told % {"left": lack.left, "short": lack.short})
                 continue
-            given = {
-                "left": self.amount(lack.resource, lack.left),
-                "short": self.quantity(lack.resource, lack.short),
-            }
+            given = {"left": self.amount(lack.resource, lack.left), "short": self.quantity(lack.resource, lack.short)}
             parts.append(_("%(left)s left, %(short)s short") % given)
         parts += [_("not %s") % spelled(constraint) for constraint in nearest.fails]
         parts += [_("%s reached") % bound.value for bound in nearest.bounds]
@@ -334,14 +327,10 @@ class _Wording:
                 "held": shapes.asked.per_machine if shapes.asked is not None else 0,
             }
             told.append(
-                _(
-                    "Its commonest kind of machine (%(kind)s) holds %(held)d; of %(limit)s it would hold %(number)d."
-                )
+                _("Its commonest kind of machine (%(kind)s) holds %(held)d; of %(limit)s it would hold %(number)d.")
                 % given
                 if shapes.asked is not None
-                else _(
-                    "The kind of machine that comes closest (%(kind)s) holds %(number)d of at most %(limit)s."
-                )
+                else _("The kind of machine that comes closest (%(kind)s) holds %(number)d of at most %(limit)s.")
                 % given
             )
         return told
@@ -360,25 +349,18 @@ class _Wording:
                 "all": shapes.machines,
                 "tasks": tasks,
             }
-            text = _(
-                "Free now, preempting nobody: room for %(room)s on %(now)s; %(all)d could hold one if empty."
-            )
+            text = _("Free now, preempting nobody: room for %(room)s on %(now)s; %(all)d could hold one if empty.")
             told = [text % given]
         told += self.shapes(shapes)
         if shapes.fuller is not None and shapes.asked is not None and shapes.asked.per_machine < FEW:
-            given = {
-                "held": shapes.asked.per_machine,
-                "limit": self.limits(shapes.fuller, shapes.wanted),
-            }
+            given = {"held": shapes.asked.per_machine, "limit": self.limits(shapes.fuller, shapes.wanted)}
             text = _("It could ask for up to %(limit)s, and such a machine would still hold %(held)d.")
             told.append(text % given)
         return told
 
     def limits(self, shape: Shape, wanted: tuple[int, ...]) -> str:
         """The resources of a shape that differ from what is wanted."""
-        return ", ".join(
-            self.amount(self.names[r], value) for r, value in enumerate(shape.limit) if value != wanted[r]
-        )
+        return ", ".join(self.amount(self.names[r], value) for r, value in enumerate(shape.limit) if value != wanted[r])
 
     def amount(self, subject: str, value: int) -> str:
         """A quantity and of what: "2 cores of cpu", but "2 accelerators"."""

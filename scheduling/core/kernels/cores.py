@@ -57,9 +57,7 @@ def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
 
 
 @compiled
-def judge_cores(
-    machines: MachineArrays, running: Running, want: int, ceiling: int, few: Bools, most: Ints32
-) -> None:
+def judge_cores(machines: MachineArrays, running: Running, want: int, ceiling: int, few: Bools, most: Ints32) -> None:
     """By position: whether there are too `few` for one more after all tasks below the `ceiling` have left, and the
     `most` that one could have."""
     for m in range(few.shape[0]):

@@ -38,14 +38,7 @@ def lacking(levels: Levels, level: int, m: int, groups: Groups, g: int) -> int:
 
 @inlined
 def scan(
-    machines: MachineArrays,
-    levels: Levels,
-    level: int,
-    groups: Groups,
-    g: int,
-    first: int,
-    n: int,
-    mask: Bools,
+    machines: MachineArrays, levels: Levels, level: int, groups: Groups, g: int, first: int, n: int, mask: Bools
 ) -> bool:
     """`lacking`, `is_up`, `satisfies` for `n` machines in a row, in `mask[:n]`: loops that can be vectorised.
 

@@ -57,10 +57,7 @@ def _holds(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int, k: int, a: i
     for j in range(inner.avoid_from[i], inner.avoid_to[i]):
         if inner.avoid[j] == m:
             return False
-    return bool(
-        kinds.limit[k, ACCELERATORS] == 0
-        or pick_devices(allocs.devices, a, kinds.limit[k, ACCELERATORS]) >= 0
-    )
+    return bool(kinds.limit[k, ACCELERATORS] == 0 or pick_devices(allocs.devices, a, kinds.limit[k, ACCELERATORS]) >= 0)
 
 
 @compiled
@@ -95,9 +92,7 @@ def _find(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int) -> int:
 
 
 @compiled
-def place_inside(
-    allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, alloc: Ints, devices: Ints
-) -> None:
+def place_inside(allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, alloc: Ints, devices: Ints) -> None:
     """Place about `most` of them: `alloc` [N] gets the row of the alloc, -1: none, -2: not tried; `devices` [N] the
     bit mask.
     """

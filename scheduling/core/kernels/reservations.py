@@ -7,17 +7,13 @@ import numpy as np
 from scheduling.core.kernels.compiled import allocating, compiled
 from scheduling.core.vocabulary.layout import Estimates, Estimating, History, Ints, Ints32, Reserved
 
-_SPREAD = np.int64(
-    0x9E3779B97F4A7C15 - 2**64
-)  # Fibonacci hashing: task ids of one job differ in their low bits alone
+_SPREAD = np.int64(0x9E3779B97F4A7C15 - 2**64)  # Fibonacci hashing: task ids of one job differ in their low bits alone
 # What `Estimates.verdict` says.
 HELD, LOWERED, RAISED = 0, 1, 2
 
 
 @allocating
-def find(
-    ids: Ints, incarnations: Ints32, slots: Ints, wanted: Ints, wanted_incarnations: Ints32, found: Ints
-) -> None:
+def find(ids: Ints, incarnations: Ints32, slots: Ints, wanted: Ints, wanted_incarnations: Ints32, found: Ints) -> None:
     """`found[w]`: position in `slots` of the task that sample `w` is about, -1 when that incarnation isn't there."""
     bits = 4
     while (1 << bits) < 2 * slots.shape[0]:
@@ -42,9 +38,7 @@ def find(
 
 
 @compiled
-def estimate(
-    reserved: Reserved, history: History, demand: Ints, sample: Ints, how: Estimating, out: Estimates
-) -> None:
+def estimate(reserved: Reserved, history: History, demand: Ints, sample: Ints, how: Estimating, out: Estimates) -> None:
     """Advance the history of every running task by one look, and say what its reservation should be."""
     kinds = history.peak.shape[1]
     for k in range(reserved.slots.shape[0]):

@@ -9,9 +9,15 @@ from scheduling.core.vocabulary.layout import Floats, Groups, MachineArrays, Sea
 # Parts of a score, by column of `Placed.parts`; each has its weight in `policy.Weights`.
 PACKING, SPREAD_MACHINE, SPREAD_RACK, SPREAD_POWER, SOFT, PACKAGES, MIXING, PREEMPTION = range(8)
 PART_NAMES = (
-    "packing", "spread-machine", "spread-rack", "spread-power-domain", "soft-constraints", "packages",
-    "mixing", "preemption",
-)  # fmt: skip
+    "packing",
+    "spread-machine",
+    "spread-rack",
+    "spread-power-domain",
+    "soft-constraints",
+    "packages",
+    "mixing",
+    "preemption",
+)
 PARTS = len(PART_NAMES)
 # How many of the machines that were not taken a placement tells of.
 RUNNERS = 3
@@ -88,9 +94,7 @@ def mixing(machines: MachineArrays, knobs: SearchParams, m: int, by_limit: bool)
 
 
 @inlined
-def own_score(
-    machines: MachineArrays, groups: Groups, knobs: SearchParams, g: int, m: int, parts: Floats
-) -> float:
+def own_score(machines: MachineArrays, groups: Groups, knobs: SearchParams, g: int, m: int, parts: Floats) -> float:
     """The parts that depend on class and machine alone: they are what is cached."""
     parts[PACKING] = knobs.weights[PACKING] * packing(machines, knobs, m, groups, g)
     parts[SOFT] = knobs.weights[SOFT] * liking(groups, g, m)
@@ -109,10 +113,6 @@ def job_score(
         return 0.0
     weights = knobs.weights
     parts[SPREAD_MACHINE] = weights[SPREAD_MACHINE] * spread(counts, job, count_on(counts, machines, job, m))
-    parts[SPREAD_RACK] = weights[SPREAD_RACK] * spread(
-        counts, job, count_of(counts, job, RACK, machines.rack[m])
-    )
-    parts[SPREAD_POWER] = weights[SPREAD_POWER] * spread(
-        counts, job, count_of(counts, job, POWER, machines.power[m])
-    )
+    parts[SPREAD_RACK] = weights[SPREAD_RACK] * spread(counts, job, count_of(counts, job, RACK, machines.rack[m]))
+    parts[SPREAD_POWER] = weights[SPREAD_POWER] * spread(counts, job, count_of(counts, job, POWER, machines.power[m]))
     return float(parts[SPREAD_MACHINE] + parts[SPREAD_RACK] + parts[SPREAD_POWER])

@@ -40,9 +40,16 @@ def device_room(machines: MachineArrays, running: Running, want: int, ceiling: i
 
 @compiled
 def judge(
-    machines: MachineArrays, left: Ints, direct: Ints, groups: Groups, g: int, counts: TaskCounts, failed: Ints32,
-    failures: Ints32, judged: Judged
-) -> None:  # fmt: skip
+    machines: MachineArrays,
+    left: Ints,
+    direct: Ints,
+    groups: Groups,
+    g: int,
+    counts: TaskCounts,
+    failed: Ints32,
+    failures: Ints32,
+    judged: Judged,
+) -> None:
     """Say for each machine, by position, what stands in the way of group `g`.
 
     `left`, `direct` [R, P]: room when it preempts whom it may, and nobody. `failed`: the machine's first hard

@@ -71,8 +71,7 @@ def _in_order(running: Running, victims: Ints, relief: Floats, n: int) -> None:
             u = victims[j]
             other = running.job_priority[running.job[u]]
             if other < priority or (
-                other == priority
-                and (relief[j] > gain or (relief[j] == gain and running.id[u] < running.id[t]))
+                other == priority and (relief[j] > gain or (relief[j] == gain and running.id[u] < running.id[t]))
             ):
                 break
             victims[j + 1], relief[j + 1] = u, relief[j]
@@ -132,9 +131,7 @@ def victims_on(
     _in_order(running, victims, relief, n)
     if budgets:
         kept = _within_budgets(running, victims, n)
-        if kept < n and not _fits_without(
-            machines, running, m, limit, by_limit, cores, victims, kept, _NOBODY
-        ):
+        if kept < n and not _fits_without(machines, running, m, limit, by_limit, cores, victims, kept, _NOBODY):
             return -1
     needed = _NONE
     while not _fits_without(machines, running, m, limit, by_limit, cores, victims, needed, _NOBODY):

@@ -22,29 +22,11 @@ from scheduling.core.kernels.compiled import compiled, constant, inlined
 from scheduling.core.kernels.cores import cores_of, cores_suit, hold_cores
 from scheduling.core.kernels.counts import count_in
 from scheduling.core.kernels.devices import hold_devices, pick_devices, share_of
-from scheduling.core.kernels.filters import (
-    BLOCK,
-    FREE,
-    is_up,
-    lacking,
-    may_hold,
-    satisfies,
-    scan,
-    spread_excess,
-)
+from scheduling.core.kernels.filters import BLOCK, FREE, is_up, lacking, may_hold, satisfies, scan, spread_excess
 from scheduling.core.kernels.room import room
 from scheduling.core.kernels.scorers import PACKAGES, PARTS, PREEMPTION, RUNNERS, job_score, own_score
 from scheduling.core.kernels.victims import NO_BUDGET, preemption_cost, victims_on
-from scheduling.core.vocabulary.layout import (
-    Cache,
-    Floats,
-    Ints,
-    Ints32,
-    MachineArrays,
-    Running,
-    SearchParams,
-    Tables,
-)
+from scheduling.core.vocabulary.layout import Cache, Floats, Ints, Ints32, MachineArrays, Running, SearchParams, Tables
 
 # How far the search of a group has come.
 DIRECT, PREEMPTING, BREAKING, FULL = range(4)
@@ -59,10 +41,17 @@ def _victims(t: Tables, g: int, m: int) -> int:
     it does not fit.
     """
     return victims_on(
-        t.machines, t.running, m, t.groups.limit[g], t.groups.by_limit[g], t.groups.ceiling[g],
+        t.machines,
+        t.running,
+        m,
+        t.groups.limit[g],
+        t.groups.by_limit[g],
+        t.groups.ceiling[g],
         t.groups.cores[g],
-        t.cache.stage[g] == PREEMPTING and t.knobs.budgets, t.scratch.victims, t.scratch.relief,
-    )  # fmt: skip
+        t.cache.stage[g] == PREEMPTING and t.knobs.budgets,
+        t.scratch.victims,
+        t.scratch.relief,
+    )
 
 
 @compiled
@@ -76,14 +65,9 @@ def _evaluate(t: Tables, g: int, m: int) -> float:
         number = _victims(t, g, m)
         if number < 0:
             return -np.inf
-        parts[PREEMPTION] = t.knobs.weights[PREEMPTION] * preemption_cost(
-            t.running, t.scratch.victims, number
-        )
-    elif not cores_suit(
-        t.groups.cores[g], t.machines.cores[m], t.machines.owned[m], t.machines.sharing[m]
-    ) or (
-        t.groups.limit[g, ACCELERATORS] > 0
-        and pick_devices(t.machines.devices, m, t.groups.limit[g, ACCELERATORS]) < 0
+        parts[PREEMPTION] = t.knobs.weights[PREEMPTION] * preemption_cost(t.running, t.scratch.victims, number)
+    elif not cores_suit(t.groups.cores[g], t.machines.cores[m], t.machines.owned[m], t.machines.sharing[m]) or (
+        t.groups.limit[g, ACCELERATORS] > 0 and pick_devices(t.machines.devices, m, t.groups.limit[g, ACCELERATORS]) < 0
     ):
         return -np.inf
     return float(own_score(t.machines, t.groups, t.knobs, g, m, parts) + parts[PREEMPTION])
@@ -340,9 +324,7 @@ def _take(t: Tables, i: int, m: int, preempted: int) -> int:
         parts[k] = 0.0
     if t.cache.stage[g] != DIRECT:
         number = _victims(t, g, m)
-        parts[PREEMPTION] = t.knobs.weights[PREEMPTION] * preemption_cost(
-            t.running, t.scratch.victims, number
-        )
+        parts[PREEMPTION] = t.knobs.weights[PREEMPTION] * preemption_cost(t.running, t.scratch.victims, number)
     own_score(t.machines, t.groups, t.knobs, g, m, parts)
     job_score(t.machines, t.counts, t.knobs, job, m, parts)
     if m == t.queue.last[i]:

@@ -104,12 +104,7 @@ def _running_allocs(
     used = (tasks.devices[inside][:, None] >> bits & 1) * np.minimum(limit[:, ACCELERATORS], WHOLE)[:, None]
     np.subtract.at(devices, at, used.astype(np.int32))
     there = np.zeros((0, len(machines.id)), dtype=np.int32)
-    return (
-        Allocs(free, devices, tasks.machine[of_row].astype(np.int64), ports_free, there),
-        of_row,
-        first,
-        until,
-    )
+    return (Allocs(free, devices, tasks.machine[of_row].astype(np.int64), ports_free, there), of_row, first, until)
 
 
 def _sorted(
@@ -164,9 +159,7 @@ def _sorted(
     return inner, kinds, there
 
 
-def _left_over(
-    state: CellState, slots: Rows, answer: Rows, kind: Rows, allocs: Allocs, kinds: Kinds
-) -> list[Why]:
+def _left_over(state: CellState, slots: Rows, answer: Rows, kind: Rows, allocs: Allocs, kinds: Kinds) -> list[Why]:
     """One `Why` for each kind: how many allocs of its set have too little left, and of what."""
     names = (*NAMES, *state.extra_resources)
     whys = []

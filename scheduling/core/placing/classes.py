@@ -49,9 +49,7 @@ class GroupedQueue:
         return sorted(pairs | {(0, by_limit) for _, by_limit in pairs})
 
 
-def sort_into_groups(
-    state: CellState, policy: Policy, slots: Rows, *, now: float, cores: bool = False
-) -> GroupedQueue:
+def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: float, cores: bool = False) -> GroupedQueue:
     """Groups of the queue `slots`, numbered in order of first appearance, so that no slot matters. `cores`: some task
     has whole cores, or wants them: then latency-sensitive work is examined apart from batch."""
     tasks = state.tasks

@@ -52,9 +52,7 @@ class PassCache:
         self._present: dict[Packages, tuple[Floats, Ints]] = {}
         self._installed = -1
 
-    def follow(
-        self, state: CellState, running: Running, levels: Sequence[Level], asked: Bools
-    ) -> dict[Level, int]:
+    def follow(self, state: CellState, running: Running, levels: Sequence[Level], asked: Bools) -> dict[Level, int]:
         """Bring all up to date with the state. Returns the row of each level that was asked for.
 
         `asked` [R]: the resources that are looked at; room of others is not counted.
@@ -183,9 +181,7 @@ class PassCache:
         machines.devices[dirty] = table.devices[slots]
         machines.head[dirty] = table.head[slots]
 
-    def _count(
-        self, running: Running, dirty: NDArray[np.int64], levels: Sequence[Level], asked: Bools
-    ) -> None:
+    def _count(self, running: Running, dirty: NDArray[np.int64], levels: Sequence[Level], asked: Bools) -> None:
         machines = self.machines
         axis, number = machines.capacity.shape[1], len(machines.slot)
         most = max(len(self._known), len(levels))

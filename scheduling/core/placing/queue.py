@@ -20,9 +20,7 @@ def pending_of(tasks: TaskTable, workload: Workload = "") -> Slots:
     """Slots of the pending tasks of a workload, in no order."""
     slots = np.flatnonzero(tasks.state == PENDING)
     if workload:
-        own = np.array(
-            [job is not None and workload_of(job) == workload for job in tasks.job_at], dtype=np.bool_
-        )
+        own = np.array([job is not None and workload_of(job) == workload for job in tasks.job_at], dtype=np.bool_)
         slots = slots[own[tasks.job[slots]]]
     return slots
 

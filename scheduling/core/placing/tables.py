@@ -30,9 +30,13 @@ from scheduling.core.vocabulary.policy import Policy
 
 
 def tables_of(
-    state: CellState, policy: Policy, sorting: GroupedQueue, memory: PassCache, rng: np.random.Generator,
-    held: Held | None = None
-) -> Tables:  # fmt: skip
+    state: CellState,
+    policy: Policy,
+    sorting: GroupedQueue,
+    memory: PassCache,
+    rng: np.random.Generator,
+    held: Held | None = None,
+) -> Tables:
     """For the queue in `sorting`. `rng` chooses where groups begin their walks; the memory follows the state. `held`:
     who has whole cores."""
     tasks = state.tasks
@@ -103,9 +107,7 @@ def _running(state: CellState) -> Running:
         job_priority=tasks.job_priority,
         job_by_limit=tasks.job_by_limit,
         job_sensitive=tasks.job_sensitive,
-        budget=np.where(tasks.job_budget > 0, tasks.job_budget - tasks.job_pending, NO_BUDGET).astype(
-            np.int32
-        ),
+        budget=np.where(tasks.job_budget > 0, tasks.job_budget - tasks.job_pending, NO_BUDGET).astype(np.int32),
         shape_limit=tasks.shapes.limit,
         shape_cores=tasks.shapes.cores,
     )
@@ -118,9 +120,7 @@ def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
         return result
     inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))
     inside = inside[tasks.job_budget[tasks.job[inside]] > 0]
-    pairs, number = np.unique(
-        tasks.alloc[inside].astype(np.int64) << 32 | tasks.job[inside], return_counts=True
-    )
+    pairs, number = np.unique(tasks.alloc[inside].astype(np.int64) << 32 | tasks.job[inside], return_counts=True)
     job = pairs & 0xFFFFFFFF
     result[(pairs >> 32)[number > tasks.job_budget[job] - tasks.job_pending[job]]] = True
     return result
@@ -182,8 +182,14 @@ def _knobs(state: CellState, policy: Policy, sorting: GroupedQueue, asked: NDArr
         packing=PACKINGS[policy.scorer],
         weights=np.array(
             [
-                weights.packing, weights.spread_machine, weights.spread_rack, weights.spread_power_domain,
-                weights.soft_constraints, weights.packages, weights.mixing, weights.preemption,
+                weights.packing,
+                weights.spread_machine,
+                weights.spread_rack,
+                weights.spread_power_domain,
+                weights.soft_constraints,
+                weights.packages,
+                weights.mixing,
+                weights.preemption,
             ],
             dtype=np.float64,
         ),
@@ -193,4 +199,4 @@ def _knobs(state: CellState, policy: Policy, sorting: GroupedQueue, asked: NDArr
         budgets=bool((state.tasks.job_budget > 0).any()),
         caching=policy.search.caching,
         most=policy.max_assignments,
-    )  # fmt: skip
+    )

@@ -30,16 +30,7 @@ from quota.vocabulary.resources import CPU, DISK, RAM
 from scheduling.core.cell.machines import grown
 from scheduling.core.cell.tasks import RUNNING, TaskTable
 from scheduling.core.kernels import reservations
-from scheduling.core.vocabulary.layout import (
-    Bools,
-    Estimates,
-    Estimating,
-    Floats,
-    History,
-    Ints,
-    Ints32,
-    Reserved,
-)
+from scheduling.core.vocabulary.layout import Bools, Estimates, Estimating, Floats, History, Ints, Ints32, Reserved
 from scheduling.core.vocabulary.presets import OFF, Preset
 
 # The reclaimable resources are the first of the axis.
@@ -111,9 +102,7 @@ class UsageHistory:
         )
         # Kept from look to look: fresh memory costs more than what is written into it.
         self._out = Estimates(
-            wanted=np.zeros((slots, kinds), dtype=np.int64),
-            verdict=np.zeros(slots, dtype=np.int8),
-            gap=np.zeros(slots),
+            wanted=np.zeros((slots, kinds), dtype=np.int64), verdict=np.zeros(slots, dtype=np.int8), gap=np.zeros(slots)
         )
 
     def follow(self, tasks: TaskTable) -> None:
@@ -133,13 +122,7 @@ class UsageHistory:
         self._arrays, self._out = moved._arrays, moved._out
 
     def look(
-        self,
-        tasks: TaskTable,
-        samples: Samples,
-        preset: Preset,
-        *,
-        passed_s: float,
-        fixed_jobs: Bools | None = None,
+        self, tasks: TaskTable, samples: Samples, preset: Preset, *, passed_s: float, fixed_jobs: Bools | None = None
     ) -> Reservations:
         """Take in what was measured since the last look, `passed_s` seconds ago.
 
@@ -148,9 +131,7 @@ class UsageHistory:
         """
         number = len(samples.task_id)
         if len(samples.incarnation) != number or samples.demand.shape != (number, len(KINDS)):
-            raise ValueError(
-                f"samples of {number} tasks want incarnations [{number}], demand [{number}, {len(KINDS)}]"
-            )
+            raise ValueError(f"samples of {number} tasks want incarnations [{number}], demand [{number}, {len(KINDS)}]")
         if passed_s < 0:
             raise ValueError(f"passed_s is {passed_s:g}: looks follow each other")
         self._grow(len(tasks.id))

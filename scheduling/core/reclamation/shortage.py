@@ -78,25 +78,18 @@ def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[Machi
     return result
 
 
-def _relieve(
-    occupants: Occupants, there: Ints, machine: int, used: Ints, bound: Ints
-) -> list[MachineShortage]:
+def _relieve(occupants: Occupants, there: Ints, machine: int, used: Ints, bound: Ints) -> list[MachineShortage]:
     excess = {r: int(used[r] - bound[r]) for r in INCOMPRESSIBLE if used[r] > bound[r]}
     leaving: dict[int, int] = {}  # position -> what it leaves for
     for resource in excess:
-        candidates = [
-            int(p) for p in there if int(p) not in leaving and _may_leave(occupants, int(p), resource)
-        ]
+        candidates = [int(p) for p in there if int(p) not in leaving and _may_leave(occupants, int(p), resource)]
         for position in sorted(candidates, key=lambda p: _rank(occupants, p, resource)):
             if _left(occupants, leaving, resource, excess) <= 0:
                 break
             leaving[position] = resource
     for position in reversed(list(leaving)):
         others = {p: resource for p, resource in leaving.items() if p != position}
-        if all(
-            _left(occupants, others, r, excess) <= max(0, _left(occupants, leaving, r, excess))
-            for r in excess
-        ):
+        if all(_left(occupants, others, r, excess) <= max(0, _left(occupants, leaving, r, excess)) for r in excess):
             leaving = others
     return [
         MachineShortage(
@@ -104,9 +97,7 @@ def _relieve(
             resource,
             int(used[resource]),
             int(bound[resource]),
-            tuple(
-                ShortageVictim(p, r, over=_over(occupants, p, r)) for p, r in leaving.items() if r == resource
-            ),
+            tuple(ShortageVictim(p, r, over=_over(occupants, p, r)) for p, r in leaving.items() if r == resource),
             left_short=max(0, _left(occupants, leaving, resource, excess)),
         )
         for resource in excess

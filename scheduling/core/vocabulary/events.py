@@ -151,9 +151,7 @@ class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     port_names: tuple[str, ...] = ()
     alloc_set: int = 0  # the job id of the alloc set its tasks live in (§2.4)
     gang: bool = False  # its pending tasks are placed together or not at all
-    disruption_budget: int = (
-        0  # of its tasks preemption and drains may have so many down at once; 0: no bound
-    )
+    disruption_budget: int = 0  # of its tasks preemption and drains may have so many down at once; 0: no bound
     published: Published = Published()
 
 
@@ -357,12 +355,35 @@ class ShellClosed(_Event, frozen=True, tag="shell.closed"):
 
 
 Event = (
-    CellSet | LeaseTaken | BrakeSet | MachineSet | MachineState | MachineRemoved | MachineCredential | PackagesHeld
-    | AllocKept | AllocReleased | AllocGone | JobSubmitted | JobRejected | JobChanged | JobEnded
-    | TasksAdded | TaskPlaced | TaskEvicted | TaskEnded | TaskGone | TaskRevived | TaskUpdated | TaskReported
-    | ReservationsSet | UpdateStarted | UpdateEnded
-    | ShellOpened | ShellClosed
-)  # fmt: skip
+    CellSet
+    | LeaseTaken
+    | BrakeSet
+    | MachineSet
+    | MachineState
+    | MachineRemoved
+    | MachineCredential
+    | PackagesHeld
+    | AllocKept
+    | AllocReleased
+    | AllocGone
+    | JobSubmitted
+    | JobRejected
+    | JobChanged
+    | JobEnded
+    | TasksAdded
+    | TaskPlaced
+    | TaskEvicted
+    | TaskEnded
+    | TaskGone
+    | TaskRevived
+    | TaskUpdated
+    | TaskReported
+    | ReservationsSet
+    | UpdateStarted
+    | UpdateEnded
+    | ShellOpened
+    | ShellClosed
+)
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Event)

@@ -91,6 +91,4 @@ def task_diagram() -> str:
     arrows: dict[tuple[str, str], list[str]] = {}
     for (state, event), target in TASK_TRANSITIONS.items():
         arrows.setdefault((state.value if state else "-", target.value), []).append(event.value)
-    return "\n".join(
-        f"{source:>8} -> {target:<8} {', '.join(names)}" for (source, target), names in arrows.items()
-    )
+    return "\n".join(f"{source:>8} -> {target:<8} {', '.join(names)}" for (source, target), names in arrows.items())

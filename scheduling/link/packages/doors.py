@@ -153,9 +153,12 @@ class PackageDoors:
         if not tracker.knows(digest):
             tracker.have(digest, await self._news.holders(machine.cell_id, digest))
         offer = tracker.sources(
-            digest, machine.machine_id, rack=asked.entitled.rack, size_bytes=asked.entitled.size_bytes,
+            digest,
+            machine.machine_id,
+            rack=asked.entitled.rack,
+            size_bytes=asked.entitled.size_bytes,
             now=time.monotonic(),
-        )  # fmt: skip
+        )
         ticket = PackageTicket(digest, machine.hostname, time.time() + TICKET_S)
         await asked.answer(
             PackageSources(
@@ -204,9 +207,12 @@ class PackageDoors:
         if dropped is not None:
             self._news.announce(swarms.PeerGone(machine.cell_id, asked.digest, dropped))
         log.info(
-            "package not delivered", machine=machine.hostname, digest=asked.digest,
-            source=f"{told.address}:{told.port}" if told.address else "store", reason=told.reason[:100],
-        )  # fmt: skip
+            "package not delivered",
+            machine=machine.hostname,
+            digest=asked.digest,
+            source=f"{told.address}:{told.port}" if told.address else "store",
+            reason=told.reason[:100],
+        )
         await asked.answer(None)
 
     async def _stream(self, asked: _Request) -> None:
@@ -228,9 +234,7 @@ class PackageDoors:
                 chunk = await loop.run_in_executor(self._readers, reading.next) if left else b""
             if left:
                 # The answer stays shorter than it said: the other side notices.
-                log.warning(
-                    "archive not delivered whole", machine=asked.machine.hostname, digest=asked.digest
-                )
+                log.warning("archive not delivered whole", machine=asked.machine.hostname, digest=asked.digest)
         finally:
             gone.cancel()
             await loop.run_in_executor(self._readers, reading.close)

@@ -56,9 +56,7 @@ class _Swarm:
     """One package: who has it, who fetches it from whom, and who failed whom until when."""
 
     holders: dict[int, Peer] = field(default_factory=dict)
-    fetching: dict[int, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # machine -> sources told, the first kept free
+    fetching: dict[int, tuple[int, ...]] = field(default_factory=dict)  # machine -> sources told, the first kept free
     strikes: dict[int, dict[int, float]] = field(default_factory=dict)  # source -> machine it failed -> until
     waiting: set[int] = field(default_factory=set)
     avoided: dict[tuple[int, int], float] = field(default_factory=dict)  # (machine, source) -> until
@@ -69,13 +67,7 @@ class Tracker:
     to one machine, the first of which keeps a slot for it."""
 
     def __init__(
-        self,
-        *,
-        rng: random.Random,
-        fanout: int = 4,
-        store_slots: int = 8,
-        offered: int = 3,
-        retry_s: float = 1.0,
+        self, *, rng: random.Random, fanout: int = 4, store_slots: int = 8, offered: int = 3, retry_s: float = 1.0
     ) -> None:
         self._rng = rng
         self._fanout, self._store_slots, self._offered, self._retry_s = fanout, store_slots, offered, retry_s
@@ -116,9 +108,7 @@ class Tracker:
             swarm.holders.pop(machine_id, None)
             self._release(digest, machine_id)
 
-    def failed(
-        self, digest: str, machine_id: int, address: str, port: int, reason: str, *, now: float
-    ) -> int | None:
+    def failed(self, digest: str, machine_id: int, address: str, port: int, reason: str, *, now: float) -> int | None:
         """A source delivered nothing, or something else; `reason` as in `PackageFailed`. The store has no address.
 
         Count only failures of peers that were offered to the machine. Return the machine that is offered
@@ -144,9 +134,7 @@ class Tracker:
                 return source
         return None
 
-    def sources(
-        self, digest: str, machine_id: int, *, rack: str = "", size_bytes: int = 0, now: float
-    ) -> SourcesOffer:
+    def sources(self, digest: str, machine_id: int, *, rack: str = "", size_bytes: int = 0, now: float) -> SourcesOffer:
         """Where this machine should go now. Its former slot for this package is free again."""
         swarm = self._swarm(digest)
         self._release(digest, machine_id)
@@ -170,14 +158,7 @@ class Tracker:
         return SourcesOffer(peers, store=not peers)
 
     def _keep(
-        self,
-        swarm: _Swarm,
-        digest: str,
-        machine_id: int,
-        told: tuple[int, ...],
-        *,
-        size_bytes: int = 0,
-        now: float,
+        self, swarm: _Swarm, digest: str, machine_id: int, told: tuple[int, ...], *, size_bytes: int = 0, now: float
     ) -> None:
         """A slot at the first of the sources told."""
         if told:

@@ -153,9 +153,7 @@ class Connection:
 
     def refuse(self, refusal: Refusal, code: int = POLICY_VIOLATION) -> None:
         """Say why, then close."""
-        log.warning(
-            "refused", machine=self.hostname, code=refusal.code, field=refusal.field, detail=refusal.detail
-        )
+        log.warning("refused", machine=self.hostname, code=refusal.code, field=refusal.field, detail=refusal.detail)
         self.post(refusal)
         self.close(code, refusal.code)
 

@@ -21,9 +21,7 @@ class Inbox:
     news: dict[Connection, MachineReportChanges] = field(default_factory=dict)
     dirty: set[int] = field(default_factory=set)
     offers: dict[Connection, str] = field(default_factory=dict)  # digests of next secrets
-    windows: dict[Connection, tuple[int, list[TaskWindow]]] = field(
-        default_factory=dict
-    )  # with their last end
+    windows: dict[Connection, tuple[int, list[TaskWindow]]] = field(default_factory=dict)  # with their last end
 
 
 class Greeting(Exception):

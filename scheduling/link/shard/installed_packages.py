@@ -52,8 +52,7 @@ def readable(told: Mapping[int, InstalledReport]) -> dict[int, InstalledReport]:
     """Return the digests to store: at most as many as a machine may report, and valid ones only."""
     return {
         machine: InstalledReport(
-            one.session,
-            [text for text in one.digests[:MAX_REPORTED_PACKAGES] if package_names.is_digest(text)],
+            one.session, [text for text in one.digests[:MAX_REPORTED_PACKAGES] if package_names.is_digest(text)]
         )
         for machine, one in told.items()
     }

@@ -49,9 +49,7 @@ class ShardMetrics(Collector):
         self.turns = Buckets(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            "borg_link_connections", "Machines that this shard serves", value=self._held()
-        )
+        yield GaugeMetricFamily("borg_link_connections", "Machines that this shard serves", value=self._held())
         for name, text, value in (
             ("reports", "Reports taken in", self.polls),
             ("settled_reports", "Reports that said nothing new", self.settled),
@@ -59,9 +57,7 @@ class ShardMetrics(Collector):
             ("changes_written", "Changes that reports brought to rows and journal", self.written),
         ):
             yield CounterMetricFamily(f"borg_link_{name}", text, value=value)
-        refusals = CounterMetricFamily(
-            "borg_link_refusals", "Machines turned away, by reason", labels=["code"]
-        )
+        refusals = CounterMetricFamily("borg_link_refusals", "Machines turned away, by reason", labels=["code"])
         for code, number in sorted(self.refusals.items()):
             refusals.add_metric([code], number)
         yield refusals

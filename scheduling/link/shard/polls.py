@@ -64,9 +64,7 @@ class Polls:
     def due(self, held: Connection, now: float) -> None:
         """It is time for this machine."""
         if held.waiting and now - held.asked_at >= held.hold_s + ANSWER_WITHIN_S:
-            log.warning(
-                "no answer, hanging up", machine=held.hostname, waited_s=round(now - held.asked_at, 1)
-            )
+            log.warning("no answer, hanging up", machine=held.hostname, waited_s=round(now - held.asked_at, 1))
             self._hang_up(held, "no answer")
         elif held.congested:
             self.schedule(held, now + _CONGESTED_S)

@@ -119,9 +119,7 @@ class RedisBridge:
             await self._redis.hdel(_LOADS, *gone)
         now = asyncio.get_running_loop().time()
         if number := self._balance.surplus(now, len(shard.connections), others):
-            log.info(
-                "machines are asked to dial again", number=number, here=len(shard.connections), others=others
-            )
+            log.info("machines are asked to dial again", number=number, here=len(shard.connections), others=others)
             shard.send_away(number)
 
     def _note(self, error: Exception | None) -> None:
@@ -190,9 +188,7 @@ class RedisBridge:
                 self._shard.supersede(int(machine_id), int(session))
         elif channel == streams.channel(self._shard.name):
             try:
-                self._errands.begin(
-                    self._grant_shell(msgspec.json.decode(message["data"], type=streams.ShellRequest))
-                )
+                self._errands.begin(self._grant_shell(msgspec.json.decode(message["data"], type=streams.ShellRequest)))
             except msgspec.MsgspecError as error:
                 log.warning("shell not understood", error=str(error))
         else:

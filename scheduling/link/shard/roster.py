@@ -25,9 +25,7 @@ class Roster:
         self.wake = asyncio.Event()
         self.figures = ShardMetrics(lambda: len(self.connections))
         self.rng = rng
-        self.polls = Polls(
-            self.figures, rng, interval_s=self._interval_s, refresh=self.refresh, hang_up=self._hang_up
-        )
+        self.polls = Polls(self.figures, rng, interval_s=self._interval_s, refresh=self.refresh, hang_up=self._hang_up)
 
     @property
     def cell_ids(self) -> list[int]:

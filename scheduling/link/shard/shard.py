@@ -37,9 +37,7 @@ class Shard:
     `zone`: told to Borglets. `cell_names`: the cells served, none for all.
     """
 
-    def __init__(
-        self, *, cell_names: list[str], zone: str, rng: random.Random | None = None, name: str = ""
-    ) -> None:
+    def __init__(self, *, cell_names: list[str], zone: str, rng: random.Random | None = None, name: str = "") -> None:
         self.name = name
         self.roster = roster = Roster(rng or random.Random())
         self.connections, self.figures = roster.connections, roster.figures
@@ -126,9 +124,7 @@ class Shard:
 
     def send_away(self, number: int) -> None:
         """Hang up on so many machines, any of them: they dial again, and land where all do."""
-        for held in self.roster.rng.sample(
-            list(self.connections.values()), min(number, len(self.connections))
-        ):
+        for held in self.roster.rng.sample(list(self.connections.values()), min(number, len(self.connections))):
             held.close(TRY_ELSEWHERE, "machines spread over shards")
             self.detach(held)
 

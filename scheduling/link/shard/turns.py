@@ -220,10 +220,7 @@ class Turns:
         found, dirty, everywhere = await self._database(_look, self._cell_names, dict(self._seen))
         self._looked = time.monotonic()
         for cell in found:
-            if (
-                self._roster.cells.get(cell.id) is None
-                or self._roster.cells[cell.id].settings != cell.settings
-            ):
+            if self._roster.cells.get(cell.id) is None or self._roster.cells[cell.id].settings != cell.settings:
                 self._roster.settings[cell.id] = _settings(cell)
             self._seen[cell.id] = cell.revision
         self._roster.cells = {cell.id: cell for cell in found}

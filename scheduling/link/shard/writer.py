@@ -74,14 +74,7 @@ class MachineReportChanges:
     @property
     def size(self) -> int:
         changes = self.changes
-        return (
-            1
-            + len(changes.seen)
-            + len(changes.over)
-            + len(changes.lost)
-            + len(changes.gone)
-            + len(changes.unwanted)
-        )
+        return 1 + len(changes.seen) + len(changes.over) + len(changes.lost) + len(changes.gone) + len(changes.unwanted)
 
 
 def cells(names: Sequence[str]) -> list[CellFacts]:
@@ -100,10 +93,9 @@ def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> li
         Machine.objects.filter(hostname__in={hostname for hostname, _ in asks}, cell_id__in=list(cell_ids))
         .exclude(state=REMOVED)
         .values_list(
-            "hostname", "secret_digest", "next_digest", "secret_at", "id", "cell_id", "cell__name",
-            "cell__history_id",
+            "hostname", "secret_digest", "next_digest", "secret_at", "id", "cell_id", "cell__name", "cell__history_id"
         )
-    )  # fmt: skip
+    )
     now = dt.datetime.now(dt.UTC)
     fresh: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for hostname, *rest in found:
@@ -158,9 +150,7 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
         _take_facts(cell_id, cell.extra_resources, {machine: hellos[machine] for machine in changed})
     welcome = sorted(hellos.keys() - refused.keys())
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [welcome]
-        )
+        cursor.execute("SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [welcome])
         cursor.execute(
             "UPDATE scheduling_machine AS m SET session = m.session + 1, boot_id = h.boot_id, software = h.software,"
             " authority = h.authority FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[])"
@@ -256,9 +246,7 @@ def _apply(entry: JournalEntry, part: Sequence[MachineReportChanges]) -> set[int
         .exclude(state=REMOVED)
         .values_list("id", "session")
     )
-    valid = [
-        news for news in part if news.history_id == history and sessions.get(news.machine_id) == news.session
-    ]
+    valid = [news for news in part if news.history_id == history and sessions.get(news.machine_id) == news.session]
     returned = [news.machine_id for news in valid if news.returned]
     if returned:
         machines_return(entry, returned, "it answers again")
@@ -306,9 +294,7 @@ def _finish(entry: JournalEntry, changes: Sequence[ReportChanges]) -> None:
         exit_ = exit_json(one.exit)
         if verdict.how:
             endings.append(
-                Ending(
-                    one.task_id, verdict.how, one.incarnation, detail=verdict.detail, gone=True, exit=exit_
-                )
+                Ending(one.task_id, verdict.how, one.incarnation, detail=verdict.detail, gone=True, exit=exit_)
             )
         else:
             evicted.append(

@@ -66,9 +66,22 @@ class LinkSocket(asyncio.BufferedProtocol):
     """One connection. `hangup` is called once, after either side has ended it."""
 
     __slots__ = (
-        "_close_timer", "_ended", "_frames", "_handshake", "_heard", "_host", "_opening", "_reader", "_response",
-        "_server_state", "_transport", "closing", "congested", "hangup", "receive",
-    )  # fmt: skip
+        "_close_timer",
+        "_ended",
+        "_frames",
+        "_handshake",
+        "_heard",
+        "_host",
+        "_opening",
+        "_reader",
+        "_response",
+        "_server_state",
+        "_transport",
+        "closing",
+        "congested",
+        "hangup",
+        "receive",
+    )
 
     def __init__(self, host: Host, server_state: Any) -> None:
         self._host, self._server_state = host, server_state

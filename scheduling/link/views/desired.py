@@ -74,9 +74,7 @@ class Specs:
         missing = wanted - found.keys()
         if missing:
             for job_id, version, stored, packages in _stored_specs(missing):
-                read = found[job_id, version] = self._known[job_id, version] = _parse(
-                    job_id, version, stored, extra
-                )
+                read = found[job_id, version] = self._known[job_id, version] = _parse(job_id, version, stored, extra)
                 if packages and read is not None:
                     self.packages[job_id, version] = _packages(read, packages)
             while len(self._known) > self._most:
@@ -137,9 +135,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         machine.id: _loaded(
             machine,
             fence,
-            _Wanted(
-                runs[machine.id], stops[machine.id], allocs[machine.id], kept.get(machine.id, KeptAllocs())
-            ),
+            _Wanted(runs[machine.id], stops[machine.id], allocs[machine.id], kept.get(machine.id, KeptAllocs())),
             expected[machine.id],
             departing[machine.id],
         )
@@ -347,12 +343,22 @@ def _running(cursor: Any, ids: list[int]) -> list[_Row]:
         [ids],
     )
     return [
-        _Row(*row[:11], exit=msgspec.json.decode(row[11]) if row[11] else None, uid=row[12].hex,  # type: ignore[misc]
-             job=row[13], tenant=row[14], priority=row[15], band=row[16], latency_sensitive=row[17],
-             devices=row[18], alloc=TaskKey(row[19].hex, *row[20:22]) if row[19] else None, address=row[22],
-             newest_version=row[23])
+        _Row(
+            *row[:11],
+            exit=msgspec.json.decode(row[11]) if row[11] else None,
+            uid=row[12].hex,  # type: ignore[misc]
+            job=row[13],
+            tenant=row[14],
+            priority=row[15],
+            band=row[16],
+            latency_sensitive=row[17],
+            devices=row[18],
+            alloc=TaskKey(row[19].hex, *row[20:22]) if row[19] else None,
+            address=row[22],
+            newest_version=row[23],
+        )
         for row in cursor.fetchall()
-    ]  # fmt: skip
+    ]
 
 
 def _departures(cursor: Any, ids: list[int]) -> list[tuple[int, int, TaskKey, str, float | None, int | None]]:

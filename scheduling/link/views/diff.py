@@ -229,9 +229,7 @@ def _compare_missing(view: View, here: set[TaskKey], changes: ReportChanges) -> 
         if expected.alloc:
             if not expected.up:
                 expected.up, expected.phase = True, Phase.UP.value
-                changes.seen.append(
-                    Seen(expected.task_id, key.incarnation, Phase.UP.value, expected.health, True, 0)
-                )
+                changes.seen.append(Seen(expected.task_id, key.incarnation, Phase.UP.value, expected.health, True, 0))
         elif key not in here:
             changes.lost.append((expected.task_id, key.incarnation))
             del view.run[key]

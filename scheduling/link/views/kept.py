@@ -12,9 +12,7 @@ from scheduling.models import KeptAlloc
 from scheduling.spec import job_spec
 
 # Nobody waits for a saver, and what it saves may be gone for minutes: it is tried until its time is up.
-_RESTART = RestartPolicy(
-    on="failure", max_failures=1_000_000, window_s=3600.0, backoff_s=1.0, backoff_max_s=60.0
-)
+_RESTART = RestartPolicy(on="failure", max_failures=1_000_000, window_s=3600.0, backoff_s=1.0, backoff_max_s=60.0)
 
 
 @dataclass(slots=True)
@@ -51,9 +49,7 @@ def kept_on(
             here.dropping[key] = row.id
             here.stop.append(StopTask(key, "released"))
             continue
-        here.allocs.append(
-            RunAlloc(key, row.name, as_mapping(row.limit, extra=extra), 0, False, False, ended=True)
-        )
+        here.allocs.append(RunAlloc(key, row.name, as_mapping(row.limit, extra=extra), 0, False, False, ended=True))
         for position, saver in enumerate(row.savers):
             job = known.get((saver["job_id"], saver["version"]))
             if not saver["done"] and job is not None and saver["index"] < job.tasks:

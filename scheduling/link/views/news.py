@@ -10,9 +10,16 @@ from scheduling.core.vocabulary.requirement import task_id
 
 # What a Borglet has to hear of. What it said itself, and what only matters to the scheduler, is not here.
 _BY_MACHINE = (
-    "task.placed", "task.evicted", "task.ended", "task.gone", "machine.state", "machine.removed",
-    "alloc.kept", "alloc.released", "machine.credential",
-)  # fmt: skip
+    "task.placed",
+    "task.evicted",
+    "task.ended",
+    "task.gone",
+    "machine.state",
+    "machine.removed",
+    "alloc.kept",
+    "alloc.released",
+    "machine.credential",
+)
 _BY_TASK = ("task.updated",)
 _BY_JOB = ("job.changed",)
 _BY_CELL = ("cell.set",)

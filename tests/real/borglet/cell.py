@@ -67,9 +67,7 @@ def make_authority(folder: Path) -> Authority:
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
 
-    def certificate(
-        name: x509.Name, public: ec.EllipticCurvePublicKey, *, authority: bool
-    ) -> x509.Certificate:
+    def certificate(name: x509.Name, public: ec.EllipticCurvePublicKey, *, authority: bool) -> x509.Certificate:
         builder = (
             x509.CertificateBuilder()
             .subject_name(name)
@@ -138,9 +136,7 @@ def join_server(authority: Authority, *, shown: Authority | None = None) -> Iter
                 else [msgspec.json.decode(body, type=JoinRequest)]
             )
             told.requests += requests
-            answers = [
-                JoinAnswer("aa", one.hostname, f"of-{one.hostname}", authority.pem) for one in requests
-            ]
+            answers = [JoinAnswer("aa", one.hostname, f"of-{one.hostname}", authority.pem) for one in requests]
             self.answer(200, msgspec.json.encode(answers if many else answers[0]))
 
         def answer(self, status: int, body: bytes) -> None:

@@ -134,9 +134,7 @@ def test_a_full_disk_makes_no_offer_and_loses_no_secret(authority: Authority) ->
     assert cell.dials(Credentials(keeper.identity, authority.pem, keeper))
 
 
-def test_a_secret_that_was_never_offered_is_not_dialled_with(
-    home: DiskStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_secret_that_was_never_offered_is_not_dialled_with(home: DiskStore, caplog: pytest.LogCaptureFixture) -> None:
     credentials = started(home)
     assert not credentials.accepted(digest("a stranger's"))
     assert credentials.authorization() == "Bearer m1:first"
@@ -167,9 +165,7 @@ def test_new_authorities_are_kept_and_trusted(
     again = started(home)
     assert (again.authority, again.api_url) == (authority_digest(both), "https://portal:443")
     with caplog.at_level(logging.ERROR):
-        credentials.apply_welcome(
-            authority="-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----", api_url=""
-        )
+        credentials.apply_welcome(authority="-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----", api_url="")
     assert "cannot use the cell's new authorities" in caplog.text
     assert started(home).authority == authority_digest(both)
 

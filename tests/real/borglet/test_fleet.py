@@ -93,10 +93,7 @@ def test_a_fleet_dials_no_faster_than_its_shard_welcomes(authority: Authority) -
 def test_simulated_machines_report_windows_of_usage_unless_told_otherwise() -> None:
     assert FleetSettings().window_s == 300
     assert (
-        build_parser()
-        .parse_args(["fleet", "--home", "x", "--link", "https://x:1", "--machines", "1"])
-        .window_s
-        == 300
+        build_parser().parse_args(["fleet", "--home", "x", "--link", "https://x:1", "--machines", "1"]).window_s == 300
     )
 
 

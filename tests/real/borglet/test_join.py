@@ -36,9 +36,7 @@ def test_a_home_of_another_machine_is_refused(tmp_path: Path, authority: Authori
     store = DiskStore(tmp_path)
     with join_server(authority) as link:
         join_cell(store, link.url, request(authority.token()))
-        with pytest.raises(
-            JoinFailed, match="hostname: this home belongs to machine 'm1' of cell 'aa', not to 'm2'"
-        ):
+        with pytest.raises(JoinFailed, match="hostname: this home belongs to machine 'm1' of cell 'aa', not to 'm2'"):
             join_cell(store, link.url, request(authority.token(), "m2"))
 
 
@@ -46,9 +44,7 @@ def test_an_authority_the_token_does_not_name_never_sees_the_token(
     tmp_path: Path, authority: Authority, other_authority: Authority
 ) -> None:
     with join_server(other_authority) as link:
-        with pytest.raises(
-            JoinFailed, match=f"has the authority {other_authority.fingerprint}, and the token expects"
-        ):
+        with pytest.raises(JoinFailed, match=f"has the authority {other_authority.fingerprint}, and the token expects"):
             join_cell(DiskStore(tmp_path), link.url, request(authority.token()))
         assert link.paths == ["/authority.pem"]
     assert DiskStore(tmp_path).identity() is None
@@ -63,17 +59,11 @@ def test_a_server_that_shows_the_right_authority_without_its_signature_never_see
         assert link.requests == []
 
 
-def test_a_problem_of_the_server_reaches_the_person_with_its_fields(
-    tmp_path: Path, authority: Authority
-) -> None:
+def test_a_problem_of_the_server_reaches_the_person_with_its_fields(tmp_path: Path, authority: Authority) -> None:
     with join_server(authority) as link:
         link.problem = (
             409,
-            {
-                "code": "token-spent",
-                "detail": "This token was used by m7.",
-                "fields": {"token": ["make a new one"]},
-            },
+            {"code": "token-spent", "detail": "This token was used by m7.", "fields": {"token": ["make a new one"]}},
         )
         with pytest.raises(JoinFailed, match=r"token-spent: This token was used by m7.*make a new one.*409"):
             join_cell(DiskStore(tmp_path), link.url, request(authority.token()))
@@ -86,9 +76,7 @@ def test_a_damaged_token_is_named(text: str) -> None:
         parse_token(text)
 
 
-def test_without_a_token_and_without_a_link_the_reason_is_reported(
-    tmp_path: Path, authority: Authority
-) -> None:
+def test_without_a_token_and_without_a_link_the_reason_is_reported(tmp_path: Path, authority: Authority) -> None:
     with pytest.raises(JoinFailed, match="has not joined a cell yet; give --join-token"):
         join_cell(DiskStore(tmp_path), "https://127.0.0.1:1", request(""))
     with pytest.raises(LinkUnreachable, match="cannot reach"):
@@ -97,9 +85,7 @@ def test_without_a_token_and_without_a_link_the_reason_is_reported(
         join_cell(DiskStore(tmp_path), "127.0.0.1:1", request(authority.token()))
 
 
-def test_a_fleet_joins_by_the_hundred_on_one_connection_and_only_once(
-    tmp_path: Path, authority: Authority
-) -> None:
+def test_a_fleet_joins_by_the_hundred_on_one_connection_and_only_once(tmp_path: Path, authority: Authority) -> None:
     machines = uniform_fleet(1200, {"cpu": 1000, "ram": 2**30})
     with join_server(authority) as link:
         secrets = join_fleet(tmp_path, link.url, authority.token(), machines, ports=(20000, 20999))

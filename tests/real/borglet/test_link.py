@@ -61,9 +61,7 @@ class Rig:
             await self.agent.close()
 
 
-def linked(
-    authority: Authority, scenario: Callable[[Rig], Awaitable[None]], *, protocol: int = PROTOCOL
-) -> None:
+def linked(authority: Authority, scenario: Callable[[Rig], Awaitable[None]], *, protocol: int = PROTOCOL) -> None:
     async def whole() -> None:
         async with (
             asyncio.timeout(4 * BOUND_S),
@@ -87,22 +85,14 @@ async def until(holds: Callable[[], bool]) -> None:
 def test_a_task_goes_from_desired_to_up_to_gone(authority: Authority) -> None:
     async def scenario(rig: Rig) -> None:
         shard = await rig.shard.arrival()
-        assert (shard.hello.hostname, shard.hello.capacity, shard.hello.history_id) == (
-            "m1",
-            {"cpu": 1000},
-            "",
-        )
+        assert (shard.hello.hostname, shard.hello.capacity, shard.hello.history_id) == ("m1", {"cpu": 1000}, "")
         assert rig.shard.credentials == ["Bearer m1:secret"]
         wanted = desired(1, [run_task(health=check())])
-        report = await shard.until(
-            lambda found: bool(found.tasks) and found.tasks[0].health is Health.HEALTHY, wanted
-        )
+        report = await shard.until(lambda found: bool(found.tasks) and found.tasks[0].health is Health.HEALTHY, wanted)
         assert (report.session, report.generation, report.tasks[0].phase) == (1, wanted.generation, Phase.UP)
         await rig.agent.sample()
         assert (await shard.poll()).tasks[0].usage.ram_bytes > 0
-        report = await shard.until(
-            lambda found: found.tasks[0].phase is Phase.ENDED, desired(2, [], [stop_task()])
-        )
+        report = await shard.until(lambda found: found.tasks[0].phase is Phase.ENDED, desired(2, [], [stop_task()]))
         assert report.tasks[0].exit is not None
         assert report.tasks[0].exit.cause is EndCause.STOPPED
         assert (await shard.poll(desired(3))).tasks == []
@@ -114,9 +104,7 @@ def test_a_task_goes_from_desired_to_up_to_gone(authority: Authority) -> None:
 def test_a_held_poll_is_answered_when_something_changes_and_not_before(authority: Authority) -> None:
     async def scenario(rig: Rig) -> None:
         shard = await rig.shard.arrival()
-        await shard.until(
-            lambda found: [task.phase for task in found.tasks] == [Phase.UP], desired(1, [run_task()])
-        )
+        await shard.until(lambda found: [task.phase for task in found.tasks] == [Phase.UP], desired(1, [run_task()]))
         await shard.poll()
         await shard.ask(hold_s=BOUND_S)
         with pytest.raises(TimeoutError):
@@ -150,9 +138,7 @@ def test_a_log_request_does_not_wait(authority: Authority) -> None:
         shard = await rig.shard.arrival()
         await shard.poll()
         report = await shard.poll(hold_s=BOUND_S, logs=[LogRequest("r1", key())])
-        assert [(chunk.request_id, chunk.error) for chunk in report.logs] == [
-            ("r1", "a simulated task writes no log")
-        ]
+        assert [(chunk.request_id, chunk.error) for chunk in report.logs] == [("r1", "a simulated task writes no log")]
         rig.runtime.fail("read_log", OSError("input/output error"))
         report = await shard.poll(logs=[LogRequest("r2", key())])
         assert report.logs[0].error == "the machine cannot read the log: input/output error"
@@ -182,15 +168,13 @@ def test_after_a_long_cut_only_what_was_rescheduled_is_stopped(authority: Author
         before = await rig.shard.arrival()
         staying, leaving = run_task(), run_task(1)
         report = await before.until(
-            lambda found: [task.phase for task in found.tasks] == [Phase.UP, Phase.UP],
-            desired(1, [staying, leaving]),
+            lambda found: [task.phase for task in found.tasks] == [Phase.UP, Phase.UP], desired(1, [staying, leaving])
         )
         rig.link.drop()
         after = await rig.shard.arrival()
         assert [task.phase for task in (await after.poll()).tasks] == [Phase.UP, Phase.UP]
         found = await after.until(
-            lambda found: Phase.ENDED in [task.phase for task in found.tasks],
-            desired(2, [staying], [stop_task(1)]),
+            lambda found: Phase.ENDED in [task.phase for task in found.tasks], desired(2, [staying], [stop_task(1)])
         )
         kept, stopped = sorted(found.tasks, key=lambda task: task.key)
         assert kept == report.tasks[0]
@@ -270,19 +254,14 @@ def test_failures_of_the_runtime_are_reported_and_retried(authority: Authority) 
         rig.runtime.fail("start", StartFailed("command: no such file 'serve'"))
         rig.runtime.fail("start", OSError("out of descriptors"))
         report = await shard.until(
-            lambda found: [task.phase for task in found.tasks] == [Phase.UP],
-            desired(1, [run_task(restart=QUICK)]),
+            lambda found: [task.phase for task in found.tasks] == [Phase.UP], desired(1, [run_task(restart=QUICK)])
         )
         found = report.tasks[0]
         assert found.exit is not None
         assert (found.restarts, found.exit.cause) == (2, EndCause.START_FAILED)
         assert found.exit.detail == "the machine could not start the task: out of descriptors"
-        rig.simulated.end(
-            key(), Exit(EndCause.OUT_OF_MEMORY, 0.0, signal=9, detail="limit 1 MiB, used 2 MiB")
-        )
-        report = await shard.until(
-            lambda found: found.tasks[0].phase is Phase.UP and found.tasks[0].restarts == 3
-        )
+        rig.simulated.end(key(), Exit(EndCause.OUT_OF_MEMORY, 0.0, signal=9, detail="limit 1 MiB, used 2 MiB"))
+        report = await shard.until(lambda found: found.tasks[0].phase is Phase.UP and found.tasks[0].restarts == 3)
         assert report.tasks[0].exit is not None
         assert report.tasks[0].exit.detail == "limit 1 MiB, used 2 MiB"
         rig.runtime.fail("stop", OSError("the supervisor does not take it"))
@@ -368,9 +347,7 @@ def test_pauses_grow_with_jitter_and_the_first_is_short() -> None:
 
 def test_addresses_and_authorities_that_are_none() -> None:
     assert link_url("https://127.0.0.1:8443") == "wss://127.0.0.1:8443/link"
-    with pytest.raises(
-        BadAddress, match="link: 'http://x' is not the address of a link; give https://host:port"
-    ):
+    with pytest.raises(BadAddress, match="link: 'http://x' is not the address of a link; give https://host:port"):
         link_url("http://x")
     with pytest.raises(BadAuthority, match="not a certificate in PEM form"):
         pinned_context("nothing")

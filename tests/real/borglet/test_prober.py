@@ -43,9 +43,7 @@ def answer_to(check: HealthCheck, reply: bytes | None, *, closes: bool = True) -
     return asyncio.run(whole())
 
 
-@pytest.mark.parametrize(
-    ("status", "ok"), [(200, True), (204, True), (302, True), (404, False), (503, False)]
-)
+@pytest.mark.parametrize(("status", "ok"), [(200, True), (204, True), (302, True), (404, False), (503, False)])
 def test_the_status_decides(status: int, ok: bool) -> None:
     found, heard = answer_to(check(path="/healthz?x=1"), f"HTTP/1.0 {status} Whatever\r\n\r\nbody".encode())
     assert found.ok is ok

@@ -69,15 +69,10 @@ def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authori
             with running(home, shard.url) as first:
                 conversation = await shard.arrival()
                 assert conversation.hello.attributes["runtime"] == ("oci" if os.geteuid() == 0 else "process")
-                report = await conversation.until(
-                    lambda found: phases(found) == [(0, Phase.UP), (1, Phase.UP)], wanted
-                )
+                report = await conversation.until(lambda found: phases(found) == [(0, Phase.UP), (1, Phase.UP)], wanted)
                 started_at = {task.key: task.started_at for task in report.tasks}
                 refused = await asyncio.to_thread(stop_all, home)
-                assert (
-                    refused.returncode,
-                    f"the Borglet with process id {first.pid}" in refused.stderr,
-                ) == (1, True)
+                assert (refused.returncode, f"the Borglet with process id {first.pid}" in refused.stderr) == (1, True)
                 first.send_signal(signal.SIGKILL)
                 await asyncio.to_thread(first.wait)
             # Nobody watches while the second task fails.
@@ -89,15 +84,10 @@ def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authori
                 conversation = await shard.arrival()
                 assert conversation.hello.history_id == "h1"
                 report = await conversation.until(
-                    lambda found: (
-                        phases(found) == [(0, Phase.UP), (1, Phase.UP)] and found.tasks[1].restarts == 1
-                    )
+                    lambda found: phases(found) == [(0, Phase.UP), (1, Phase.UP)] and found.tasks[1].restarts == 1
                 )
                 found = {task.key.index: task for task in report.tasks}
-                assert (found[0].restarts, found[0].started_at) == (
-                    0,
-                    pytest.approx(started_at[key(0)], abs=1),
-                )
+                assert (found[0].restarts, found[0].started_at) == (0, pytest.approx(started_at[key(0)], abs=1))
                 assert found[1].exit is not None
                 assert (found[1].exit.cause, found[1].exit.status) == (EndCause.EXITED, 7)
                 second.send_signal(signal.SIGTERM)
@@ -107,9 +97,7 @@ def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authori
             # They are still wanted: the next Borglet starts them again, and blames nobody.
             with running(home, shard.url):
                 conversation = await shard.arrival()
-                report = await conversation.until(
-                    lambda found: phases(found) == [(0, Phase.UP), (1, Phase.UP)]
-                )
+                report = await conversation.until(lambda found: phases(found) == [(0, Phase.UP), (1, Phase.UP)])
                 assert {task.restarts for task in report.tasks} == {1, 2}
         assert stop_all(home).returncode == 0
 
@@ -121,24 +109,9 @@ def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authori
     [
         (["run", "--link", "https://h:1", "--address", "a"], "--home"),
         (["run", "--home", "h", "--link", "http://h:1", "--address", "a"], "give https://host:port"),
-        (
-            [*GOOD, "--hostname", "A_b"],
-            "hostname: 'A_b'",
-        ),
-        (
-            [*GOOD, "--capacity", "cpu=x"],
-            "capacity.cpu",
-        ),
-        (
-            [
-                *GOOD,
-                "--port-low",
-                "9",
-                "--port-high",
-                "8",
-            ],
-            "9 to 8",
-        ),
+        ([*GOOD, "--hostname", "A_b"], "hostname: 'A_b'"),
+        ([*GOOD, "--capacity", "cpu=x"], "capacity.cpu"),
+        ([*GOOD, "--port-low", "9", "--port-high", "8"], "9 to 8"),
         (["fleet", "--home", "h", "--link", "https://h:1", "--machines", "0"], "machines: 0"),
         (["fleet", "--home", "h", "--link", "https://h:1"], "--machines --file is required"),
     ],
@@ -160,10 +133,7 @@ def test_bad_usage_is_named_and_ends_with_2(tmp_path: Path, arguments: list[str]
 
 def test_a_refused_join_is_reported_and_ends_with_1(tmp_path: Path, authority: Authority) -> None:
     with join_server(authority) as link:
-        link.problem = (
-            403,
-            {"code": "token-expired", "detail": "The token ran out.", "fields": {"token": []}},
-        )
+        link.problem = (403, {"code": "token-expired", "detail": "The token ran out.", "fields": {"token": []}})
         done = subprocess.run(
             borglet("run", "--home", str(tmp_path / "home"), "--hostname", "m1", "--address", "127.0.0.1"),
             capture_output=True,

@@ -59,9 +59,14 @@ def server() -> Iterator[Server]:
 
 def borgctl(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {
-        "PATH": os.environ["PATH"], "HOME": "/nonexistent", "BORG_URL": f"http://127.0.0.1:{server.server_port}",
-        "BORG_CELL": "cc", "BORG_TENANT": "ubar", "BORG_TOKEN": "secret", "http_proxy": "http://127.0.0.1:1",
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "HOME": "/nonexistent",
+        "BORG_URL": f"http://127.0.0.1:{server.server_port}",
+        "BORG_CELL": "cc",
+        "BORG_TENANT": "ubar",
+        "BORG_TOKEN": "secret",
+        "http_proxy": "http://127.0.0.1:1",
+    }
     done = subprocess.run(
         [BORGCTL, *words], env=environment, capture_output=True, text=True, timeout=30, check=False, cwd="/"
     )
@@ -93,7 +98,7 @@ def borgctl(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
         ((200, {"Content-Length": "99"}, b"{"), "cannot reach the portal at http://127.0.0.1"),
         ((401, {}, b'{"code": "not-authenticated", "detail": "No token."}'), "No token. Sign in with `borgctl login`."),
     ],
-)  # fmt: skip
+)
 def test_an_odd_answer_is_reported(server: Server, answer: Answer, told: str) -> None:
     server.answers = lambda path: answer
     if "Content-Length" in answer[1]:  # cut: the connection ends before the body does
@@ -107,9 +112,7 @@ def test_an_odd_answer_is_reported(server: Server, answer: Answer, told: str) ->
 def test_pages_are_followed_by_their_place_and_the_token_stays_with_the_portal(server: Server) -> None:
     def answers(path: str) -> Answer:
         row = {"name": "b" if "cursor" in path else "a", "cluster": "", "site": "", "revision": 1}
-        next_page = (
-            None if "cursor" in path else "http://internal.example:81/api/v1/cells/?cursor=a%3D%3D&limit=1"
-        )
+        next_page = None if "cursor" in path else "http://internal.example:81/api/v1/cells/?cursor=a%3D%3D&limit=1"
         return 200, {}, json.dumps({"results": [row], "next": next_page}).encode()
 
     server.answers = answers
@@ -149,9 +152,7 @@ def test_a_following_goes_on_through_troubles_and_a_new_incarnation_until_the_en
     server.answers = answers
     done = borgctl(server, "logs", "web/0", "-f")
     assert (done.returncode, done.stdout, done.stderr) == (0, "one\n\x1b[1mtwothree", "")
-    offsets = [
-        path.partition("offset=")[2].partition("&")[0] for _, path, _ in server.asked if "/logs/" in path
-    ]
+    offsets = [path.partition("offset=")[2].partition("&")[0] for _, path, _ in server.asked if "/logs/" in path]
     assert offsets == ["-65536", "-65536", "0", "4", "4", "0", "5", "10"]
 
 
@@ -176,9 +177,16 @@ def test_following_what_does_not_exist_ends_at_once(server: Server) -> None:
 @pytest.mark.parametrize("held", ["/bns/cc/", "/api/v1/cells/cc/jobs/ubar/web/"])
 def test_waiting_ends_in_its_time_whatever_the_portal_does(server: Server, held: str) -> None:
     job = {
-        "state": "running", "outcome": "", "tasks_total": 1, "tasks_dead": 0, "tasks_up": 1, "tasks_running": 1,
-        "tasks_pending": 0, "update": None, "revision": 7,
-    }  # fmt: skip
+        "state": "running",
+        "outcome": "",
+        "tasks_total": 1,
+        "tasks_dead": 0,
+        "tasks_up": 1,
+        "tasks_running": 1,
+        "tasks_pending": 0,
+        "update": None,
+        "revision": 7,
+    }
     over = threading.Event()
 
     def answers(path: str) -> Answer:

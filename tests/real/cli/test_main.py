@@ -18,9 +18,7 @@ BORGCTL = str(Path(sys.executable).with_name("borgctl"))
 
 def borgctl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environment}
-    return subprocess.run(
-        [BORGCTL, *words], env=env, capture_output=True, text=True, timeout=30, check=False, cwd="/"
-    )
+    return subprocess.run([BORGCTL, *words], env=env, capture_output=True, text=True, timeout=30, check=False, cwd="/")
 
 
 @pytest.mark.parametrize(
@@ -111,9 +109,7 @@ def test_the_start_is_quick_and_imports_neither_django_nor_numpy() -> None:
         "import sys, portal.cli.main; "
         "print([m for m in ('django', 'numpy', 'celery', '_jsonnet', 'yaml') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, timeout=30, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "[]"
     assert min(_cpu_s("--version") for _ in range(3)) < 0.5
 

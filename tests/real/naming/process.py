@@ -145,9 +145,12 @@ async def _serve(host: str, port: int) -> None:
     news.away = True
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, setattr, news, "away", False)
     directory = ZoneDirectory(
-        zone="borg.internal", nsid=b"resolver-1", cookies=Cookies(b"0123456789abcdef"), caa=CAA,
+        zone="borg.internal",
+        nsid=b"resolver-1",
+        cookies=Cookies(b"0123456789abcdef"),
+        caa=CAA,
         reverse=(ip_network("10.0.0.0/8"), ip_network("2001:db8::/32")),
-    )  # fmt: skip
+    )
     await serve(directory, news, host, port)
 
 

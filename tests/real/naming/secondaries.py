@@ -106,9 +106,7 @@ zone:
     zonefile-sync: -1
     journal-content: all
 """)
-    process = subprocess.Popen(
-        ["knotd", "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(["knotd", "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return Daemon("knot", port, process, folder / "knot.log")
 
 
@@ -130,9 +128,7 @@ zone "{ZONE}" {{
   type secondary; file "zone"; primaries {{ 127.0.0.1 port {primary} key shared; }}; allow-notify {{ key shared; }};
 }};
 """)
-    process = subprocess.Popen(
-        ["named", "-f", "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(["named", "-f", "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return Daemon("bind", port, process, folder / "named.log")
 
 
@@ -164,9 +160,7 @@ zone:
     allow-notify: 127.0.0.1 shared
     provide-xfr: 127.0.0.1 NOKEY
 """)
-    process = subprocess.Popen(
-        ["nsd", "-d", "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(["nsd", "-d", "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return Daemon("nsd", port, process, folder / "nsd.log")
 
 
@@ -230,9 +224,7 @@ async def primary(news: MemoryNews, peers: Peers) -> AsyncIterator[DnsServer]:
         await server.stop()
 
 
-async def transferred(
-    server: DnsServer, keys: Mapping[dns.name.Name, dns.tsig.Key] | None = None
-) -> dns.zone.Zone:
+async def transferred(server: DnsServer, keys: Mapping[dns.name.Name, dns.tsig.Key] | None = None) -> dns.zone.Zone:
     """The whole zone as our primary gives it."""
     zone = dns.zone.Zone(dns.name.from_text(ZONE), relativize=False)
     query = dns.message.make_query(ZONE, "AXFR")

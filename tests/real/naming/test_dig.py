@@ -40,8 +40,11 @@ def asked(program: str, resolver: Process, *words: str) -> str:
     often = ["+tries=1"] if program == "dig" else ["+retry=0", "+noidn"]  # IDN would change letters
     done = subprocess.run(
         [program, f"@{resolver.host}", "-p", str(resolver.port), "+timeout=10", *often, *words],
-        capture_output=True, text=True, timeout=BOUND_S, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=True,
+    )
     # kdig says aloud that it comes again over TCP, dig does not.
     assert re.sub(r";; WARNING: truncated reply from \S+, retrying over TCP\n\n", "", done.stderr) == ""
     for complaint in ("malformed", "mismatch", "Warning:", "WARNING: Messages has", "extra bytes"):
@@ -84,9 +87,7 @@ class TestEither:
             told = asked(program, loaded, *way, name, rdtype)
             assert f"status: {status}" in told
             assert "ANSWER: 0; AUTHORITY: 1" in told.replace(",", ";")
-            assert re.search(
-                r"^cc\.borg\.internal\.\s+5\s+IN\s+SOA\s+ns\.borg\.internal\. ", told, re.MULTILINE
-            )
+            assert re.search(r"^cc\.borg\.internal\.\s+5\s+IN\s+SOA\s+ns\.borg\.internal\. ", told, re.MULTILINE)
 
     def test_what_is_none_of_ours_is_refused(self, loaded: Process, program: str, way: list[str]) -> None:
         for name in ("example.org", "."):
@@ -110,36 +111,22 @@ class TestEither:
         assert addresses
         assert addresses <= {"10.0.0.1", "10.0.0.3"}
         told = asked(program, loaded, *way, front, "A")
-        assert re.findall(r"^front\.ubar\S+\s+(\d+)\s+IN\s+A\s+(\S+)", told, re.MULTILINE) == [
-            ("60", "10.0.0.1")
-        ]
+        assert re.findall(r"^front\.ubar\S+\s+(\d+)\s+IN\s+A\s+(\S+)", told, re.MULTILINE) == [("60", "10.0.0.1")]
 
-    def test_caa_records_name_the_certificate_authorities(
-        self, loaded: Process, program: str, way: list[str]
-    ) -> None:
+    def test_caa_records_name_the_certificate_authorities(self, loaded: Process, program: str, way: list[str]) -> None:
         for apex in ("cc.borg.internal", "borg.internal"):
             told = asked(program, loaded, *way, "+short", apex, "CAA").splitlines()
             assert sorted(line.rstrip() for line in told) == ['0 issue "ca.example"', '128 issuewild ";"']
         assert asked(program, loaded, *way, "+short", WEB, "CAA") == ""
 
-    def test_a_reverse_query_names_the_task_of_an_address(
-        self, loaded: Process, program: str, way: list[str]
-    ) -> None:
+    def test_a_reverse_query_names_the_task_of_an_address(self, loaded: Process, program: str, way: list[str]) -> None:
         assert asked(program, loaded, *way, "+short", "-x", "10.0.0.3") == "m2.machine.cc.borg.internal.\n"
-        assert (
-            asked(program, loaded, *way, "+short", "-x", "2001:db8::60") == "m60.machine.dd.borg.internal.\n"
-        )
-        for address, status in (
-            ("10.0.0.77", "NXDOMAIN"),
-            ("2001:db8::61", "NXDOMAIN"),
-            ("192.0.2.1", "REFUSED"),
-        ):
+        assert asked(program, loaded, *way, "+short", "-x", "2001:db8::60") == "m60.machine.dd.borg.internal.\n"
+        for address, status in (("10.0.0.77", "NXDOMAIN"), ("2001:db8::61", "NXDOMAIN"), ("192.0.2.1", "REFUSED")):
             assert f"status: {status}" in asked(program, loaded, *way, "-x", address)
         assert "status: NOERROR" in asked(program, loaded, *way, "0.10.in-addr.arpa", "PTR")
 
-    def test_letters_come_back_as_they_were_asked(
-        self, loaded: Process, program: str, way: list[str]
-    ) -> None:
+    def test_letters_come_back_as_they_were_asked(self, loaded: Process, program: str, way: list[str]) -> None:
         """dig says so when they do not; clients that hide bits in them (0x20) drop such an answer."""
         mixed = "WeB.uBaR.Cc.bOrG.InTeRnAl."
         told = asked(program, loaded, *way, mixed, "A")

@@ -81,13 +81,15 @@ class Inside(Process):
     def run(self, *command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["nsenter", f"--target={self.popen.pid}", "--net", "--mount", "--", *command],
-            env={**os.environ, **environment}, capture_output=True, text=True, timeout=BOUND_S, check=False,
-        )  # fmt: skip
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+            check=False,
+        )
 
     def status(self) -> str:
-        return self.run(
-            "dig", "@127.0.0.1", "+tries=1", "+time=1", "+short", "health.borg.internal", "TXT"
-        ).stdout
+        return self.run("dig", "@127.0.0.1", "+tries=1", "+time=1", "+short", "health.borg.internal", "TXT").stdout
 
 
 @dataclass(frozen=True)
@@ -142,14 +144,7 @@ def test_while_names_load_a_program_is_asked_to_try_again(libcs: dict[str, Libc]
 
 
 def test_a_name_in_full_or_as_short_as_the_search_list_allows(libc: Libc) -> None:
-    spellings = (
-        f"web.ubar.cc.{ZONE}.",
-        f"web.ubar.cc.{ZONE}",
-        "web.ubar.cc",
-        "web.ubar",
-        "web",
-        "WEB.Ubar.Cc",
-    )
+    spellings = (f"web.ubar.cc.{ZONE}.", f"web.ubar.cc.{ZONE}", "web.ubar.cc", "web.ubar", "web", "WEB.Ubar.Cc")
     assert libc(*spellings) == [(0, WEB)] * len(spellings)
     assert libc("2.web") == [(0, ["10.0.0.3"])]
     assert libc(f"0.{LONG}.") == [(0, ["10.0.0.1"])]
@@ -167,13 +162,9 @@ def test_no_such_name_and_a_name_without_addresses(libc: Libc) -> None:
 
 
 @pytest.mark.parametrize("option", ["use-vc", "edns0", "single-request", "single-request-reopen", "trust-ad"])
-def test_glibc_with_the_options_that_resolv_conf_knows(
-    loaded: Inside, libcs: dict[str, Libc], option: str
-) -> None:
+def test_glibc_with_the_options_that_resolv_conf_knows(loaded: Inside, libcs: dict[str, Libc], option: str) -> None:
     """musl has none of these."""
-    told = libcs["glibc"](
-        f"web.ubar.cc.{ZONE}.", f"six.ubar.dd.{ZONE}.", f"9.web.ubar.cc.{ZONE}.", RES_OPTIONS=option
-    )
+    told = libcs["glibc"](f"web.ubar.cc.{ZONE}.", f"six.ubar.dd.{ZONE}.", f"9.web.ubar.cc.{ZONE}.", RES_OPTIONS=option)
     assert told == [(0, WEB), (0, ["2001:db8::60"]), (NO_NAME, [])]
 
 
@@ -190,7 +181,5 @@ def test_an_address_has_the_name_of_its_machine(loaded: Inside) -> None:
 
 
 def test_the_programs_of_these_tests_are_there() -> None:
-    missing = [
-        name for name in ("unshare", "nsenter", "ip", "mount", "dig", "musl-gcc") if not shutil.which(name)
-    ]
+    missing = [name for name in ("unshare", "nsenter", "ip", "mount", "dig", "musl-gcc") if not shutil.which(name)]
     assert not missing

@@ -84,17 +84,13 @@ CHANGES: tuple[list[events.Event], ...] = (
 )
 
 
-def test_others_follow_every_change_and_a_cell_made_again_under_its_name(
-    news: MemoryNews, tmp_path: Path
-) -> None:
+def test_others_follow_every_change_and_a_cell_made_again_under_its_name(news: MemoryNews, tmp_path: Path) -> None:
     makers = {"knot": knot, "bind": bind, "nsd": nsd, "powerdns": powerdns}
 
     async def scenario() -> dict[str, str]:
         ports = [free_port() for _ in makers]
         peers = Peers.read(
-            networks=[],
-            keys=[f"shared:hmac-sha256:{SECRET}"],
-            secondaries=[f"127.0.0.1@{port}" for port in ports],
+            networks=[], keys=[f"shared:hmac-sha256:{SECRET}"], secondaries=[f"127.0.0.1@{port}" for port in ports]
         )
         daemons: list[Daemon] = []
         async with primary(news, peers) as server:
@@ -134,9 +130,7 @@ async def _all_equal(server: DnsServer, peers: Peers, daemons: list[Daemon], num
             return False
         wanted = lines(await transferred(server, peers.keys))
         found = [await daemon.records() for daemon in daemons]
-        seen[:] = [
-            f"{daemon.name}: {sorted(got ^ wanted)[:6]}" for daemon, got in zip(daemons, found, strict=True)
-        ]
+        seen[:] = [f"{daemon.name}: {sorted(got ^ wanted)[:6]}" for daemon, got in zip(daemons, found, strict=True)]
         return all(got == wanted for got in found)
 
     seen: list[str] = []
@@ -174,9 +168,7 @@ def test_an_ixfr_over_udp_returns_only_the_serial(news: MemoryNews) -> None:
         async with primary(news, peers) as server:
             news.write(CELL, [reported(0, "stopping")])
             query = dns.message.make_query(ZONE, "IXFR")
-            query.authority.append(
-                dns.rrset.from_text(f"{ZONE}.", 0, "IN", "SOA", "ns. hostmaster. 1 0 0 0 0")
-            )
+            query.authority.append(dns.rrset.from_text(f"{ZONE}.", 0, "IN", "SOA", "ns. hostmaster. 1 0 0 0 0"))
             refused = await dns.asyncquery.udp(query, "127.0.0.1", port=server.port, timeout=10)
             assert refused.rcode() == dns.rcode.REFUSED
             query.use_tsig(dict(peers.keys))

@@ -341,9 +341,7 @@ def test_rubbish_on_the_sockets_stops_nothing(news: MemoryNews) -> None:
         async with resolver(news) as cell:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
                 for size in range(600):
-                    sock.sendto(
-                        bytes((size * 7 + i * 13) % 256 for i in range(size)), ("127.0.0.1", cell.server.port)
-                    )
+                    sock.sendto(bytes((size * 7 + i * 13) % 256 for i in range(size)), ("127.0.0.1", cell.server.port))
             _, writer = await asyncio.open_connection("127.0.0.1", cell.server.port)
             writer.write(b"\xff\xff" + b"x" * 100)
             writer.close()

@@ -129,9 +129,7 @@ def test_a_client_that_opens_connections_without_end_keeps_nobody_out() -> None:
         server = DnsServer(directory_of(table_of(*running(1))), "127.0.0.1", 0)
         await server.start()
         try:
-            opened = [
-                await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MOST_A_SOURCE + 1)
-            ]
+            opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MOST_A_SOURCE + 1)]
             other = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
             assert await asked(*opened[-1])
             assert await asked(*other)

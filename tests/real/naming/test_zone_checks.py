@@ -29,9 +29,7 @@ STRICT = [
 LONG_TENANT, LONG_JOB, LONG_PORT = "t" * 63, "j" * 63, "p" * 15
 
 
-def job(
-    name: str, job_id: int, machines: list[int], *, tenant: str = "ubar", **more: object
-) -> list[events.Event]:
+def job(name: str, job_id: int, machines: list[int], *, tenant: str = "ubar", **more: object) -> list[events.Event]:
     """One task on each of the machines."""
     return [
         submitted(name, job_id=job_id, tenant=tenant, tasks=len(machines), **more),  # type: ignore[arg-type]
@@ -116,11 +114,7 @@ def test_ldns_reads_every_record(zone: Path) -> None:
 def test_a_signed_copy_verifies(zone: Path, tmp_path: Path, denial: list[str]) -> None:
     """With NSEC and with NSEC3."""
     key = subprocess.run(
-        ["ldns-keygen", "-a", "ECDSAP256SHA256", ZONE],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
+        ["ldns-keygen", "-a", "ECDSAP256SHA256", ZONE], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     signed = tmp_path / "signed"
     output("ldns-signzone", *denial, "-o", ZONE, "-f", signed, zone, tmp_path / key.stdout.strip())
@@ -135,9 +129,7 @@ def test_a_signed_copy_verifies(zone: Path, tmp_path: Path, denial: list[str]) -
         ("", f"a.{ZONE}. 5 IN CNAME b.{ZONE}.\na.{ZONE}. 5 IN A 10.0.0.1\n", "CNAME and other data"),
     ],
 )
-def test_the_checks_report_a_wrong_zone(
-    zone: Path, tmp_path: Path, removed: str, added: str, told: str
-) -> None:
+def test_the_checks_report_a_wrong_zone(zone: Path, tmp_path: Path, removed: str, added: str, told: str) -> None:
     text = zone.read_text()
     assert removed in text
     (tmp_path / "zone").write_text(text.replace(removed, "") + added)
@@ -145,12 +137,5 @@ def test_the_checks_report_a_wrong_zone(
 
 
 def test_the_programs_of_these_tests_are_there() -> None:
-    names = (
-        "named-checkzone",
-        "nsd-checkzone",
-        "ldns-read-zone",
-        "ldns-signzone",
-        "ldns-verify-zone",
-        "ldns-keygen",
-    )
+    names = ("named-checkzone", "nsd-checkzone", "ldns-read-zone", "ldns-signzone", "ldns-verify-zone", "ldns-keygen")
     assert [name for name in names if not shutil.which(name)] == []

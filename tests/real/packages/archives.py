@@ -92,9 +92,7 @@ def zipped(*parts: bytes) -> BinaryIO:
     return io.BytesIO(gzip.compress(b"".join(parts) + END, mtime=0))
 
 
-def unpacked(
-    found: BinaryIO, target: Path, format_: str = TAR, limits: ArchiveLimits = ArchiveLimits()
-) -> Unpacked:
+def unpacked(found: BinaryIO, target: Path, format_: str = TAR, limits: ArchiveLimits = ArchiveLimits()) -> Unpacked:
     target.mkdir(exist_ok=True)
     return unpack(found, format_, target, limits=limits)
 
@@ -150,13 +148,9 @@ class Layout:
         return json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": list(images)}).encode()
 
     def tar(self, *images: dict[str, object], extra: bytes = b"") -> BinaryIO:
-        parts = [
-            file("oci-layout", b'{"imageLayoutVersion":"1.0.0"}'),
-            file("index.json", self.index(*images)),
-        ]
+        parts = [file("oci-layout", b'{"imageLayoutVersion":"1.0.0"}'), file("index.json", self.index(*images))]
         parts += [
-            file(f"blobs/sha256/{digest.removeprefix('sha256:')}", content)
-            for digest, content in self.blobs.items()
+            file(f"blobs/sha256/{digest.removeprefix('sha256:')}", content) for digest, content in self.blobs.items()
         ]
         return archive(*parts, extra)
 

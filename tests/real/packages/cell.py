@@ -120,9 +120,7 @@ def _handler(link: Link) -> type[http.server.BaseHTTPRequestHandler]:
                     link.serving += not busy and not peers
                 body = {
                     "peers": [{"address": address, "port": port} for address, port in peers],
-                    "store": ""
-                    if busy or (peers and link.store_at_once < 1_000_000)
-                    else f"/packages/{digest}",
+                    "store": "" if busy or (peers and link.store_at_once < 1_000_000) else f"/packages/{digest}",
                     "ticket": link.ticket(digest, self.machine()),
                     "retry_after_s": 0.05 if busy else 0.0,
                 }
@@ -216,9 +214,7 @@ async def machine_of(
     machine = Machine(manager, store, set())
     manager.bind(lambda: machine.in_use)
     if serve:
-        machine.peers = PeerServer(
-            manager.archive, lambda: [KEY.public_key()], now=time.time, settings=uploads
-        )
+        machine.peers = PeerServer(manager.archive, lambda: [KEY.public_key()], now=time.time, settings=uploads)
         manager.port = await machine.peers.open(serve, 0)
     manager.open()
     if wait:

@@ -114,12 +114,7 @@ def installed(digest: str, size: int, used_at: float) -> StoredPackage:
 
 
 def test_the_least_recently_used_leaves_first_and_no_more_than_must() -> None:
-    here = [
-        installed("a", 10, 3.0),
-        installed("b", 10, 1.0),
-        installed("c", 10, 2.0),
-        installed("d", 10, 0.0),
-    ]
+    here = [installed("a", 10, 3.0), installed("b", 10, 1.0), installed("c", 10, 2.0), installed("d", 10, 0.0)]
 
     def leaving(excess_bytes: int, *in_use: str) -> str:
         chosen = to_remove(here, set(in_use), excess_bytes=excess_bytes)

@@ -52,12 +52,7 @@ class Shelf(Fetcher):
         self._archives = archives
 
     def fetch(
-        self,
-        package: PackageRef,
-        into: Path,
-        *,
-        checkpoint: Callable[[], None],
-        pause: Callable[[float], None],
+        self, package: PackageRef, into: Path, *, checkpoint: Callable[[], None], pause: Callable[[float], None]
     ) -> None:
         checkpoint()
         into.write_bytes(self._archives[package.digest])
@@ -91,9 +86,7 @@ def test_what_a_task_was_given_stays_until_it_leaves(tmp_path: Path, seed: int) 
                 outcomes["cancelled"] += 1
             except PackageMissing as error:
                 told = str(error)
-                outcomes[
-                    "no room" if "; packages in use leave" in told or "is rejected: 'data'" in told else told
-                ] += 1
+                outcomes["no room" if "; packages in use leave" in told or "is rejected: 'data'" in told else told] += 1
             in_use.subtract(digests)
 
     async def whole() -> None:

@@ -27,9 +27,7 @@ from tests.real.packages.cell import Link, Machine, link_of, machine_of, packed
 Story = Callable[[Link, Machine], Awaitable[None]]
 
 
-def send(
-    authority: Authority, home: Path, archives: dict[str, bytes], story: Story, **settings: object
-) -> None:
+def send(authority: Authority, home: Path, archives: dict[str, bytes], story: Story, **settings: object) -> None:
     """Play `story` on one machine."""
 
     async def whole(cell: Link) -> None:
@@ -66,9 +64,7 @@ def test_many_tasks_wait_for_one_installation(tmp_path: Path, authority: Authori
     send(authority, tmp_path / "home", {app.digest: raw}, story)
 
 
-def test_a_package_stays_over_restarts_and_is_repaired_from_its_archive(
-    tmp_path: Path, authority: Authority
-) -> None:
+def test_a_package_stays_over_restarts_and_is_repaired_from_its_archive(tmp_path: Path, authority: Authority) -> None:
     app, raw = packed(tmp_path, serve=b"content", other=b"x")
     home = tmp_path / "home"
     tree = home / "packages" / app.digest.removeprefix("sha256:") / "tree"
@@ -163,9 +159,7 @@ def test_a_borglet_that_ends_waits_for_no_look(tmp_path: Path, authority: Author
     send(authority, home, {app.digest: raw}, again, store=store, wait=False)
 
 
-def test_a_link_hears_where_a_machine_serves_after_each_greeting(
-    tmp_path: Path, authority: Authority
-) -> None:
+def test_a_link_hears_where_a_machine_serves_after_each_greeting(tmp_path: Path, authority: Authority) -> None:
     app, raw = packed(tmp_path, serve=b"content")
 
     async def first(cell: Link, machine: Machine) -> None:
@@ -186,9 +180,7 @@ def test_a_link_hears_where_a_machine_serves_after_each_greeting(
     send(authority, tmp_path / "home", {app.digest: raw}, again, serve="127.0.0.1")
 
 
-def test_a_manager_that_ends_has_finished_its_report_to_the_link(
-    tmp_path: Path, authority: Authority
-) -> None:
+def test_a_manager_that_ends_has_finished_its_report_to_the_link(tmp_path: Path, authority: Authority) -> None:
     """A link that goes right after would meet it in the middle of a sentence."""
     app, raw = packed(tmp_path, serve=b"content")
     begun = threading.Event()
@@ -299,9 +291,7 @@ def test_packages_leave_when_the_disk_is_short(tmp_path: Path, authority: Author
     send(authority, tmp_path / "home", {app.digest: raw}, short, settings=more_than_any_disk)
 
 
-def test_a_tree_larger_than_the_room_left_is_refused_while_it_unpacks(
-    tmp_path: Path, authority: Authority
-) -> None:
+def test_a_tree_larger_than_the_room_left_is_refused_while_it_unpacks(tmp_path: Path, authority: Authority) -> None:
     app, raw = packed(tmp_path, zeros=bytes(5_000_000))
 
     async def story(cell: Link, machine: Machine) -> None:
@@ -320,9 +310,7 @@ def test_hostile_and_unknown_packages_are_refused_by_name(tmp_path: Path, author
     hostile = PackageRef("bad@v1", digest, len(raw))
 
     async def story(cell: Link, machine: Machine) -> None:
-        with pytest.raises(
-            PackageMissing, match=r"'bad@v1'.* is rejected: 'out': a link to '/etc' points outside"
-        ):
+        with pytest.raises(PackageMissing, match=r"'bad@v1'.* is rejected: 'out': a link to '/etc' points outside"):
             await machine.manager.install([hostile])
         unknown = PackageRef("none@v1", "sha256:" + "0" * 64, 10)
         with pytest.raises(PackageMissing, match=r"'none@v1'.*the link answered HTTP 404 no such package"):

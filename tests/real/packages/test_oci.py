@@ -31,12 +31,7 @@ THERE = {"os": "linux", "architecture": "s390x"}
 
 
 def test_layers_are_applied_in_order_with_their_whiteouts(tmp_path: Path) -> None:
-    base = (
-        file("bin/sh", b"old", mode=0o755),
-        file("etc/gone"),
-        file("etc/kept", b"kept"),
-        file("var/a/b/c"),
-    )
+    base = (file("bin/sh", b"old", mode=0o755), file("etc/gone"), file("etc/kept", b"kept"), file("var/a/b/c"))
     image = image_of(
         base,
         (file("bin/sh", b"new", mode=0o755), file("etc/.wh.gone", b""), file("var/a/.wh..wh..opq", b"")),
@@ -59,13 +54,7 @@ def test_layers_are_applied_in_order_with_their_whiteouts(tmp_path: Path) -> Non
 def test_a_whiteout_hides_only_what_lies_below_its_layer(tmp_path: Path) -> None:
     image = image_of(
         (file("d/old"), file("e/old"), file("f", b"file")),
-        (
-            file("d/new", b"n"),
-            file("d/.wh..wh..opq", b""),
-            file("e/new", b"n"),
-            file(".wh.e", b""),
-            folder("f"),
-        ),
+        (file("d/new", b"n"), file("d/.wh..wh..opq", b""), file("e/new", b"n"), file(".wh.e", b""), folder("f")),
     )
     unpacked(image, tmp_path / "tree", OCI)
     found = contents(tmp_path / "tree")
@@ -76,12 +65,7 @@ def test_a_whiteout_hides_only_what_lies_below_its_layer(tmp_path: Path) -> None
 def test_entries_go_through_links_of_the_image_and_stay_in_it(tmp_path: Path) -> None:
     """A merged /usr, and absolute links, which mean the image's own root."""
     image = image_of(
-        (
-            folder("usr/lib"),
-            link("lib", "usr/lib"),
-            link("usr/abs", "/lib"),
-            link("etc/mtab", "/proc/mounts"),
-        ),
+        (folder("usr/lib"), link("lib", "usr/lib"), link("usr/abs", "/lib"), link("etc/mtab", "/proc/mounts")),
         (file("lib/libc.so", b"c"), file("usr/abs/libm.so", b"m"), hard_link("libd.so", "lib/libc.so")),
     )
     unpacked(image, tmp_path / "tree", OCI)
@@ -125,10 +109,7 @@ def test_a_blob_that_is_not_what_its_digest_says_is_refused() -> None:
         ((link("a", "../../x"),), r"'a': the link to '\.\./\.\./x' points outside"),
         ((link("a", "/../../x"),), "points outside"),
         ((link("a", ".."), file("a/x")), r"'a/x': the link to '\.\.' points outside"),
-        (
-            (link("a", "b"), link("b", "a"), file("a/x")),
-            "'a/x': the link to 'b' forms a loop",
-        ),
+        ((link("a", "b"), link("b", "a"), file("a/x")), "'a/x': the link to 'b' forms a loop"),
         ((file("a"), file("a")), "'a': the entry is in the archive twice"),
         ((hard_link("h", "../x"),), r"'h': '\.\./x' contains '\.\.'"),
         ((link("l", "x"), hard_link("h", "l")), "'h': a hard link to 'l', which is a symbolic link"),

@@ -14,9 +14,7 @@ from tests.real.runtimes.machine import Machine, a_task
 
 async def main() -> None:
     home, mode, *command = sys.argv[1:]
-    settings = (
-        OciSettings() if mode == "oci" else ProcessSettings(isolation=cast(Literal["auto", "polled"], mode))
-    )
+    settings = OciSettings() if mode == "oci" else ProcessSettings(isolation=cast(Literal["auto", "polled"], mode))
     runtime = Machine(Path(home), settings).open()
     await runtime.start(a_task(*command), run=2)
     print("started", flush=True)

@@ -67,9 +67,7 @@ async def test_a_task_of_root_reads_nothing_of_its_borglet(bare_machine: Machine
         if user:
             assert told == f"{user}\nhere\nrefused\nclosed\n"
         else:
-            assert told.startswith(f"{os.geteuid()}\nhere\nsecret"), (
-                "without root tasks are the Borglet's own user"
-            )
+            assert told.startswith(f"{os.geteuid()}\nhere\nsecret"), "without root tasks are the Borglet's own user"
 
 
 def test_a_task_keeps_its_number_and_shares_it_with_no_other() -> None:

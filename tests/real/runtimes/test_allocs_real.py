@@ -49,8 +49,7 @@ async def test_a_helper_reads_what_the_server_beside_it_writes_and_logs(machine:
         hits = machine.home / "allocs" / directory_name(SHELF) / "shared" / "hits"
         await eventually(lambda: hits.exists() and hits.read_text(), "hits")
         await runtime.start(
-            helper("echo $$(cat $BORG_ALLOC_DIR/shared/hits $BORG_ALLOC_DIR/logs/*/stdout.*); sleep 100"),
-            run=1,
+            helper("echo $$(cat $BORG_ALLOC_DIR/shared/hits $BORG_ALLOC_DIR/logs/*/stdout.*); sleep 100"), run=1
         )
         assert await line_of(runtime, HELPER) == "7 served"
 

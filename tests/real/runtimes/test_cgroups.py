@@ -22,9 +22,7 @@ from borglet.runtimes.cgroups.mounts import own_groups
 from borglet.runtimes.supervisor.exit_record import out_of_memory
 from tests.real.runtimes.machine import may_limit
 
-LIMITS = KernelLimits(
-    ram_bytes=64 * 2**20, processes=50, cpu_shares=1024, cpu_quota_milli=250, nice=5, oom_score_adj=0
-)
+LIMITS = KernelLimits(ram_bytes=64 * 2**20, processes=50, cpu_shares=1024, cpu_quota_milli=250, nice=5, oom_score_adj=0)
 
 
 def draw(directory: Path, **files: str) -> Path:
@@ -50,10 +48,7 @@ def test_nothing_is_claimed_where_nothing_is_mounted(tmp_path: Path) -> None:
 
 def test_version_two_is_taken_where_it_has_memory_and_limits_by_its_files(tmp_path: Path) -> None:
     own = draw(
-        tmp_path / "cg" / "unit",
-        cgroup__controllers="cpu io memory pids",
-        cgroup__subtree_control="",
-        cgroup__procs="",
+        tmp_path / "cg" / "unit", cgroup__controllers="cpu io memory pids", cgroup__subtree_control="", cgroup__procs=""
     )
     mount = f"30 20 0:26 / {tmp_path}/cg rw,nosuid shared:4 - cgroup2 cgroup2 rw"
     tree = detect(tmp_path, proc=proc_of(tmp_path, "0::/unit\n", mount))
@@ -131,9 +126,7 @@ def test_sweep_removes_only_empty_groups_of_nobody(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in root.iterdir()) == ["busy", "kept"]
 
 
-def version_two(
-    tmp_path: Path, controllers: str = "cpu cpuset io memory pids", disk: str = "8:0"
-) -> CgroupTree:
+def version_two(tmp_path: Path, controllers: str = "cpu cpuset io memory pids", disk: str = "8:0") -> CgroupTree:
     """A tree of version 2 whose groups have the files that a kernel would put there, once made."""
     root = tmp_path / "root"
     for directory in (root, tmp_path / "root-batch"):
@@ -245,10 +238,7 @@ def test_the_peak_tells_where_the_kernel_counts_no_failures(tmp_path: Path) -> N
 
 def test_a_group_without_its_memory_measures_no_memory(tmp_path: Path) -> None:
     """Groups of version 1 are removed one after the other, and a sample may come between."""
-    spent, processes = (
-        draw(tmp_path / "cpuacct", cpuacct__usage="7"),
-        draw(tmp_path / "pids", pids__current="1"),
-    )
+    spent, processes = (draw(tmp_path / "cpuacct", cpuacct__usage="7"), draw(tmp_path / "pids", pids__current="1"))
     groups = {"cpuacct": str(spent), "memory": str(tmp_path / "gone"), "pids": str(processes)}
     assert v1.measure(groups) == GroupUsage(cpu_ns=7, ram_bytes=None, processes=1)
 

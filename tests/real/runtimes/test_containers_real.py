@@ -168,9 +168,7 @@ async def test_a_task_without_cores_to_share_is_refused(machine: Machine) -> Non
         if not needs(runtime, "isolation.cores"):
             return
         await runtime.start(everything, run=1)
-        assert parse_cpus((group(runtime, everything, "cpuset") / "cpuset.cpus").read_text()) == frozenset(
-            CORES
-        )
+        assert parse_cpus((group(runtime, everything, "cpuset") / "cpuset.cpus").read_text()) == frozenset(CORES)
         with pytest.raises(StartFailed, match="are reserved by 1 tasks with whole_cores"):
             await runtime.start(python(SLEEP, key=key(1)), run=1)
         await runtime.start(python(SLEEP, key=key(2), latency_sensitive=False), run=1)

@@ -138,9 +138,7 @@ tried['mounts'] = open('/proc/self/mountinfo').read()
 """
         told = await report_of(runtime, program)
         assert box.work_of().stat().st_uid != work.stat().st_uid
-    assert (
-        told["by its path"] == told["the home"] == told["the home of root"] == told["passwords"] == "ENOENT"
-    )
+    assert told["by its path"] == told["the home"] == told["the home of root"] == told["passwords"] == "ENOENT"
     assert told["the root of init"] == told["the environment of init"] == "EACCES"
     assert told["tmp"] == told["work"] == []
     assert set(told["root"]) <= {
@@ -440,9 +438,7 @@ tried['mode'] = about.st_mode & 0o777
 attempt('other', lambda: os.stat({found[0]!r}))
 """
     async with box.runtime() as runtime:
-        with pytest.raises(
-            StartFailed, match=r"devices: accelerator 2 has no device nodes .* BORGLET_DEVICES"
-        ):
+        with pytest.raises(StartFailed, match=r"devices: accelerator 2 has no device nodes .* BORGLET_DEVICES"):
             await runtime.start(a_task("true", devices=[2]), run=1)
         told = await report_of(runtime, program, devices=[1])
     assert (told["own"], told["mine"], told["mode"], told["other"]) == (True, True, 0o600, "ENOENT")

@@ -26,13 +26,7 @@ def test_own_files_are_handed_over_and_nobody_elses(tmp_path: Path) -> None:
     work, other = tmp_path / "work", tmp_path / "other"
     (work / "deep" / "er").mkdir(parents=True)
     other.mkdir()
-    for path in (
-        work / "file",
-        work / "deep" / "er" / "file",
-        work / "foreign",
-        other / "file",
-        other / "linked",
-    ):
+    for path in (work / "file", work / "deep" / "er" / "file", work / "foreign", other / "file", other / "linked"):
         path.write_text("x")
     (work / "another").hardlink_to(other / "file")
     (work / "link").symlink_to(other / "linked")
@@ -50,9 +44,7 @@ def test_own_files_are_handed_over_and_nobody_elses(tmp_path: Path) -> None:
 
 
 async def test_a_task_finds_its_files_writable_after_a_change_of_the_runtime(tmp_path: Path) -> None:
-    program = (
-        "import os; os.makedirs('kept', exist_ok=True); open('kept/file', 'a').write('x'); print(os.getuid())"
-    )
+    program = "import os; os.makedirs('kept', exist_ok=True); open('kept/file', 'a').write('x'); print(os.getuid())"
     before = Machine(tmp_path / "home", ProcessSettings())
     async with before.runtime() as runtime:
         await runtime.start(python(program), run=1)

@@ -30,8 +30,7 @@ def test_an_unknown_variable_is_named_with_what_is_known(name: str) -> None:
     with pytest.raises(StartFailed) as failed:
         expand(f"a $({name}) b", {"cell": "aa"}, where="command[3]")
     assert str(failed.value) == (
-        f"command[3]: unknown variable $({name}). Known here: cell. "
-        "Declare the port, or write $$( for a literal $(."
+        f"command[3]: unknown variable $({name}). Known here: cell. Declare the port, or write $$( for a literal $(."
     )
 
 
@@ -52,12 +51,7 @@ def test_the_tasks_values_beat_the_base_and_borgs_beat_the_tasks() -> None:
     assert found["BORG_TASK"] == "aa/ada/web/0"
     assert found["BORG_PORT_HTTP_ALT"] == "5"
     assert found["BORG_LIMIT_RAM"] == str(256 * 2**20)
-    assert (found["HOME"], found["TMPDIR"], found["BORG_TENANT"], found["BORG_RUN"]) == (
-        "/w",
-        "/t",
-        "ada",
-        "2",
-    )
+    assert (found["HOME"], found["TMPDIR"], found["BORG_TENANT"], found["BORG_RUN"]) == ("/w", "/t", "ada", "2")
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "1A", "A B", "A\n"])

@@ -115,8 +115,9 @@ def test_a_file_that_is_old_is_followed_by_the_next_however_small(logs: Path, de
         now[0] += 61
     writer.close()
     assert [name for name in sorted(os.listdir(logs)) if "times" not in name] == [
-        file_name("stdout", 10), file_name("stdout", 15),
-    ]  # fmt: skip
+        file_name("stdout", 10),
+        file_name("stdout", 15),
+    ]
 
 
 def test_a_valve_lets_a_second_s_worth_pass_at_once_and_then_as_much_a_second() -> None:

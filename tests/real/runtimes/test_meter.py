@@ -42,16 +42,11 @@ def test_what_throttling_denied_is_a_rate_beside_what_was_used() -> None:
     assert second.throttled_milli == pytest.approx(1500, rel=0.05)
 
 
-def test_one_tasks_unreadable_figure_keeps_no_other_from_being_measured(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_one_tasks_unreadable_figure_keeps_no_other_from_being_measured(caplog: pytest.LogCaptureFixture) -> None:
     meter = Meter(Counters())  # type: ignore[arg-type]
     odd = TaskKey("b" * 32, 0, 1)
     found = meter.measure(
-        {
-            odd: Metered(1, {"unified": "odd"}, DiskWalk(())),
-            KEY: Metered(1, {"unified": "here"}, DiskWalk(())),
-        }
+        {odd: Metered(1, {"unified": "odd"}, DiskWalk(())), KEY: Metered(1, {"unified": "here"}, DiskWalk(()))}
     )
     assert list(found) == [KEY]
     assert f"cannot read the usage of task {odd}" in caplog.text

@@ -132,9 +132,7 @@ async def test_a_machine_out_of_memory_ends_its_lowest_priority_and_says_why(mac
             tenants = [PressureTenant(tasks[one], usage) for one, usage in (await runtime.sample()).items()]
             orders = await guard.look(tenants, now)
             for victim in orders.end:
-                await runtime.stop(
-                    victim.key, notice_s=0.0, cause=EndCause.MACHINE_SHORT, detail=victim.detail
-                )
+                await runtime.stop(victim.key, notice_s=0.0, cause=EndCause.MACHINE_SHORT, detail=victim.detail)
             return [victim.key for victim in orders.end]
 
         assert await look(0.0) == []
@@ -153,9 +151,7 @@ async def test_a_machine_out_of_memory_ends_its_lowest_priority_and_says_why(mac
 
 
 async def test_threads_that_are_ready_are_counted(machine: Machine) -> None:
-    spin = (
-        "import threading; [threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start() for _ in 'ab']"
-    )
+    spin = "import threading; [threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start() for _ in 'ab']"
     async with machine.runtime() as runtime:
         await runtime.start(python(f"print('up', flush=True)\n{spin}", key=key(0)), run=1)
         await runtime.start(python("print('up', flush=True); import time; time.sleep(60)", key=key(1)), run=1)
@@ -182,14 +178,10 @@ async def test_a_greedy_server_is_capped_until_batch_has_its_floor(machine: Mach
     """All real but the patience of the control loop."""
     async with machine.runtime() as runtime:
         isolation = runtime.attributes()
-        if not isolation["isolation.cpu_classes"].startswith("cgroup-") or (
-            isolation["isolation.cpu_quota"] == "none"
-        ):
+        if not isolation["isolation.cpu_classes"].startswith("cgroup-") or (isolation["isolation.cpu_quota"] == "none"):
             return
         greedy = python(SPIN, key=key(0), limit={"cpu": 100})
-        batch = python(
-            SPIN, key=key(1), limit={"cpu": 100}, latency_sensitive=False, prod=False, priority=110
-        )
+        batch = python(SPIN, key=key(1), limit={"cpu": 100}, latency_sensitive=False, prod=False, priority=110)
         tasks = {task.key: task for task in (greedy, batch)}
         for task in tasks.values():
             await runtime.start(task, run=1)
@@ -204,7 +196,5 @@ async def test_a_greedy_server_is_capped_until_batch_has_its_floor(machine: Mach
             elif starved and usages[key(1)].cpu_milli >= floor * 0.7:
                 break  # it starved before, and has what it needs now
             assert time.monotonic() < deadline, (starved, usages[key(1)].cpu_milli)
-            await guard.look(
-                [PressureTenant(tasks[one], usage) for one, usage in usages.items()], time.monotonic()
-            )
+            await guard.look([PressureTenant(tasks[one], usage) for one, usage in usages.items()], time.monotonic())
             await asyncio.sleep(0.3)

@@ -16,17 +16,7 @@ from borglet.runtimes.base.networks import BadNetwork, TaskNetworks, choose_addr
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.oci.oci import OciSettings
 from borglet.runtimes.process import ProcessRuntime
-from tests.real.runtimes.machine import (
-    BOUND_S,
-    Machine,
-    a_task,
-    end_of,
-    eventually,
-    key,
-    line_of,
-    may_limit,
-    text_of,
-)
+from tests.real.runtimes.machine import BOUND_S, Machine, a_task, end_of, eventually, key, line_of, may_limit, text_of
 
 SERVER = ["python3", "-m", "http.server", "80"]
 SENT = 4 * 2**20
@@ -41,10 +31,7 @@ def test_addresses_are_given_once_each_and_kept() -> None:
         taken[name] = str(choose_address(network, name, mine="", taken=taken.values()))
     assert len(set(taken.values())) == 13
     assert not {"10.1.2.0", "10.1.2.1", "10.1.2.15"} & set(taken.values())
-    assert (
-        str(choose_address(network, "job.4.1", mine=taken["job.4.1"], taken=taken.values()))
-        == taken["job.4.1"]
-    )
+    assert str(choose_address(network, "job.4.1", mine=taken["job.4.1"], taken=taken.values())) == taken["job.4.1"]
     with pytest.raises(StartFailed, match=r"all 13 addresses .* BORGLET_TASK_NETWORK"):
         choose_address(network, "job.13.1", mine="", taken=taken.values())
 
@@ -88,9 +75,7 @@ async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machi
     async with box.runtime() as runtime:
         assert runtime.attributes()["isolation.network"] == "own"
         for task in keys:
-            await runtime.start(
-                a_task(*SERVER, key=task, network="own", name=f"aa/ada/web/{task.index}"), run=1
-            )
+            await runtime.start(a_task(*SERVER, key=task, network="own", name=f"aa/ada/web/{task.index}"), run=1)
         addresses = runtime.addresses()
         assert len(set(addresses.values())) == 2
         for task in keys:
@@ -106,9 +91,7 @@ async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machi
             f" urllib.request.urlopen('http://{addresses[keys[0]]}/large', timeout=60).read();"
             " print(socket.gethostname(), socket.gethostbyname(socket.gethostname()), flush=True)"
         )
-        await runtime.start(
-            a_task("python3", "-c", program, key=third, network="own", name="aa/ada/web/2"), run=1
-        )
+        await runtime.start(a_task("python3", "-c", program, key=third, network="own", name="aa/ada/web/2"), run=1)
         told = await line_of(runtime, third)
         assert told == f"web-2 {runtime.addresses()[third]}", await text_of(runtime, "stderr", third)
         # What went over each one's own network is its own use: of the one asked, and not of its neighbour.
@@ -168,7 +151,5 @@ async def test_a_machine_without_addresses_says_so(tmp_path: Path) -> None:
     box = Machine(tmp_path / "home", OciSettings())
     async with box.runtime() as runtime:
         assert runtime.attributes()["isolation.network"] == "none"
-        with pytest.raises(
-            StartFailed, match=r"network: this machine has no addresses .* BORGLET_TASK_NETWORK"
-        ):
+        with pytest.raises(StartFailed, match=r"network: this machine has no addresses .* BORGLET_TASK_NETWORK"):
             await runtime.start(a_task("true", network="own"), run=1)

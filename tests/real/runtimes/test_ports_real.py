@@ -9,8 +9,7 @@ from tests.ports import free_port
 from tests.real.runtimes.machine import Machine, end_of, key, python, text_of
 
 pytestmark = pytest.mark.skipif(
-    not landlock.knows_ports(),
-    reason="kernels before 6.7, or without Landlock, can't keep tasks to their ports",
+    not landlock.knows_ports(), reason="kernels before 6.7, or without Landlock, can't keep tasks to their ports"
 )
 
 BIND = """

@@ -83,9 +83,7 @@ def test_a_plain_one_passes_every_byte_as_it_is(tmp_path: Path) -> None:
 
 def test_closing_ends_all_of_its_session_even_who_ignores_the_hang_up(tmp_path: Path) -> None:
     async def scenario() -> None:
-        pty = await opened(
-            tmp_path, "sh", "-c", "trap '' HUP TERM; sleep 3600 & echo $!; while :; do sleep 1; done"
-        )
+        pty = await opened(tmp_path, "sh", "-c", "trap '' HUP TERM; sleep 3600 & echo $!; while :; do sleep 1; done")
         child = int((await until(pty, b"\n")).split()[0])
         os.kill(child, 0)
         assert await pty.close() == -signal.SIGKILL

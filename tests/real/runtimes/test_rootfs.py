@@ -20,11 +20,7 @@ def machine(tmp_path: Path) -> Path:
     for folder in ("usr/bin", "etc/ssl/certs", "etc/alternatives", "lib32"):
         (machine / folder).mkdir(parents=True)
     (machine / "bin").symlink_to("usr/bin")
-    for name, text in {
-        "resolv.conf": "nameserver 9.9.9.9",
-        "hosts": "127.0.0.1 localhost\n",
-        "shadow": "x",
-    }.items():
+    for name, text in {"resolv.conf": "nameserver 9.9.9.9", "hosts": "127.0.0.1 localhost\n", "shadow": "x"}.items():
         (machine / "etc" / name).write_text(text)
     return machine
 
@@ -54,9 +50,7 @@ def built(shared: SharedRoot, machine: Path, **changed: object) -> tuple[Path, d
 def test_the_machine_is_shown_as_links_and_read_only_folders(shared: SharedRoot, machine: Path) -> None:
     root, mounts = built(shared, machine)
     assert os.readlink(root / "bin") == "usr/bin"
-    assert {"/usr", "/lib32", "/etc/ssl/certs", "/etc/alternatives", "/work", "/tmp", "/run/borg"} <= set(
-        mounts
-    )
+    assert {"/usr", "/lib32", "/etc/ssl/certs", "/etc/alternatives", "/work", "/tmp", "/run/borg"} <= set(mounts)
     assert sorted(target for target, mount in mounts.items() if mount.writable) == ["/tmp", "/work"]
     assert (root / "etc" / "resolv.conf").read_text() == "nameserver 9.9.9.9"
     assert not (root / "etc" / "shadow").exists()

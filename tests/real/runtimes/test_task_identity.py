@@ -14,9 +14,7 @@ from tests.real.runtimes.machine import Machine, a_task, end_of, key, text_of
 SAY = 'cat "$BORG_IDENTITY_FILE"; echo " $BORG_API_URL"'
 
 
-async def test_an_identity_that_came_before_the_start_is_there_at_the_first_instruction(
-    machine: Machine,
-) -> None:
+async def test_an_identity_that_came_before_the_start_is_there_at_the_first_instruction(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         runtime.api_url = "https://portal"
         await runtime.identify(key(), "first")

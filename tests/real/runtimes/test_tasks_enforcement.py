@@ -175,9 +175,7 @@ async def test_cpu_gets_its_share_or_a_lower_priority(machine: Machine) -> None:
             # Latency-sensitive after all: the thread that was never asked, too.
             if os.geteuid() == 0:
                 await runtime.resize(msgspec.structs.replace(task, priority=200, latency_sensitive=True))
-                threads = [
-                    thread for pid in descendants(supervisor_pid(machine)) for thread in threads_of(pid)
-                ]
+                threads = [thread for pid in descendants(supervisor_pid(machine)) for thread in threads_of(pid)]
                 assert len(threads) >= 2
                 assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_OTHER}
         else:

@@ -126,10 +126,7 @@ async def test_a_new_run_keeps_the_working_directory_and_continues_the_log(machi
     [
         ({"command": ["no-such-program"]}, "command 'no-such-program' not found in PATH /usr"),
         ({"command": ["/etc/passwd"]}, "cannot run command '/etc/passwd': Permission denied"),
-        (
-            {"command": ["echo", "$(port.smtp)"]},
-            r"command[1]: unknown variable $(port.smtp). Known here: cell, ",
-        ),
+        ({"command": ["echo", "$(port.smtp)"]}, r"command[1]: unknown variable $(port.smtp). Known here: cell, "),
         ({"command": []}, "command: it is empty"),
         ({"env": {"A": "$(nope)"}}, "env.A: unknown variable $(nope)"),
         ({"user": "no-such-user"}, "user: 'no-such-user' does not exist on this machine"),
@@ -335,8 +332,7 @@ async def test_a_start_is_quick(machine: Machine) -> None:
 
 async def test_usage_is_measured(machine: Machine) -> None:
     program = (
-        "open('f', 'wb').write(b'x' * 3_000_000); held = b'x' * 40_000_000; print('up', flush=True)\n"
-        "while True: pass"
+        "open('f', 'wb').write(b'x' * 3_000_000); held = b'x' * 40_000_000; print('up', flush=True)\nwhile True: pass"
     )
     async with machine.runtime() as runtime:
         await runtime.start(python(program), run=1)
@@ -400,9 +396,7 @@ async def test_groups_are_gone_after_the_end(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         await runtime.start(a_task("sleep", "100"), run=1)
         grouped = runtime.attributes()["isolation.memory"] != "polled"
-        await eventually(
-            lambda: grouped_or_not(processes_of(machine)) == {grouped}, "the task in its groups or none"
-        )
+        await eventually(lambda: grouped_or_not(processes_of(machine)) == {grouped}, "the task in its groups or none")
         await runtime.stop(key(), notice_s=5, cause=EndCause.STOPPED)
         await end_of(runtime)
         tree = runtime._tree

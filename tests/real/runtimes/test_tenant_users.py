@@ -46,9 +46,7 @@ def test_a_number_is_kept_when_the_last_task_has_left_and_the_borglet_starts_aga
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"ada": "x"}'])
-def test_without_its_file_a_tenant_keeps_the_number_of_its_running_tasks(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_without_its_file_a_tenant_keeps_the_number_of_its_running_tasks(tmp_path: Path, content: bytes | None) -> None:
     ada = users(tmp_path).uid_of(task_of("ada"), {})
     if content is None:
         (tmp_path / FILE).unlink()
@@ -70,17 +68,11 @@ def test_a_number_of_a_running_container_is_nobody_elses(tmp_path: Path) -> None
 def test_numbers_of_tenants_without_tasks_are_used_again_when_none_is_left(tmp_path: Path) -> None:
     found = users(tmp_path)
     numbers = {f"t{n}": found.uid_of(task_of(f"t{n}"), {}) for n in range(COUNT)}
-    kept = {
-        name: TaskRecord(task_of(name), 1, 0.0, own_uid=numbers[name], runtime="process")
-        for name in ("t0", "t1")
-    }
+    kept = {name: TaskRecord(task_of(name), 1, 0.0, own_uid=numbers[name], runtime="process") for name in ("t0", "t1")}
     new = found.uid_of(task_of("new"), kept)
     assert new in numbers.values()
     assert new not in (numbers["t0"], numbers["t1"])
-    full = {
-        f"t{n}": TaskRecord(task_of(f"t{n}"), 1, 0.0, own_uid=FIRST + n, runtime="process")
-        for n in range(COUNT)
-    }
+    full = {f"t{n}": TaskRecord(task_of(f"t{n}"), 1, 0.0, own_uid=FIRST + n, runtime="process") for n in range(COUNT)}
     with pytest.raises(StartFailed, match=r"all 8 user numbers .* in use"):
         users(tmp_path).uid_of(task_of("late"), full)
 

@@ -160,9 +160,7 @@ async def test_a_user_that_the_job_file_names_may_enter_its_alloc(machine: Machi
     async with cleaned(machine) as runtime:
         await runtime.start(victim(), run=1)
         assert await line_of(runtime) == "ready"
-        read = a_task(
-            "sh", "-c", "id -un; cat $BORG_ALLOC_DIR/shared/secret", key=SIBLING, alloc=SHELF, user="nobody"
-        )
+        read = a_task("sh", "-c", "id -un; cat $BORG_ALLOC_DIR/shared/secret", key=SIBLING, alloc=SHELF, user="nobody")
         await runtime.start(read, run=1)
         await end_of(runtime)
         assert await text_of(runtime, task=SIBLING) == "nobody\nhidden\n"
@@ -199,9 +197,7 @@ async def test_what_an_earlier_release_started_runs_on_and_gets_its_tenants_user
         assert is_alive(pid)
         assert os.stat(f"/proc/{pid}").st_uid == TASK_UID
         assert await whoami(runtime) == f"{TASK_UID} {TASK_UID} hidden"
-        assert stat.S_IMODE(shelf.stat().st_mode) == 0o711, (
-            "the alloc stays open while such a task lives there"
-        )
+        assert stat.S_IMODE(shelf.stat().st_mode) == 0o711, "the alloc stays open while such a task lives there"
         await runtime.stop(key(), notice_s=0, cause=EndCause.STOPPED)
         await end_of(runtime)
         script = "set -e; cat secret $TMPDIR/secret; echo more >> secret; echo more >> $BORG_ALLOC_DIR/shared/secret"

@@ -88,9 +88,7 @@ def test_compose_runs_every_process_above_the_machines(tmp_path: Path) -> None:
     known = {setting.name for setting in SETTINGS}
     for name, service in services.items():
         given = (
-            {key for key in service["environment"] if key.startswith("BORG_")}
-            if "environment" in service
-            else set()
+            {key for key in service["environment"] if key.startswith("BORG_")} if "environment" in service else set()
         )
         assert given <= known, name
 

@@ -110,9 +110,7 @@ def test_under_root_only_a_closed_folder_costs_a_capability(home: Path, mode: in
     if os.geteuid() == 0:
         assert launch.account is not None
         assert launch.account.uid != 0
-        assert bool(launch.account.capabilities) == (
-            not passable(home, launch.account.uid, launch.account.gid)
-        )
+        assert bool(launch.account.capabilities) == (not passable(home, launch.account.uid, launch.account.gid))
     else:
         assert launch.account is None
 

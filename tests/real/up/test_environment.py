@@ -10,9 +10,7 @@ _OPTIONS = Options.read({"BORG_HOME": "/srv/borg", "PORT": "8100", "BORG_ZONE": 
 
 
 def _of_a_server(**inherited: str) -> dict[str, str]:
-    return environment(
-        _OPTIONS, inherited, database_url="postgresql:///b", redis_url="unix:///r", secret_key="k" * 60
-    )
+    return environment(_OPTIONS, inherited, database_url="postgresql:///b", redis_url="unix:///r", secret_key="k" * 60)
 
 
 def test_every_variable_that_is_set_is_a_known_setting() -> None:
@@ -22,10 +20,7 @@ def test_every_variable_that_is_set_is_a_known_setting() -> None:
 
 def test_an_operator_may_tune_but_not_redirect() -> None:
     env = _of_a_server(
-        BORG_LOG_LEVEL="DEBUG",
-        BORG_USAGE_KEEP_HOURS="3",
-        BORG_DATABASE_URL="postgresql:///elsewhere",
-        EDITOR="vi",
+        BORG_LOG_LEVEL="DEBUG", BORG_USAGE_KEEP_HOURS="3", BORG_DATABASE_URL="postgresql:///elsewhere", EDITOR="vi"
     )
     assert env["BORG_LOG_LEVEL"] == "DEBUG"
     assert env["BORG_USAGE_KEEP_HOURS"] == "3"
@@ -36,13 +31,7 @@ def test_an_operator_may_tune_but_not_redirect() -> None:
 
 
 def test_a_setting_that_does_nothing_is_reported() -> None:
-    given = {
-        "BORG_DNS_TLL": "9",
-        "BORG_DNS_HOST": "::1",
-        "BORG_DNS_TTL": "9",
-        "BORG_DNS_PORT": "",
-        "BORG_CELL": "dev",
-    }
+    given = {"BORG_DNS_TLL": "9", "BORG_DNS_HOST": "::1", "BORG_DNS_TTL": "9", "BORG_DNS_PORT": "", "BORG_CELL": "dev"}
     assert list(ignored_settings(_OPTIONS, given)) == [
         "BORG_DNS_HOST='::1' has no effect: make up sets it to 127.0.0.1.",
         "BORG_DNS_TLL is not a setting; did you mean BORG_DNS_TTL?",
@@ -57,12 +46,7 @@ def test_whatever_is_settable_about_dns_is_so_for_make_up() -> None:
 
 
 def test_a_machine_learns_no_address_and_no_key_of_the_server() -> None:
-    inherited = {
-        "BORG_SECRET_KEY": "x",
-        "BORG_DATABASE_URL": "y",
-        "PATH": "/bin",
-        "BORGLET_CAPACITY": "cpu=2",
-    }
+    inherited = {"BORG_SECRET_KEY": "x", "BORG_DATABASE_URL": "y", "PATH": "/bin", "BORGLET_CAPACITY": "cpu=2"}
     env = machine_environment(_OPTIONS, inherited)
     assert {name for name in env if name.startswith("BORG_")} == {"BORG_HOME", "BORG_LOG_LEVEL"}
     assert env["PATH"] == "/bin"

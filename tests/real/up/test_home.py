@@ -27,17 +27,12 @@ def test_a_second_start_names_the_first(home: Home) -> None:
         "import sys\nfrom pathlib import Path\nfrom portal.up.home import Home\n"
         "with Home(Path(sys.argv[1])).lock():\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
-    first = subprocess.Popen(
-        [sys.executable, "-c", code, home.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    first = subprocess.Popen([sys.executable, "-c", code, home.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert first.stdin is not None
     assert first.stdout is not None
     with first.stdin, first.stdout:
         assert first.stdout.readline() == b"held\n"
-        with (
-            pytest.raises(HomeError, match=rf"in use by process {first.pid}\. Stop that process"),
-            home.lock(),
-        ):
+        with pytest.raises(HomeError, match=rf"in use by process {first.pid}\. Stop that process"), home.lock():
             pass
         first.kill()
         first.wait()
@@ -58,17 +53,13 @@ def test_a_place_that_can_not_hold_a_home_is_named(tmp_path: Path, below: str) -
     file.touch()
     with pytest.raises(HomeError, match=f"^{file / below} cannot be used as BORG_HOME: Not a directory"):
         Home(file / below).prepare()
-    with pytest.raises(
-        HomeError, match=r"^/proc/home cannot be used as BORG_HOME: No such file or directory;"
-    ):
+    with pytest.raises(HomeError, match=r"^/proc/home cannot be used as BORG_HOME: No such file or directory;"):
         Home(Path("/proc/home")).prepare()
 
 
 def test_a_home_of_a_newer_version_is_refused(home: Home) -> None:
     (home.path / "layout").write_text(f"{LAYOUT + 1}\n")
-    with pytest.raises(
-        HomeError, match=f"has layout {LAYOUT + 1}, and this version supports at most {LAYOUT}"
-    ):
+    with pytest.raises(HomeError, match=f"has layout {LAYOUT + 1}, and this version supports at most {LAYOUT}"):
         home.prepare()
 
 
@@ -77,10 +68,7 @@ def test_secrets_are_made_once_private_and_merged(home: Home) -> None:
     assert len(key) >= 50
     home.secrets_add({"users": {"admin": {"password": "p1", "token": "t1"}}})
     kept = home.secrets_add({"users": {"admin": {"password": None, "token": "t2"}, "demo": {"token": "d"}}})
-    assert kept == {
-        "secret_key": key,
-        "users": {"admin": {"password": "p1", "token": "t2"}, "demo": {"token": "d"}},
-    }
+    assert kept == {"secret_key": key, "users": {"admin": {"password": "p1", "token": "t2"}, "demo": {"token": "d"}}}
     assert home.secrets_read() == kept
     assert home.secrets.stat().st_mode & 0o777 == 0o600
 
@@ -94,9 +82,14 @@ def test_damaged_secrets_are_reported_not_replaced(home: Home) -> None:
 
 def test_client_toml_is_what_borgctl_reads() -> None:
     text = client_toml(
-        url="http://127.0.0.1:8000", cell="dev", zone="borg.internal", dns="127.0.0.1:5353",
-        admin_token='a"b', tenant="demo", tenant_token="t",
-    )  # fmt: skip
+        url="http://127.0.0.1:8000",
+        cell="dev",
+        zone="borg.internal",
+        dns="127.0.0.1:5353",
+        admin_token='a"b',
+        tenant="demo",
+        tenant_token="t",
+    )
     read = tomllib.loads(text)
     assert read["url"] == "http://127.0.0.1:8000"
     assert read["profiles"] == {"admin": {"token": 'a"b'}, "demo": {"token": "t", "tenant": "demo"}}

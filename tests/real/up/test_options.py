@@ -5,9 +5,7 @@ import pytest
 from portal.up.options import FleetOption, OptionError, Options
 
 
-def test_without_settings_the_documented_defaults_hold(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_settings_the_documented_defaults_hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     options = Options.read({})
     assert (options.port, options.dns_port, options.link_port) == (8000, 5353, 8443)
@@ -25,22 +23,14 @@ def test_a_bad_port_names_the_setting(name: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("nodename", "label"),
-    [
-        ("Alice.example.org", "alice"),
-        ("my_host", "my-host"),
-        ("-x-", "x"),
-        ("é", "localhost"),
-        ("a" * 80, "a" * 63),
-    ],
+    [("Alice.example.org", "alice"), ("my_host", "my-host"), ("-x-", "x"), ("é", "localhost"), ("a" * 80, "a" * 63)],
 )
 def test_the_hosts_name_becomes_one_dns_label(nodename: str, label: str) -> None:
     assert Options.read({"BORGLET_HOSTNAME": nodename}).hostname == label
 
 
 def test_ports_must_differ() -> None:
-    with pytest.raises(
-        OptionError, match="PORT=8443, DNS_PORT=5353, LINK_PORT=8443: the three ports must differ"
-    ):
+    with pytest.raises(OptionError, match="PORT=8443, DNS_PORT=5353, LINK_PORT=8443: the three ports must differ"):
         Options.read({"PORT": "8443"})
 
 

@@ -155,9 +155,7 @@ def test_a_process_is_not_blamed_for_a_missing_dependency(tmp_path: Path) -> Non
     async def scenario() -> None:
         async with supervisor(tmp_path) as kept:
             base = listener("base", free_port())
-            web = script(
-                "web", "import time; time.sleep(600)", needs=("base",), alive=web_probe, alive_every_s=0.02
-            )
+            web = script("web", "import time; time.sleep(600)", needs=("base",), alive=web_probe, alive_every_s=0.02)
             kept.start([base, web])
             await kept.wait_up(10.0)
             pid = kept.keepers["web"].pid
@@ -181,14 +179,10 @@ def test_the_last_output_of_a_process_is_reported(tmp_path: Path, caplog: pytest
     assert "borglet ended with status 2 (capacity.cpu: no quantity); starting it again" in caplog.text
 
 
-def test_a_process_that_ignores_the_stop_signal_is_killed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_process_that_ignores_the_stop_signal_is_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ready = tmp_path / "ready"
     code = (
-        "import signal,time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        + writes(ready, "x")
-        + "time.sleep(600)"
+        "import signal,time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + writes(ready, "x") + "time.sleep(600)"
     )
 
     async def scenario() -> None:
@@ -224,9 +218,7 @@ def test_a_start_that_fails_shows_the_end_of_the_log(tmp_path: Path) -> None:
         async with supervisor(tmp_path) as kept:
             broken = script("web", "raise SystemExit('no such table: cells')", ready=lambda: "not yet")
             kept.start([broken, listener("link", free_port(), needs=("web",))])
-            with pytest.raises(
-                SupervisorError, match=r"web is not up after 1 s.*nor are: link(?s:.*)no such table"
-            ):
+            with pytest.raises(SupervisorError, match=r"web is not up after 1 s.*nor are: link(?s:.*)no such table"):
                 await kept.wait_up(1.0)
 
     run(scenario())

@@ -67,9 +67,7 @@ def policy(**changes: object) -> RestartPolicy:
     return RestartPolicy(**changes)  # type: ignore[arg-type]
 
 
-def stop_task(
-    index: int = 0, incarnation: int = 1, notice_s: float | None = None, cause: str = "kill"
-) -> StopTask:
+def stop_task(index: int = 0, incarnation: int = 1, notice_s: float | None = None, cause: str = "kill") -> StopTask:
     return StopTask(key(index, incarnation), cause, notice_s)
 
 
@@ -97,11 +95,7 @@ class Machine:
     """An `AgentState` whose saves succeed; time moves only when a test says so."""
 
     def __init__(
-        self,
-        presences: tuple[Presence, ...] = (),
-        remembered: Remembered | None = None,
-        *,
-        now: float = 1000.0,
+        self, presences: tuple[Presence, ...] = (), remembered: Remembered | None = None, *, now: float = 1000.0
     ) -> None:
         self.state = AgentState()
         self.now = now

@@ -37,9 +37,11 @@ def test_messages_arrive_whole_however_they_are_cut(contents: list[bytes], cuts:
 
 def test_a_message_in_parts_is_put_together_around_a_ping() -> None:
     stream = [
-        sent(Opcode.TEXT, b"one ", fin=False), sent(Opcode.PING, b"?"), sent(Opcode.CONTINUATION, b"two ", fin=False),
+        sent(Opcode.TEXT, b"one ", fin=False),
+        sent(Opcode.PING, b"?"),
+        sent(Opcode.CONTINUATION, b"two ", fin=False),
         sent(Opcode.CONTINUATION, b"three"),
-    ]  # fmt: skip
+    ]
     assert read(FrameReader(MOST), b"".join(stream)) == [(Opcode.PING, b"?"), (Opcode.TEXT, b"one two three")]
 
 

@@ -16,9 +16,15 @@ from borglet.messages import SHELL_CONTEXT, ShellClaims, ShellGrant, TaskKey
 
 NOW = 1_790_000_000.0
 CLAIMS = ShellClaims(
-    session="a" * 32, machine="m1", key=TaskKey("f" * 32, 0, 1), user="ann", issued_at=NOW, expires_at=NOW + 60,
-    idle_s=60.0, longest_s=600.0,
-)  # fmt: skip
+    session="a" * 32,
+    machine="m1",
+    key=TaskKey("f" * 32, 0, 1),
+    user="ann",
+    issued_at=NOW,
+    expires_at=NOW + 60,
+    idle_s=60.0,
+    longest_s=600.0,
+)
 
 
 class Authority:
@@ -27,10 +33,17 @@ class Authority:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cell")])
         start = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
         self.pem = (
-            x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(self.key.public_key())
-            .serial_number(1).not_valid_before(start).not_valid_after(start + dt.timedelta(days=3650))
-            .sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
-        )  # fmt: skip
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(self.key.public_key())
+            .serial_number(1)
+            .not_valid_before(start)
+            .not_valid_after(start + dt.timedelta(days=3650))
+            .sign(self.key, hashes.SHA256())
+            .public_bytes(serialization.Encoding.PEM)
+            .decode()
+        )
 
     def grant(self, claims: ShellClaims = CLAIMS, context: bytes = SHELL_CONTEXT) -> ShellGrant:
         content = msgspec.json.encode(claims)
@@ -96,8 +109,6 @@ def test_after_a_change_of_authority_both_count(cell: Authority) -> None:
         (changed(cols=1001), NOW, "rows, cols"),
     ],
 )
-def test_what_it_is_not_for_it_does_not_open(
-    cell: Authority, claims: ShellClaims, now: float, why: str
-) -> None:
+def test_what_it_is_not_for_it_does_not_open(cell: Authority, claims: ShellClaims, now: float, why: str) -> None:
     with pytest.raises(GrantRefused, match=why):
         grants(cell).take(cell.grant(claims), now=now)

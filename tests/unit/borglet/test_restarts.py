@@ -92,7 +92,5 @@ def test_a_success_ends_grace_and_one_failure_after_it_is_forgiven() -> None:
 
 
 def test_an_answer_that_holds_is_not_asked_for_again() -> None:
-    watch = health.answered(
-        health.begin(0.0, now=0.0), check(), ok=True, detail="", holds_s=math.inf, now=1.0
-    )
+    watch = health.answered(health.begin(0.0, now=0.0), check(), ok=True, detail="", holds_s=math.inf, now=1.0)
     assert watch.due == math.inf

@@ -95,9 +95,7 @@ def test_a_newer_incarnation_waits_until_the_older_is_gone() -> None:
 
 def test_of_two_wanted_incarnations_only_the_newest_starts() -> None:
     machine = Machine()
-    assert starts(machine.wants(desired(1, [run_task(), run_task(incarnation=2)]))) == [
-        (key(incarnation=2), 1)
-    ]
+    assert starts(machine.wants(desired(1, [run_task(), run_task(incarnation=2)]))) == [(key(incarnation=2), 1)]
     assert machine.up(key(incarnation=2)) == []
     assert machine.phase(key()) is Phase.ASSIGNED
 
@@ -337,9 +335,7 @@ def test_a_notice_can_be_shortened_never_lengthened() -> None:
     machine = serving(run_task())
     machine.wants(desired(2, [], [stop_task(notice_s=5.0)]))
     assert machine.wants(desired(3, [], [stop_task(notice_s=8.0)])) == []
-    assert machine.wants(desired(4, [], [stop_task(notice_s=1.0)])) == [
-        Terminate(key(), 1.0, EndCause.STOPPED, "kill")
-    ]
+    assert machine.wants(desired(4, [], [stop_task(notice_s=1.0)])) == [Terminate(key(), 1.0, EndCause.STOPPED, "kill")]
 
 
 def test_a_stopped_task_stays_stopped() -> None:

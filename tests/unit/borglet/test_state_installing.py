@@ -6,17 +6,7 @@ from borglet.messages import EndCause, Exit, Phase
 from borglet.runtimes.base.runtime import Presence
 from borglet.state.events import InstallFailed
 from borglet.state.instructions import CancelInstall, Install
-from tests.unit.borglet.builders import (
-    Machine,
-    desired,
-    exited,
-    key,
-    package,
-    policy,
-    run_task,
-    starts,
-    stop_task,
-)
+from tests.unit.borglet.builders import Machine, desired, exited, key, package, policy, run_task, starts, stop_task
 
 APP = package()
 TASK = run_task(packages=[APP])

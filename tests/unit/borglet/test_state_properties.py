@@ -42,14 +42,7 @@ TASKS = {
     )
     for known in KEYS
 }
-STOPS = [
-    ("kill", None),
-    ("kill", 0.0),
-    ("kill", 3.0),
-    ("preemption", 12.0),
-    ("drain", 30.0),
-    ("machine-failure", None),
-]
+STOPS = [("kill", None), ("kill", 0.0), ("kill", 3.0), ("preemption", 12.0), ("drain", 30.0), ("machine-failure", None)]
 EXITS = [exited(0), exited(1), killed(), killed(EndCause.STOPPED), killed(EndCause.UNHEALTHY)]
 
 
@@ -70,11 +63,7 @@ class Stop:
         task = TASKS[self.asked.key]
         if not self.leaves or self.asked.cause == "machine-failure":
             return 0.0
-        return (
-            task.leave_s
-            if self.bound_s is None
-            else min(max(self.bound_s - task.notice_s, 0.0), task.leave_s)
-        )
+        return task.leave_s if self.bound_s is None else min(max(self.bound_s - task.notice_s, 0.0), task.leave_s)
 
 
 def sigterm_at(stops: list[Stop]) -> float:
@@ -231,10 +220,7 @@ class Borglet(RuleBasedStateMachine):
         before = self.in_force
         run = data.draw(st.lists(st.sampled_from(KEYS), unique=True, max_size=3))
         late = desired(
-            self.revision - age,
-            [TASKS[known] for known in run],
-            history=before.history_id,
-            ordinal=self.ordinal,
+            self.revision - age, [TASKS[known] for known in run], history=before.history_id, ordinal=self.ordinal
         )
         self.poll(late)
         assert self.in_force is before, "an older desired state came into force"
@@ -333,9 +319,7 @@ class Borglet(RuleBasedStateMachine):
             with_processes = {inc.key for inc in self.state.incarnations() if inc.has_processes}
             assert with_processes == set(self.running)
             installing = {
-                inc.key: inc.run
-                for inc in self.state.incarnations()
-                if inc.phase == "installing" and not inc.installed
+                inc.key: inc.run for inc in self.state.incarnations() if inc.phase == "installing" and not inc.installed
             }
             assert installing == self.installing
             assert self.state.next_wake() > self.now, "something is due and was not done"

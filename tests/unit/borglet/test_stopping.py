@@ -15,17 +15,7 @@ from borglet.state.events import MemoryPressure, Started, StopRefused
 from borglet.state.instructions import HoldAllocs, Instruction, Probe, Resize, Terminate
 from scheduling.core.vocabulary.states import EvictionCause
 from tests.unit.borglet import messages_1
-from tests.unit.borglet.builders import (
-    Machine,
-    check,
-    desired,
-    exited,
-    key,
-    killed,
-    run_task,
-    starts,
-    stop_task,
-)
+from tests.unit.borglet.builders import Machine, check, desired, exited, key, killed, run_task, starts, stop_task
 
 KILL = Terminate(key(), 10.0, EndCause.STOPPED, "kill")
 
@@ -63,9 +53,7 @@ def test_a_stop_that_is_still_listed_changes_nothing() -> None:
     assert machine.state.version == version
 
 
-@pytest.mark.parametrize(
-    "cause", ["machine-failure", "quarantine", "superseded", EvictionCause.OUT_OF_RESOURCES.value]
-)
+@pytest.mark.parametrize("cause", ["machine-failure", "quarantine", "superseded", EvictionCause.OUT_OF_RESOURCES.value])
 def test_nobody_waits_for_what_nobody_asks_for_or_a_short_machine_is_to_lose(cause: str) -> None:
     machine = serving()
     (told,) = machine.wants(desired(2, [], [stop_task(cause=cause)]))
@@ -123,20 +111,23 @@ def test_the_unhealthy_and_the_squeezed_are_reported_at_once() -> None:
     for notice_s in (10.0, 0.0):
         machine = serving(notice_s=notice_s)
         machine.wants(desired(2, [], [stop_task()]))
-        assert machine.take(MemoryPressure(key(), "short")) == [
-            Terminate(key(), 0.0, EndCause.MACHINE_SHORT, "short")
-        ]
+        assert machine.take(MemoryPressure(key(), "short")) == [Terminate(key(), 0.0, EndCause.MACHINE_SHORT, "short")]
         assert machine.after(60) == []
 
 
 @pytest.mark.parametrize(
     ("bound", "leaves", "notice"),
-    [(None, 6.0, 10.0), (30.0, 6.0, 10.0), (16.0, 6.0, 10.0), (12.0, 2.0, 10.0), (10.0, 0.0, 10.0), (3.0, 0.0, 3.0),
-     (0.0, 0.0, 0.0)],
-)  # fmt: skip
-def test_the_notice_comes_first_and_leaving_has_what_is_left(
-    bound: float | None, leaves: float, notice: float
-) -> None:
+    [
+        (None, 6.0, 10.0),
+        (30.0, 6.0, 10.0),
+        (16.0, 6.0, 10.0),
+        (12.0, 2.0, 10.0),
+        (10.0, 0.0, 10.0),
+        (3.0, 0.0, 3.0),
+        (0.0, 0.0, 0.0),
+    ],
+)
+def test_the_notice_comes_first_and_leaving_has_what_is_left(bound: float | None, leaves: float, notice: float) -> None:
     machine = serving()
     told = machine.wants(desired(2, [], [stop_task(notice_s=bound)]))
     assert bool(told) == (leaves == 0.0)
@@ -155,9 +146,7 @@ def test_a_later_stop_makes_it_shorter_never_longer() -> None:
     assert machine.state.next_wake() == machine.now + 3.0
     assert machine.wants(desired(4, [], [stop_task(notice_s=11.0)])) == []
     assert machine.state.next_wake() == machine.now + 1.0
-    assert machine.wants(desired(5, [], [stop_task(notice_s=2.0)])) == [
-        Terminate(key(), 2.0, EndCause.STOPPED, "kill")
-    ]
+    assert machine.wants(desired(5, [], [stop_task(notice_s=2.0)])) == [Terminate(key(), 2.0, EndCause.STOPPED, "kill")]
 
 
 def test_a_task_that_ends_while_it_leaves_has_ended() -> None:
@@ -166,10 +155,7 @@ def test_a_task_that_ends_while_it_leaves_has_ended() -> None:
     machine.after(1)
     assert machine.ends(key(), exited(0, machine.now)) == []
     found = machine.of(key())
-    assert (found.phase, found.exit) == (
-        Phase.ENDED,
-        Exit(EndCause.EXITED, machine.now, status=0, notice="full"),
-    )
+    assert (found.phase, found.exit) == (Phase.ENDED, Exit(EndCause.EXITED, machine.now, status=0, notice="full"))
     assert machine.after(60) == []
 
 
@@ -238,9 +224,7 @@ STOPS = st.builds(
     up=st.booleans(),
     stops=st.lists(st.tuples(st.integers(0, 12), STOPS), min_size=1, max_size=5),
 )
-def test_no_stop_is_reported_too_early_or_too_late(
-    task: RunTask, up: bool, stops: list[tuple[int, StopTask]]
-) -> None:
+def test_no_stop_is_reported_too_early_or_too_late(task: RunTask, up: bool, stops: list[tuple[int, StopTask]]) -> None:
     """Against the words of the contract, for any sequence of stops."""
     machine = Machine()
     machine.wants(desired(1, [task]))
@@ -269,7 +253,5 @@ def test_no_stop_is_reported_too_early_or_too_late(
             told_at, killed_at = machine.now, machine.now + found.notice_s
         assert machine.now < due + 1
     assert killed_at <= kill_by, "killed later than the bound"
-    shortest_s = min(
-        task.notice_s, *(stop.notice_s for _, stop in stops if stop.notice_s is not None), math.inf
-    )
+    shortest_s = min(task.notice_s, *(stop.notice_s for _, stop in stops if stop.notice_s is not None), math.inf)
     assert killed_at >= told_at + shortest_s or killed_at == kill_by, "killed before its notice was over"

@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.identity.store import (
-    DiskStore,
-    FailingStore,
-    HomeInUse,
-    Identity,
-    MemoryStore,
-    replace_durably,
-)
+from borglet.identity.store import DiskStore, FailingStore, HomeInUse, Identity, MemoryStore, replace_durably
 from borglet.state.instructions import GivenUp, Remembered
 from tests.unit.borglet.builders import check, desired, exited, key, run_task, stop_task
 
@@ -70,9 +63,7 @@ def test_a_damaged_identity_says_what_to_do(tmp_path: Path) -> None:
     assert store.identity() is None
     store.save_identity(Identity("m1", "aa", "secret"), authority="PEM")
     (tmp_path / "identity.json").write_text('{"hostname": "m1"}')
-    with pytest.raises(
-        ValueError, match=r"cannot read .*identity.json: .*`cell`.*join again with a new token"
-    ):
+    with pytest.raises(ValueError, match=r"cannot read .*identity.json: .*`cell`.*join again with a new token"):
         store.identity()
 
 

@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 
 from borglet.agent import Agent
 from borglet.identity.store import MemoryStore
-from borglet.messages import (
-    OLDEST_PROTOCOL,
-    PROTOCOL,
-    Phase,
-    Poll,
-    Report,
-    Usage,
-    UsageWindow,
-    decode_to_shard,
-    encode,
-)
+from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, Phase, Poll, Report, Usage, UsageWindow, decode_to_shard, encode
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from borglet.windows import MOST_KEPT, MOST_TOLD, RETELL_S, SPREAD, WINDOW_S, Windows, quantile
@@ -45,12 +35,7 @@ def filled(*cpu_milli: int, start: int = 0) -> Windows:
 def test_a_window_says_what_its_samples_were() -> None:
     (window,) = filled(*range(100, 0, -2)).due(LATE)
     assert (window.key, window.start, window.span_s, window.samples) == (key(), 0, WINDOW_S, 50)
-    assert (window.cpu_milli, window.most_cpu_milli, window.ram_bytes, window.most_ram_bytes) == (
-        51,
-        100,
-        510,
-        1000,
-    )
+    assert (window.cpu_milli, window.most_cpu_milli, window.ram_bytes, window.most_ram_bytes) == (51, 100, 510, 1000)
     assert window.cpu_distribution == [2, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
     assert window.cpu_tail == [92, 92, 94, 94, 96, 96, 98, 98, 100]
     assert window.random_cpu_milli in range(2, 101, 2)
@@ -150,10 +135,7 @@ def test_an_agent_tells_the_windows_of_what_it_runs_until_they_are_stored() -> N
                 report = await agent.report(1, Poll(2), protocol=protocol)
                 sent = decode_to_shard(encode(report))
                 assert isinstance(sent, Report)
-                assert [(window.key, window.start) for window in sent.windows] == [
-                    (key(), 0),
-                    (key(), WINDOW_S),
-                ]
+                assert [(window.key, window.start) for window in sent.windows] == [(key(), 0), (key(), WINDOW_S)]
             agent.polled(1, Poll(3, windows_until=WINDOW_S))
             assert [window.start for window in (await agent.report(1, Poll(3))).windows] == [WINDOW_S]
         finally:

@@ -20,27 +20,16 @@ def tenant(index: int, *, ready: int = 0, usage: Usage = Usage(), **changes: Any
 
 def server(index: int, used: int = 0, *, limit: int = 1000, ram: int = 0, **changes: Any) -> PressureTenant:
     return tenant(
-        index,
-        usage=Usage(cpu_milli=used, ram_bytes=ram * MIB),
-        limit={"cpu": limit, "ram": 100 * MIB},
-        **changes,
+        index, usage=Usage(cpu_milli=used, ram_bytes=ram * MIB), limit={"cpu": limit, "ram": 100 * MIB}, **changes
     )
 
 
 def batch(
     index: int, used: int = 0, *, ram: int = 0, ready: int = 0, priority: int = 110, **changes: Any
 ) -> PressureTenant:
-    fields: dict[str, Any] = {
-        "latency_sensitive": False,
-        "prod": False,
-        "limit": {"cpu": 500, "ram": 100 * MIB},
-    }
+    fields: dict[str, Any] = {"latency_sensitive": False, "prod": False, "limit": {"cpu": 500, "ram": 100 * MIB}}
     return tenant(
-        index,
-        ready=ready,
-        usage=Usage(cpu_milli=used, ram_bytes=ram * MIB),
-        priority=priority,
-        **(fields | changes),
+        index, ready=ready, usage=Usage(cpu_milli=used, ram_bytes=ram * MIB), priority=priority, **(fields | changes)
     )
 
 
@@ -80,9 +69,7 @@ class Recorder(SimulatedRuntime):
     def __post_init__(self) -> None:
         super().__init__(Simulation(lambda: 0.0), {"cpu": 4000, "ram": 8 * GIB})
 
-    async def adjust(
-        self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True
-    ) -> None:
+    async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
         self.grants, self.batch_milli, self.batch_idle = dict(grants), batch_milli, batch_idle
 
     async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:

@@ -97,12 +97,7 @@ def test_a_task_that_shares_the_machine_with_several_greedy_ones_takes_from_each
     run(
         control,
         40,
-        lambda: [
-            server(0, 2000, limit=1000),
-            server(1, 1500, limit=1500),
-            server(2, 500, limit=0),
-            batch(3, ready=2),
-        ],
+        lambda: [server(0, 2000, limit=1000), server(1, 1500, limit=1500), server(2, 500, limit=0), batch(3, ready=2)],
     )
     assert control.ceilings.keys() == {key(0), key(2)}
     assert 2000 - control.ceilings[key(0)] > 500 - control.ceilings[key(2)] > 0

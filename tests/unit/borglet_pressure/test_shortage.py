@@ -57,11 +57,7 @@ def test_any_machine_is_relieved_by_the_fewest_of_the_right_ones() -> None:
         ]
         excess = rng.randrange(1, 500) * MIB
         found = {victim.key for victim in victims(Shortage("ram", excess, "short"), tasks, set())}
-        may = [
-            t
-            for t in tasks
-            if (not t.task.prod or t.usage.ram_bytes > 100 * MIB) and t.usage.ram_bytes >= MIB
-        ]
+        may = [t for t in tasks if (not t.task.prod or t.usage.ram_bytes > 100 * MIB) and t.usage.ram_bytes >= MIB]
         assert found <= {t.key for t in may}
         freed = sum(t.usage.ram_bytes for t in tasks if t.key in found)
         assert freed >= min(excess, sum(t.usage.ram_bytes for t in may))

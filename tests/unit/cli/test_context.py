@@ -62,10 +62,18 @@ def test_without_a_cell_or_tenant_anywhere_one_is_asked_for() -> None:
 
 @pytest.mark.parametrize(
     "name, split",
-    [("web/3", ("web", 3)), ("c/t/web/0", ("c/t/web", 0)), ("web", ("web", None)), ("t/web", ("t/web", None)),
-     ("3", ("3", None)), ("/3", ("/3", None)), ("web/²", ("web/²", None)), ("web/-1", ("web/-1", None)),
-     ("web/9999999999", ("web/9999999999", None))],
-)  # fmt: skip
+    [
+        ("web/3", ("web", 3)),
+        ("c/t/web/0", ("c/t/web", 0)),
+        ("web", ("web", None)),
+        ("t/web", ("t/web", None)),
+        ("3", ("3", None)),
+        ("/3", ("/3", None)),
+        ("web/²", ("web/²", None)),
+        ("web/-1", ("web/-1", None)),
+        ("web/9999999999", ("web/9999999999", None)),
+    ],
+)
 def test_a_number_behind_a_slash_is_a_task(name: str, split: tuple[str, int | None]) -> None:
     assert split_index(name) == split
 

@@ -10,9 +10,14 @@ from portal.cli import output
 from portal.cli.failure import CommandFailed
 
 CURE = {
-    "price": 12_500_000, "price_text": "12.50", "from": "2026-12-01", "until": "2026-12-30", "problem": "",
-    "left": {}, "command": "borgctl quota buy --tenant ubar --cell cc --band production --cpu 2",
-}  # fmt: skip
+    "price": 12_500_000,
+    "price_text": "12.50",
+    "from": "2026-12-01",
+    "until": "2026-12-30",
+    "problem": "",
+    "left": {},
+    "command": "borgctl quota buy --tenant ubar --cell cc --band production --cpu 2",
+}
 HOLDERS = [
     {"job": "web", "priority": 200, "tasks": 3, "holds": {"cpu": 1500, "ram": 2**30}},
     {"job": "db", "priority": 200, "tasks": 1, "holds": {"cpu": 200, "ram": 2**34}},
@@ -46,12 +51,7 @@ def test_what_the_cell_has_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_can_be_bought_instead_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = {
-        "band": "batch",
-        "from": "2026-12-01",
-        "until": "2026-12-30",
-        "command": "borgctl quota buy --band batch",
-    }
+    other = {"band": "batch", "from": "2026-12-01", "until": "2026-12-30", "command": "borgctl quota buy --band batch"}
     told = output_of(monkeypatch, {"figures": {"cure": CURE | {"left": {"cpu": 1000}, "instead": [other]}}})
     assert "at batch, for a job with its priority from 2026-12-01 until 2026-12-30:" in told
     assert told.endswith("borgctl quota buy --band batch\n")

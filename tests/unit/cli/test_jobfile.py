@@ -27,17 +27,11 @@ def written(folder: Path, name: str, text: str | bytes) -> str:
 @pytest.mark.parametrize(
     "name, text",
     [
-        (
-            "j.json",
-            '{"name": "web", "tasks": 2, "task": {"command": ["serve"], "restart": {"on": "failure"}}}',
-        ),
+        ("j.json", '{"name": "web", "tasks": 2, "task": {"command": ["serve"], "restart": {"on": "failure"}}}'),
         ("j.yaml", "name: web\ntasks: 2\ntask:\n  command: [serve]\n  restart: {on: failure}\n"),
         ("j.yml", '\ufeffname: "web"\ntasks: 2\ntask: {command: [serve], restart: {on: failure}}'),
         ("j.jsonnet", "{name: 'web', tasks: 1 + 1, task: {command: ['serve'], restart: {on: 'failure'}}}"),
-        (
-            "j.borg",
-            "local n = 2; {name: 'web', tasks: n, task: {command: ['serve'], restart: {on: 'failure'}}}",
-        ),
+        ("j.borg", "local n = 2; {name: 'web', tasks: n, task: {command: ['serve'], restart: {on: 'failure'}}}"),
     ],
 )
 def test_all_three_say_the_same(tmp_path: Path, name: str, text: str) -> None:
@@ -47,11 +41,27 @@ def test_all_three_say_the_same(tmp_path: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     "text, value",
     [
-        ("on", "on"), ("yes", "yes"), ("1:30", "1:30"), ("2024-01-01", "2024-01-01"), ("010", "010"), ("0x1f", "0x1f"),
-        ("true", True), ("null", None), ("~", None), ("", None), ("12", 12), ("-3", -3), ("1.5", 1.5), ("2e3", 2000.0),
-        ("'12'", "12"), ("64Mi", "64Mi"), (".inf", ".inf"), ("1_000", "1_000"), ("!!str 5", "5"),
+        ("on", "on"),
+        ("yes", "yes"),
+        ("1:30", "1:30"),
+        ("2024-01-01", "2024-01-01"),
+        ("010", "010"),
+        ("0x1f", "0x1f"),
+        ("true", True),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("12", 12),
+        ("-3", -3),
+        ("1.5", 1.5),
+        ("2e3", 2000.0),
+        ("'12'", "12"),
+        ("64Mi", "64Mi"),
+        (".inf", ".inf"),
+        ("1_000", "1_000"),
+        ("!!str 5", "5"),
     ],
-)  # fmt: skip
+)
 def test_yaml_knows_no_more_types_than_json(tmp_path: Path, text: str, value: object) -> None:
     read = jobfile.read(written(tmp_path, "j.yaml", f"name: {text}"))
     assert read == {"name": value}
@@ -60,8 +70,10 @@ def test_yaml_knows_no_more_types_than_json(tmp_path: Path, text: str, value: ob
 
 def test_keys_of_yaml_are_texts_as_they_are_written(tmp_path: Path) -> None:
     assert jobfile.read(written(tmp_path, "j.yaml", "{0: {on: x}, 1-3: y, true: z}")) == {
-        "0": {"on": "x"}, "1-3": "y", "true": "z",
-    }  # fmt: skip
+        "0": {"on": "x"},
+        "1-3": "y",
+        "true": "z",
+    }
 
 
 @pytest.mark.parametrize(
@@ -104,7 +116,7 @@ def test_keys_of_yaml_are_texts_as_they_are_written(tmp_path: Path) -> None:
         ("j.jsonnet", "function(x) x", "j.jsonnet: .*function parameter x"),
         ("j.jsonnet", "[]", "does not contain a job"),
     ],
-)  # fmt: skip
+)
 def test_what_can_not_be_read_names_the_file_and_the_line(
     tmp_path: Path, name: str, text: str | bytes, told: str
 ) -> None:
@@ -125,15 +137,13 @@ def test_a_file_that_is_not_there_is_bad_usage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     ['{"name": "web"}', "name: web", "# a comment\nname: web", "local n = 'web'; {name: n}", "// c\n{name: 'web'}"],
-)  # fmt: skip
+)
 def test_standard_input_may_hold_any_of_the_three(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert jobfile.read("-") == {"name": "web"}
 
 
-@pytest.mark.parametrize(
-    "data, told", [(b"{", "<stdin>"), (b"a: [", "<stdin>:1"), (b"\xff", "<stdin>:1: is not")]
-)
+@pytest.mark.parametrize("data, told", [(b"{", "<stdin>"), (b"a: [", "<stdin>:1"), (b"\xff", "<stdin>:1: is not")])
 def test_standard_input_that_can_not_be_read_is_reported(
     data: bytes, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,13 +154,16 @@ def test_standard_input_that_can_not_be_read_is_reported(
 
 def test_the_library_is_found_from_anywhere_and_neighbours_first(tmp_path: Path) -> None:
     written(tmp_path, "ours.libsonnet", "{tasks: 7}")
-    file = written(
-        tmp_path, "j.jsonnet", "(import 'borg.libsonnet').service('web') + import 'ours.libsonnet'"
-    )
+    file = written(tmp_path, "j.jsonnet", "(import 'borg.libsonnet').service('web') + import 'ours.libsonnet'")
     assert jobfile.read(file) == {
-        "apiVersion": "borg/v1", "kind": "Job", "name": "web", "tasks": 7, "priority": "production",
-        "appclass": "latency-sensitive", "task": {"limit": {}, "restart": {"on": "always"}},
-    }  # fmt: skip
+        "apiVersion": "borg/v1",
+        "kind": "Job",
+        "name": "web",
+        "tasks": 7,
+        "priority": "production",
+        "appclass": "latency-sensitive",
+        "task": {"limit": {}, "restart": {"on": "always"}},
+    }
 
 
 def test_the_library_says_how_names_are_published(tmp_path: Path) -> None:

@@ -42,9 +42,15 @@ def test_a_failure_is_a_sentence_and_with_json_a_document(capsys: pytest.Capture
 
 @pytest.mark.parametrize(
     "name, value, text",
-    [("cpu", 2500, "2.5"), ("ram", 2**30, "1 GiB"), ("ram", 1536 * 2**20, "1.5 GiB"), ("disk", 100, "100 B"),
-     ("disk", 2048, "2 KiB"), ("ports", 3, "3")],
-)  # fmt: skip
+    [
+        ("cpu", 2500, "2.5"),
+        ("ram", 2**30, "1 GiB"),
+        ("ram", 1536 * 2**20, "1.5 GiB"),
+        ("disk", 100, "100 B"),
+        ("disk", 2048, "2 KiB"),
+        ("ports", 3, "3"),
+    ],
+)
 def test_quantities_are_shown_in_units_of_people(name: str, value: int, text: str) -> None:
     assert output.quantity(name, value) == text
 

@@ -28,33 +28,39 @@ def period(
         pytest.param({"begin": "2026-03-10", "days": 2}, ("now", "2026-03-12T00:00:00+00:00"), id="from-today"),
         pytest.param(
             {"begin": "2026-04-01", "until": "2026-04-30"},
-            ("2026-04-01T00:00:00+00:00", "2026-05-01T00:00:00+00:00"), id="a-month",
+            ("2026-04-01T00:00:00+00:00", "2026-05-01T00:00:00+00:00"),
+            id="a-month",
         ),
         pytest.param(
-            {"begin": "2028-02-29", "days": 1}, ("2028-02-29T00:00:00+00:00", "2028-03-01T00:00:00+00:00"),
+            {"begin": "2028-02-29", "days": 1},
+            ("2028-02-29T00:00:00+00:00", "2028-03-01T00:00:00+00:00"),
             id="leap-day",
         ),
         pytest.param(
             {"begin": "2026-03-29", "days": 1, "zone": "Europe/Berlin"},
-            ("2026-03-28T23:00:00+00:00", "2026-03-29T22:00:00+00:00"), id="a-day-of-23-hours",
+            ("2026-03-28T23:00:00+00:00", "2026-03-29T22:00:00+00:00"),
+            id="a-day-of-23-hours",
         ),
         pytest.param(
             {"begin": "2026-10-25", "until": "2026-10-25", "zone": "Europe/Berlin"},
-            ("2026-10-24T22:00:00+00:00", "2026-10-25T23:00:00+00:00"), id="a-day-of-25-hours",
+            ("2026-10-24T22:00:00+00:00", "2026-10-25T23:00:00+00:00"),
+            id="a-day-of-25-hours",
         ),
         pytest.param(
             {"days": 1, "zone": "Pacific/Kiritimati"}, ("now", "2026-03-11T10:00:00+00:00"), id="tomorrow-there"
         ),
         pytest.param(
             {"begin": "2026-04-01T08:00+02:00", "until": "2026-04-01T20:00:30.9+02:00"},
-            ("2026-04-01T06:00:00+00:00", "2026-04-01T18:00:30+00:00"), id="moments",
+            ("2026-04-01T06:00:00+00:00", "2026-04-01T18:00:30+00:00"),
+            id="moments",
         ),
         pytest.param(
-            {"begin": "2026-04-01T08:00Z", "days": 2}, ("2026-04-01T08:00:00+00:00", "2026-04-03T08:00:00+00:00"),
+            {"begin": "2026-04-01T08:00Z", "days": 2},
+            ("2026-04-01T08:00:00+00:00", "2026-04-03T08:00:00+00:00"),
             id="days-from-a-moment",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_is_meant(given: dict[str, object], wanted: tuple[str, str]) -> None:
     assert period(**given) == wanted  # type: ignore[arg-type]
 
@@ -73,7 +79,7 @@ def test_what_is_meant(given: dict[str, object], wanted: tuple[str, str]) -> Non
         pytest.param({"begin": "0001-01-01", "days": 1, "zone": "Asia/Tokyo"}, "from", id="beginning-of-time"),
         pytest.param({"begin": "9999-12-30", "days": 36_500}, "days", id="past-the-end-of-time"),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense(given: dict[str, object], field: str) -> None:
     with pytest.raises(CommandFailed) as failed:
         period(**given)  # type: ignore[arg-type]

@@ -25,27 +25,50 @@ class Cell:
         for number in range(1, machines + 1):
             self.apply(
                 events.MachineSet(
-                    machine_id=number, hostname=f"m{number}", address="127.0.0.1",
-                    capacity=(10_000, 10, 10, 0, 4000, 0), port_low=20_000, port_high=20_003,
+                    machine_id=number,
+                    hostname=f"m{number}",
+                    address="127.0.0.1",
+                    capacity=(10_000, 10, 10, 0, 4000, 0),
+                    port_low=20_000,
+                    port_high=20_003,
                 )
-            )  # fmt: skip
+            )
 
     def apply(self, event: events.Event) -> None:
         self.revision += 1
         self.state.apply(event, revision=self.revision, time=float(self.revision))
 
     def submit(
-        self, job: int, *, tasks: int, cpu: int, ports: int = 0, accelerators: int = 0, alloc_set: int = 0,
-        priority: int = 200, kind: str = "job", gang: bool = False, max_per_machine: int = 0
-    ) -> None:  # fmt: skip
+        self,
+        job: int,
+        *,
+        tasks: int,
+        cpu: int,
+        ports: int = 0,
+        accelerators: int = 0,
+        alloc_set: int = 0,
+        priority: int = 200,
+        kind: str = "job",
+        gang: bool = False,
+        max_per_machine: int = 0,
+    ) -> None:
         asked = Requirement((cpu, 0, 0, 0, accelerators, ports), max_per_machine=max_per_machine)
         self.apply(
             events.JobSubmitted(
-                job_id=job, uid=f"{job:032x}", tenant_id=1, tenant="t", name=f"j{job}", job_kind=kind,
-                priority=priority, latency_sensitive=True, spec_version=1, groups=(Group(asked, ((0, tasks - 1),)),),
-                alloc_set=alloc_set, gang=gang,
+                job_id=job,
+                uid=f"{job:032x}",
+                tenant_id=1,
+                tenant="t",
+                name=f"j{job}",
+                job_kind=kind,
+                priority=priority,
+                latency_sensitive=True,
+                spec_version=1,
+                groups=(Group(asked, ((0, tasks - 1),)),),
+                alloc_set=alloc_set,
+                gang=gang,
             )
-        )  # fmt: skip
+        )
 
     def allocs(self, tasks: int, *, cpu: int = 4000, accelerators: int = 0, priority: int = 200) -> None:
         self.submit(SET, tasks=tasks, cpu=cpu, accelerators=accelerators, kind="alloc-set", priority=priority)
@@ -60,10 +83,15 @@ class Cell:
                 self.evict(job, index)
             self.apply(
                 events.TaskPlaced(
-                    job_id=one.job_id, index=one.index, machine_id=one.machine_id, incarnation=1, ports=one.ports,
-                    alloc=one.alloc, devices=one.devices,
+                    job_id=one.job_id,
+                    index=one.index,
+                    machine_id=one.machine_id,
+                    incarnation=1,
+                    ports=one.ports,
+                    alloc=one.alloc,
+                    devices=one.devices,
                 )
-            )  # fmt: skip
+            )
         assert self.state.validate() == []
         return list(plan.assignments)
 
@@ -71,9 +99,7 @@ class Cell:
         machine = self.state.where(job, index)
         assert machine is not None
         self.apply(
-            events.TaskEvicted(
-                job_id=job, index=index, machine_id=machine, incarnation=1, cause="other", gone=True
-            )
+            events.TaskEvicted(job_id=job, index=index, machine_id=machine, incarnation=1, cause="other", gone=True)
         )
 
 
@@ -141,19 +167,26 @@ def test_a_task_that_comes_into_an_alloc_keeps_its_limit_though_another_left_its
     asked = Group(Requirement((1000, 0, 0, 0, 0, 0)), ((0, 0),))
     for index in range(2):
         news.append(events.TaskPlaced(job_id=OTHER, index=index, machine_id=1, incarnation=1))
-        news.append(
-            events.TaskEnded(job_id=OTHER, index=index, machine_id=1, incarnation=1, how="killed", gone=True)
-        )
+        news.append(events.TaskEnded(job_id=OTHER, index=index, machine_id=1, incarnation=1, how="killed", gone=True))
     news += [
         events.JobEnded(job_id=OTHER, how="killed"),
         events.JobSubmitted(
-            job_id=INNER, uid="2", tenant_id=1, tenant="t", name="inner", job_kind="job", priority=200,
-            latency_sensitive=True, spec_version=1, groups=(asked,), alloc_set=SET,
+            job_id=INNER,
+            uid="2",
+            tenant_id=1,
+            tenant="t",
+            name="inner",
+            job_kind="job",
+            priority=200,
+            latency_sensitive=True,
+            spec_version=1,
+            groups=(asked,),
+            alloc_set=SET,
         ),
         events.TaskPlaced(
             job_id=INNER, index=0, machine_id=cell.state.where(SET, 0) or 0, incarnation=1, alloc=task_id(SET, 0)
         ),
-    ]  # fmt: skip
+    ]
     for event in news:
         one_by_one.apply(event)
     cell.state.apply_all([(event, one_by_one.revision, 0.0) for event in news])
@@ -245,11 +278,20 @@ def test_a_gang_that_gave_up_leaves_its_place_to_others() -> None:
     two, one = Requirement((200, 0, 0, 0, 0, 0)), Requirement((150, 0, 0, 0, 0, 0))
     cell.apply(
         events.JobSubmitted(
-            job_id=INNER, uid="2" * 32, tenant_id=1, tenant="t", name="gang", job_kind="job", priority=200,
-            latency_sensitive=True, spec_version=1, groups=(Group(two, ((0, 1),)), Group(one, ((2, 2),))),
-            alloc_set=SET, gang=True,
+            job_id=INNER,
+            uid="2" * 32,
+            tenant_id=1,
+            tenant="t",
+            name="gang",
+            job_kind="job",
+            priority=200,
+            latency_sensitive=True,
+            spec_version=1,
+            groups=(Group(two, ((0, 1),)), Group(one, ((2, 2),))),
+            alloc_set=SET,
+            gang=True,
         )
-    )  # fmt: skip
+    )
     cell.submit(OTHER, tasks=1, cpu=150, alloc_set=SET, priority=100)
     assert [one.job_id for one in cell.place()] == [OTHER]
 
@@ -264,11 +306,20 @@ def test_slots_that_others_left_in_the_same_batch_hold_nothing_of_theirs() -> No
         events.TaskEnded(job_id=OTHER, index=0, machine_id=1, incarnation=1, how="finished", gone=True),
         events.JobEnded(job_id=OTHER, how="finished"),
         events.JobSubmitted(
-            job_id=INNER, uid="2" * 32, tenant_id=1, tenant="t", name="in", job_kind="job", priority=200,
-            latency_sensitive=True, spec_version=1, groups=(Group(asked, ((0, 0),)),), alloc_set=SET,
+            job_id=INNER,
+            uid="2" * 32,
+            tenant_id=1,
+            tenant="t",
+            name="in",
+            job_kind="job",
+            priority=200,
+            latency_sensitive=True,
+            spec_version=1,
+            groups=(Group(asked, ((0, 0),)),),
+            alloc_set=SET,
         ),
         events.TaskPlaced(job_id=INNER, index=0, machine_id=1, incarnation=1, alloc=task_id(SET, 0)),
-    ]  # fmt: skip
+    ]
     cell.state.apply_all((event, cell.revision + n, 0.0) for n, event in enumerate(news, start=1))
     assert cell.state.validate() == []
 
@@ -280,11 +331,20 @@ def test_an_alloc_is_spared_whose_tasks_have_no_disruption_left() -> None:
     asked = Requirement((1000, 0, 0, 0, 0, 0))
     cell.apply(
         events.JobSubmitted(
-            job_id=INNER, uid="2" * 32, tenant_id=1, tenant="t", name="in", job_kind="job", priority=100,
-            latency_sensitive=True, spec_version=1, groups=(Group(asked, ((0, 2),)),), alloc_set=SET,
+            job_id=INNER,
+            uid="2" * 32,
+            tenant_id=1,
+            tenant="t",
+            name="in",
+            job_kind="job",
+            priority=100,
+            latency_sensitive=True,
+            spec_version=1,
+            groups=(Group(asked, ((0, 2),)),),
+            alloc_set=SET,
             disruption_budget=1,
         )
-    )  # fmt: skip
+    )
     inside = [one.alloc for one in cell.place()]
     crowded = max(set(inside), key=inside.count)
     cell.submit(OTHER, tasks=1, cpu=9000, priority=200)

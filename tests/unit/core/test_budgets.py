@@ -12,9 +12,7 @@ ALL = Policy(search=Search(randomise=False))
 
 def guarded(budget: int, *, tasks: int = 2, waiting: int = 0, priority: int = 0) -> World:
     """A job of one-core tasks, each on a machine of its own that it fills; more of it wait for a machine."""
-    world = World().job(
-        "guarded", tasks=tasks + waiting, priority=priority, disruption_budget=budget, ports=1
-    )
+    world = World().job("guarded", tasks=tasks + waiting, priority=priority, disruption_budget=budget, ports=1)
     for number in range(tasks):
         world.machine(f"m{number}", cpu=1000).place("guarded", number, on=f"m{number}", ports=(20_000,))
     return world

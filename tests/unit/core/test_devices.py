@@ -57,18 +57,14 @@ def test_accelerators_of_a_leaving_task_are_free_at_once() -> None:
 
 def test_victims_are_those_whose_accelerators_are_of_use() -> None:
     """600 are free and 600 more on a device of their own: only one of the two holders makes room for 700."""
-    world = (
-        World().machine("m1", accelerators=2000).job("low", tasks=2, cpu=100, accelerators=400, priority=0)
-    )
+    world = World().machine("m1", accelerators=2000).job("low", tasks=2, cpu=100, accelerators=400, priority=0)
     world.place("low", 0, on="m1", devices=(0,)).place("low", 1, on="m1", devices=(1,))
     (assignment,) = asking(world, 700).plan().assignments
     assert (assignment.victims, assignment.devices) == (((world.jobs["low"].job_id, 0),), (0,))
 
 
 def test_all_holders_of_a_device_leave_for_a_task_that_needs_it_whole() -> None:
-    world = (
-        World().machine("m1", accelerators=1000).job("low", tasks=2, cpu=100, accelerators=400, priority=0)
-    )
+    world = World().machine("m1", accelerators=1000).job("low", tasks=2, cpu=100, accelerators=400, priority=0)
     world.place("low", 0, on="m1", devices=(0,)).place("low", 1, on="m1", devices=(0,))
     (assignment,) = asking(world, 1000).plan().assignments
     assert len(assignment.victims) == 2

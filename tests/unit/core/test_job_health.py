@@ -13,9 +13,7 @@ from scheduling.core.vocabulary.job_health import JobHealth, Troubles, job_healt
 
 def health(living: int = 3, placed: int = 3, up: int = 3, *, updating: bool = False, **troubles: int) -> str:
     found = Troubles(**troubles)
-    return job_health(
-        ended=False, updating=updating, living=living, placed=placed, up=up, troubles=found
-    ).value
+    return job_health(ended=False, updating=updating, living=living, placed=placed, up=up, troubles=found).value
 
 
 @pytest.mark.parametrize(

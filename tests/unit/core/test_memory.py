@@ -30,13 +30,9 @@ CHANGES = [
 
 
 def cell() -> World:
-    world = (
-        World().machine("m1", cpu=3000, ports=3).machine("m2", cpu=3000, ports=3).machine("spare", cpu=500)
-    )
+    world = World().machine("m1", cpu=3000, ports=3).machine("m2", cpu=3000, ports=3).machine("spare", cpu=500)
     world.job("run", tasks=2, cpu=2000, priority=110).place("run", 0, on="m1").place("run", 1, on="m2")
-    world.job("left", ports=3, cpu=1).place("left", 0, on="m1", ports=(20_000, 20_001, 20_002)).evict(
-        "left", 0
-    )
+    world.job("left", ports=3, cpu=1).place("left", 0, on="m1", ports=(20_000, 20_001, 20_002)).evict("left", 0)
     world.job("late", cpu=500, priority=110)
     world.job("flash", needs(constraints=(must("flash", "present"),)), tenant=2)
     world.job("ports", tasks=2, cpu=100, ports=2, tenant=3)
@@ -82,11 +78,7 @@ def test_what_a_gang_gave_back_is_free() -> None:
 def test_it_serves_several_policies_in_turn() -> None:
     """Two schedulers of a cell may share one; and bands that move are counted again."""
     world, memory = cell(), PassCache()
-    for policy in (
-        Policy(workload="service"),
-        Policy(workload="batch"),
-        Policy(batch_in_prod_by_reservation=True),
-    ):
+    for policy in (Policy(workload="service"), Policy(workload="batch"), Policy(batch_in_prod_by_reservation=True)):
         assert world.plan(policy, memory=memory) == world.plan(policy)
 
 
@@ -116,9 +108,7 @@ def test_more_priorities_than_it_keeps_room_for() -> None:
 
 def test_news_are_counted_once_at_the_end_of_a_batch() -> None:
     """Slots that a job left in the batch are another's in the same batch; each is counted for whom it was."""
-    world = (
-        World().machine("m1").machine("m2").job("a", tasks=2).place("a", 0, on="m1").place("a", 1, on="m1")
-    )
+    world = World().machine("m1").machine("m2").job("a", tasks=2).place("a", 0, on="m1").place("a", 1, on="m1")
     world.reserve("a", 0, cpu=100, ram=GIB).end("a", 0, gone=True).end("a", 1, gone=True)
     world.job("b", tasks=2, cpu=300, priority=110).place("b", 0, on="m2").update("b", 0, needs(cpu=200))
     world.change_priority("b", 300).evict("b", 0, gone=True).place("b", 0, on="m1").remove("m2")

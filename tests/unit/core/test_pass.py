@@ -25,15 +25,21 @@ def reasons(world: World) -> list[tuple[ReasonCode, str, int]]:
 @pytest.mark.parametrize(
     "relation, value, fits",
     [
-        ("=", "5.10", True), ("=", "5.1", False), ("!=", "5.1", True), ("<", "5.2", True), (">", "5.2", False),
-        ("<=", "5.10", True), (">=", "5.10", True), (">=", "10", False), ("present", "", True),
-        ("absent", "", False), ("<", "x", True),
+        ("=", "5.10", True),
+        ("=", "5.1", False),
+        ("!=", "5.1", True),
+        ("<", "5.2", True),
+        (">", "5.2", False),
+        ("<=", "5.10", True),
+        (">=", "5.10", True),
+        (">=", "10", False),
+        ("present", "", True),
+        ("absent", "", False),
+        ("<", "x", True),
     ],
-)  # fmt: skip
+)
 def test_hard_constraints_rule_machines_out(relation: str, value: str, fits: bool) -> None:
-    world = (
-        World().machine("m1", kernel="5.10").job("a", needs(constraints=(must("kernel", relation, value),)))
-    )
+    world = World().machine("m1", kernel="5.10").job("a", needs(constraints=(must("kernel", relation, value),)))
     assert bool(world.plan().assignments) is fits
     if not fits:
         assert reasons(world)[0][0] is ReasonCode.CONSTRAINT
@@ -86,9 +92,7 @@ def test_bounds_per_domain(bound: str, code: ReasonCode) -> None:
 
 
 def test_one_task_per_machine_counts_those_that_run() -> None:
-    world = (
-        World().machine("m1").machine("m2").job("a", needs(max_per_machine=1), tasks=3).place("a", 1, on="m2")
-    )
+    world = World().machine("m1").machine("m2").job("a", needs(max_per_machine=1), tasks=3).place("a", 1, on="m2")
     plan = world.plan()
     assert world.where(plan, "a") == {0: "m1"}
     assert plan.unplaced[0].ruled_out == (RuledOut(ReasonCode.MAX_PER_MACHINE, "", 2, wanted=1),)
@@ -128,13 +132,7 @@ def test_footnote_4_lets_batch_in_prod_use_them() -> None:
 
 def test_bands_are_the_policys() -> None:
     bands = (Band("all", 0, 450, prod=False, preempts_within=True),)
-    world = (
-        World()
-        .machine("m1", cpu=1000)
-        .job("low", priority=150)
-        .place("low", 0, on="m1")
-        .job("high", priority=200)
-    )
+    world = World().machine("m1", cpu=1000).job("low", priority=150).place("low", 0, on="m1").job("high", priority=200)
     assert not world.plan().assignments
     assert world.plan(Policy(bands=bands)).assignments[0].victims
 
@@ -182,14 +180,7 @@ def test_the_hybrid_leaves_no_stranded_resources() -> None:
 
 @pytest.mark.parametrize("scorer, chosen", [("best-fit", "used"), ("e-pvm", "empty")])
 def test_best_fit_packs_and_e_pvm_spreads(scorer: str, chosen: str) -> None:
-    world = (
-        World()
-        .machine("empty")
-        .machine("used")
-        .job("x", cpu=4000, ram=16 * GIB)
-        .place("x", 0, on="used")
-        .job("a")
-    )
+    world = World().machine("empty").machine("used").job("x", cpu=4000, ram=16 * GIB).place("x", 0, on="used").job("a")
     assert world.where(world.plan(Policy(search=ALL, scorer=scorer)), "a") == {0: chosen}
 
 
@@ -212,9 +203,7 @@ def test_soft_constraints_are_wishes() -> None:
 
 def test_a_restarted_task_goes_back_to_where_its_packages_are() -> None:
     for name in ("m1", "m2", "m3"):
-        world = (
-            World().machine("m1").machine("m2").machine("m3").job("a").place("a", 0, on=name).evict("a", 0)
-        )
+        world = World().machine("m1").machine("m2").machine("m3").job("a").place("a", 0, on=name).evict("a", 0)
         plan = world.plan(Policy(search=Search(sample=1)))
         assert world.where(plan, "a") == {0: name}
         assert plan.assignments[0].score["packages"] == Weights().packages
@@ -233,13 +222,7 @@ def test_high_and_low_priority_are_mixed() -> None:
 
 
 def test_nobody_is_preempted_while_there_is_room_anywhere() -> None:
-    world = (
-        World()
-        .machine("m1", cpu=1000)
-        .machine("m2", cpu=1000)
-        .job("low", priority=0)
-        .place("low", 0, on="m1")
-    )
+    world = World().machine("m1", cpu=1000).machine("m2", cpu=1000).job("low", priority=0).place("low", 0, on="m1")
     (assignment,) = world.job("high").plan(Policy(search=Search(sample=1))).assignments
     assert assignment.victims == ()
     assert assignment.machine_id == world.id_of("m2")
@@ -258,22 +241,13 @@ def test_victims_are_few_and_low_and_the_unnecessary_are_spared() -> None:
 
 def test_the_machine_with_the_lowest_victims_is_chosen() -> None:
     world = World().machine("m1", cpu=1000).machine("m2", cpu=1000)
-    world.job("batch", priority=110).place("batch", 0, on="m1").job("free", priority=0).place(
-        "free", 0, on="m2"
-    )
+    world.job("batch", priority=110).place("batch", 0, on="m1").job("free", priority=0).place("free", 0, on="m2")
     assert world.where(world.job("high").plan(), "high") == {0: "m2"}
 
 
 @pytest.mark.parametrize(
     "high, low, may",
-    [
-        (300, 200, False),
-        (370, 360, False),
-        (360, 200, True),
-        (110, 105, True),
-        (25, 0, True),
-        (110, 110, False),
-    ],
+    [(300, 200, False), (370, 360, False), (360, 200, True), (110, 105, True), (25, 0, True), (110, 110, False)],
 )
 def test_never_inside_production_or_monitoring(high: int, low: int, may: bool) -> None:
     world = World().machine("m1", cpu=1000).job("low", priority=low).place("low", 0, on="m1")
@@ -303,7 +277,7 @@ def test_nobody_else_is_preempted_while_such_room_is_left(search: Search) -> Non
 
 @pytest.mark.parametrize(
     "search", [ALL, Search(caching=False), Search(classes=False), Search(caching=False, classes=False, randomise=False)]
-)  # fmt: skip
+)
 def test_each_technique_can_be_switched_off(search: Search) -> None:
     world = World().machine("m1", cpu=4000).machine("m2", cpu=4000).job("a", tasks=10)
     plan = world.plan(Policy(search=search))

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from quota.vocabulary.resources import ACCELERATORS, CPU, PORTS, RAM
-from scheduling.core.reclamation.estimate import (
-    KINDS,
-    MIB,
-    Reservations,
-    Samples,
-    UsageHistory,
-    most_urgent,
-)
+from scheduling.core.reclamation.estimate import KINDS, MIB, Reservations, Samples, UsageHistory, most_urgent
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.presets import AGGRESSIVE, BASELINE, MEDIUM, OFF, PRESETS, Preset
 from scheduling.core.vocabulary.requirement import Requirement, task_id
@@ -68,9 +61,10 @@ class Cell:
         for k in most_urgent(found, at_most=1000):
             slot = found.slots[k]
             name, index = next(
-                (n, i) for n, i in self.world.in_state("running")
+                (n, i)
+                for n, i in self.world.in_state("running")
                 if task_id(self.world.jobs[n].job_id, i) == tasks.id[slot]
-            )  # fmt: skip
+            )
             row = self.world.task(name, index)
             row.reservation = (*found.wanted[k].tolist(), *row.requirement.limit[len(KINDS) :])
             pair = (self.world.jobs[name].job_id, index)
@@ -320,9 +314,13 @@ def test_the_largest_drops_are_those_that_sorting_all_would_find() -> None:
     number = 500
     kind = rng.integers(0, 3, number)
     found = Reservations(
-        slots=np.arange(number), wanted=np.zeros((number, 3), dtype=np.int64), raised=kind == 2, lowered=kind == 1,
-        gap=rng.integers(1, 20, number) / 20, sample=np.full(number, -1),
-    )  # fmt: skip
+        slots=np.arange(number),
+        wanted=np.zeros((number, 3), dtype=np.int64),
+        raised=kind == 2,
+        lowered=kind == 1,
+        gap=rng.integers(1, 20, number) / 20,
+        sample=np.full(number, -1),
+    )
     raised = np.flatnonzero(kind == 2).tolist()
     drops = sorted(np.flatnonzero(kind == 1).tolist(), key=lambda k: (-found.gap[k], k))
     for at_most in (0, 1, len(raised), len(raised) + 1, len(raised) + 40, number):
@@ -350,9 +348,10 @@ def test_the_kernel_agrees_with_its_slow_twin(seed: int) -> None:
     names = [f"j{n}" for n in range(12)]
     for name in names:
         limit = vector(
-            cpu=int(rng.choice([0, 4, 1000, 7000])), ram=int(rng.integers(0, 4 * GIB)),
+            cpu=int(rng.choice([0, 4, 1000, 7000])),
+            ram=int(rng.integers(0, 4 * GIB)),
             disk=int(rng.choice([0, 10 * GIB])),
-        )  # fmt: skip
+        )
         cell.world.job(name, Requirement(limit)).place(name, 0, on="m1")
     cell.fixed = {"j3"}
     for _ in range(250):
@@ -376,9 +375,14 @@ def test_the_kernel_agrees_with_its_slow_twin(seed: int) -> None:
         for name in names:
             row = cell.world.task(name, 0)
             wanted, verdict = slow.look(
-                (task_id(cell.world.jobs[name].job_id, 0), row.incarnation), row.requirement.limit, before[name],
-                cell.used.get((name, 0)), cell.preset, passed_s, fixed=name in cell.fixed,
-            )  # fmt: skip
+                (task_id(cell.world.jobs[name].job_id, 0), row.incarnation),
+                row.requirement.limit,
+                before[name],
+                cell.used.get((name, 0)),
+                cell.preset,
+                passed_s,
+                fixed=name in cell.fixed,
+            )
             now = cell.reserved(name)
             assert now[: len(KINDS)] == (wanted if verdict != "held" else before[name][: len(KINDS)]), name
 

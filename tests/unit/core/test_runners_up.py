@@ -54,9 +54,7 @@ def test_the_packages_of_the_machine_where_it_was_count() -> None:
 
 def test_machines_where_others_would_have_to_go_are_reported_with_their_price() -> None:
     world = World().machine("m1", cpu=1000).machine("m2", cpu=1000)
-    world.job("low", priority=0).place("low", 0, on="m1").job("batch", priority=110).place(
-        "batch", 0, on="m2"
-    )
+    world.job("low", priority=0).place("low", 0, on="m1").job("batch", priority=110).place("batch", 0, on="m2")
     (assignment,) = world.job("high").plan(ALL).assignments
     ((machine, total),) = assignment.runners_up
     assert (assignment.machine_id, machine) == (world.id_of("m1"), world.id_of("m2"))

@@ -92,13 +92,19 @@ def test_on_random_machines_the_rules_hold(seed: int) -> None:
     rng = np.random.default_rng(seed)
     there = occupants(
         *(
-            (int(rng.integers(0, 3)), int(rng.choice([0, 25, 101, 200, 360])), {
-                "ram": int(rng.integers(0, 60)), "ram_limit": int(rng.integers(20, 90)),
-                "disk": int(rng.integers(0, 40)), "disk_limit": int(rng.integers(0, 90)),
-            })
+            (
+                int(rng.integers(0, 3)),
+                int(rng.choice([0, 25, 101, 200, 360])),
+                {
+                    "ram": int(rng.integers(0, 60)),
+                    "ram_limit": int(rng.integers(20, 90)),
+                    "disk": int(rng.integers(0, 40)),
+                    "disk_limit": int(rng.integers(0, 90)),
+                },
+            )
             for _ in range(12)
         )
-    )  # fmt: skip
+    )
     found = relieve(there, CAPACITY, share=0.9)
     gone = leaving(found)
     assert len(set(gone)) == len(gone)

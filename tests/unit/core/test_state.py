@@ -76,9 +76,7 @@ def test_events_that_figure_2_does_not_know_are_refused() -> None:
     with pytest.raises(IllegalTransition, match=r"task 0 of job a \(2\) is running: schedule"):
         world.place("a", 0, on="m1")
     with pytest.raises(LookupError, match=r"job a .* has no task 9"):
-        world.state.apply(
-            events.TaskPlaced(job_id=2, index=9, machine_id=1, incarnation=1), revision=1, time=0.0
-        )
+        world.state.apply(events.TaskPlaced(job_id=2, index=9, machine_id=1, incarnation=1), revision=1, time=0.0)
     with pytest.raises(LookupError, match="job 99 is not in this cell"):
         world.state.apply(events.JobEnded(job_id=99, how="killed"), revision=1, time=0.0)
 

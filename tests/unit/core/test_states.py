@@ -22,9 +22,7 @@ PAIRS = [(state, event) for state in (None, *TaskState) for event in Transition]
 def test_every_pair_goes_where_the_table_says_or_raises(state: TaskState | None, event: Transition) -> None:
     expected = TASK_TRANSITIONS.get((state, event))
     if expected is None:
-        with pytest.raises(
-            IllegalTransition, match=f"task 7 is {state or 'not there'}: {event} is not possible"
-        ):
+        with pytest.raises(IllegalTransition, match=f"task 7 is {state or 'not there'}: {event} is not possible"):
             next_state("task 7", state, event)
     else:
         assert next_state("task 7", state, event) is expected

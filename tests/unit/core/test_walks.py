@@ -22,20 +22,24 @@ def _starts(policy: Policy, *, tasks: int, priority: int = 200, machines: int = 
     state = CellState()
     for number in range(1, machines + 1):
         joined = events.MachineSet(
-            machine_id=number,
-            hostname=f"m{number}",
-            address="127.0.0.1",
-            capacity=(1000, 1000, 1000, 0, 0, 0),
+            machine_id=number, hostname=f"m{number}", address="127.0.0.1", capacity=(1000, 1000, 1000, 0, 0, 0)
         )
         state.apply(joined, revision=number, time=0.0)
     groups = tuple(
-        Group(Requirement((1000 - c, 1, 1, 0, 0, 0)), ((c * tasks, (c + 1) * tasks - 1),))
-        for c in range(CLASSES)
+        Group(Requirement((1000 - c, 1, 1, 0, 0, 0)), ((c * tasks, (c + 1) * tasks - 1),)) for c in range(CLASSES)
     )
     submitted = events.JobSubmitted(
-        job_id=1, uid="1" * 32, tenant_id=1, tenant="t", name="j", job_kind="job", priority=priority,
-        latency_sensitive=True, spec_version=1, groups=groups,
-    )  # fmt: skip
+        job_id=1,
+        uid="1" * 32,
+        tenant_id=1,
+        tenant="t",
+        name="j",
+        job_kind="job",
+        priority=priority,
+        latency_sensitive=True,
+        spec_version=1,
+        groups=groups,
+    )
     state.apply(submitted, revision=state.revision + 1, time=0.0)
     slots = pending_in_order(state.tasks, pending_of(state.tasks, policy.workload))
     sorting = sort_into_groups(state, policy, slots, now=0.0)

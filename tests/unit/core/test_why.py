@@ -29,9 +29,7 @@ def verdict(world: World, **how: object) -> Why:
 
 
 def test_what_the_request_asks_for_leads() -> None:
-    world = (
-        World().machine("old", kernel="4").machine("older", kernel="4").machine("new", kernel="5", cpu=500)
-    )
+    world = World().machine("old", kernel="4").machine("older", kernel="4").machine("new", kernel="5", cpu=500)
     world.job("a", needs(constraints=(must("kernel", ">=", "5"),)))
     assert verdict(world).code == ReasonCode.RESOURCE
     world.machine_state("new", "down")
@@ -51,8 +49,9 @@ def test_another_value_is_offered_where_machines_have_it() -> None:
     world = World().machine("m1", zone="a").machine("m2", zone="b").machine("m3", zone="b")
     why = verdict(world.job("a", needs(constraints=(must("zone", "=", "c"),))))
     assert [(change.kind, change.to, change.machines) for change in why.changes] == [
-        (ChangeKind.DROP, "any value", 3), (ChangeKind.RELAX, "b", 2),
-    ]  # fmt: skip
+        (ChangeKind.DROP, "any value", 3),
+        (ChangeKind.RELAX, "b", 2),
+    ]
     world.end("a", 0)
     for name, kernel in (("m1", "5.2"), ("m2", "5.10"), ("m3", "4")):
         world.machine(name, kernel=kernel)
@@ -89,11 +88,7 @@ def test_each_job_of_a_class_hears_of_its_own_place() -> None:
     (why,) = world.plan().unplaced
     assert (why.ahead, why.ahead_of) == (0, ())
     told = [of_job(why, world.jobs[f"j{number}"].job_id) for number in range(3)]
-    assert [(own.tasks[0][1], own.ahead, own.ahead_tenants) for own in told] == [
-        (2, 0, 0),
-        (3, 2, 1),
-        (1, 5, 2),
-    ]
+    assert [(own.tasks[0][1], own.ahead, own.ahead_tenants) for own in told] == [(2, 0, 0), (3, 2, 1), (1, 5, 2)]
     assert told[2].ahead_of == (Ahead("t01", 1, 3), Ahead("t00", 1, 2))
     assert of_job(why, 99) is why
 
@@ -102,9 +97,7 @@ def test_the_start_of_a_job_counts_those_of_its_class_that_come_before() -> None
     world = World().machine("m1", cpu=4000).job("x", cpu=4000).place("x", 0, on="m1")
     seen = Ends(world.state.axis)
     row = world.jobs["x"]
-    ended = events.TaskEnded(
-        job_id=row.job_id, index=0, machine_id=world.id_of("m1"), incarnation=1, how="finished"
-    )
+    ended = events.TaskEnded(job_id=row.job_id, index=0, machine_id=world.id_of("m1"), incarnation=1, how="finished")
     for second in range(10):
         seen.observe(world.state, ended, 1000.0 + second)
     world.job("first", cpu=4000, tasks=5, priority=300).job("second", cpu=4000, priority=200)
@@ -149,9 +142,7 @@ def test_a_gang_waits_where_one_of_it_would_fit() -> None:
     world = World().machine("m1", cpu=1000).machine("m2", cpu=1000).job("x", cpu=600).place("x", 0, on="m1")
     why = verdict(world.job("two", cpu=600, tasks=2, gang=True))
     assert (why.code, why.never) == (ReasonCode.GANG, False)
-    assert [(one.code, one.machines) for one in why.ruled_out] == [
-        (ReasonCode.RESOURCE, 1), (ReasonCode.GANG, 1),
-    ]  # fmt: skip
+    assert [(one.code, one.machines) for one in why.ruled_out] == [(ReasonCode.RESOURCE, 1), (ReasonCode.GANG, 1)]
     world.end("two", 0).end("two", 1)
     why = verdict(world.job("three", cpu=600, tasks=3, gang=True))
     assert why.never
@@ -231,9 +222,7 @@ def test_a_share_lies_on_one_accelerator() -> None:
 
 
 def test_accelerators_of_lower_priorities_count_as_room() -> None:
-    world = (
-        World().machine("m1", accelerators=2000).job("low", needs(accelerators=1000), tasks=2, priority=50)
-    )
+    world = World().machine("m1", accelerators=2000).job("low", needs(accelerators=1000), tasks=2, priority=50)
     world.place("low", 0, on="m1", devices=(0,)).place("low", 1, on="m1", devices=(1,))
     (change,) = verdict(world.job("mine", accelerators=3000)).changes
     assert change.to == 2000
@@ -293,22 +282,14 @@ def test_a_crashed_pair_is_tried_again_when_its_time_is_over() -> None:
 def test_ends_count_where_the_class_could_run_and_where_room_was_not_its_own_already() -> None:
     world = World().machine("m1", cpu=4000).machine("small", cpu=1000)
     seen = Ends(world.state.axis)
-    for job, cpu, priority, machine in (
-        ("p", 1000, 200, "m1"),
-        ("b", 1000, 100, "m1"),
-        ("s", 1000, 200, "small"),
-    ):
+    for job, cpu, priority, machine in (("p", 1000, 200, "m1"), ("b", 1000, 100, "m1"), ("s", 1000, 200, "small")):
         world.job(job, cpu=cpu, priority=priority).place(job, 0, on=machine)
     world.job("stays", cpu=2500).place("stays", 0, on="m1")
     start = world.time
     for job in ("p", "b", "s"):
         row = world.jobs[job]
         ended = events.TaskEnded(
-            job_id=row.job_id,
-            index=0,
-            machine_id=row.tasks[0].machine_id or 0,
-            incarnation=1,
-            how="finished",
+            job_id=row.job_id, index=0, machine_id=row.tasks[0].machine_id or 0, incarnation=1, how="finished"
         )
         seen.observe(world.state, ended, start)
         world.end(job, 0)
@@ -327,11 +308,7 @@ def test_ends_of_what_it_could_have_preempted_promise_no_room() -> None:
     for job, priority in (("above", 118), ("below", 101)):
         world.job(job, cpu=1000, priority=priority).place(job, 0, on="m1")
         ended = events.TaskEnded(
-            job_id=world.jobs[job].job_id,
-            index=0,
-            machine_id=world.id_of("m1"),
-            incarnation=1,
-            how="finished",
+            job_id=world.jobs[job].job_id, index=0, machine_id=world.id_of("m1"), incarnation=1, how="finished"
         )
         seen.observe(world.state, ended, 1000.0)
     world.job("a", cpu=3500, priority=110)
@@ -394,11 +371,7 @@ def test_conforming_shapes_fit_once_more_and_leave_nothing_stranded() -> None:
     told = conforming(vector(cpu=9000, ram=20 * GIB), kinds.capacity, number)
     assert (told.machines, told.asked and told.asked.per_machine) == (3, 1)
     assert told.one_more is not None
-    assert (told.one_more.limit[0], told.one_more.limit[RAM], told.one_more.per_machine) == (
-        8000,
-        20 * GIB,
-        2,
-    )
+    assert (told.one_more.limit[0], told.one_more.limit[RAM], told.one_more.per_machine) == (8000, 20 * GIB, 2)
     assert told.one_more.in_all == 7
     assert told.fuller is not None
     assert told.fuller.limit[:2] == (16_000, 64 * GIB)
@@ -451,8 +424,12 @@ def test_a_resource_that_no_machine_has_comes_alone() -> None:
         (ReasonCode.NO_SUCH_RESOURCE, "accelerators", 3, 1000)
     ]
     assert (why.code, why.never, why.changes, why.shapes, why.nearest) == (
-        ReasonCode.NO_SUCH_RESOURCE, True, (), None, None,
-    )  # fmt: skip
+        ReasonCode.NO_SUCH_RESOURCE,
+        True,
+        (),
+        None,
+        None,
+    )
     assert sentence(why) == (
         "1 task can't be placed: no machine of the cell has any accelerators. Remove accelerators from the request,"
         " or submit the job to a cell that has them."
@@ -467,9 +444,7 @@ def test_a_resource_that_one_machine_has_is_reported_as_before() -> None:
 def test_nobody_is_advised_to_give_a_constraint_up_while_tasks_crash() -> None:
     world = World().machine("m1", zone="a").machine("m2", zone="b")
     world.job("a", needs(constraints=(must("zone", "=", "a"),)))
-    assert verdict(
-        world.place("a", 0, on="m1").job("b", needs(constraints=(must("zone", "=", "c"),)))
-    ).changes
+    assert verdict(world.place("a", 0, on="m1").job("b", needs(constraints=(must("zone", "=", "c"),)))).changes
     world.end("b", 0)
     why = verdict(world.evict("a", 0, gone=True, crashed=True))
     assert (why.ruled_out[0].code, why.changes) == (ReasonCode.CRASHED_PAIR, ())

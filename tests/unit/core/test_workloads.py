@@ -23,9 +23,7 @@ def world() -> World:
     ("workload", "placed", "pending", "unplaced"),
     [("", {"web", "count"}, 6, 1), ("service", {"web"}, 2, 0), ("batch", {"count"}, 4, 1)],
 )
-def test_a_pass_places_counts_and_explains_its_own_tasks_only(
-    world, workload, placed, pending, unplaced
-) -> None:
+def test_a_pass_places_counts_and_explains_its_own_tasks_only(world, workload, placed, pending, unplaced) -> None:
     plan = world.plan(Policy(workload=workload))
     ids = {row.job_id: name for name, row in world.jobs.items()}
     assert {ids[assignment.job_id] for assignment in plan.assignments} == placed

@@ -92,11 +92,7 @@ class Twin:
         """By (job id, index)."""
         result: dict[tuple[int, int], Decision] = {}
         for together in self._queue():
-            before = (
-                {m: list(there) for m, there in self.there.items()},
-                dict(self.ports_free),
-                dict(self.down),
-            )
+            before = ({m: list(there) for m, there in self.there.items()}, dict(self.ports_free), dict(self.down))
             decided = {}
             for task in together:
                 options = self.options(task)
@@ -157,9 +153,7 @@ class Twin:
 
     def options(self, task: int) -> list[Option]:
         """The machines to choose from: each way is open only where the one before leads nowhere."""
-        return (
-            self.direct(task) or self.preempting(task, budgets=True) or self.preempting(task, budgets=False)
-        )
+        return self.direct(task) or self.preempting(task, budgets=True) or self.preempting(task, budgets=False)
 
     def direct(self, task: int) -> list[Option]:
         """Machines that have room."""
@@ -369,8 +363,6 @@ class Twin:
         devices = self._devices(limit[ACCELERATORS], machine_id, []) if limit[ACCELERATORS] else ()
         identity = int(self.state.tasks.id[task])
         cores = self._requirement(task).whole_cores
-        self.there[machine_id].append(
-            Tenancy(identity, self._job(task), limit, limit, devices, new=True, cores=cores)
-        )
+        self.there[machine_id].append(Tenancy(identity, self._job(task), limit, limit, devices, new=True, cores=cores))
         self.ports_free[machine_id] -= limit[PORTS]
         return devices

@@ -29,9 +29,16 @@ class SlowHistory:
     observed_s: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def look(
-        self, key: tuple[int, int], limit: tuple[int, ...], reservation: tuple[int, ...],
-        used: tuple[int, ...] | None, preset: Preset, passed_s: float, *, fixed: bool = False,
-    ) -> tuple[tuple[int, ...], str]:  # fmt: skip
+        self,
+        key: tuple[int, int],
+        limit: tuple[int, ...],
+        reservation: tuple[int, ...],
+        used: tuple[int, ...] | None,
+        preset: Preset,
+        passed_s: float,
+        *,
+        fixed: bool = False,
+    ) -> tuple[tuple[int, ...], str]:
         """What it should reserve of each of `KINDS`, and whether that matters: raised, lowered or held."""
         passed_s = min(passed_s, 30.0)
         for old in [old for old in self.known if old[0] == key[0] and old != key]:
@@ -49,9 +56,7 @@ class SlowHistory:
             if fixed or limit[r] == 0:
                 one.estimate = limit[r]
             elif used is not None:
-                self._one(
-                    one, r, used[r], preset, passed_s, turn=turns[0] != turns[1], settled=observed_s >= 300.0
-                )
+                self._one(one, r, used[r], preset, passed_s, turn=turns[0] != turns[1], settled=observed_s >= 300.0)
                 exceeded = used[r] > reservation[r]
             wanted.append(min(limit[r], math.ceil(one.estimate / UNIT[r]) * UNIT[r]))
             change = wanted[r] - reservation[r]
@@ -65,15 +70,7 @@ class SlowHistory:
         return tuple(wanted), verdict
 
     def _one(
-        self,
-        one: Remembered,
-        r: int,
-        used: int,
-        preset: Preset,
-        passed_s: float,
-        *,
-        turn: bool,
-        settled: bool,
+        self, one: Remembered, r: int, used: int, preset: Preset, passed_s: float, *, turn: bool, settled: bool
     ) -> None:
         if turn:
             one.before, one.peak = one.peak, 0.0

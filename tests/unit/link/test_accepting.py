@@ -39,9 +39,7 @@ def test_handshakes_beyond_the_bound_wait_for_a_free_slot(tmp_path: Path) -> Non
         (listener,) = listening("127.0.0.1", 0, shared=False)
         address = listener.getsockname()
         Noted.opened = 0
-        acceptor = Acceptor(
-            [listener], Noted, context=authority.server_context(), progress=progress, at_once=2
-        )
+        acceptor = Acceptor([listener], Noted, context=authority.server_context(), progress=progress, at_once=2)
         acceptor.start()
         # Two clients begin a handshake and go no further: they hold both slots.
         stalled = [await asyncio.open_connection(*address) for _ in range(2)]
@@ -73,9 +71,7 @@ def test_a_client_that_sends_nothing_takes_no_slot(tmp_path: Path) -> None:
         (listener,) = listening("127.0.0.1", 0, shared=False)
         address = listener.getsockname()
         Noted.opened = 0
-        acceptor = Acceptor(
-            [listener], Noted, context=authority.server_context(), progress=progress, at_once=1
-        )
+        acceptor = Acceptor([listener], Noted, context=authority.server_context(), progress=progress, at_once=1)
         acceptor.start()
         silent = [await asyncio.open_connection(*address) for _ in range(3)]
         trusting = ssl.create_default_context(cadata=authority.pem)

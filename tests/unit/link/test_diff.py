@@ -29,8 +29,12 @@ OTHER = TaskKey("b" * 32, 1, 1)
 CRASH = Exit(EndCause.SIGNALED, 5.0, signal=11)
 
 
-def a_view(*, run: dict[TaskKey, ExpectedTask] | None = None, stop: dict[TaskKey, int] | None = None,
-           quarantine: frozenset[str] = frozenset()) -> View:  # fmt: skip
+def a_view(
+    *,
+    run: dict[TaskKey, ExpectedTask] | None = None,
+    stop: dict[TaskKey, int] | None = None,
+    quarantine: frozenset[str] = frozenset(),
+) -> View:
     return View(HISTORY, GENERATION, run or {}, stop or {}, quarantine)
 
 
@@ -51,9 +55,7 @@ def test_a_new_phase_is_seen_once() -> None:
 
 
 def test_facts_that_the_rows_hold_already_are_not_changes() -> None:
-    expected = ExpectedTask(
-        7, checked=True, phase="up", health="healthy", up=True, restarts=2, exit=("signaled", 5.0)
-    )
+    expected = ExpectedTask(7, checked=True, phase="up", health="healthy", up=True, restarts=2, exit=("signaled", 5.0))
     task = a_task(health=Health.HEALTHY, restarts=2, exit=CRASH)
     assert not compare(a_view(run={KEY: expected}), a_report(task))
 
@@ -69,12 +71,8 @@ def test_facts_that_the_rows_hold_already_are_not_changes() -> None:
         (False, Phase.BACKOFF, Health.UNKNOWN, False),
     ],
 )
-def test_up_means_running_and_healthy_where_checked(
-    checked: bool, phase: Phase, health: Health, up: bool
-) -> None:
-    changes = compare(
-        a_view(run={KEY: ExpectedTask(7, checked=checked)}), a_report(a_task(KEY, phase, health=health))
-    )
+def test_up_means_running_and_healthy_where_checked(checked: bool, phase: Phase, health: Health, up: bool) -> None:
+    changes = compare(a_view(run={KEY: ExpectedTask(7, checked=checked)}), a_report(a_task(KEY, phase, health=health)))
     assert [seen.up for seen in changes.seen] == [up]
 
 
@@ -170,16 +168,32 @@ BAD = Exit(EndCause.EXITED, 1.0, status=3)
         (BAD, "failure", 2, ExitVerdict("exited with status 3, after 5 restarts", cause="failure", avoid=True)),
         (BAD, "failure", 3, ExitVerdict("exited with status 3, after 5 restarts; moved 3 times before", how="failed")),
         (BAD, "never", 0, ExitVerdict("exited with status 3, after 5 restarts; it asks for no restart", how="failed")),
-        (Exit(EndCause.SUPERVISOR_LOST, 1.0), "failure", 0,
-         ExitVerdict("supervisor lost, ended, after 5 restarts", cause="failure", avoid=True)),
-        (Exit(EndCause.MACHINE_SHORT, 1.0, signal=9, detail="no memory left"), "never", 9,
-         ExitVerdict("machine short, killed by signal 9: no memory left", cause="out-of-resources", avoid=True)),
-        (Exit(EndCause.MACHINE_RESTARTED, 1.0), "failure", 0,
-         ExitVerdict("machine restarted, ended", cause="machine-failure")),
-        (Exit(EndCause.STOPPED, 1.0, signal=15), "failure", 0,
-         ExitVerdict("stopped on its machine: no reason given", cause="other")),
+        (
+            Exit(EndCause.SUPERVISOR_LOST, 1.0),
+            "failure",
+            0,
+            ExitVerdict("supervisor lost, ended, after 5 restarts", cause="failure", avoid=True),
+        ),
+        (
+            Exit(EndCause.MACHINE_SHORT, 1.0, signal=9, detail="no memory left"),
+            "never",
+            9,
+            ExitVerdict("machine short, killed by signal 9: no memory left", cause="out-of-resources", avoid=True),
+        ),
+        (
+            Exit(EndCause.MACHINE_RESTARTED, 1.0),
+            "failure",
+            0,
+            ExitVerdict("machine restarted, ended", cause="machine-failure"),
+        ),
+        (
+            Exit(EndCause.STOPPED, 1.0, signal=15),
+            "failure",
+            0,
+            ExitVerdict("stopped on its machine: no reason given", cause="other"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_becomes_of_a_task_whose_incarnation_is_over(
     exit_: Exit, restart_on: str, moves: int, verdict: ExitVerdict
 ) -> None:

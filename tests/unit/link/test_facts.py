@@ -40,7 +40,7 @@ def test_ports_are_those_of_the_range_unless_said() -> None:
         ({"port_low": 0}, "port_low", "is not a port"),
         ({"port_low": 30_000, "port_high": 20_000}, "port_high", "give 30000 (port_low) to 65535"),
     ],
-)  # fmt: skip
+)
 def test_each_wrong_fact_is_named_with_its_cure(changed: dict, field: str, told: str) -> None:
     facts, problems = read_facts(JoinRequest(**{**GOOD, **changed}))
     assert facts is None
@@ -49,10 +49,7 @@ def test_each_wrong_fact_is_named_with_its_cure(changed: dict, field: str, told:
 
 def test_a_known_machine_grows_by_its_disk_alone() -> None:
     own = {"cpu": 4000, "ram": 2**33, "disk": 2**36, "tpu": 0}
-    assert counted(own, {"cpu": 2000, "ram": 2**33, "disk": 2**38}) == (
-        {"cpu": 2000, "ram": 2**33, "disk": 2**38},
-        "",
-    )
+    assert counted(own, {"cpu": 2000, "ram": 2**33, "disk": 2**38}) == ({"cpu": 2000, "ram": 2**33, "disk": 2**38}, "")
     assert counted(own, {"cpu": 64_000, "ram": 2**32, "tpu": 8}) == (
         {"cpu": 4000, "ram": 2**32, "tpu": 0},
         "cpu 64000, tpu 8",

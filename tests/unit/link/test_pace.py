@@ -12,9 +12,7 @@ from scheduling.machines.pace import BURST, GAP_S, REFILL_PER_S, EarlyAnswerPace
 @pytest.mark.parametrize(
     ("machines", "setting", "interval"), [(1, 0, 2.0), (1500, 0, 3.0), (10_000, 0, 5.0), (10, 0.5, 0.5)]
 )
-def test_the_interval_grows_with_the_machines_within_bounds(
-    machines: int, setting: float, interval: float
-) -> None:
+def test_the_interval_grows_with_the_machines_within_bounds(machines: int, setting: float, interval: float) -> None:
     assert poll_interval(machines, setting) == interval
 
 

@@ -10,15 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scheduling.link.packages.tracker import (
-    AVOIDED_S,
-    BUSY_S,
-    MAX_HOLDERS,
-    SLOT_S,
-    Peer,
-    SourcesOffer,
-    Tracker,
-)
+from scheduling.link.packages.tracker import AVOIDED_S, BUSY_S, MAX_HOLDERS, SLOT_S, Peer, SourcesOffer, Tracker
 
 D = "sha256:" + "a" * 64
 
@@ -103,9 +95,7 @@ def test_a_machine_that_a_peer_failed_goes_on_with_the_next_offer_which_keeps_a_
     assert told.sources(D, 6, now=0.0).peers == (first,), "the second one serves the machine that was failed"
 
 
-@pytest.mark.parametrize(
-    "reason, machines", [("mismatch", 2), ("slow", 3), ("unreachable", 3), ("whatever", 3)]
-)
+@pytest.mark.parametrize("reason, machines", [("mismatch", 2), ("slow", 3), ("unreachable", 3), ("whatever", 3)])
 def test_a_peer_that_failed_several_machines_is_offered_to_nobody_until_it_says_so_again(
     reason: str, machines: int
 ) -> None:

@@ -37,9 +37,7 @@ from tests.unit.borglet import messages_1
 
 FRAMES = {
     record["name"]: record["frame"]
-    for record in map(
-        json.loads, (Path(__file__).parent / "frames/protocol_1.jsonl").read_text().splitlines()
-    )
+    for record in map(json.loads, (Path(__file__).parent / "frames/protocol_1.jsonl").read_text().splitlines())
 }
 _ODD_PHASE = msgspec.Raw(b'[{"key":{"job":"a","index":0,"incarnation":1},"name":"n","phase":"odd"}]')
 WEB, COUNT = TaskKey("ab" * 16, 3, 2), TaskKey("cd" * 16, 0, 1)
@@ -95,9 +93,7 @@ def test_a_shard_of_protocol_1_takes_the_hello_of_a_newer_borglet() -> None:
 
 
 def test_a_shard_of_protocol_1_understands_a_report_made_for_it() -> None:
-    task = TaskReport(
-        WEB, "cc/ubar/web/3", Phase.UP, usage=Usage(1, 2, 3, 4, oom_kills=1), address="10.9.0.2"
-    )
+    task = TaskReport(WEB, "cc/ubar/web/3", Phase.UP, usage=Usage(1, 2, 3, 4, oom_kills=1), address="10.9.0.2")
     said = Report(7, 1, "h", "g", 3, [task, TaskReport(COUNT, "x", Phase.STARTING)], usage=Usage(1, 2, 3, 4))
     heard = messages_1.decode_to_shard(encode(said))
     assert isinstance(heard, messages_1.Report)
@@ -132,25 +128,44 @@ def test_a_wire_report_opens_to_what_was_said() -> None:
     used = [Usage(5, 6, 7, 8), Usage(1, 2, 3, 4), Usage(4, 4, 4, 4)]
     bare = [TaskReport(WEB, "web", Phase.UP, restarts=1), TaskReport(COUNT, "count", Phase.STARTING)]
     wire = WireReport(
-        session=1, sequence=2, history_id="h", generation="g", revision=3, tasks=sealed(bare),
-        allocs=sealed([AllocReport(WEB, "alloc", 5)]), usage_columns=4,
-        usages=[figure for usage in used for figure in msgspec.structs.astuple(usage)[:4]], offer="0" * 64,
-    )  # fmt: skip
+        session=1,
+        sequence=2,
+        history_id="h",
+        generation="g",
+        revision=3,
+        tasks=sealed(bare),
+        allocs=sealed([AllocReport(WEB, "alloc", 5)]),
+        usage_columns=4,
+        usages=[figure for usage in used for figure in msgspec.structs.astuple(usage)[:4]],
+        offer="0" * 64,
+    )
     heard = decode_to_shard(encode(wire))
     assert isinstance(heard, WireReport)
     assert opened(heard) == Report(
-        1, 2, "h", "g", 3,
+        1,
+        2,
+        "h",
+        "g",
+        3,
         [msgspec.structs.replace(task, usage=usage) for task, usage in zip(bare, used[1:], strict=True)],
-        usage=used[0], allocs=[AllocReport(WEB, "alloc", 5)], offer="0" * 64,
-    )  # fmt: skip
+        usage=used[0],
+        allocs=[AllocReport(WEB, "alloc", 5)],
+        offer="0" * 64,
+    )
 
 
 def test_columns_that_a_newer_borglet_adds_are_left_out() -> None:
     columns = len(Usage.__struct_fields__) + 1
     wire = WireReport(
-        session=1, sequence=2, history_id="h", generation="g", revision=3, usage_columns=columns,
-        tasks=sealed([TaskReport(WEB, "web", Phase.UP)]), usages=list(range(2 * columns)),
-    )  # fmt: skip
+        session=1,
+        sequence=2,
+        history_id="h",
+        generation="g",
+        revision=3,
+        usage_columns=columns,
+        tasks=sealed([TaskReport(WEB, "web", Phase.UP)]),
+        usages=list(range(2 * columns)),
+    )
     assert opened(wire).tasks[0].usage == Usage(*range(columns, 2 * columns - 1))
 
 
@@ -162,12 +177,19 @@ def test_columns_that_a_newer_borglet_adds_are_left_out() -> None:
         ({"usages": [1, 2, 3]}, "usages"),
         ({"allocs": msgspec.Raw(b'[{"name":"n"}]')}, "allocs[0]"),
     ],
-)  # fmt: skip
+)
 def test_what_can_not_be_opened_is_reported_with_its_field(changed: dict[str, object], field: str) -> None:
     said = {
-        "session": 1, "sequence": 2, "history_id": "h", "generation": "g", "revision": 3, "usage_columns": 2,
-        "tasks": sealed([]), "usages": [0, 0], **changed,
-    }  # fmt: skip
+        "session": 1,
+        "sequence": 2,
+        "history_id": "h",
+        "generation": "g",
+        "revision": 3,
+        "usage_columns": 2,
+        "tasks": sealed([]),
+        "usages": [0, 0],
+        **changed,
+    }
     with pytest.raises(MalformedMessage) as caught:
         opened(WireReport(**said))  # type: ignore[arg-type]
     assert f"`$.{field}`" in str(caught.value)

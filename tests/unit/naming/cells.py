@@ -39,10 +39,20 @@ def submitted(
     kind: str = "job",
 ) -> events.JobSubmitted:
     return events.JobSubmitted(
-        job_id=job_id, uid="0" * 32, tenant_id=1, tenant=tenant, name=name, job_kind=kind, priority=200,
-        latency_sensitive=True, spec_version=1, groups=(Group(Requirement(()), ((0, tasks - 1),)),), port_names=ports,
-        labels=labels or {}, published=published,
-    )  # fmt: skip
+        job_id=job_id,
+        uid="0" * 32,
+        tenant_id=1,
+        tenant=tenant,
+        name=name,
+        job_kind=kind,
+        priority=200,
+        latency_sensitive=True,
+        spec_version=1,
+        groups=(Group(Requirement(()), ((0, tasks - 1),)),),
+        port_names=ports,
+        labels=labels or {},
+        published=published,
+    )
 
 
 def changed(
@@ -54,18 +64,19 @@ def changed(
     published: Published = Published(),
 ) -> events.JobChanged:
     return events.JobChanged(
-        job_id=job_id, priority=200, latency_sensitive=True, spec_version=version, port_names=ports,
-        labels=labels or {}, published=published,
-    )  # fmt: skip
-
-
-def placed(
-    index: int, machine_id: int, *, job_id: int = WEB, incarnation: int = 1, **more: Any
-) -> events.TaskPlaced:
-    more.setdefault("ports", (20_000 + index, 21_000 + index))
-    return events.TaskPlaced(
-        job_id=job_id, index=index, machine_id=machine_id, incarnation=incarnation, **more
+        job_id=job_id,
+        priority=200,
+        latency_sensitive=True,
+        spec_version=version,
+        port_names=ports,
+        labels=labels or {},
+        published=published,
     )
+
+
+def placed(index: int, machine_id: int, *, job_id: int = WEB, incarnation: int = 1, **more: Any) -> events.TaskPlaced:
+    more.setdefault("ports", (20_000 + index, 21_000 + index))
+    return events.TaskPlaced(job_id=job_id, index=index, machine_id=machine_id, incarnation=incarnation, **more)
 
 
 def reported(
@@ -97,9 +108,7 @@ def ended(index: int, *, job_id: int = WEB, incarnation: int = 1) -> events.Task
 
 
 def evicted(index: int, *, job_id: int = WEB, incarnation: int = 1) -> events.TaskEvicted:
-    return events.TaskEvicted(
-        job_id=job_id, index=index, machine_id=0, incarnation=incarnation, cause="preemption"
-    )
+    return events.TaskEvicted(job_id=job_id, index=index, machine_id=0, incarnation=incarnation, cause="preemption")
 
 
 def running(tasks: int, *, machines: int | None = None, name: str = "web") -> list[events.Event]:
@@ -154,13 +163,7 @@ def ask_wire(
 
 
 def ask(
-    directory: ZoneDirectory,
-    name: str,
-    rdtype: str = "A",
-    *,
-    via: Transport = "udp",
-    seed: int = 1,
-    **query: Any,
+    directory: ZoneDirectory, name: str, rdtype: str = "A", *, via: Transport = "udp", seed: int = 1, **query: Any
 ) -> dns.message.Message:
     """The response to a question as a client of dnspython sends it; `name` without zone is made absolute."""
     if not name.endswith("."):

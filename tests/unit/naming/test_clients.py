@@ -82,11 +82,7 @@ def test_a_query_for_the_identity_of_the_server_is_answered() -> None:
 
 @pytest.mark.parametrize(
     ("address", "network"),
-    [
-        ("198.51.100.9", "198.51.100.200"),
-        ("2001:db8::1", "2001:db8:0:ff::1"),
-        ("::ffff:198.51.100.9", "198.51.100.9"),
-    ],
+    [("198.51.100.9", "198.51.100.200"), ("2001:db8::1", "2001:db8:0:ff::1"), ("::ffff:198.51.100.9", "198.51.100.9")],
 )
 def test_a_network_counts_as_one(address: str, network: str) -> None:
     limit = RateLimit(3)

@@ -17,9 +17,22 @@ JOB = JobName("cc", "ubar", "web")
 def task(index: int, *, weight: int = 1, serving: bool = True, load: float | None = None) -> TaskEndpoint:
     name = JOB.task(index)
     return TaskEndpoint(
-        name.path, name.dns("borg.internal"), index, "running", "up", "healthy" if serving else "unhealthy", serving,
-        weight, load, 5, "m1", "10.0.0.1", {"http": 20_000 + index}, 7, 1,
-    )  # fmt: skip
+        name.path,
+        name.dns("borg.internal"),
+        index,
+        "running",
+        "up",
+        "healthy" if serving else "unhealthy",
+        serving,
+        weight,
+        load,
+        5,
+        "m1",
+        "10.0.0.1",
+        {"http": 20_000 + index},
+        7,
+        1,
+    )
 
 
 def a_service(*tasks: TaskEndpoint, labels: dict[str, str] | None = None) -> FeedService:
@@ -39,9 +52,7 @@ def a_service(*tasks: TaskEndpoint, labels: dict[str, str] | None = None) -> Fee
         ([], []),
     ],
 )
-def test_clients_go_to_serving_tasks_by_weight(
-    tasks: list[tuple[int, int, bool]], expected: list[Any]
-) -> None:
+def test_clients_go_to_serving_tasks_by_weight(tasks: list[tuple[int, int, bool]], expected: list[Any]) -> None:
     found = shares([task(index, weight=weight, serving=serving) for index, weight, serving in tasks])
     assert [(one.index, weight) for one, weight in found] == expected
 
@@ -58,10 +69,7 @@ def test_prometheus_hears_of_weight_load_service_and_failing_open() -> None:
 
 
 def test_prometheus_scrapes_a_task_once_though_a_service_has_it_too() -> None:
-    both = [
-        a_service(task(0)),
-        FeedService(ServiceName("cc", "ubar", "front"), {"service": "front"}, [task(0)]),
-    ]
+    both = [a_service(task(0)), FeedService(ServiceName("cc", "ubar", "front"), {"service": "front"}, [task(0)])]
     assert len(feeds.prometheus(both)) == 1
 
 
@@ -69,11 +77,13 @@ def test_traefik_gets_weights_that_are_not_one_and_services_by_their_dots() -> N
     tasks = [task(0), task(1, weight=4), task(2, weight=0), task(3, serving=False)]
     found = feeds.traefik([a_service(*tasks), FeedService(ServiceName("cc", "ubar", "front"), {}, tasks[:1])])
     assert found["http"]["services"] == {
-        "web-ubar-cc": {"loadBalancer": {"servers": [
-            {"url": "http://10.0.0.1:20000"}, {"url": "http://10.0.0.1:20001", "weight": 4},
-        ]}},
+        "web-ubar-cc": {
+            "loadBalancer": {
+                "servers": [{"url": "http://10.0.0.1:20000"}, {"url": "http://10.0.0.1:20001", "weight": 4}]
+            }
+        },
         "front.service.ubar.cc": {"loadBalancer": {"servers": [{"url": "http://10.0.0.1:20000"}]}},
-    }  # fmt: skip
+    }
 
 
 def assignment(*tasks: TaskEndpoint) -> dict[str, Any]:
@@ -101,5 +111,7 @@ def test_envoy_sees_that_a_job_fails_open() -> None:
     (one,) = group["lb_endpoints"]
     assert one["health_status"] == "HEALTHY"
     assert one["metadata"]["filter_metadata"]["borg"] == {
-        "name": "/bns/cc/ubar/web/0", "health": "unhealthy", "fail_open": True,
-    }  # fmt: skip
+        "name": "/bns/cc/ubar/web/0",
+        "health": "unhealthy",
+        "fail_open": True,
+    }

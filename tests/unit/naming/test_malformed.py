@@ -36,9 +36,7 @@ def bombarded() -> Bombarded:
 
 
 @pytest.mark.parametrize("via", ["udp", "tcp"])
-def test_nothing_raises_and_no_answer_is_much_longer_than_what_was_malformed(
-    bombarded: Bombarded, via: str
-) -> None:
+def test_nothing_raises_and_no_answer_is_much_longer_than_what_was_malformed(bombarded: Bombarded, via: str) -> None:
     kinds = set()
     for packet in islice(packets(seed=6), PACKETS):
         bombarded.take(packet, via)  # type: ignore[arg-type]

@@ -58,9 +58,7 @@ def test_shares_are_as_weights(weights: list[int], most: int, size: int) -> None
         assert abs(there[index] / rounds / size - share) < 0.03
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=4), st.integers(1, 30)
-)
+@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=4), st.integers(1, 30))
 @settings(max_examples=60, deadline=None)
 def test_shares_are_exact_whatever_the_weights(pools: list[list[int]], most: int) -> None:
     """Over every place where the first point can fall, each task is drawn in exact proportion."""

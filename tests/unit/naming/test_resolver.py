@@ -39,7 +39,7 @@ from tests.unit.naming.cells import (
     submitted,
     table_of,
     texts,
-)  # fmt: skip
+)
 
 JOB, TASK = "web.ubar.cc", "1.web.ubar.cc"
 
@@ -111,13 +111,16 @@ def test_the_case_of_the_question_is_kept(directory: ZoneDirectory) -> None:
     assert response.answer[0].name.to_text() == "1.WeB.uBAr.CC.bOrG.inTERnal."
 
 
-@pytest.mark.parametrize("question, ports", [
-    ("_http._tcp.web.ubar.cc", {20_000, 20_001, 20_002}),
-    ("_rpc._tcp.web.ubar.cc", {21_000, 21_001, 21_002}),
-    ("web.ubar.cc", {20_000, 20_001, 20_002, 21_000, 21_001, 21_002}),
-    ("_http._tcp.1.web.ubar.cc", {20_001}),
-    ("1.web.ubar.cc", {20_001, 21_001}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "question, ports",
+    [
+        ("_http._tcp.web.ubar.cc", {20_000, 20_001, 20_002}),
+        ("_rpc._tcp.web.ubar.cc", {21_000, 21_001, 21_002}),
+        ("web.ubar.cc", {20_000, 20_001, 20_002, 21_000, 21_001, 21_002}),
+        ("_http._tcp.1.web.ubar.cc", {20_001}),
+        ("1.web.ubar.cc", {20_001, 21_001}),
+    ],
+)
 def test_srv_gives_ports_with_the_targets_addresses_beside(
     directory: ZoneDirectory, question: str, ports: set[int]
 ) -> None:
@@ -143,11 +146,26 @@ def test_ipv6_machines_answer_aaaa_beside_ipv4_ones(directory: ZoneDirectory) ->
     assert targets == {dns.rdatatype.A, dns.rdatatype.AAAA}
 
 
-@pytest.mark.parametrize("name", [
-    "3.web.ubar.cc", "01.web.ubar.cc", "x.web.ubar.cc", "nope.ubar.cc", "0.nope.ubar.cc", "web.nobody.cc",
-    "x.m1.machine.cc", "_nope._tcp.web.ubar.cc", "_http._udp.web.ubar.cc", "_http.web.ubar.cc",
-    "1.1.web.ubar.cc", "a._http._tcp.web.ubar.cc", "http._tcp.web.ubar.cc", "1._tcp.web.ubar.cc", "m9.machine.cc",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "3.web.ubar.cc",
+        "01.web.ubar.cc",
+        "x.web.ubar.cc",
+        "nope.ubar.cc",
+        "0.nope.ubar.cc",
+        "web.nobody.cc",
+        "x.m1.machine.cc",
+        "_nope._tcp.web.ubar.cc",
+        "_http._udp.web.ubar.cc",
+        "_http.web.ubar.cc",
+        "1.1.web.ubar.cc",
+        "a._http._tcp.web.ubar.cc",
+        "http._tcp.web.ubar.cc",
+        "1._tcp.web.ubar.cc",
+        "m9.machine.cc",
+    ],
+)
 @pytest.mark.parametrize("rdtype", ["A", "SRV", "TXT", "ANY"])
 def test_what_has_no_name_is_nxdomain(directory: ZoneDirectory, name: str, rdtype: str) -> None:
     response = ask(directory, name, rdtype)
@@ -155,11 +173,20 @@ def test_what_has_no_name_is_nxdomain(directory: ZoneDirectory, name: str, rdtyp
     assert negative(response)
 
 
-@pytest.mark.parametrize("name, rdtype", [
-    ("1.web.ubar.cc", "AAAA"), ("web.ubar.cc", "MX"), ("ubar.cc", "A"), ("machine.cc", "A"),
-    ("_tcp.web.ubar.cc", "SRV"), ("_tcp.1.web.ubar.cc", "SRV"), ("_http._tcp.web.ubar.cc", "A"),
-    ("cc", "A"), ("m1.machine.cc", "TXT"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, rdtype",
+    [
+        ("1.web.ubar.cc", "AAAA"),
+        ("web.ubar.cc", "MX"),
+        ("ubar.cc", "A"),
+        ("machine.cc", "A"),
+        ("_tcp.web.ubar.cc", "SRV"),
+        ("_tcp.1.web.ubar.cc", "SRV"),
+        ("_http._tcp.web.ubar.cc", "A"),
+        ("cc", "A"),
+        ("m1.machine.cc", "TXT"),
+    ],
+)
 def test_a_name_without_such_records_is_nodata(directory: ZoneDirectory, name: str, rdtype: str) -> None:
     response = ask(directory, name, rdtype)
     assert response.rcode() == dns.rcode.NOERROR
@@ -199,9 +226,7 @@ def test_the_apex_of_a_cell_has_soa_ns_and_its_revision(directory: ZoneDirectory
     assert f'"serial={soa.serial}" "revision=40"' in texts(ask(directory, "cc", "TXT"))[0]
 
 
-@pytest.mark.parametrize(
-    "name", ["example.org.", "internal.", ".", "xborg.internal.", "1.0.0.127.in-addr.arpa."]
-)
+@pytest.mark.parametrize("name", ["example.org.", "internal.", ".", "xborg.internal.", "1.0.0.127.in-addr.arpa."])
 def test_other_peoples_names_are_refused(directory: ZoneDirectory, name: str) -> None:
     response = ask(directory, name)
     assert response.rcode() == dns.rcode.REFUSED
@@ -213,12 +238,11 @@ def test_any_gets_one_small_record(directory: ZoneDirectory) -> None:
     assert texts(ask(directory, JOB, "ANY")) == ['"RFC8482" ""']
 
 
-@pytest.mark.parametrize("rdtype, rcode", [
-    ("AXFR", dns.rcode.REFUSED), ("IXFR", dns.rcode.REFUSED), ("TKEY", dns.rcode.NOTIMP), ("OPT", dns.rcode.FORMERR),
-])  # fmt: skip
-def test_types_that_are_not_records_are_not_answered(
-    directory: ZoneDirectory, rdtype: str, rcode: int
-) -> None:
+@pytest.mark.parametrize(
+    "rdtype, rcode",
+    [("AXFR", dns.rcode.REFUSED), ("IXFR", dns.rcode.REFUSED), ("TKEY", dns.rcode.NOTIMP), ("OPT", dns.rcode.FORMERR)],
+)
+def test_types_that_are_not_records_are_not_answered(directory: ZoneDirectory, rdtype: str, rcode: int) -> None:
     query = dns.message.make_query("cc.borg.internal.", "A")
     query.question[0].rdtype = dns.rdatatype.from_text(rdtype)
     wire = answer(query.to_wire(), directory, via="tcp", rng=Random(1))
@@ -227,21 +251,14 @@ def test_types_that_are_not_records_are_not_answered(
 
 
 def test_other_classes_are_refused(directory: ZoneDirectory) -> None:
-    assert (
-        ask_wire(directory, dns.message.make_query("cc.borg.internal.", "TXT", "CH")).rcode()
-        == dns.rcode.REFUSED
-    )
+    assert ask_wire(directory, dns.message.make_query("cc.borg.internal.", "TXT", "CH")).rcode() == dns.rcode.REFUSED
 
 
 @pytest.mark.parametrize("opcode", [1, 2, 3, 4, 5, 6, 15])
 def test_opcodes_other_than_query_are_not_implemented(directory: ZoneDirectory, opcode: int) -> None:
-    query = (
-        struct.pack("!HHHHHH", 77, opcode << 11 | dns.flags.RD, 1, 0, 0, 0) + b"\x02cc\x00\x00\x01\x00\x01"
-    )
+    query = struct.pack("!HHHHHH", 77, opcode << 11 | dns.flags.RD, 1, 0, 0, 0) + b"\x02cc\x00\x00\x01\x00\x01"
     wire = answer(query, directory, via="udp", rng=Random(1))
-    assert wire == struct.pack(
-        "!HHHHHH", 77, dns.flags.QR | opcode << 11 | dns.flags.RD | dns.rcode.NOTIMP, 0, 0, 0, 0
-    )
+    assert wire == struct.pack("!HHHHHH", 77, dns.flags.QR | opcode << 11 | dns.flags.RD | dns.rcode.NOTIMP, 0, 0, 0, 0)
 
 
 def test_responses_and_fragments_are_dropped(directory: ZoneDirectory) -> None:
@@ -252,28 +269,32 @@ def test_responses_and_fragments_are_dropped(directory: ZoneDirectory) -> None:
     assert answer(b"", directory, via="udp", rng=Random(1)) is None
 
 
-@pytest.mark.parametrize("body", [
-    pytest.param((0, b""), id="no question"),
-    pytest.param((2, b"\x02cc\x00\x00\x01\x00\x01" * 2), id="two questions"),
-    pytest.param((1, b"\xc0\x0c\x00\x01\x00\x01"), id="a loop of compression"),
-    pytest.param((1, b"\x02c"), id="cut short"),
-    pytest.param((1, b"\x02cc\x00\x00\x01\x00\x01junk"), id="trailing bytes"),
-    pytest.param((1, b"\x3fa" * 40), id="labels that overrun"),
-    pytest.param((1, (b"\x01a" * 200) + b"\x00\x00\x01\x00\x01"), id="a name too long"),
-    pytest.param((1, b"\x02cc\x00\x00\x01\x00\x01" + b"\x00" * 60_000), id="64 KiB"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param((0, b""), id="no question"),
+        pytest.param((2, b"\x02cc\x00\x00\x01\x00\x01" * 2), id="two questions"),
+        pytest.param((1, b"\xc0\x0c\x00\x01\x00\x01"), id="a loop of compression"),
+        pytest.param((1, b"\x02c"), id="cut short"),
+        pytest.param((1, b"\x02cc\x00\x00\x01\x00\x01junk"), id="trailing bytes"),
+        pytest.param((1, b"\x3fa" * 40), id="labels that overrun"),
+        pytest.param((1, (b"\x01a" * 200) + b"\x00\x00\x01\x00\x01"), id="a name too long"),
+        pytest.param((1, b"\x02cc\x00\x00\x01\x00\x01" + b"\x00" * 60_000), id="64 KiB"),
+    ],
+)
 def test_malformed_questions_get_a_bare_formerr(directory: ZoneDirectory, body: tuple[int, bytes]) -> None:
-    wire = answer(
-        struct.pack("!HHHHHH", 5, 0, body[0], 0, 0, 0) + body[1], directory, via="udp", rng=Random(1)
-    )
+    wire = answer(struct.pack("!HHHHHH", 5, 0, body[0], 0, 0, 0) + body[1], directory, via="udp", rng=Random(1))
     assert wire == struct.pack("!HHHHHH", 5, dns.flags.QR | dns.rcode.FORMERR, 0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(("name", "algorithm", "secret", "told"), [
-    ("other.", "hmac-sha256", b"secret", dns.tsig.PeerBadKey),
-    ("key.", "hmac-sha512", b"secret", dns.tsig.PeerBadKey),
-    ("key.", "hmac-sha256", b"guessed", dns.tsig.PeerBadSignature),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "algorithm", "secret", "told"),
+    [
+        ("other.", "hmac-sha256", b"secret", dns.tsig.PeerBadKey),
+        ("key.", "hmac-sha512", b"secret", dns.tsig.PeerBadKey),
+        ("key.", "hmac-sha256", b"guessed", dns.tsig.PeerBadSignature),
+    ],
+)
 def test_a_client_with_a_wrong_signature_gets_the_reason(
     directory: ZoneDirectory, name: str, algorithm: str, secret: bytes, told: type[Exception]
 ) -> None:
@@ -299,14 +320,7 @@ def test_a_client_with_a_wrong_clock_gets_the_time_signed(directory: ZoneDirecto
     signed: Any = dns.rdtypes.ANY.TSIG.TSIG(255, 250, key.algorithm, 1_000, 300, b"", query.id, 0, b"")  # type: ignore
     signed, _ = dns.tsig.sign(plain, key, signed, 1_000)  # type: ignore[no-untyped-call]
     data = signed.to_wire()
-    asked = (
-        plain[:11]
-        + b"\1"
-        + plain[12:]
-        + key.name.to_wire()
-        + struct.pack("!HHIH", 250, 255, 0, len(data))
-        + data
-    )
+    asked = plain[:11] + b"\1" + plain[12:] + key.name.to_wire() + struct.pack("!HHIH", 250, 255, 0, len(data)) + data
     wire = answer(asked, directory, via="udp", rng=Random(1), client=DnsClient(b"\x7f\0\0\1", now))
     assert wire is not None
     told = dns.message.from_wire(wire, keyring=False).tsig[0]  # type: ignore[arg-type,index]
@@ -342,9 +356,7 @@ def test_a_large_job_answers_a_bounded_sample_over_udp() -> None:
 )
 @pytest.mark.parametrize("rdtype", ["A", "SRV", "TXT"])
 @pytest.mark.parametrize("tasks", [1, 8, 12, 20, 30, 2_000])
-def test_datagrams_keep_their_size_and_say_when_they_are_cut(
-    query: dict, room: int, rdtype: str, tasks: int
-) -> None:
+def test_datagrams_keep_their_size_and_say_when_they_are_cut(query: dict, room: int, rdtype: str, tasks: int) -> None:
     directory = directory_of(table_of(*running(tasks)))
     question = dns.message.make_query("web.ubar.cc.borg.internal.", rdtype, **query)
     wire = answer(question.to_wire(), directory, via="udp", rng=Random(1))
@@ -365,11 +377,7 @@ def test_datagrams_keep_their_size_and_say_when_they_are_cut(
 def test_the_widest_names_still_fit_a_stream() -> None:
     name = JobName("c" * 63, "t" * 63, "j" * 63)
     table = NameTable(name.cell)
-    many = [
-        machine(0),
-        submitted(name.job, tenant=name.tenant, tasks=3_000),
-        *(placed(i, 0) for i in range(3_000)),
-    ]
+    many = [machine(0), submitted(name.job, tenant=name.tenant, tasks=3_000), *(placed(i, 0) for i in range(3_000))]
     for event in many:
         table.apply(event, 1)
     table.ready = True
@@ -397,9 +405,7 @@ def test_no_bytes_raise(query: bytes, via) -> None:
 @given(st.data())
 @settings(max_examples=1_500, deadline=None)
 def test_no_damage_to_a_real_question_raises(data: st.DataObject) -> None:
-    name = data.draw(
-        st.sampled_from(["web.ubar.cc", "1.web.ubar.cc", "_http._tcp.web.ubar.cc", "cc", "health", ""])
-    )
+    name = data.draw(st.sampled_from(["web.ubar.cc", "1.web.ubar.cc", "_http._tcp.web.ubar.cc", "cc", "health", ""]))
     rdtype = data.draw(st.sampled_from(["A", "SRV", "TXT", "SOA", "PTR", "ANY", "IXFR"]))
     full = f"{name}.borg.internal." if name else "1.0.0.10.in-addr.arpa."
     query = bytearray(dns.message.make_query(full, rdtype, use_edns=0, payload=4096).to_wire())

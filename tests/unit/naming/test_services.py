@@ -44,18 +44,13 @@ def directory() -> ZoneDirectory:
 
 
 def weights_of(response: dns.message.Message) -> dict[str, int]:
-    return {
-        str(rdata.target).removesuffix(".ubar.cc.borg.internal."): rdata.weight
-        for rdata in response.answer[0]
-    }
+    return {str(rdata.target).removesuffix(".ubar.cc.borg.internal."): rdata.weight for rdata in response.answer[0]}
 
 
 def test_a_service_answers_with_the_tasks_of_all_its_jobs(directory: ZoneDirectory) -> None:
     assert sorted(texts(ask(directory, FRONT))) == [f"10.0.0.{n}" for n in range(1, 6)]
     assert negative(ask(directory, FRONT, "AAAA"))
-    assert (
-        '"jobs=2" "tasks=5" "placed=5" "serving=5" "fail-open=no"' in texts(ask(directory, FRONT, "TXT"))[0]
-    )
+    assert '"jobs=2" "tasks=5" "placed=5" "serving=5" "fail-open=no"' in texts(ask(directory, FRONT, "TXT"))[0]
 
 
 def test_srv_of_a_service_is_by_port_over_all_its_jobs(directory: ZoneDirectory) -> None:
@@ -78,11 +73,18 @@ def test_what_lies_between_exists_and_holds_nothing(directory: ZoneDirectory, na
 @pytest.mark.parametrize(
     "name",
     [
-        "back.service.ubar.cc", f"0.{FRONT}", f"x.{FRONT}", f"_nope._tcp.{FRONT}", f"_http._udp.{FRONT}",
-        "0.service.ubar.cc", "_http._tcp.service.ubar.cc", "front.service.nobody.cc", "service.nobody.cc",
+        "back.service.ubar.cc",
+        f"0.{FRONT}",
+        f"x.{FRONT}",
+        f"_nope._tcp.{FRONT}",
+        f"_http._udp.{FRONT}",
+        "0.service.ubar.cc",
+        "_http._tcp.service.ubar.cc",
+        "front.service.nobody.cc",
+        "service.nobody.cc",
         "front.service.machine.cc",
     ],
-)  # fmt: skip
+)
 def test_input_that_is_not_a_service_is_nxdomain(directory: ZoneDirectory, name: str) -> None:
     response = ask(directory, name)
     assert response.rcode() == dns.rcode.NXDOMAIN
@@ -95,15 +97,9 @@ def test_without_services_nothing_is_called_service() -> None:
 
 
 def test_a_job_called_service_from_before_keeps_its_names() -> None:
-    old = [
-        submitted("service", job_id=9, tasks=1),
-        placed(0, 0, job_id=9),
-        reported(0, job_id=9),
-    ]
+    old = [submitted("service", job_id=9, tasks=1), placed(0, 0, job_id=9), reported(0, job_id=9)]
     directory = directory_of(table_of(*in_service(), *old))
-    assert (
-        texts(ask(directory, "service.ubar.cc")) == texts(ask(directory, "0.service.ubar.cc")) == ["10.0.0.1"]
-    )
+    assert texts(ask(directory, "service.ubar.cc")) == texts(ask(directory, "0.service.ubar.cc")) == ["10.0.0.1"]
     assert len(texts(ask(directory, FRONT))) == 5
 
 
@@ -124,9 +120,7 @@ def test_a_service_fails_open_as_a_whole_and_says_so(directory: ZoneDirectory) -
 
 def test_srv_tells_weights_and_addresses_are_chosen_by_them(directory: ZoneDirectory) -> None:
     table = directory.cells["cc"]
-    table.apply(
-        changed(labels={"service": "front"}, published=Published(weights=((0, 1, 40), (2, 2, 0)))), 100
-    )
+    table.apply(changed(labels={"service": "front"}, published=Published(weights=((0, 1, 40), (2, 2, 0)))), 100)
     told = weights_of(ask(directory, f"_http._tcp.{FRONT}", "SRV"))
     assert told == {"0.web": 40, "1.web": 40, "0.canary": 1, "1.canary": 1}
     seen = Counter(texts(ask(directory, FRONT, seed=seed))[0] for seed in range(400))
@@ -164,9 +158,7 @@ def test_a_name_lasts_as_long_as_its_job_says(directory: ZoneDirectory) -> None:
     assert negative(ask(directory, "web.ubar.cc", "AAAA"))
 
 
-@pytest.mark.parametrize(
-    "name, rdtype", [("cc", "SOA"), ("nope.cc", "A"), ("borg.internal.", "SOA"), ("zz", "A")]
-)
+@pytest.mark.parametrize("name, rdtype", [("cc", "SOA"), ("nope.cc", "A"), ("borg.internal.", "SOA"), ("zz", "A")])
 def test_no_is_remembered_as_long_as_the_soa_says_itself(name: str, rdtype: str) -> None:
     """A resolver takes the less of the record's TTL and its minimum (RFC 2308 §3), also where a secondary answers."""
     directory = directory_of(table_of(*running(1)))
@@ -180,21 +172,14 @@ def test_no_is_remembered_as_long_as_the_soa_says_itself(name: str, rdtype: str)
 def test_apexes_say_who_may_issue_certificates(directory: ZoneDirectory, name: str) -> None:
     assert negative(ask(directory, name, "CAA"), "borg.internal." if name != "cc" else "cc.borg.internal.")
     directory.caa = read_caa('0 issue "ca.example"; 0 iodef "mailto:sre@example.org"')
-    assert set(texts(ask(directory, name, "CAA"))) == {
-        '0 issue "ca.example"',
-        '0 iodef "mailto:sre@example.org"',
-    }
+    assert set(texts(ask(directory, name, "CAA"))) == {'0 issue "ca.example"', '0 iodef "mailto:sre@example.org"'}
     assert negative(ask(directory, "web.ubar.cc", "CAA"))  # authorities climb to the apex (RFC 8659 §3)
 
 
 def test_the_apex_of_the_parent_zone(directory: ZoneDirectory) -> None:
     directory.serial = 12
     (soa,) = ask(directory, "borg.internal.", "SOA").answer[0]
-    assert (str(soa.mname), str(soa.rname), soa.serial) == (
-        "ns.borg.internal.",
-        "hostmaster.borg.internal.",
-        12,
-    )
+    assert (str(soa.mname), str(soa.rname), soa.serial) == ("ns.borg.internal.", "hostmaster.borg.internal.", 12)
     assert texts(ask(directory, "borg.internal.", "NS")) == ["ns.borg.internal."]
     assert texts(ask(directory, "borg.internal.", "TXT")) == ['"cells=1"']
     assert negative(ask(directory, "borg.internal.", "A"), "borg.internal.")
@@ -208,9 +193,7 @@ def test_a_service_of_jobs_with_the_widest_names_is_whole_or_cut(via) -> None:
         submitted(name, job_id=number, tasks=600, labels={"service": "front"}, ports=("http",))
         for number, name in ((20, "j"), (21, "w" * 63))
     ]
-    tasks = [
-        placed(index, 0, job_id=number, ports=(index + 1,)) for number in (20, 21) for index in range(600)
-    ]
+    tasks = [placed(index, 0, job_id=number, ports=(index + 1,)) for number in (20, 21) for index in range(600)]
     directory = directory_of(table_of(*in_service("other"), *wide, *tasks))
     response = ask(directory, f"_http._tcp.{FRONT}", "SRV", via=via)
     cut = bool(response.flags & dns.flags.TC)
@@ -244,21 +227,18 @@ def test_answers_by_hand_are_as_those_that_are_signed_which_dnspython_makes(via:
     directory = directory_of(
         table_of(
             *in_service(),
-            machine(9, "2001:db8::9"), machine(10, "none"),
+            machine(9, "2001:db8::9"),
+            machine(10, "none"),
             submitted("third", job_id=11, tasks=3, labels=label, published=published),
-            placed(0, 9, job_id=11), placed(1, 10, job_id=11), placed(2, 1, job_id=11, ports=(80, 80)),
+            placed(0, 9, job_id=11),
+            placed(1, 10, job_id=11),
+            placed(2, 1, job_id=11, ports=(80, 80)),
             *(reported(index, job_id=11) for index in range(3)),
         )
-    )  # fmt: skip
+    )
     key = dns.tsig.Key("shared", b"0123456789abcdef")
     directory.keyring = {key.name: key}
-    for name in (
-        FRONT,
-        f"_http._tcp.{FRONT}",
-        f"_rpc._tcp.{FRONT}",
-        "third.ubar.cc",
-        "_http._tcp.Third.ubar.cc",
-    ):
+    for name in (FRONT, f"_http._tcp.{FRONT}", f"_rpc._tcp.{FRONT}", "third.ubar.cc", "_http._tcp.Third.ubar.cc"):
         query = dns.message.make_query(f"{name}.borg.internal.", "SRV", use_edns=0, payload=1232)
         plain = ask_wire(directory, query, via=via)
         query.use_tsig(key)

@@ -36,12 +36,32 @@ from tests.unit.naming.cells import (
 )
 
 NAMES = (
-    "web.ubar.cc", "WEB.Ubar.cc", "0.web.ubar.cc", "1.web.ubar.cc", "7.web.ubar.cc", "01.web.ubar.cc",
-    "other.ubar.cc", "web.nobody.cc", "ubar.cc", "cc", "web.ubar.dd", "_http._tcp.web.ubar.cc", "m0.machine.cc",
-    "x.1.web.ubar.cc", "_tcp.web.ubar.cc", "w\\200b.ubar.cc",
-    "front.service.ubar.cc", "back.SERVICE.ubar.cc", "service.ubar.cc", "0.service.ubar.cc", "canary.ubar.cc",
-    "_http._tcp.front.service.ubar.cc", "x.front.service.ubar.cc", "service.nobody.cc", "front.services.ubar.cc",
-)  # fmt: skip
+    "web.ubar.cc",
+    "WEB.Ubar.cc",
+    "0.web.ubar.cc",
+    "1.web.ubar.cc",
+    "7.web.ubar.cc",
+    "01.web.ubar.cc",
+    "other.ubar.cc",
+    "web.nobody.cc",
+    "ubar.cc",
+    "cc",
+    "web.ubar.dd",
+    "_http._tcp.web.ubar.cc",
+    "m0.machine.cc",
+    "x.1.web.ubar.cc",
+    "_tcp.web.ubar.cc",
+    "w\\200b.ubar.cc",
+    "front.service.ubar.cc",
+    "back.SERVICE.ubar.cc",
+    "service.ubar.cc",
+    "0.service.ubar.cc",
+    "canary.ubar.cc",
+    "_http._tcp.front.service.ubar.cc",
+    "x.front.service.ubar.cc",
+    "service.nobody.cc",
+    "front.services.ubar.cc",
+)
 
 
 def query_of(name: str, rdtype: str = "A", *, edns: bool = False, flags: int = 0) -> dns.message.Message:
@@ -81,9 +101,7 @@ def assert_same(quick: dns.message.Message, slow: dns.message.Message, query: dn
     ]
 
 
-def assert_legal(
-    quick: dns.message.Message, slow: dns.message.Message, named: NamedJob | NamedService | None
-) -> None:
+def assert_legal(quick: dns.message.Message, slow: dns.message.Message, named: NamedJob | NamedService | None) -> None:
     """All addresses there are or, where weights differ, one of the draws that there may be."""
     if not quick.answer:
         return
@@ -141,12 +159,15 @@ NEWS = st.one_of(
     st.lists(NEWS, max_size=12),
     st.lists(
         st.tuples(
-            st.sampled_from(NAMES), st.sampled_from(["A", "AAAA", "SRV", "TXT", "SOA"]), st.booleans(),
+            st.sampled_from(NAMES),
+            st.sampled_from(["A", "AAAA", "SRV", "TXT", "SOA"]),
+            st.booleans(),
             st.sampled_from([0, dns.flags.RD, dns.flags.CD, dns.flags.AD | dns.flags.RD]),
         ),
-        min_size=1, max_size=6,
+        min_size=1,
+        max_size=6,
     ),
-)  # fmt: skip
+)
 @settings(max_examples=150, deadline=None)
 def test_it_agrees_with_the_long_path_after_each_event(
     news: list[events.Event], asked: list[tuple[str, str, bool, int]]
@@ -236,8 +257,7 @@ def test_shares_are_as_weights(name: str) -> None:
         count = int.from_bytes(got[6:8])
         assert count == total // 10
         addresses = [
-            socket.inet_ntoa(got[end - 4 : end])
-            for end in range(len(got) - 16 * (count - 1), len(got) + 1, 16)
+            socket.inet_ntoa(got[end - 4 : end]) for end in range(len(got) - 16 * (count - 1), len(got) + 1, 16)
         ]
         firsts[addresses[0]] += 1
         there.update(addresses)
@@ -252,9 +272,7 @@ def test_tasks_of_one_machine_make_one_record() -> None:
     directory = directory_of(table_of(*running(90, machines=3)))
     wire = short_of(directory).answer(query_of("web.ubar.cc").to_wire())
     assert wire is not None
-    assert int.from_bytes(wire[6:8]) == 3, (
-        "the records of the packet itself: parsers drop those that are twice"
-    )
+    assert int.from_bytes(wire[6:8]) == 3, "the records of the packet itself: parsers drop those that are twice"
     assert len(dns.message.from_wire(wire).answer[0]) == 3
 
 
@@ -337,9 +355,7 @@ def test_an_answer_is_at_most_as_large_as_the_client_accepts(rdtype: str, payloa
         assert len(quick) == len(slow)
 
 
-def test_what_is_kept_is_bounded_by_octets_however_a_question_is_spelt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_kept_is_bounded_by_octets_however_a_question_is_spelt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("naming.dns.shortpath.MOST_OCTETS", 20_000)
     directory = directory_of(table_of(*running(3)))
     short = short_of(directory)

@@ -92,9 +92,7 @@ def random_event(rng: Random, job_id: int, index: int, host: int) -> events.Even
         case 2:
             return events.MachineRemoved(machine_id=rng.randrange(6, 8))  # one that comes back is what it was
         case 3 | 4:
-            return submitted(
-                f"job{job_id}", job_id=job_id, tasks=rng.randrange(1, 30), labels=rng.choice(LABELS)
-            )
+            return submitted(f"job{job_id}", job_id=job_id, tasks=rng.randrange(1, 30), labels=rng.choice(LABELS))
         case 5:
             return events.JobChanged(
                 job_id=job_id,
@@ -114,9 +112,7 @@ def random_event(rng: Random, job_id: int, index: int, host: int) -> events.Even
         case number if number < 34:
             return placed(index, host, **ids, spec_version=version)
         case _:
-            return reported(
-                index, rng.choice(("up", "stopping")), **ids, address=rng.choice(("", "10.9.9.9"))
-            )
+            return reported(index, rng.choice(("up", "stopping")), **ids, address=rng.choice(("", "10.9.9.9")))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -234,9 +230,7 @@ async def one_run(news: MemoryNews, folder: Path) -> None:
     await process.stop()
 
 
-def test_a_start_without_the_journal_answers_stale_and_goes_on_from_the_tail(
-    news: MemoryNews, tmp_path: Path
-) -> None:
+def test_a_start_without_the_journal_answers_stale_and_goes_on_from_the_tail(news: MemoryNews, tmp_path: Path) -> None:
     async def scenario() -> None:
         await one_run(news, tmp_path)
         news.away = True
@@ -311,7 +305,7 @@ def test_another_history_or_a_journal_that_lacks_the_next_revision_is_read_again
 
 @pytest.mark.parametrize(
     ("field", "value"), [("zone", "other.example"), ("cell", "dd"), ("format", 2), ("written_at", 5_000 - 8 * 86_400)]
-)  # fmt: skip
+)
 def test_a_file_that_is_not_ours_or_too_old_is_ignored_and_replaced(
     news: MemoryNews, tmp_path: Path, field: str, value: Any
 ) -> None:
@@ -319,9 +313,7 @@ def test_a_file_that_is_not_ours_or_too_old_is_ignored_and_replaced(
         await one_run(news, tmp_path)
         file = tmp_path / "cc.names"
         line, _, rest = file.read_bytes().partition(b"\n")
-        file.write_bytes(
-            signed(msgspec.json.encode({**msgspec.json.decode(line), field: value}) + b"\n" + rest)
-        )
+        file.write_bytes(signed(msgspec.json.encode({**msgspec.json.decode(line), field: value}) + b"\n" + rest))
         (tmp_path / "dd.names").write_bytes(b"half of it")
         process = Process(news, tmp_path)
         assert await process.start() == 0

@@ -6,15 +6,7 @@ from hypothesis import strategies as st
 
 from naming.table.jobs import Indexes, NamedJob, NamedService
 from naming.table.reverse import path_of
-from naming.table.table import (
-    GONE,
-    HISTORY_STEP,
-    STARTS_A_SECOND,
-    NameTable,
-    serial_newer,
-    serial_of,
-    serial_start,
-)
+from naming.table.table import GONE, HISTORY_STEP, STARTS_A_SECOND, NameTable, serial_newer, serial_of, serial_start
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement
@@ -61,9 +53,7 @@ def test_a_task_whose_check_has_not_answered_yet_does_not_serve() -> None:
 
 
 def test_up_without_a_declared_check_counts_as_fine() -> None:
-    table = table_of(
-        machine(0), submitted(tasks=1), placed(0, 0), reported(0, health="unknown", checked=False)
-    )
+    table = table_of(machine(0), submitted(tasks=1), placed(0, 0), reported(0, health="unknown", checked=False))
     assert not web(table).fails_open
     assert len(web(table).serving) == 1
 
@@ -116,9 +106,7 @@ def test_the_serial_moves_only_when_names_do() -> None:
         events.MachineState(machine_id=0, state="draining"),
         reported(0, restarts=1),
         machine(0),
-        events.JobChanged(
-            job_id=WEB, priority=300, latency_sensitive=True, spec_version=1, port_names=("http", "rpc")
-        ),
+        events.JobChanged(job_id=WEB, priority=300, latency_sensitive=True, spec_version=1, port_names=("http", "rpc")),
     ]
     for offset, event in enumerate(quiet, start=1):
         assert not table.apply(event, revision + offset)
@@ -179,14 +167,8 @@ def test_a_restore_never_takes_the_serial_back(revision: int, lost: int, ordinal
     assert serial_newer(serial_of(revision, ordinal + 1), published)
 
 
-@given(
-    made=st.integers(0, 2**33),
-    lived=st.integers(1, 2**31 // STARTS_A_SECOND - 1),
-    revision=st.integers(0, 2**31),
-)
-def test_a_cell_made_again_under_its_name_goes_on_above_the_first(
-    made: int, lived: int, revision: int
-) -> None:
+@given(made=st.integers(0, 2**33), lived=st.integers(1, 2**31 // STARTS_A_SECOND - 1), revision=st.integers(0, 2**31))
+def test_a_cell_made_again_under_its_name_goes_on_above_the_first(made: int, lived: int, revision: int) -> None:
     published = serial_of(min(revision, lived * STARTS_A_SECOND - 1), start=serial_start(made))
     assert serial_newer(serial_of(0, start=serial_start(made + lived)), published)
 
@@ -208,11 +190,7 @@ def test_ranges_equal_the_set_of_their_members(ranges: list[tuple[int, int]]) ->
     assert mixed.size == len(expected)
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 5), st.sampled_from(["place", "up", "sick", "starting", "end"])), max_size=60
-    )
-)
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["place", "up", "sick", "starting", "end"])), max_size=60))
 @settings(max_examples=200)
 def test_pools_equal_a_slow_obvious_table(steps: list[tuple[int, str]]) -> None:
     """Whatever happens in whichever order, serving and placed are what a replay by hand says."""
@@ -230,9 +208,7 @@ def test_pools_equal_a_slow_obvious_table(steps: list[tuple[int, str]]) -> None:
         elif step in ("up", "sick", "starting") and index in slow:
             slow[index] = step
             phase, health = (
-                ("starting", "unknown")
-                if step == "starting"
-                else ("up", "healthy" if step == "up" else "unhealthy")
+                ("starting", "unknown") if step == "starting" else ("up", "healthy" if step == "up" else "unhealthy")
             )
             table.apply(reported(index, phase, health, incarnation=incarnations[index]), revision)
         job = web(table)
@@ -298,8 +274,7 @@ def test_an_alloc_set_is_in_no_service() -> None:
 def test_what_happens_to_a_task_moves_its_service() -> None:
     table = table_of(*in_service())
     for revision, event in enumerate(
-        [reported(0, "starting"), evicted(1, job_id=8), placed(1, 0, job_id=8, incarnation=2), ended(2)],
-        start=90,
+        [reported(0, "starting"), evicted(1, job_id=8), placed(1, 0, job_id=8, incarnation=2), ended(2)], start=90
     ):
         assert table.apply(event, revision)
         assert of_service(table).revision == revision
@@ -339,14 +314,10 @@ ADDRESSES = ["", "10.9.0.1", "10.9.0.2", "fd00::1", "fd00::2"]
 @given(
     st.lists(
         st.one_of(
-            st.builds(
-                machine, st.integers(0, 2), st.sampled_from(["10.0.0.1", "10.0.1.1", "fd00::1", "none"])
-            ),
+            st.builds(machine, st.integers(0, 2), st.sampled_from(["10.0.0.1", "10.0.1.1", "fd00::1", "none"])),
             st.builds(events.MachineRemoved, machine_id=st.integers(0, 2)),
             st.builds(placed, st.integers(0, 2), st.integers(0, 2), incarnation=st.integers(1, 2)),
-            st.builds(
-                reported, st.integers(0, 2), incarnation=st.integers(1, 2), address=st.sampled_from(ADDRESSES)
-            ),
+            st.builds(reported, st.integers(0, 2), incarnation=st.integers(1, 2), address=st.sampled_from(ADDRESSES)),
             st.builds(evicted, st.integers(0, 2), incarnation=st.integers(1, 2)),
             st.just(events.JobEnded(job_id=WEB, how="killed")),
             st.just(submitted()),

@@ -39,9 +39,7 @@ from tests.unit.naming.cells import (
 from tests.unit.naming.test_shortpath import NEWS, named_by
 
 APEX = dns.name.from_text("cc.borg.internal.")
-KEY = dns.tsigkeyring.from_text(
-    {"secondary.": ("hmac-sha256", "bm90IHZlcnkgc2VjcmV0IGF0IGFsbCBidXQgbG9uZw==")}
-)
+KEY = dns.tsigkeyring.from_text({"secondary.": ("hmac-sha256", "bm90IHZlcnkgc2VjcmV0IGF0IGFsbCBidXQgbG9uZw==")})
 
 
 def filled(directory: ZoneDirectory, **bounds: int) -> Zone:
@@ -75,9 +73,15 @@ class Secondary:
             done = False
             for wire in messages(asked, primary, "192.0.2.1"):
                 response = dns.message.from_wire(
-                    wire, keyring=keyring, request_mac=query.mac, xfr=True, origin=None,
-                    tsig_ctx=context, multi=True, one_rr_per_rrset=rdatatype == dns.rdatatype.IXFR,
-                )  # fmt: skip
+                    wire,
+                    keyring=keyring,
+                    request_mac=query.mac,
+                    xfr=True,
+                    origin=None,
+                    tsig_ctx=context,
+                    multi=True,
+                    one_rr_per_rrset=rdatatype == dns.rdatatype.IXFR,
+                )
                 context = response.tsig_ctx
                 assert not done
                 done = inbound.process_message(response)
@@ -168,8 +172,10 @@ def test_a_change_of_how_long_answers_last_alone_reaches_secondaries() -> None:
     assert secondary.zone.get_rdataset("1.canary.ubar.cc.borg.internal.", "A").ttl == 5
     (change,) = primary.changes
     assert {record.owner for record in change.added if record.rdtype == dns.rdatatype.A} == {
-        ("front", "service", "ubar"), ("web", "ubar"), *((str(n), "web", "ubar") for n in range(3)),
-    }  # fmt: skip
+        ("front", "service", "ubar"),
+        ("web", "ubar"),
+        *((str(n), "web", "ubar") for n in range(3)),
+    }
     assert_equal_to_answers(secondary, directory)
 
 
@@ -178,9 +184,7 @@ def test_a_service_is_carried_and_leaves_with_its_last_job() -> None:
     directory = directory_of(table)
     primary, secondary = filled(directory), Secondary()
     secondary.refresh(primary)
-    service = [
-        f"{above}front.service.ubar.cc.borg.internal." for above in ("", "_http._tcp.", "_debug._tcp.")
-    ]
+    service = [f"{above}front.service.ubar.cc.borg.internal." for above in ("", "_http._tcp.", "_debug._tcp.")]
     assert all(dns.name.from_text(name) in secondary.zone.nodes for name in service)
     table.apply(events.JobEnded(job_id=8, how="killed"), 100)
     primary.publish()

@@ -18,9 +18,7 @@ from tests.unit.naming.test_zone import APEX, filled
 
 
 def some_events(rng: Random, number: int) -> list[events.Event]:
-    return [
-        random_event(rng, rng.randrange(1, 6), rng.randrange(20), rng.randrange(8)) for _ in range(number)
-    ]
+    return [random_event(rng, rng.randrange(1, 6), rng.randrange(20), rng.randrange(8)) for _ in range(number)]
 
 
 def replayed(many: Sequence[events.Event], serial: int) -> set[tuple[object, ...]]:

@@ -19,11 +19,21 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "0"), (57, "57"), (0.25, "0.25"), (1.5, "1.5"), (1709580, "1,709,580"), (3e6, "3,000,000"),
-        (1709580.4, "1,709,580"), (123.456, "123.5"), (0.0004, "0.0004"), (1e-9, "0"), (-2.5, "-2.5"), (100.0, "100"),
+        (0, "0"),
+        (57, "57"),
+        (0.25, "0.25"),
+        (1.5, "1.5"),
+        (1709580, "1,709,580"),
+        (3e6, "3,000,000"),
+        (1709580.4, "1,709,580"),
+        (123.456, "123.5"),
+        (0.0004, "0.0004"),
+        (1e-9, "0"),
+        (-2.5, "-2.5"),
+        (100.0, "100"),
         (2**63, "9,223,372,036,854,775,808"),
     ],
-)  # fmt: skip
+)
 def test_a_number_is_written_for_people(value: float, text: str) -> None:
     assert format_number(value) == text
 
@@ -46,6 +56,9 @@ def test_no_product_code_formats_quantities_with_g() -> None:
     """`{value / 1000:g}` writes 1.70958e+06."""
     found = subprocess.run(
         ["git", "grep", "-nE", r"/ (10|1000|size)(:\.?[0-9]*g|:g)\}", "--", "portal", "quota", "scheduling", "naming"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert [line for line in found.stdout.splitlines() if "curve_lines" not in line] == []

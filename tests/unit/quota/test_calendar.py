@@ -37,9 +37,7 @@ def test_a_day_has_as_many_hours_as_its_zone_gives_it(date: dt.date, hours: int)
     ],
     ids=["over-dst", "day-of-25-hours", "leap-day", "hours"],
 )
-def test_a_renewal_is_as_long_by_days_of_its_zone(
-    begin: dt.datetime, end: dt.datetime, expected: dt.datetime
-) -> None:
+def test_a_renewal_is_as_long_by_days_of_its_zone(begin: dt.datetime, end: dt.datetime, expected: dt.datetime) -> None:
     assert calendar.following(begin, end, BERLIN) == expected
 
 
