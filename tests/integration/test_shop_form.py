@@ -110,7 +110,7 @@ def test_yesterday_there_may_be_today_here() -> None:
 def test_the_longest_period_is_counted_in_days() -> None:
     most = {"from": "2027-03-02", "until": "2027-03-31"}
     assert wish_read(most, choices(longest=30)).wish is not None
-    assert "30 at most" in wish_read(most | {"until": "2027-04-01"}, choices(longest=30)).errors["until"]
+    assert "sells at most 30" in wish_read(most | {"until": "2027-04-01"}, choices(longest=30)).errors["until"]
 
 
 def test_a_wish_is_read_again_from_its_own_link() -> None:

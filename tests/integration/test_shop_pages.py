@@ -211,7 +211,7 @@ def test_what_is_not_left_is_reported_with_the_first_day_it_is(market) -> None:
     market_world.sold(market.other, market_world.cores(150), now, now + dt.timedelta(days=9, hours=12))
     page = signed_in("buyer").get("/shop/", wish(cpu="80", ram="8Gi")).text
     assert "Not enough is free: 40 cores free of 80 cores requested." in page
-    assert re.search(r'id="error-cpu">only 40 cores left', page)
+    assert re.search(r'id="error-cpu">only 40 cores free', page)
     begin = re.search(r'href="([^"]*)">start then', page)
     assert begin is not None
     after = signed_in("buyer").get(begin[1].replace("&amp;", "&")).text
