@@ -124,16 +124,16 @@ class Windows:
 
     def due(self, now: float) -> list[UsageWindow]:
         """Return the windows to report now: only complete ones, the oldest first."""
-        told: list[UsageWindow] = []
+        detail: list[UsageWindow] = []
         if now < self._hush_until:
-            return told
+            return detail
         for start, windows in self._closed.items():
-            if now < start + self._span_s + self._delay_s or (told and len(told) + len(windows) > MOST_TOLD):
+            if now < start + self._span_s + self._delay_s or (detail and len(detail) + len(windows) > MOST_TOLD):
                 break
-            told += windows
-        if told:
+            detail += windows
+        if detail:
             self._hush_until = now + RETELL_S
-        return told
+        return detail
 
     def stored(self, until: float) -> None:
         """The master has those that end by then."""

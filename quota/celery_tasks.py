@@ -22,8 +22,8 @@ def notices_send() -> None:
 
 @shared_task(name="quota.budgets_watch", ignore_result=True)
 def budgets_watch() -> None:
-    if told := budgets.budgets_watch():
-        log.info("budgets with news", budgets=told)
+    if detail := budgets.budgets_watch():
+        log.info("budgets with news", budgets=detail)
 
 
 @shared_task(name="quota.usage_charge", ignore_result=True)

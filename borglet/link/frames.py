@@ -149,8 +149,8 @@ def frame(opcode: Opcode, content: bytes, *, mask: bytes = b"") -> bytes:
 
 def closing(code: int, reason: str, *, mask: bytes = b"") -> bytes:
     """A close frame; the reason is cut to what fits."""
-    told = reason.encode()[:_LONGEST_REASON].decode(errors="ignore").encode()
-    return frame(Opcode.CLOSE, struct.pack("!H", code) + told, mask=mask)
+    detail = reason.encode()[:_LONGEST_REASON].decode(errors="ignore").encode()
+    return frame(Opcode.CLOSE, struct.pack("!H", code) + detail, mask=mask)
 
 
 def close_code(content: bytes) -> int:

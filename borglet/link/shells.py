@@ -192,8 +192,8 @@ class _Bridge:
                     task.result()
             await self._last_words(printing)
             status = exited.result()
-            told = f"status {status}" if status >= 0 else f"signal {-status}"
-            await self._socket.send(shell_frame(ShellFrame.EXIT, told.encode()))
+            detail = f"status {status}" if status >= 0 else f"signal {-status}"
+            await self._socket.send(shell_frame(ShellFrame.EXIT, detail.encode()))
         except _Over as over:
             with contextlib.suppress(ConnectionClosed):
                 await self._socket.send(shell_frame(ShellFrame.FAILED, str(over).encode()))
@@ -209,7 +209,7 @@ class _Bridge:
             for work in everything:
                 work.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
-        return told
+        return detail
 
     async def _print(self) -> None:
         while True:

@@ -180,12 +180,12 @@ class ClientSocket(asyncio.BufferedProtocol):
                 self._transport.write(frame(Opcode.PONG, content, mask=os.urandom(4)))
         elif opcode is Opcode.CLOSE:
             code = close_code(content)
-            told = Close(code, content[2:].decode(errors="replace")) if code != NO_STATUS else None
+            detail = Close(code, content[2:].decode(errors="replace")) if code != NO_STATUS else None
             if not self._closing:
                 self._closing = True
                 self._transport.write(frame(Opcode.CLOSE, content[:2], mask=os.urandom(4)))
             kind = ConnectionClosedOK if code in _FINE else ConnectionClosedError
-            self._finish(kind(told, told, True))
+            self._finish(kind(detail, detail, True))
             self._transport.close()
         elif opcode is not Opcode.PONG and self._end is None:
             self._heard.append(content)

@@ -60,12 +60,12 @@ def shortage_of(resource: str, room: AvailableMemory, used: int) -> Shortage | N
         return None
     name = "memory" if resource == "ram" else "disk"
     if lacking >= beyond:
-        told = f"the machine ran out of {name}: {mebibytes(room.available)} of {mebibytes(room.total)} are left"
-        told += f", and the Borglet keeps {mebibytes(kept)} free"
+        detail = f"the machine ran out of {name}: {mebibytes(room.available)} of {mebibytes(room.total)} are left"
+        detail += f", and the Borglet keeps {mebibytes(kept)} free"
     else:
-        told = f"the machine ran out of {name}: its tasks used {mebibytes(used)} of {mebibytes(room.given)}"
+        detail = f"the machine ran out of {name}: its tasks used {mebibytes(used)} of {mebibytes(room.given)}"
     # A little more than needed, or the next allocated page causes the next shortage.
-    return Shortage("ram" if resource == "ram" else "disk", max(lacking, beyond) + kept // 4, told)
+    return Shortage("ram" if resource == "ram" else "disk", max(lacking, beyond) + kept // 4, detail)
 
 
 def grants(

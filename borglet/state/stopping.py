@@ -87,8 +87,8 @@ def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
 def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
     """It has no processes, and gets none."""
     if inc.exit is None:
-        told = f"{stop.cause}: the task was stopped before it started"
-        inc.exit = Exit(EndCause.STOPPED, now, detail=told, notice="full")
+        detail = f"{stop.cause}: the task was stopped before it started"
+        inc.exit = Exit(EndCause.STOPPED, now, detail=detail, notice="full")
     inc.step(PhaseStep.STOP, now=now)
 
 

@@ -20,7 +20,7 @@ def figures(usages: Sequence[Usage]) -> tuple[int, list[int]]:
     rows = [msgspec.structs.astuple(usage) for usage in usages]
     sums = [sum(column) for column in zip(*rows, strict=True)]
     columns = max((n for n, value in enumerate(sums, 1) if value), default=1)
-    told = sums[:columns] or [0]
+    detail = sums[:columns] or [0]
     for row in rows:
-        told += row[:columns]
-    return columns, told
+        detail += row[:columns]
+    return columns, detail

@@ -44,7 +44,7 @@ def refusal(query: bytes, error: int, directory: ZoneDirectory, now: int) -> byt
     asked = (question.name.to_wire() or b"") + struct.pack("!HH", question.rdtype, question.rdclass)
     plain = _HEADER.pack(message.id, flags, 1, 0, 0, 0) + asked
     other = now.to_bytes(6) if error == dns.rcode.BADTIME else b""
-    told = _tsig(
+    detail = _tsig(
         dns.rdataclass.ANY,
         dns.rdatatype.TSIG,
         theirs.algorithm,
@@ -56,8 +56,8 @@ def refusal(query: bytes, error: int, directory: ZoneDirectory, now: int) -> byt
         other,
     )
     if error == dns.rcode.BADTIME:
-        told, _ = _sign(plain, directory.keyring[owner], told, theirs.time_signed, theirs.mac)
-    data = told.to_wire()
+        detail, _ = _sign(plain, directory.keyring[owner], detail, theirs.time_signed, theirs.mac)
+    data = detail.to_wire()
     signature = (owner.to_wire() or b"") + _FIXED.pack(dns.rdatatype.TSIG, dns.rdataclass.ANY, 0, len(data))
     whole: bytes = plain[:10] + b"\0\1" + plain[12:] + signature + data
     return whole

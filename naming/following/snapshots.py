@@ -295,8 +295,8 @@ def _apply(table: NameTable, block: SnapshotMachines | JobKept | SnapshotTasks) 
                 }
                 table.apply(events.TaskPlaced(**ids, ports=ports, spec_version=version), at)
                 if (phase, health, up, address) != ("assigned", "unknown", False, ""):
-                    told = events.TaskReported(**ids, phase=phase, health=health, up=up, restarts=0, address=address)
-                    table.apply(told, at)
+                    detail = events.TaskReported(**ids, phase=phase, health=health, up=up, restarts=0, address=address)
+                    table.apply(detail, at)
             job.revision = revision
 
 

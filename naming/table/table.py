@@ -102,8 +102,8 @@ class NameTable:
 
     def apply(self, event: events.Event, revision: int) -> bool:
         """Advances by one event; whether a name changed. Late news of departed jobs and tasks changes none."""
-        for told in self.before:
-            told(event)
+        for detail in self.before:
+            detail(event)
         self.revision = max(self.revision, revision)
         handler = _HANDLERS.get(type(event))
         if handler is None or not handler(self, event, revision):
@@ -233,8 +233,8 @@ class NameTable:
         task = None if job is None else job.placed.get(event.index)
         if job is None or task is None or task.incarnation != event.incarnation:
             return False
-        told = (event.phase, event.health, event.up, event.address)
-        if (task.phase, task.health, task.serves, task.own_address) == told:
+        detail = (event.phase, event.health, event.up, event.address)
+        if (task.phase, task.health, task.serves, task.own_address) == detail:
             return False
         if event.address != task.own_address:
             self._forget_address(job, task)

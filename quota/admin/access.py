@@ -81,8 +81,8 @@ class CapabilityRequestAdmin(ServiceAdmin):
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         if given["state"] == "open":
-            told = _("choose granted or refused")
-            raise Rejected("invalid", f"state: {told}", fields={"state": str(told)})
+            detail = _("choose granted or refused")
+            raise Rejected("invalid", f"state: {detail}", fields={"state": str(detail)})
         return capability_answer(
             principal=principal_of(request),
             request=row,

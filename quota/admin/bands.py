@@ -50,24 +50,24 @@ class BandAdmin(PreviewedAdmin):
         return band_set(principal=principal_of(request), **_wanted(given, row))
 
     def preview(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Preview:
-        told = band_preview(principal=principal_of(request), **_wanted(given, row))
-        over = [(cell["cell"], one) for cell in told["cells"] for one in cell["over"]]
+        detail = band_preview(principal=principal_of(request), **_wanted(given, row))
+        over = [(cell["cell"], one) for cell in detail["cells"] for one in cell["over"]]
         warnings = []
         if over:
             warnings.append(
                 _("More is sold than may be sold then. What is sold stays sold; nothing more is, until it ends.")
             )
-        if told["leaving"]:
+        if detail["leaving"]:
             warnings.append(_("The band loses priorities: live jobs of those count no longer at it."))
         return Preview(
-            title=_("Change band %s?") % told["band"],
-            told=[] if told["changes"] else [_("Nothing changes.")],
+            title=_("Change band %s?") % detail["band"],
+            told=[] if detail["changes"] else [_("Nothing changes.")],
             warnings=warnings,
             tables=[
                 Table(
                     _("Changes"),
                     [_("field"), _("before"), _("after")],
-                    [(_field(name), *_pair(pair)) for name, pair in told["changes"].items()],
+                    [(_field(name), *_pair(pair)) for name, pair in detail["changes"].items()],
                     _("Nothing changes."),
                 ),
                 Table(
@@ -80,7 +80,7 @@ class BandAdmin(PreviewedAdmin):
                             _vector(cell["sellable_before"]),
                             _vector(cell["sellable_after"]),
                         )
-                        for cell in told["cells"]
+                        for cell in detail["cells"]
                     ],
                     _("No cell has anything to sell."),
                 ),
@@ -106,10 +106,10 @@ class BandAdmin(PreviewedAdmin):
                         Table(
                             _("Live jobs at this band"),
                             [_("cell"), _("tenant"), _("in use")],
-                            [(use["cell"], use["tenant"], _vector(use["in_use"])) for use in told["leaving"]],
+                            [(use["cell"], use["tenant"], _vector(use["in_use"])) for use in detail["leaving"]],
                         )
                     ]
-                    if told["leaving"]
+                    if detail["leaving"]
                     else []
                 ),
             ],

@@ -143,8 +143,10 @@ class BudgetAdmin(ServiceAdmin):
             except Rejected as refusal:
                 problem = refusal.detail
             else:
-                told = now_("%(tenant)s: %(amount)s credits.")
-                messages.success(request, told % {"tenant": given["tenant"], "amount": format_credits(given["amount"])})
+                detail = now_("%(tenant)s: %(amount)s credits.")
+                messages.success(
+                    request, detail % {"tenant": given["tenant"], "amount": format_credits(given["amount"])}
+                )
                 return redirect(reverse(f"{self.admin_site.name}:quota_account_changelist"))
         context = {
             **self.admin_site.each_context(request),
@@ -243,10 +245,10 @@ class InvoiceAdmin(FactsAdmin):
             except Rejected as refusal:
                 problem = refusal.detail
             else:
-                told = now_("Invoice %(number)s of %(tenant)s: %(total)s credits.")
+                detail = now_("Invoice %(number)s of %(tenant)s: %(total)s credits.")
                 messages.success(
                     request,
-                    told
+                    detail
                     % {"number": invoice.number, "tenant": given["tenant"], "total": format_credits(invoice.total)},
                 )
                 return redirect(reverse(f"{self.admin_site.name}:quota_invoice_changelist"))

@@ -179,7 +179,7 @@ class PriceListAdmin(PreviewedAdmin):
         return price_list_set(principal=principal_of(request), **given)
 
     def preview(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Preview:
-        told = what_if(
+        detail = what_if(
             principal=principal_of(request),
             cell=given["cell"],
             base=given["base"],
@@ -188,24 +188,24 @@ class PriceListAdmin(PreviewedAdmin):
         )
         heads = [_("orders"), _("did cost"), _("would cost"), _("difference")]
         lines = [_("What was ordered and quoted keeps its price. Orders of the last 30 days and the open ones:")]
-        if told["orders_cut"]:
+        if detail["orders_cut"]:
             lines.append(_("There are more orders; the newest were counted."))
         tables = [
-            Table(_("By band"), [_("band"), *heads], [_sum(row) for row in (*told["by_band"], told["orders"])]),
+            Table(_("By band"), [_("band"), *heads], [_sum(row) for row in (*detail["by_band"], detail["orders"])]),
             Table(
                 _("By tenant, what changes most first"),
                 [_("tenant"), *heads],
-                [_sum(row) for row in told["by_tenant"][:MOST_TENANTS]],
+                [_sum(row) for row in detail["by_tenant"][:MOST_TENANTS]],
                 _("Nobody has ordered."),
             ),
         ]
-        if told["usage"]["count"]:
+        if detail["usage"]["count"]:
             hours = [_("hours of jobs"), *heads[1:]]
             tables.append(
                 Table(
                     _("Usage of the last 30 days, by tenant"),
                     [_("tenant"), *hours],
-                    [_sum(row) for row in (*told["usage_by_tenant"][:MOST_TENANTS], told["usage"])],
+                    [_sum(row) for row in (*detail["usage_by_tenant"][:MOST_TENANTS], detail["usage"])],
                 )
             )
         tables.append(
@@ -220,7 +220,7 @@ class PriceListAdmin(PreviewedAdmin):
                         money.format_credits(row["before"], places=2),
                         money.format_credits(row["after"], places=2),
                     )
-                    for row in told["examples"]
+                    for row in detail["examples"]
                 ],
             )
         )

@@ -164,10 +164,10 @@ def _exhausted(ask: AdmissionRequest, cell: str, band: str, stopped: str) -> Rej
 
 
 def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]) -> Rejected:
-    told = f"with this, the live jobs of tenant {ask.tenant} would ask for more than {_MOST} of {', '.join(names)}"
+    detail = f"with this, the live jobs of tenant {ask.tenant} would ask for more than {_MOST} of {', '.join(names)}"
     return Rejected(
         "too-large",
-        f"{told} at {band} in cell {cell}; ask for less",
+        f"{detail} at {band} in cell {cell}; ask for less",
         fields={f"limit.{name}": f"all together more than {_MOST}" for name in names},
         figures={"tenant": ask.tenant, "cell": cell, "band": band, "most": _MOST},
     )

@@ -83,11 +83,11 @@ def _range_checked(band: Band) -> None:
 def _factors_checked(band: Band, factors: Factors) -> None:
     for name, value in factors._asdict().items():
         if not 0 <= value <= MAX_FACTOR:
-            told = f"0 to {MAX_FACTOR} thousandths, not {value}"
-            raise Rejected("invalid", f"{name}: {told}", fields={name: told})
+            detail = f"0 to {MAX_FACTOR} thousandths, not {value}"
+            raise Rejected("invalid", f"{name}: {detail}", fields={name: detail})
     if band.prod and factors.oversell_milli > PLAIN.oversell_milli:
-        told = f"a prod band is never over-sold; give {PLAIN.oversell_milli} at most"
-        raise Rejected("prod-oversold", f"oversell_milli: {told}", fields={"oversell_milli": told})
+        detail = f"a prod band is never over-sold; give {PLAIN.oversell_milli} at most"
+        raise Rejected("prod-oversold", f"oversell_milli: {detail}", fields={"oversell_milli": detail})
 
 
 def _notify(entry: records.RecordEntry, row: PriorityBand) -> None:

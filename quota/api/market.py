@@ -191,26 +191,26 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        told = "the name of a time zone, such as Europe/Berlin"
-        raise Rejected("invalid", f"time_zone: {name[:50]!r}; give {told}", fields={"time_zone": told}) from error
+        detail = "the name of a time zone, such as Europe/Berlin"
+        raise Rejected("invalid", f"time_zone: {name[:50]!r}; give {detail}", fields={"time_zone": detail}) from error
 
 
 def _date(text: str) -> dt.date | None:
     """Within a century of now: far enough for any calendar, and inside what dates can hold."""
     if not text:
         return None
-    told = "a date such as 2027-01-31, not a hundred years away"
+    detail = "a date such as 2027-01-31, not a hundred years away"
     try:
         date = dt.date.fromisoformat(text)
     except ValueError as error:
-        raise Rejected("invalid", f"first: {text[:50]!r}; give {told}", fields={"first": told}) from error
+        raise Rejected("invalid", f"first: {text[:50]!r}; give {detail}", fields={"first": detail}) from error
     if abs(date - clock.now().date()) > dt.timedelta(days=36_500):
-        raise Rejected("invalid", f"first: {text[:50]!r}; give {told}", fields={"first": told})
+        raise Rejected("invalid", f"first: {text[:50]!r}; give {detail}", fields={"first": detail})
     return date
 
 
 def _days(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MOST_DAYS):
-        told = f"1 to {MOST_DAYS}"
-        raise Rejected("invalid", f"days: {text[:50]!r}; give {told}", fields={"days": told})
+        detail = f"1 to {MOST_DAYS}"
+        raise Rejected("invalid", f"days: {text[:50]!r}; give {detail}", fields={"days": detail})
     return int(text)

@@ -358,8 +358,8 @@ def _period(given: dict[str, Any], tenant: Tenant | None) -> tuple[dt.datetime, 
     zone = tenant.time_zone if tenant else "UTC"
     if "month" in given:
         if "since" in given or "until" in given:
-            told = "give it alone, not beside since and until"
-            raise Rejected("invalid", f"month: {told}", fields={"month": told})
+            detail = "give it alone, not beside since and until"
+            raise Rejected("invalid", f"month: {detail}", fields={"month": detail})
         month = _month(given["month"])
     else:
         month = running_month(tenant) if tenant else months.month_of(clock.now(), zone)

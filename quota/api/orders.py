@@ -137,8 +137,8 @@ class OrdersView(QuotaView):
         if state := given.get("state", ""):
             known = [s.value for s in OrderState]
             if state not in known:
-                told = f"one of {', '.join(known)}"
-                raise Rejected("invalid", f"state: {state[:50]!r}; give {told}", fields={"state": told})
+                detail = f"one of {', '.join(known)}"
+                raise Rejected("invalid", f"state: {state[:50]!r}; give {detail}", fields={"state": detail})
             rows = rows.filter(state=state)
         return page(self, request, rows, OrderSerializer)
 

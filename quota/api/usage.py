@@ -68,5 +68,5 @@ class UsageView(QuotaView):
         asked = valid(UsageQuerySerializer, request.query_params.dict())
         principal = principal_of(request)
         tenant = tenant_named(principal, asked["tenant"])
-        told = usage_of(principal, tenant, asked["cell"], asked["band"], asked["days"])
-        return Response(UsageOfSerializer(told).data)
+        detail = usage_of(principal, tenant, asked["cell"], asked["band"], asked["days"])
+        return Response(UsageOfSerializer(detail).data)

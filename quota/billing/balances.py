@@ -32,8 +32,8 @@ def balances(*, available: int, held: int, owed: int, overdraft: int) -> Balance
 def fitting(field: str, amount: int) -> int:
     """`amount`, when it fits 64 bits. Raises `Rejected("too-large")` naming the field."""
     if not LEAST <= amount <= MOST:
-        told = f"{format_credits(amount)} credits are more than an account can hold, {format_credits(MOST)}"
-        raise Rejected("too-large", f"{field}: {told}", fields={field: told})
+        detail = f"{format_credits(amount)} credits are more than an account can hold, {format_credits(MOST)}"
+        raise Rejected("too-large", f"{field}: {detail}", fields={field: detail})
     return amount
 
 

@@ -104,15 +104,15 @@ def _watch() -> int:
         Budget.objects.exclude(alerts=[], action="none", exhausted_at=None).select_related("tenant").order_by("id")
     )
     states = spendings([row.tenant for row in watched], budgets=watched)
-    told = 0
+    detail = 0
     for row in watched:
         state = states[row.tenant_id]
         if state.alert is None and state.exhausted == (row.exhausted_at is not None):
             continue
         with records.write(system("budgets")) as entry:
             examine(entry, row.tenant)
-        told += 1
-    return told
+        detail += 1
+    return detail
 
 
 def buying_stopped(tenant: Tenant) -> Rejected | None:
@@ -259,8 +259,8 @@ def _valid(monthly: int | None, alerts: Sequence[int], action: str, overdraft: i
         if amount is not None and fitting(name, amount) < 0:
             raise Rejected("invalid", f"{name}: {amount}; give 0 or more", fields={name: "0 or more"})
     if len(alerts) > _MOST_ALERTS or not all(0 < alert <= _MOST_PERCENT for alert in alerts):
-        told = f"at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}"
-        raise Rejected("invalid", f"alerts: {told}", fields={"alerts": told})
+        detail = f"at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}"
+        raise Rejected("invalid", f"alerts: {detail}", fields={"alerts": detail})
     if action not in ACTIONS:
-        told = f"one of {', '.join(ACTIONS)}"
-        raise Rejected("invalid", f"action: {action!r}; {told}", fields={"action": told})
+        detail = f"one of {', '.join(ACTIONS)}"
+        raise Rejected("invalid", f"action: {action!r}; {detail}", fields={"action": detail})

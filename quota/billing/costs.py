@@ -118,13 +118,13 @@ def costs(
     """Dearest first. Usage counts by the hours that begin in the period. Fractions of micro-credits are given to the
     largest remainders, so that rows add up to the total. One query. Raises `Rejected` naming the field."""
     if by not in _KEYS:
-        told = f"one of {', '.join(SPLITS)}"
-        raise Rejected("invalid", f"by: {by!r}; {told}", fields={"by": told})
+        detail = f"one of {', '.join(SPLITS)}"
+        raise Rejected("invalid", f"by: {by!r}; {detail}", fields={"by": detail})
     if by == "label" and not label:
         raise Rejected("invalid", "label: say which", fields={"label": "missing"})
     if not dt.timedelta(0) < until - since <= LONGEST:
-        told = f"after since, by {LONGEST.days} days at most"
-        raise Rejected("invalid", f"until: {told}", fields={"until": told})
+        detail = f"after since, by {LONGEST.days} days at most"
+        raise Rejected("invalid", f"until: {detail}", fields={"until": detail})
     if not tenants:
         return []
     job, pool = _KEYS[by]

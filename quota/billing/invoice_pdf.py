@@ -80,7 +80,7 @@ def _title(invoice: Invoice) -> str:
 def _head(invoice: Invoice, title: str) -> list[Flowable]:
     zone = ZoneInfo(invoice.time_zone)
     begins, ends = invoice.begins_at.astimezone(zone), invoice.ends_at.astimezone(zone)
-    told = [
+    detail = [
         (_("For"), f"{invoice.tenant.title} ({invoice.tenant.name})" if invoice.tenant.title else invoice.tenant.name),
         (_("Month"), f"{invoice.month:%Y-%m}"),
         (_("From"), f"{begins:%F %H:%M} {invoice.time_zone}"),
@@ -88,7 +88,7 @@ def _head(invoice: Invoice, title: str) -> list[Flowable]:
         (_("Drawn up"), f"{invoice.issued_at.astimezone(zone):%F %H:%M}"),
     ]
     facts = LongTable(
-        [[_text(name), _text(value)] for name, value in told], colWidths=(30 * mm, 148 * mm), hAlign="LEFT"
+        [[_text(name), _text(value)] for name, value in detail], colWidths=(30 * mm, 148 * mm), hAlign="LEFT"
     )
     facts.setStyle(TableStyle([("LEFTPADDING", (0, 0), (-1, -1), 0), ("TOPPADDING", (0, 0), (-1, -1), 0)]))
     return [_text(title, size=17), Spacer(1, 5 * mm), facts, Spacer(1, 6 * mm)]
@@ -128,9 +128,9 @@ def _row(line: InvoiceLine) -> list[Any]:
 
 
 def _sums(invoice: Invoice) -> Flowable:
-    told = [(_("Charged"), invoice.charged), (_("Refunded"), -invoice.refunded), (_("Total"), invoice.total)]
+    detail = [(_("Charged"), invoice.charged), (_("Refunded"), -invoice.refunded), (_("Total"), invoice.total)]
     table = LongTable(
-        [[_text(name), _text(format_credits(amount), right=True)] for name, amount in told],
+        [[_text(name), _text(format_credits(amount), right=True)] for name, amount in detail],
         colWidths=(40 * mm, 40 * mm),
         hAlign="RIGHT",
     )

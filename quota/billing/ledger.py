@@ -159,8 +159,8 @@ def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> 
         or 0
     )
     if amount > left:
-        told = f"of order {order.pk} only {format_credits(left)} credits are left to refund"
-        raise Rejected("refund-too-large", f"amount: {told}", fields={"amount": told}, figures={"left": int(left)})
+        detail = f"of order {order.pk} only {format_credits(left)} credits are left to refund"
+        raise Rejected("refund-too-large", f"amount: {detail}", fields={"amount": detail}, figures={"left": int(left)})
     posting = _post(
         entry, "refund", tenant, rows, {REVENUE: -amount, available(tenant): amount}, text=text, order=order
     )
@@ -227,8 +227,8 @@ def budget_hand_down(
     """Hand money of an organisation to one of its teams, or from a team back to it. Raises `Rejected`."""
     require(principal, Action.BILLING_ADMIN, tenant=from_tenant.name)
     if to_tenant.parent_id != from_tenant.id and from_tenant.parent_id != to_tenant.id:
-        told = f"{to_tenant.name} is neither a team of {from_tenant.name} nor its organisation"
-        raise Rejected("not-related", f"to: {told}", fields={"to": told})
+        detail = f"{to_tenant.name} is neither a team of {from_tenant.name} nor its organisation"
+        raise Rejected("not-related", f"to: {detail}", fields={"to": detail})
     if amount < 0:
         raise Rejected("invalid", f"amount: {amount}; give more than 0", fields={"amount": "more than 0"})
     _refuse_nothing(amount)
@@ -417,10 +417,10 @@ def _refuse_nothing(amount: int) -> None:
 def _refuse_beyond(tenant: Tenant, amount: int, has: int) -> None:
     """Only what is available moves between tenants: an overdraft is for buying."""
     if amount > has:
-        told = f"{tenant.name} has {format_credits(has)} credits available, {format_credits(amount - has)} too few"
+        detail = f"{tenant.name} has {format_credits(has)} credits available, {format_credits(amount - has)} too few"
         raise Rejected(
             "over-budget",
-            f"amount: {told}; move less, or free what is held by cancelling orders",
-            fields={"amount": told},
+            f"amount: {detail}; move less, or free what is held by cancelling orders",
+            fields={"amount": detail},
             figures={"available": has, "price": amount, "missing": amount - has},
         )

@@ -60,8 +60,8 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
     Raises `Rejected` naming the row. Four statements, whatever the number of rows. No locks beside the rows' own.
     """
     if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
-        told = "give the beginning of an hour, with its time zone"
-        raise Rejected("invalid", f"hour: {hour!r}; {told}", fields={"hour": told})
+        detail = "give the beginning of an hour, with its time zone"
+        raise Rejected("invalid", f"hour: {hour!r}; {detail}", fields={"hour": detail})
     if not rows:
         return 0
     bands = {band.name: band for band in PriorityBand.objects.all()}
@@ -74,8 +74,8 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
         price = usage_price(row.used, prices.usage, band.price_milli if band else 0)
         sums = (*row.limit, *row.reserved, *row.used)
         if min(sums) < 0 or max(sums) > _MOST_SUM or price > MOST:
-            told = f"negative, of more than {WideVectorField.DIGITS} digits, or costs more than 64 bits hold"
-            raise Rejected("invalid", f"rows.{position}: {told}", fields={f"rows.{position}": told})
+            detail = f"negative, of more than {WideVectorField.DIGITS} digits, or costs more than 64 bits hold"
+            raise Rejected("invalid", f"rows.{position}: {detail}", fields={f"rows.{position}": detail})
         values = (
             row.tenant_id,
             cell,

@@ -57,8 +57,8 @@ class Spending:
     @property
     def alert(self) -> int | None:
         """Return the highest alert that is reached and was not sent this month."""
-        told = self.told.get(self.key, 0)
-        return max((alert for alert in self.alerts if told < alert <= self.percent), default=None)
+        detail = self.told.get(self.key, 0)
+        return max((alert for alert in self.alerts if detail < alert <= self.percent), default=None)
 
     @property
     def key(self) -> str:

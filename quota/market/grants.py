@@ -42,14 +42,14 @@ def quota_grant(
     except QuantityError as error:
         raise Rejected("invalid", str(error), fields={"amounts": str(error)}) from error
     if vector and max(vector) > _LARGEST:
-        told = f"no quantity may be above {_LARGEST}"
-        raise Rejected("too-large", f"amounts: {told}", fields={"amounts": told})
+        detail = f"no quantity may be above {_LARGEST}"
+        raise Rejected("too-large", f"amounts: {detail}", fields={"amounts": detail})
     begin = starts_at or clock.now()
     if ends_at is not None and ends_at <= begin:
         raise Rejected("invalid", "ends_at is not after starts_at", fields={"ends_at": "not after starts_at"})
     if beyond_capacity and not reason.strip():
-        told = "give a reason for granting more than the cell has"
-        raise Rejected("invalid", f"reason: {told}", fields={"reason": told})
+        detail = "give a reason for granting more than the cell has"
+        raise Rejected("invalid", f"reason: {detail}", fields={"reason": detail})
     with records.write(principal) as entry:
         market = market_locked(cell)
         until = grace_end(market, begin, ends_at) if ends_at is not None else None

@@ -37,8 +37,8 @@ def amounts_wanted(amounts: Amounts) -> Vector:
     """A vector that asks for something that is sold. Raises `Rejected` naming the field."""
     vector = amounts_checked(amounts)
     if not any(vector[index] for index in SOLD):
-        told = f"give at least one of {', '.join(NAMES[index] for index in SOLD)}; nothing else is sold"
-        raise Rejected("invalid", f"amounts: {told}", fields={"amounts": told})
+        detail = f"give at least one of {', '.join(NAMES[index] for index in SOLD)}; nothing else is sold"
+        raise Rejected("invalid", f"amounts: {detail}", fields={"amounts": detail})
     return vector
 
 
@@ -46,8 +46,8 @@ def texts(*, key: str = "", **given: str) -> None:
     """Raises `Rejected` naming what is too long or can't be stored."""
     for name, value, most in (("key", key, KEY_CHARACTERS), *((n, v, TEXT_CHARACTERS) for n, v in given.items())):
         if len(value) > most or "\x00" in value:
-            told = f"at most {most} characters, none of them NUL"
-            raise Rejected("invalid", f"{name}: {told}", fields={name: told})
+            detail = f"at most {most} characters, none of them NUL"
+            raise Rejected("invalid", f"{name}: {detail}", fields={name: detail})
 
 
 def period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:

@@ -75,9 +75,15 @@ def _advance(pk: int, cell: str) -> None:
             deadline = order.created_at + dt.timedelta(hours=market.approval_hours)
             if min(deadline, order.ends_at) <= now:
                 by = clock.format_time(min(deadline, order.ends_at), order.tenant.time_zone)
-                told = f"no decision was made by {by}"
+                detail = f"no decision was made by {by}"
                 take_back(
-                    entry, order, OrderEvent.TIME_OUT, by=ME.name, reason=told, kind="order.timed-out", level="warning"
+                    entry,
+                    order,
+                    OrderEvent.TIME_OUT,
+                    by=ME.name,
+                    reason=detail,
+                    kind="order.timed-out",
+                    level="warning",
                 )
         if order.state == OrderState.PENDING.value and waits_in_vain().filter(pk=order.pk).exists():
             order.approver = "sre"

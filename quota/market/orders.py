@@ -100,7 +100,7 @@ def order_place(
                 starts_at=begin,
                 ends_at=ends_at,
             )
-            told, held = [part.as_json() for part in parts], None
+            detail, held = [part.as_json() for part in parts], None
         else:
             held = quote_taken(
                 tenant=tenant,
@@ -111,7 +111,7 @@ def order_place(
                 starts_at=begin,
                 ends_at=ends_at,
             )
-            price, told, prices = held.price, held.parts, held.prices
+            price, detail, prices = held.price, held.parts, held.prices
         order = insert(
             market=market,
             tenant=tenant,
@@ -120,7 +120,7 @@ def order_place(
             starts_at=begin,
             ends_at=ends_at,
             price=price,
-            parts=told,
+            parts=detail,
             prices=prices,
             placed_by=principal.name,
             quote=held,
@@ -145,8 +145,8 @@ def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
     """Say no to a pending order, and why; what it held is free again."""
     texts(reason=reason)
     if not reason.strip():
-        told = "give a reason for the person who ordered"
-        raise Rejected("invalid", f"reason: {told}", fields={"reason": told})
+        detail = "give a reason for the person who ordered"
+        raise Rejected("invalid", f"reason: {detail}", fields={"reason": detail})
     with deciding(principal, order) as (entry, row):
         take_back(
             entry,
@@ -214,8 +214,8 @@ def order_change(
         changeable(old, "changed")
         begun = old.state == OrderState.ACTIVE.value
         if begun and starts_at is not None:
-            told = f"order {old.pk} has begun; give amounts and ends_at only"
-            raise Rejected("invalid", f"starts_at: {told}", fields={"starts_at": told})
+            detail = f"order {old.pk} has begun; give amounts and ends_at only"
+            raise Rejected("invalid", f"starts_at: {detail}", fields={"starts_at": detail})
         begin = cut_of(old) if begun else starts_at or max(old.starts_at, clock.now().replace(microsecond=0))
         end = ends_at or old.ends_at
         if (vector, end) == (tuple(old.amounts), old.ends_at) and starts_at in (None, old.starts_at):
@@ -282,8 +282,8 @@ def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: 
         if (before := placed_before(tenant, key, {"replaces_id": old.pk, "replaced_as": "transfer"})) is not None:
             return before
         if tenant.pk == old.tenant_id:
-            told = f"order {old.pk} belongs to {tenant.name} already"
-            raise Rejected("invalid", f"tenant: {told}", fields={"tenant": told})
+            detail = f"order {old.pk} belongs to {tenant.name} already"
+            raise Rejected("invalid", f"tenant: {detail}", fields={"tenant": detail})
         nothing_waits(old, waiting)
         changeable(old, "transferred")
         if old.state == OrderState.PENDING.value:

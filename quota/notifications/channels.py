@@ -223,5 +223,5 @@ def _invalid(field: str, told: str) -> Rejected:
 
 
 def _taken(target: str) -> Conflict:
-    told = _("there is a channel to %s already") % target
-    return Conflict("channel-exists", told, fields={"target": told})
+    detail = _("there is a channel to %s already") % target
+    return Conflict("channel-exists", detail, fields={"target": detail})

@@ -63,8 +63,8 @@ def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
         rows = rows.filter(Q(kind=choice.kind) | Q(kind__startswith=choice.kind.rstrip(".") + "."))
     if choice.level:
         if choice.level not in LEVELS:
-            told = f"{choice.level[:20]!r} is none of {', '.join(LEVELS)}"
-            raise Rejected("invalid", f"level: {told}", fields={"level": told})
+            detail = f"{choice.level[:20]!r} is none of {', '.join(LEVELS)}"
+            raise Rejected("invalid", f"level: {detail}", fields={"level": detail})
         rows = rows.filter(level__in=LEVELS[LEVELS.index(choice.level) :])
     return rows.filter(unread=True) if choice.unread else rows
 

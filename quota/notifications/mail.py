@@ -54,13 +54,14 @@ def send(mail: EmailMultiAlternatives) -> None:
     try:
         mail.send()
     except smtplib.SMTPRecipientsRefused as error:
-        code, told = next(iter(error.recipients.values()), (0, b""))
-        raise DeliveryFailed(f"the mail server rejects the address: {_plain(told)}", final=500 <= code < 600) from error
-    except smtplib.SMTPResponseException as error:
-        told = f"the mail server answers {error.smtp_code}: {_plain(error.smtp_error)}"  # type: ignore[assignment]
+        code, answer = next(iter(error.recipients.values()), (0, b""))
         raise DeliveryFailed(
-            told,  # type: ignore[arg-type]
-            final=isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500,
+            f"the mail server rejects the address: {_plain(answer)}", final=500 <= code < 600
+        ) from error
+    except smtplib.SMTPResponseException as error:
+        detail = f"the mail server answers {error.smtp_code}: {_plain(error.smtp_error)}"
+        raise DeliveryFailed(
+            detail, final=isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
         ) from error
     except (smtplib.SMTPException, OSError) as error:
         raise DeliveryFailed(f"no mail server takes it: {error or type(error).__name__}") from error

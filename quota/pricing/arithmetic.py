@@ -131,8 +131,8 @@ def total(parts: Iterable[PricePart]) -> int:
     """The price: the sum of its parts, in micro-credits. Raises `Rejected("too-large")` past 64 bits."""
     price = sum(part.amount for part in parts)
     if price > LARGEST:
-        told = "costs more than the portal can compute; ask for less, or for a shorter time"
-        raise Rejected("too-large", f"amounts: this {told}", fields={"amounts": told})
+        detail = "costs more than the portal can compute; ask for less, or for a shorter time"
+        raise Rejected("too-large", f"amounts: this {detail}", fields={"amounts": detail})
     return price
 
 
@@ -216,14 +216,14 @@ def _part(
     name: str, quantity: int, hours: Fraction, base: int, band_milli: int, curve: Curve, sold: Fraction, then: Fraction
 ) -> PricePart:
     if quantity > LARGEST:
-        told = f"more than {LARGEST}, the largest quantity there is"
-        raise Rejected("too-large", f"amounts.{name}: {told}", fields={f"amounts.{name}": told})
+        detail = f"more than {LARGEST}, the largest quantity there is"
+        raise Rejected("too-large", f"amounts.{name}: {detail}", fields={f"amounts.{name}": detail})
     scarce = scarcity(curve, sold, then)
     exact = Fraction(quantity * base * band_milli, UNIT.get(name, 1) * FULL_MILLI) * hours * scarce / FULL_MILLI
     amount = -(-exact.numerator // exact.denominator)
     if amount > LARGEST:
-        told = "costs more than the portal can compute; ask for less, or for a shorter time"
-        raise Rejected("too-large", f"amounts.{name}: this {told}", fields={f"amounts.{name}": told})
+        detail = "costs more than the portal can compute; ask for less, or for a shorter time"
+        raise Rejected("too-large", f"amounts.{name}: this {detail}", fields={f"amounts.{name}": detail})
     return PricePart(name, quantity, hours, base, band_milli, sold, then, scarce, amount)
 
 

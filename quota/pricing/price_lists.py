@@ -77,8 +77,8 @@ def price_list_set(
         now = clock.now()
         begin = valid_from or now
         if begin < now:
-            told = f"{begin.isoformat()} is past, and prices of the past never change; leave it out for now"
-            raise Rejected("invalid", f"valid_from: {told}", fields={"valid_from": told})
+            detail = f"{begin.isoformat()} is past, and prices of the past never change; leave it out for now"
+            raise Rejected("invalid", f"valid_from: {detail}", fields={"valid_from": detail})
         version = (PriceList.objects.filter(cell=cell).aggregate(last=Max("version"))["last"] or 0) + 1
         row = PriceList.objects.create(
             cell=cell,
@@ -258,14 +258,14 @@ def amounts_checked(amounts: Amounts) -> Vector:
     except QuantityError as error:
         raise Rejected("invalid", str(error), fields={"amounts": str(error)}) from error
     if len(vector) != SIZE or any(value < 0 for value in vector):
-        told = f"{SIZE} quantities, none below zero"
-        raise Rejected("invalid", f"amounts: {told}", fields={"amounts": told})
+        detail = f"{SIZE} quantities, none below zero"
+        raise Rejected("invalid", f"amounts: {detail}", fields={"amounts": detail})
     if not any(vector):
-        told = "the request has no quantity; give at least one above zero"
-        raise Rejected("invalid", f"amounts: {told}", fields={"amounts": told})
+        detail = "the request has no quantity; give at least one above zero"
+        raise Rejected("invalid", f"amounts: {detail}", fields={"amounts": detail})
     if max(vector) > LARGEST:
-        told = f"no quantity may be above {LARGEST}"
-        raise Rejected("too-large", f"amounts: {told}", fields={"amounts": told})
+        detail = f"no quantity may be above {LARGEST}"
+        raise Rejected("too-large", f"amounts: {detail}", fields={"amounts": detail})
     return vector
 
 

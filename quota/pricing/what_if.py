@@ -129,8 +129,8 @@ def _orders(
         parts = [part_of(part) for part in kept or replaced or ()]
         whole = total(parts)
         after = before * total(repriced(parts, base, curve)) // whole if whole else before
-        for told in (everything, bands[band], tenants[tenant]):
-            told.add(before, after)
+        for detail in (everything, bands[band], tenants[tenant]):
+            detail.add(before, after)
     return everything, bands.values(), tenants.values(), len(rows) > MOST_ORDERS
 
 
@@ -157,8 +157,8 @@ def _usage(cell: str, since: dt.datetime, usage: Mapping[str, int]) -> tuple[Sum
             start=Fraction(0),
         )
         after = -(-exact.numerator // exact.denominator)
-        for told in (everything, bands[band], tenants[tenant]):
-            told.add(int(before), after, count)
+        for detail in (everything, bands[band], tenants[tenant]):
+            detail.add(int(before), after, count)
     return everything, bands.values(), tenants.values()
 
 

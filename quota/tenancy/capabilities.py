@@ -217,8 +217,8 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
     if ends <= now:
         raise Rejected("invalid", f"{field} lies in the past", fields={field: "not in the future"})
     if ends > now + LONGEST:
-        told = f"at most {LONGEST.days} days ahead; grant it again then, if it is still needed"
-        raise Rejected("invalid", f"{field}: {told}", fields={field: told})
+        detail = f"at most {LONGEST.days} days ahead; grant it again then, if it is still needed"
+        raise Rejected("invalid", f"{field}: {detail}", fields={field: detail})
 
 
 def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:

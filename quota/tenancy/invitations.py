@@ -51,8 +51,8 @@ def invitation_send(
     address, now = _address(email), clock.now()
     ends = expires_at or now + LASTS
     if not now < ends <= now + LONGEST:
-        told = f"in the future, and at most {LONGEST.days} days ahead"
-        raise Rejected("invalid", f"expires_at: {told}", fields={"expires_at": told})
+        detail = f"in the future, and at most {LONGEST.days} days ahead"
+        raise Rejected("invalid", f"expires_at: {detail}", fields={"expires_at": detail})
     key = secrets.token_hex(8)
     secret = f"{key}_{secrets.token_urlsafe(32)}"
     with records.write(principal) as entry:
@@ -183,11 +183,11 @@ def _check_rate(known: QuerySet[Invitation], address: str, now: dt.datetime) -> 
         (rows.count(), A_DAY_AT_MOST, "invitations were sent in 24 hours; wait"),
         (rows.filter(email=address).count(), A_DAY_PER_ADDRESS, "went to this address in 24 hours; wait"),
     )
-    for count, most, told in counts:
+    for count, most, detail in counts:
         if count >= most:
             raise Rejected(
                 "too-many-invitations",
-                f"{count} {told} (at most {most})",
+                f"{count} {detail} (at most {most})",
                 fields={"email": f"at most {most}"},
                 figures={"count": count, "most": most},
                 status=429,
@@ -199,8 +199,8 @@ def _address(email: str) -> str:
     try:
         validate_email(address)
     except ValidationError as error:
-        told = "give one address, such as ann@example.org"
-        raise Rejected("invalid", f"email: {told}", fields={"email": told}) from error
+        detail = "give one address, such as ann@example.org"
+        raise Rejected("invalid", f"email: {detail}", fields={"email": detail}) from error
     if len(address) > 254:
         raise Rejected("invalid", "email: at most 254 characters", fields={"email": "too long"})
     return address.lower()

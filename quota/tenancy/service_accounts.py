@@ -31,8 +31,8 @@ def service_account_create(
     are too many. Locks: the tenant's row."""
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     if not re.match(DNS_LABEL, name):
-        told = "lower-case letters, digits and hyphens, first a letter, at most 63 characters"
-        raise Rejected("invalid", f"name: {told}", fields={"name": told})
+        detail = "lower-case letters, digits and hyphens, first a letter, at most 63 characters"
+        raise Rejected("invalid", f"name: {detail}", fields={"name": detail})
     _check(role, description)
     username = f"{name}@{tenant.name}"
     users = get_user_model().objects
@@ -126,14 +126,14 @@ def service_account_token(
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     wide = sorted(set(scopes or ()) - set(SCOPES))
     if wide:
-        told = f"some of {', '.join(SCOPES)}: a service account cannot administer"
-        raise Rejected("invalid-scopes", f"scopes: {told}", fields={"scopes": told})
+        detail = f"some of {', '.join(SCOPES)}: a service account cannot administer"
+        raise Rejected("invalid-scopes", f"scopes: {detail}", fields={"scopes": detail})
     now = clock.now()
     if expires_at is None and not principal.token:
         expires_at = now + TOKEN_LASTS
     if expires_at is not None and expires_at > now + TOKEN_LONGEST:
-        told = f"at most {TOKEN_LONGEST.days} days ahead"
-        raise Rejected("invalid", f"expires_at: {told}", fields={"expires_at": told})
+        detail = f"at most {TOKEN_LONGEST.days} days ahead"
+        raise Rejected("invalid", f"expires_at: {detail}", fields={"expires_at": detail})
     if not account.user.is_active:
         raise Conflict("disabled", f"{account.user.get_username()} is disabled; enable it first")
     return token_issue(
@@ -158,11 +158,11 @@ def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:
 
 def _check(role: str, description: str) -> None:
     if role not in ROLES:
-        told = f"one of {', '.join(ROLES)}: owners are people"
-        raise Rejected("invalid", f"role: {told}", fields={"role": told})
+        detail = f"one of {', '.join(ROLES)}: owners are people"
+        raise Rejected("invalid", f"role: {detail}", fields={"role": detail})
     if len(description) > MAX_DESCRIPTION or "\x00" in description:
-        told = f"at most {MAX_DESCRIPTION} characters, none of them NUL"
-        raise Rejected("invalid", f"description: {told}", fields={"description": told})
+        detail = f"at most {MAX_DESCRIPTION} characters, none of them NUL"
+        raise Rejected("invalid", f"description: {detail}", fields={"description": detail})
 
 
 def _notify(entry: RecordEntry, tenant: Tenant, subject: str) -> None:

@@ -39,8 +39,8 @@ def tenant_create(
     tenant = Tenant(name=name, title=title, contact=contact, time_zone=_zone(time_zone or "UTC"))
     validated(tenant, exclude=["created_at"])
     if name in RESERVED_NAMES:
-        told = f"{name!r} is reserved for the DNS zone; choose another name"
-        raise Rejected("reserved-name", f"name: {told}", fields={"name": told})
+        detail = f"{name!r} is reserved for the DNS zone; choose another name"
+        raise Rejected("reserved-name", f"name: {detail}", fields={"name": detail})
     with records.write(principal) as entry:
         if parent is not None:
             above = tenants_locked(parent)[parent]
@@ -162,8 +162,8 @@ def time_zones() -> tuple[str, ...]:
 
 def _zone(name: str) -> str:
     if name not in time_zones():
-        told = f"{name[:64]!r} is not a time zone of the IANA database; give one such as Europe/Zurich or UTC"
-        raise Rejected("invalid", f"time_zone: {told}", fields={"time_zone": told})
+        detail = f"{name[:64]!r} is not a time zone of the IANA database; give one such as Europe/Zurich or UTC"
+        raise Rejected("invalid", f"time_zone: {detail}", fields={"time_zone": detail})
     return name
 
 

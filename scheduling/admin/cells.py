@@ -182,10 +182,10 @@ class CellAdmin(ServiceAdmin):
             except Rejected as refusal:
                 problem = refusal.detail
             else:
-                told = _(
+                detail = _(
                     "Cell %(cell)s now has the resource %(name)s. Machines have none of it until they report some."
                 )
-                messages.success(request, told % {"cell": cell, "name": name})
+                messages.success(request, detail % {"cell": cell, "name": name})
                 return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_change", args=[object_id]))
         context = {
             **self.admin_site.each_context(request),

@@ -98,18 +98,18 @@ def _shown(one: schedulers.Scheduler, queue: str, held: tuple[str, int], kept: S
 
 
 def _figures(kept: Sequence[Pass]) -> list[tuple[str, str]]:
-    told = pass_log.summary(kept)
-    if told is None:
+    detail = pass_log.summary(kept)
+    if detail is None:
         return []
-    conflicts = f" ({format_number(told.conflict_percent, 2)} %)" if told.conflict_percent is not None else ""
+    conflicts = f" ({format_number(detail.conflict_percent, 2)} %)" if detail.conflict_percent is not None else ""
     return [
-        (_("passes"), _("%(number)d since %(at)s UTC") % {"number": told.passes, "at": f"{_at(kept[-1]):%F %T}"}),
-        (_("pass, p50 and p99"), f"{told.pass_p50:,.1f} · {told.pass_p99:,.1f} ms"),
-        (_("commit, p50 and p99"), f"{told.commit_p50:,.1f} · {told.commit_p99:,.1f} ms"),
-        (_("placed"), f"{told.placed:,}"),
-        (_("preempted"), f"{told.preempted:,}"),
-        (_("conflicts"), f"{told.conflicts:,}{conflicts}"),
-        (_("from the cache"), f"{told.cache_percent:.1f} %" if told.cache_percent is not None else "–"),
+        (_("passes"), _("%(number)d since %(at)s UTC") % {"number": detail.passes, "at": f"{_at(kept[-1]):%F %T}"}),
+        (_("pass, p50 and p99"), f"{detail.pass_p50:,.1f} · {detail.pass_p99:,.1f} ms"),
+        (_("commit, p50 and p99"), f"{detail.commit_p50:,.1f} · {detail.commit_p99:,.1f} ms"),
+        (_("placed"), f"{detail.placed:,}"),
+        (_("preempted"), f"{detail.preempted:,}"),
+        (_("conflicts"), f"{detail.conflicts:,}{conflicts}"),
+        (_("from the cache"), f"{detail.cache_percent:.1f} %" if detail.cache_percent is not None else "–"),
     ]
 
 

@@ -95,14 +95,14 @@ class DrainAdmin(FactsAdmin):
     def left_shown(self, drain: Any) -> SafeString:
         progress = drain.progress
         most = max(drain.tasks, progress.left, 1)
-        told = _("%(left)d of %(all)d") % {"left": progress.left, "all": max(drain.tasks, progress.left)}
+        detail = _("%(left)d of %(all)d") % {"left": progress.left, "all": max(drain.tasks, progress.left)}
         return format_html(
             '<div class="flex items-center gap-2 whitespace-nowrap"><progress class="w-24" max="{}" value="{}"'
             ' aria-label="{}"></progress>{}</div>',
             most,
             progress.left,
-            told,
-            told,
+            detail,
+            detail,
         )
 
     @display(description=gettext_lazy("waiting for the budget of"))
@@ -227,7 +227,7 @@ class BrakeAdmin(FactsAdmin):
 def notify_held(request: HttpRequest, site: str) -> None:
     """A message for each brake that waits for an SRE's word."""
     for brake in Brake.objects.filter(state=BrakeState.HELD.value).select_related("cell"):
-        told = ngettext(
+        detail = ngettext(
             "Cell %(cell)s holds %(number)d task back until an SRE decides: %(detail)s.",
             "Cell %(cell)s holds %(number)d tasks back until an SRE decides: %(detail)s.",
             brake.wanted,
@@ -236,7 +236,7 @@ def notify_held(request: HttpRequest, site: str) -> None:
             request,
             format_html(
                 '{} <a class="underline" href="{}">{}</a>',
-                told,
+                detail,
                 reverse(f"{site}:scheduling_brake_changelist"),
                 _("Decide"),
             ),

@@ -95,18 +95,18 @@ def alloc_sets_named(cell: Cell, names: Iterable[tuple[int, str]]) -> dict[tuple
 def refusal(job_spec: spec.JobSpecification, alloc_set: spec.JobSpecification | None) -> Rejected | None:
     """Why a job can't be submitted into the alloc set it names, or changed there. None when it can."""
     if alloc_set is None:
-        told = f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}"
+        detail = f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}"
         return Rejected(
             "no-such-alloc-set",
-            f"alloc_set: {told}; submit the alloc set first (kind: AllocSet), or remove alloc_set",
-            fields={"alloc_set": told},
+            f"alloc_set: {detail}; submit the alloc set first (kind: AllocSet), or remove alloc_set",
+            fields={"alloc_set": detail},
         )
     problems = misfits(alloc_set, job_spec)
     if not problems:
         return None
-    told = "; ".join(f"{path}: {what}" for path, what in list(problems.items())[:3])
+    detail = "; ".join(f"{path}: {what}" for path, what in list(problems.items())[:3])
     more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
-    return Rejected("invalid-spec", f"{told}{more}", fields=problems)
+    return Rejected("invalid-spec", f"{detail}{more}", fields=problems)
 
 
 # -- leaving and shrinking
@@ -136,19 +136,19 @@ def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
         problems = misfits(alloc_set, parser.load(row.spec, extra=alloc_set.extra))
         if problems:
             path, what = next(iter(problems.items()))
-            told = f"job {row.job.name} runs in it and would no longer fit ({path}: {what})"
-            raise _in_use(job, [row.job.name], told)
+            detail = f"job {row.job.name} runs in it and would no longer fit ({path}: {what})"
+            raise _in_use(job, [row.job.name], detail)
     held = _held(job)
     names = (*NAMES, *alloc_set.extra)
     for position, (used, room) in enumerate(zip(held, alloc_set.total(), strict=False)):
         if position != PORTS and used > room:
             extra = alloc_set.extra
-            told = (
+            detail = (
                 f"the tasks in it use {describe(position, used, extra=extra)} of {names[position]}, and all allocs"
                 f" together would have {describe(position, room, extra=extra)}; make"
                 f" {_listed([inner.name for inner in inside])} smaller first"
             )
-            raise _in_use(job, [inner.name for inner in inside], told)
+            raise _in_use(job, [inner.name for inner in inside], detail)
 
 
 def inner_jobs(job: Job) -> list[Job]:

@@ -139,8 +139,8 @@ def kept_release(*, principal: Principal, kept: KeptAlloc, reason: str = "") -> 
     with journal.write(kept.machine.cell_id, principal) as entry:
         row = KeptAlloc.objects.select_for_update().filter(pk=kept.pk, released=False).first()
         if row is None:
-            told = f"{kept.name} is no longer kept on {kept.machine.hostname}"
-            raise Conflict("already-released", told, fields={"alloc": told})
+            detail = f"{kept.name} is no longer kept on {kept.machine.hostname}"
+            raise Conflict("already-released", detail, fields={"alloc": detail})
         _release(entry, [row], DROPPED, reason)
 
 

@@ -276,12 +276,12 @@ class WhyView(CellView):
                 f"index: {index[:50]!r} is not a task index; give an integer, such as 0",
                 fields={"index": "give an integer"},
             )
-        told = (
+        detail = (
             why.explain_task(found, selectors.task_at(found, int(index)), self.principal())
             if index
             else why.explain_job(found, self.principal())
         )
-        return Response(WhySerializer(told, context=event_names(told.chain)).data)
+        return Response(WhySerializer(detail, context=event_names(detail.chain)).data)
 
 
 def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpecification:
@@ -300,8 +300,8 @@ def _key(request: Request) -> str:
     """Return the idempotency key of the request, or "" if it has none. Raises `Rejected`."""
     given: str = request.headers.get(_KEY, "")
     if len(given) > 64 or not (given.isascii() and given.isprintable()):
-        told = "at most 64 printable ASCII characters"
-        raise Rejected("invalid", f"{_KEY}: {given[:70]!r} is not accepted; give {told}", fields={_KEY: told})
+        detail = "at most 64 printable ASCII characters"
+        raise Rejected("invalid", f"{_KEY}: {given[:70]!r} is not accepted; give {detail}", fields={_KEY: detail})
     return given
 
 

@@ -42,8 +42,8 @@ def cell_create(
         detail = "; ".join(f"{field}: {what}" for field, what in fields.items())
         raise Rejected("invalid", detail, fields=fields) from error
     if name in RESERVED_NAMES:
-        told = f"{name!r} is reserved for the DNS zone itself; choose another name"
-        raise Rejected("reserved-name", f"name: {told}", fields={"name": told})
+        message = f"{name!r} is reserved for the DNS zone itself; choose another name"
+        raise Rejected("reserved-name", f"name: {message}", fields={"name": message})
     with transaction.atomic():
         if Cell.objects.filter(name=name).exists():
             raise Conflict("cell-exists", f"cell {name} already exists; choose another name", fields={"name": "taken"})
@@ -75,16 +75,16 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not _RESOURCE.fullmatch(name):
-        told = f"{name[:80]!r} is not a resource name; use lower-case letters, digits and '_', a letter first"
-        raise Rejected("invalid", f"name: {told}, at most 63", fields={"name": told})
+        detail = f"{name[:80]!r} is not a resource name; use lower-case letters, digits and '_', a letter first"
+        raise Rejected("invalid", f"name: {detail}, at most 63", fields={"name": detail})
     with journal.write(cell.id, principal) as entry:
         row = Cell.objects.only("extra_resources", "settings").get(pk=cell.id)
         if name in (*NAMES, *row.extra_resources):
-            told = f"cell {cell.name} already has a resource {name}; choose another name"
-            raise Conflict("resource-exists", told, fields={"name": "taken"})
+            detail = f"cell {cell.name} already has a resource {name}; choose another name"
+            raise Conflict("resource-exists", detail, fields={"name": "taken"})
         if len(row.extra_resources) >= MAX_EXTRA_RESOURCES:
-            told = f"cell {cell.name} has {MAX_EXTRA_RESOURCES} resources of its own, which is the maximum"
-            raise Rejected("too-many-resources", told, fields={"name": told})
+            detail = f"cell {cell.name} has {MAX_EXTRA_RESOURCES} resources of its own, which is the maximum"
+            raise Rejected("too-many-resources", detail, fields={"name": detail})
         extra = [*row.extra_resources, name]
         Cell.objects.filter(pk=cell.id).update(extra_resources=extra)
         settings = msgspec.to_builtins(cell_settings.load(row.settings))

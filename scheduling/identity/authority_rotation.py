@@ -66,8 +66,8 @@ def stage(*, principal: Principal, certificate: Path | None = None, key: Path | 
     home = ensure_authority().parent
     with locked(home):
         if (home / "next.pem").exists():
-            told = "an authority is staged already; switch to it, or remove next.pem and next.key first"
-            raise Conflict("authority-staged", told)
+            detail = "an authority is staged already; switch to it, or remove next.pem and next.key first"
+            raise Conflict("authority-staged", detail)
         if certificate is None:
             made, private = make_authority()
             pem, secret = made.public_bytes(serialization.Encoding.PEM), key_pem(private)
@@ -102,9 +102,9 @@ def switch(*, principal: Principal, leave_behind: bool = False) -> str:
     behind = standing().behind
     if behind and not leave_behind:
         names = ", ".join(behind[:5]) + (f" and {len(behind) - 5} more" if len(behind) > 5 else "")
-        told = f"{len(behind)} machines don't trust the staged authority yet: {names}"
+        detail = f"{len(behind)} machines don't trust the staged authority yet: {names}"
         cure = "wait until they have connected, replace their secrets, or switch without them"
-        raise Conflict("machines-behind", f"{told}; {cure}", figures={"machines": len(behind)})
+        raise Conflict("machines-behind", f"{detail}; {cure}", figures={"machines": len(behind)})
     with locked(home):
         found = load_certificate(following).fingerprint(hashes.SHA256()).hex()
         write_whole(home / "old.pem", (home / "ca.pem").read_bytes(), 0o644)

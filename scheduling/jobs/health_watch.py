@@ -78,17 +78,17 @@ def _notify(entry: records.RecordEntry, rows: Iterable[FailingJob], kind: str, h
     for jobs in by_place.values():
         tenant, cell = jobs[0].tenant, jobs[0].cell.name
         names = [job.name for job in jobs]
-        told = ", ".join(names[:_MOST_NAMED])
+        detail = ", ".join(names[:_MOST_NAMED])
         if len(names) > _MOST_NAMED:
-            told += f", and {len(names) - _MOST_NAMED} more"
+            detail += f", and {len(names) - _MOST_NAMED} more"
         if len(jobs) == 1:
             subject, url = (f"Job {names[0]} in cell {cell} is {how}", f"/jobs/{cell}/{tenant.name}/{names[0]}/")
         else:
             subject, url = (f"{len(jobs)} jobs in cell {cell} are {how}", f"/jobs/?tenant={tenant.name}&cell={cell}")
         text = (
             f"No task of these jobs has been up for {PATIENCE_S / 60:.0f} minutes, and tasks crash or are unhealthy:"
-            f" {told}. Run `borgctl why JOB` for the reasons."
+            f" {detail}. Run `borgctl why JOB` for the reasons."
             if kind == "job.failing"
-            else f"All live tasks of these jobs are up: {told}."
+            else f"All live tasks of these jobs are up: {detail}."
         )
         notify(entry, tenant, kind, subject, text, url=url, level=level, cell=cell, jobs=names, health=how)

@@ -40,8 +40,8 @@ def check_lengths(job_spec: spec.JobSpecification) -> None:
 def _check(path: str, longest: str) -> None:
     if len(longest) <= MAX_DNS_NAME:
         return
-    told = (
+    detail = (
         f"{longest[:32]!r}… would have {len(longest)} characters, and a DNS name has at most {MAX_DNS_NAME}; "
         f"shorten it by {len(longest) - MAX_DNS_NAME}"
     )
-    raise Rejected("invalid-spec", f"{path}: {told}", fields={path: told})
+    raise Rejected("invalid-spec", f"{path}: {detail}", fields={path: detail})

@@ -52,8 +52,8 @@ class JobPlan:
             return f"Nothing changes: job {self.name} already has this spec."
         words = {"added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place"}
         parts = [f"{self.tasks[key].count} {word}" for key, word in words.items() if key in self.tasks]
-        told = f"Job {self.name}, version {self.version}: of its tasks {', '.join(parts) or 'none changes'}"
-        return f"{told}, at most {self.max_down} down at once." if "restarted" in self.tasks else f"{told}."
+        detail = f"Job {self.name}, version {self.version}: of its tasks {', '.join(parts) or 'none changes'}"
+        return f"{detail}, at most {self.max_down} down at once." if "restarted" in self.tasks else f"{detail}."
 
 
 _NAMES = {SpecChange.NONE: "kept", SpecChange.IN_PLACE: "in_place", SpecChange.RESTART: "restarted"}

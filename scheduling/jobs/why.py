@@ -63,33 +63,33 @@ def job_sentences(job: Job) -> list[str]:
     """In short, troubles first. The queries of `with_health`, where the job does not carry its health yet."""
     if job.state == JobState.DEAD:
         return [f"Job {job.name} has ended: {job.outcome}."]
-    told = _trouble_sentences(job) + _count_sentences(job)
+    detail = _trouble_sentences(job) + _count_sentences(job)
     if job.tasks_pending:
         whys = _whys(job)
-        told += [_format_verdict(why, job).head for why in whys]
+        detail += [_format_verdict(why, job).head for why in whys]
         if not whys:
-            told.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
-    return told + _starting_sentences(job)
+            detail.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
+    return detail + _starting_sentences(job)
 
 
 def explain_job(job: Job, principal: Principal) -> Explanation:
     """Explain why a job is in its state, with crashing tasks first. At most eight queries."""
     crashes: list[Task] = []
     if job.state == JobState.DEAD:
-        told = job_sentences(job)
+        message = job_sentences(job)
         whys: list[Why] = []
     else:
         whys = _whys(job) if job.tasks_pending else []
-        told = _trouble_sentences(job)
+        message = _trouble_sentences(job)
         crashes = crashing_tasks(job) if job.health.troubles.crashing else []  # type: ignore[attr-defined]
-        told += crash_sentences(crashes)
-        told += _count_sentences(job)
+        message += crash_sentences(crashes)
+        message += _count_sentences(job)
     names = _nearest_hosts(whys)
-    told += _why_sentences(whys, job, principal, names)
+    message += _why_sentences(whys, job, principal, names)
     if job.tasks_pending and not whys:
-        told.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
+        message.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
     if job.state != JobState.DEAD:
-        told += _starting_sentences(job)
+        message += _starting_sentences(job)
     ends = (
         Task.objects.filter(job=job, state=TaskState.DEAD.value)
         .order_by()
@@ -97,13 +97,13 @@ def explain_job(job: Job, principal: Principal) -> Explanation:
         .annotate(number=Count("id"))
         .order_by("-number")[:5]
     )
-    told += [f"{number} tasks {outcome}{f': {detail}' if detail else ''}." for outcome, detail, number in ends]
+    message += [f"{number} tasks {outcome}{f': {detail}' if detail else ''}." for outcome, detail, number in ends]
     kinds = ("job.ended", "update.ended", "job.submitted")
     last = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, kind__in=kinds)
     chain = list(last.order_by("-revision", "-seq")[:1])
     documents = [document(why, job, principal, names) for why in whys]
     return Explanation(
-        job.state, told, documents, _revision(job, whys), chain=chain, health=health_of(job).state, crashes=crashes
+        job.state, message, documents, _revision(job, whys), chain=chain, health=health_of(job).state, crashes=crashes
     )
 
 
@@ -120,23 +120,23 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
     if task.state == TaskState.PENDING:
         whys = _whys(job)
         names = _nearest_hosts(whys)
-        told = _why_sentences(whys, job, principal, names)
-        told = told or [f"{name} waits for the next pass of the scheduler."]
+        detail = _why_sentences(whys, job, principal, names)
+        detail = detail or [f"{name} waits for the next pass of the scheduler."]
     elif task.state == TaskState.RUNNING:
         placement = found.placement if lately and lately[0].kind == "task.placed" else None
-        told = [_running(name, task), *(placement_sentences(placement) if placement is not None else ())]
+        detail = [_running(name, task), *(placement_sentences(placement) if placement is not None else ())]
     else:
-        told = [f"{name} is dead: {task.outcome}{f', {task.detail}' if task.detail else ''}."]
+        detail = [f"{name} is dead: {task.outcome}{f', {task.detail}' if task.detail else ''}."]
     crashes = _crash_of(job, task)
-    told = crash_sentences(crashes) + told
+    detail = crash_sentences(crashes) + detail
     if found.preempted is not None:
-        told.append(preempted_sentence(found.preempted))
+        detail.append(preempted_sentence(found.preempted))
     if ended := _exit_sentence(task):
-        told.append(ended)
-    told += [_step_sentence(event) for event in chain[1:]]
+        detail.append(ended)
+    detail += [_step_sentence(event) for event in chain[1:]]
     documents = [document(why, job, principal, names) for why in whys]
     return Explanation(
-        task.state, told, documents, _revision(job, whys), placement, found.preempted, chain, crashes=crashes
+        task.state, detail, documents, _revision(job, whys), placement, found.preempted, chain, crashes=crashes
     )
 
 
@@ -151,12 +151,12 @@ def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, s
         result["nearest"]["machine"] = hostnames.get(result["nearest"].pop("machine_id"))
     if seen.shapes is not None:
         result["shapes"] = shapes_document(seen.shapes, extra=extra)
-    told = _format_verdict(seen, job, hostnames)
+    detail = _format_verdict(seen, job, hostnames)
     result["told"] = {
-        "summary": told.summary,
-        "reasons": list(told.reasons),
-        "cures": list(told.cures),
-        "notes": list(told.notes),
+        "summary": detail.summary,
+        "reasons": list(detail.reasons),
+        "cures": list(detail.cures),
+        "notes": list(detail.notes),
     }
     return result
 
@@ -169,22 +169,22 @@ def redacted(why: Why, sees: Callable[[str], bool]) -> Why:
 
 def placement_sentences(placement: PlacementReceipt) -> list[str]:
     """Why this machine, whom it preempted, and what else was considered."""
-    told = []
+    detail = []
     if placement.score:
         parts = ", ".join(f"{part} {format_number(value, 3)}" for part, value in sorted(placement.score.items()))
-        told.append(f"It was placed there at revision {placement.revision} by its score: {parts}.")
+        detail.append(f"It was placed there at revision {placement.revision} by its score: {parts}.")
     if placement.packages_bytes:
         has, named = (describe(DISK, size) for size in (placement.present_bytes, placement.packages_bytes))
-        told.append(f"Of its packages' {named} the machine had {has if placement.present_bytes else 'none'}.")
+        detail.append(f"Of its packages' {named} the machine had {has if placement.present_bytes else 'none'}.")
     if placement.runners_up:
         others = ", ".join(f"{machine} {format_number(score, 3)}" for machine, score in placement.runners_up)
-        told.append(f"With {format_number(placement.total, 3)} in all it came before {others}.")
+        detail.append(f"With {format_number(placement.total, 3)} in all it came before {others}.")
     if placement.victims:
         number = len(placement.victims)
         whom = ", ".join(str(party) for party in placement.victims[:5])
         more = f", and {number - 5} more" if number > 5 else ""
-        told.append(f"It preempted {number} task{'' if number == 1 else 's'} there: {whom}{more}.")
-    return told
+        detail.append(f"It preempted {number} task{'' if number == 1 else 's'} there: {whom}{more}.")
+    return detail
 
 
 def preempted_sentence(preempted: Preempted) -> str:
@@ -195,7 +195,7 @@ def preempted_sentence(preempted: Preempted) -> str:
 
 def crash_sentences(tasks: Sequence[Task], words: Words = ENGLISH) -> list[str]:
     """One sentence per task that keeps crashing, for the first few of them."""
-    told = [
+    detail = [
         format_crash(
             task.index,
             machine=task.machine.hostname if task.machine is not None else "",
@@ -205,7 +205,7 @@ def crash_sentences(tasks: Sequence[Task], words: Words = ENGLISH) -> list[str]:
         )
         for task in tasks[:_MOST_CRASHES]
     ]
-    return told + ([words.gettext("More tasks crash as well.")] if len(tasks) > _MOST_CRASHES else [])
+    return detail + ([words.gettext("More tasks crash as well.")] if len(tasks) > _MOST_CRASHES else [])
 
 
 def _crash_of(job: Job, task: Task) -> list[Task]:
@@ -220,11 +220,11 @@ def _trouble_sentences(job: Job) -> list[str]:
 
 
 def _why_sentences(whys: list[Why], job: Job, principal: Principal, names: Mapping[int, str]) -> list[str]:
-    told = []
+    detail = []
     for why in whys:
         words = _format_verdict(redacted(why, _sees(principal, job)), job, names)
-        told += [words.head, *words.notes]
-    return told
+        detail += [words.head, *words.notes]
+    return detail
 
 
 def _format_verdict(why: Why, job: Job, hostnames: Mapping[int, str] | None = None) -> wording.VerdictText:
@@ -244,14 +244,14 @@ def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
 
 def _count_sentences(job: Job) -> list[str]:
     living = job.tasks_total - job.tasks_dead
-    told = [f"{job.tasks_up} of {living} tasks are up."]
+    detail = [f"{job.tasks_up} of {living} tasks are up."]
     if job.open_updates:  # type: ignore[attr-defined]
         update = job.open_updates[0]  # type: ignore[attr-defined]
-        told.append(
+        detail.append(
             f"An update from version {update.from_version} to {update.to_version} is under way, "
             f"with at most {update.max_down} tasks down."
         )
-    return told
+    return detail
 
 
 def _starting_sentences(job: Job) -> list[str]:

@@ -49,10 +49,10 @@ def figures_of(cell_ids: Iterable[int]) -> dict[int, UtilisationFigures]:
     Raises `redis.RedisError`.
     """
     ids = list(cell_ids)
-    told = wakeups.client().mget([_key(cell_id) for cell_id in ids]) if ids else []
+    detail = wakeups.client().mget([_key(cell_id) for cell_id in ids]) if ids else []
     return {
         cell_id: msgspec.json.decode(value, type=UtilisationFigures)
-        for cell_id, value in zip(ids, told, strict=True)
+        for cell_id, value in zip(ids, detail, strict=True)
         if value is not None
     }
 

@@ -153,8 +153,8 @@ def package_delete(*, principal: Principal, cell: Cell, tenant: str, name: str, 
             raise NotFound("package", f"{name}@{reference}")
         others = [] if by_digest else list(package.tags.exclude(tag=reference).values_list("tag", flat=True))
         if not others and (jobs := in_use(cell.pk, [package.digest]).get((owner.pk, package.digest))):
-            told = f"live jobs use {name}@{reference}: {', '.join(jobs[:5])}; kill or update them first"
-            raise Conflict("package-in-use", told, figures={"jobs": jobs[:100]})
+            detail = f"live jobs use {name}@{reference}: {', '.join(jobs[:5])}; kill or update them first"
+            raise Conflict("package-in-use", detail, figures={"jobs": jobs[:100]})
         if others:
             package.tags.filter(tag=reference).delete()
             entry.append(
@@ -189,8 +189,8 @@ def _check_names(name: str, tag: str, digest: str, format: str) -> None:
     if format and format not in package_names.FORMATS:
         problems["format"] = f"{format[:80]!r} is unknown; give one of {', '.join(package_names.FORMATS)}"
     if problems:
-        told = "; ".join(f"{field}: {what}" for field, what in problems.items())
-        raise Rejected("invalid", told, fields=problems)
+        detail = "; ".join(f"{field}: {what}" for field, what in problems.items())
+        raise Rejected("invalid", detail, fields=problems)
 
 
 def _set_tag(entry: records.RecordEntry, principal: Principal, package: Package, tag: str) -> str:
@@ -216,11 +216,11 @@ def _set_tag(entry: records.RecordEntry, principal: Principal, package: Package,
 
 
 def _over_quota(tenant: str, size: int, left: int) -> Rejected:
-    told = (
+    detail = (
         f"tenant {tenant} may store {max(left, 0)} more bytes in this cell, and the package has {size}; "
         "delete packages with `borgctl package delete`, or ask an SRE for more"
     )
-    return Rejected("store-quota-exceeded", told, figures={"left_bytes": max(left, 0), "bytes": size}, status=403)
+    return Rejected("store-quota-exceeded", detail, figures={"left_bytes": max(left, 0), "bytes": size}, status=403)
 
 
 def lock_store(cell: Cell, *, exclusive: bool) -> None:

@@ -94,9 +94,9 @@ class S3Store:
         try:
             yield
         except ClientError as error:
-            told = error.response.get("Error", {})
-            if told.get("Code") in _ABSENT:
-                raise NotThere(f"s3://{self._bucket}: {told.get('Message', '')}") from error
+            detail = error.response.get("Error", {})
+            if detail.get("Code") in _ABSENT:
+                raise NotThere(f"s3://{self._bucket}: {detail.get('Message', '')}") from error
             raise StoreAway(f"s3://{self._bucket}: {error}") from error
         except (BotoCoreError, boto3.exceptions.Boto3Error, OSError) as error:
             raise StoreAway(f"s3://{self._bucket}: {error}") from error

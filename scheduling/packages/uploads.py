@@ -72,11 +72,11 @@ class Draft:
         Raises `Rejected` naming the field, and the entry of the archive where one is at fault.
         """
         if digest and digest != self.digest:
-            told = (
+            detail = (
                 f"the request names {digest}, and the archive has {self.digest} ({self.size_bytes} bytes);"
                 " send it again"
             )
-            raise Rejected("digest-mismatch", f"digest: {told}", fields={"digest": told})
+            raise Rejected("digest-mismatch", f"digest: {detail}", fields={"digest": detail})
         try:
             self.format = archive.check(self._path, format)
         except ArchiveRefused as error:
@@ -88,8 +88,8 @@ class Draft:
 
 
 def too_large(size: int, most: int) -> Rejected:
-    told = f"the archive has {size} bytes or more; this cell accepts at most {most}. Split it, or ask an SRE for more"
-    return Rejected("too-large", told, fields={"archive": told}, figures={"most_bytes": most}, status=413)
+    detail = f"the archive has {size} bytes or more; this cell accepts at most {most}. Split it, or ask an SRE for more"
+    return Rejected("too-large", detail, fields={"archive": detail}, figures={"most_bytes": most}, status=413)
 
 
 def sweep_drafts(store: ArchiveStore) -> int:

@@ -95,8 +95,8 @@ def load(settings: dict[str, object]) -> CellSettings:
     try:
         loaded = msgspec.convert(settings, CellSettings)
     except msgspec.ValidationError as error:
-        told, fields = _misread(settings, error)
-        raise Rejected("invalid-settings", told, fields=fields) from error
+        detail, fields = _misread(settings, error)
+        raise Rejected("invalid-settings", detail, fields=fields) from error
     problems = {
         name: "must not be negative"
         for name in CellSettings.__struct_fields__
@@ -143,13 +143,13 @@ def _misread(settings: object, error: msgspec.ValidationError) -> tuple[str, dic
     known = CellSettings.__struct_fields__
     every = f"the settings of a cell are {', '.join(known)}"
     if not isinstance(settings, dict):
-        told = f"must be a JSON object such as {{}}; {every}"
-        return f"settings {told}", {"settings": told}
+        detail = f"must be a JSON object such as {{}}; {every}"
+        return f"settings {detail}", {"settings": detail}
     if unknown := sorted(map(str, settings.keys() - set(known))):
-        told = f"unknown: {', '.join(unknown)}; {every}"
-        return f"settings {told}", {"settings": told}
+        detail = f"unknown: {', '.join(unknown)}; {every}"
+        return f"settings {detail}", {"settings": detail}
     name = str(error).rpartition("`$.")[2].rstrip("`")
     default = getattr(CellSettings(), name)
     wanted = {bool: "true or false", float: "a number", str: "text"}[type(default)]
-    told = f"must be {wanted}, such as {json.dumps(default)}; leave it out for the default"
-    return f"{name} {told}", {f"settings.{name}": told}
+    detail = f"must be {wanted}, such as {json.dumps(default)}; leave it out for the default"
+    return f"{name} {detail}", {f"settings.{name}": detail}

@@ -196,9 +196,9 @@ class _Relay:
             if isinstance(error, Overrun | MalformedMessage | redis.RedisError):
                 reason = reason or str(error) or type(error).__name__
         if self._last not in (ShellFrame.EXIT, ShellFrame.FAILED):
-            told = reason or "the machine hung up: its Borglet ended"
+            detail = reason or "the machine hung up: its Borglet ended"
             try:
-                await self._back.put(shell_frame(ShellFrame.FAILED, told.encode()))
+                await self._back.put(shell_frame(ShellFrame.FAILED, detail.encode()))
             except (Overrun, redis.RedisError) as error:
                 log.warning("the end of a shell was not sent", error=str(error))
         return reason

@@ -31,8 +31,8 @@ def mentions(spec: JobSpecification) -> dict[str, Reference]:
                 problems.setdefault(here, str(error))
                 continue
             if reference.name in seen:
-                told = f"{text[:100]!r}: {reference.name!r} is {seen[reference.name]} already; name a package once"
-                problems.setdefault(here, told)
+                detail = f"{text[:100]!r}: {reference.name!r} is {seen[reference.name]} already; name a package once"
+                problems.setdefault(here, detail)
             found[text], seen[reference.name] = reference, here
     if problems:
         raise refusal(problems)
@@ -60,8 +60,8 @@ def pinned(spec: JobSpecification, digests: Mapping[str, str]) -> JobSpecificati
 
 
 def refusal(problems: Mapping[str, str]) -> Rejected:
-    told = "; ".join(f"{path}: {message}" for path, message in list(problems.items())[:3])
-    return Rejected("invalid-spec", told, fields=problems)
+    detail = "; ".join(f"{path}: {message}" for path, message in list(problems.items())[:3])
+    return Rejected("invalid-spec", detail, fields=problems)
 
 
 def _tasks(spec: JobSpecification) -> Iterator[tuple[str, TaskSpec]]:

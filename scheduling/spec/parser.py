@@ -106,9 +106,9 @@ def decode(data: bytes | Mapping[str, Any]) -> Any:
 
 def _refusal(problems: Problems) -> Rejected:
     found = list(problems.found.items())
-    told = "; ".join(f"{path}: {message}" for path, message in found[:MOST_TOLD])
+    detail = "; ".join(f"{path}: {message}" for path, message in found[:MOST_TOLD])
     more = f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
-    return Rejected("invalid-spec", f"{told}{more}", fields=problems.found)
+    return Rejected("invalid-spec", f"{detail}{more}", fields=problems.found)
 
 
 def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecification | None:

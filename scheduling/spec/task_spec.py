@@ -193,8 +193,8 @@ def read_task(
     ports = _check_ports(file.ports, problems, f"{path}.ports")
     _check_constraints(file.constraints, problems, f"{path}.constraints")
     if role.inside and file.constraints:
-        told = "tasks in an alloc run on its machine; put constraints into the alloc set"
-        problems.add(f"{path}.constraints", told)
+        detail = "tasks in an alloc run on its machine; put constraints into the alloc set"
+        problems.add(f"{path}.constraints", detail)
     _check_restart(file.restart, problems, f"{path}.restart")
     problems.number(f"{path}.notice_s", file.notice_s, 0, 3600)
     problems.number(f"{path}.max_processes", file.max_processes, 1, 1_000_000)
@@ -203,8 +203,8 @@ def read_task(
         problems.add(f"{path}.weight", "an alloc answers no client; give weights to the jobs inside it")
     problems.text(f"{path}.working_dir", file.working_dir, 4096)
     if ".." in file.working_dir.split("/") and not role.stored:
-        told = f"{file.working_dir!r} leaves the task's folder with '..'; give a path without it"
-        problems.add(f"{path}.working_dir", told)
+        detail = f"{file.working_dir!r} leaves the task's folder with '..'; give a path without it"
+        problems.add(f"{path}.working_dir", detail)
     if file.user and not _USER.fullmatch(file.user):
         problems.add(
             f"{path}.user", f"{file.user!r} is not a user name; leave it out to run as the cell's default user"
@@ -213,13 +213,13 @@ def read_task(
         problems.add(f"{path}.packages", f"{len(file.packages)} packages; at most {MAX_PACKAGES}")
     for number, package in enumerate(file.packages):
         if not _PACKAGE.fullmatch(package):
-            told = f"{package!r} is not a package: write NAME, NAME@TAG or NAME@sha256:…"
-            problems.add(f"{path}.packages[{number}]", told)
+            detail = f"{package!r} is not a package: write NAME, NAME@TAG or NAME@sha256:…"
+            problems.add(f"{path}.packages[{number}]", detail)
     limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
     _check_place(file, limit, problems, path)
     if file.whole_cores and role.batch and not role.stored:
-        told = "only latency-sensitive tasks have cores kept free of others; set appclass: latency-sensitive"
-        problems.add(f"{path}.whole_cores", f"{told}, or leave it out")
+        detail = "only latency-sensitive tasks have cores kept free of others; set appclass: latency-sensitive"
+        problems.add(f"{path}.whole_cores", f"{detail}, or leave it out")
     if not role.stored:
         _check_variables(file, problems, path)
         _check_accelerators(limit[ACCELERATORS], problems, f"{path}.limit.accelerators")
@@ -269,8 +269,8 @@ def _check_env(env: dict[str, Any], problems: Problems, path: str, *, stored: bo
             problems.add(f"{path}.{name}", f"{value!r} is not text; put it between quotes")
             continue
         if MASK in value and not stored:
-            told = f"{MASK!r} stands for a hidden value, which the cell does not fill in; give the value itself"
-            problems.add(f"{path}.{name}", told)
+            detail = f"{MASK!r} stands for a hidden value, which the cell does not fill in; give the value itself"
+            problems.add(f"{path}.{name}", detail)
         problems.text(f"{path}.{name}", value, MAX_ENV_BYTES)
         size += len(name.encode()) + len(value.encode()) + 2
     if size > MAX_ENV_BYTES:

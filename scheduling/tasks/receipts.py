@@ -76,8 +76,8 @@ def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipt
     lost = next(
         (event for event in events if event.kind == "task.evicted" and event.data.get("cause") == PREEMPTION), None
     )
-    told = [event for event in (placed, lost) if event is not None]
-    machines = {event.machine_id for event in told if event.machine_id}
+    detail = [event for event in (placed, lost) if event is not None]
+    machines = {event.machine_id for event in detail if event.machine_id}
     pairs: list[tuple[int, int]] = []
     if placed is not None:
         machines |= {machine for machine, _ in placed.data.get("runners_up") or ()}

@@ -83,10 +83,10 @@ class SupervisedRuntime:
             return
         directory = self._runtime_home.directory_of(task)
         here = {other.directory.name: other.kept for other in self._tasks.values()}
-        told = task
+        message = task
         if self.api_url:
-            told = msgspec.structs.replace(task, env={**task.env, "BORG_API_URL": self.api_url})
-        plan = self._confinement.plan(told, run=run, directory=directory, trees=trees, kept=here)
+            message = msgspec.structs.replace(task, env={**task.env, "BORG_API_URL": self.api_url})
+        plan = self._confinement.plan(message, run=run, directory=directory, trees=trees, kept=here)
         kept = TaskRecord(task, run, time.time(), own_uid=plan.own_uid, address=plan.address, runtime=self.name)
         incarnation = SupervisedTask(directory, kept)
         self._tasks[task.key] = incarnation

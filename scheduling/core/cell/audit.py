@@ -44,10 +44,10 @@ def problems(state: Audited) -> list[str]:
 def _sums(state: Audited) -> Iterator[str]:
     """Counters equal recomputation."""
     tasks, machines = state.tasks, state.machines
-    for name, code, told in (("pending", PENDING, tasks.pending), ("running", RUNNING, tasks.running)):
+    for name, code, detail in (("pending", PENDING, tasks.pending), ("running", RUNNING, tasks.running)):
         counted = int((tasks.state == code).sum())
-        if counted != told:
-            yield f"{counted} tasks are {name}, the counter says {told}"
+        if counted != detail:
+            yield f"{counted} tasks are {name}, the counter says {detail}"
     there = np.flatnonzero((tasks.state == RUNNING) & (tasks.machine >= 0) & (tasks.alloc < 0))
     limits = tasks.shapes.limit[tasks.shape[there]]
     by_limit = tasks.job_by_limit[tasks.job[there]]
@@ -209,14 +209,14 @@ def differences(ours: dict[str, dict[Any, Any]], theirs: dict[str, dict[Any, Any
     found: list[str] = []
     for kind in ours:
         left, right = ours[kind], theirs[kind]
-        told = [
+        detail = [
             f"{kind} {key}: {_differing(left.get(key), right.get(key))}"
             for key in sorted(left.keys() | right.keys())
             if left.get(key) != right.get(key)
         ]
-        found += told[:MOST_TOLD]
-        if len(told) > MOST_TOLD:
-            found.append(f"… and {len(told) - MOST_TOLD} more of kind {kind}")
+        found += detail[:MOST_TOLD]
+        if len(detail) > MOST_TOLD:
+            found.append(f"… and {len(detail) - MOST_TOLD} more of kind {kind}")
     return found
 
 

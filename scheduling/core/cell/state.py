@@ -193,8 +193,8 @@ class CellState:
     def _packages_held(self, event: events.PackagesHeld, time: float) -> None:
         """Return the packages that machines hold, without machines that were removed."""
         machines = self.machines
-        for told, change in ((event.went, machines.installed.went), (event.came, machines.installed.came)):
-            for digest, ids in told.items():
+        for detail, change in ((event.went, machines.installed.went), (event.came, machines.installed.came)):
+            for digest, ids in detail.items():
                 slots = [machines.slot[machine] for machine in ids if machine in machines.slot]
                 change(digest, np.array(slots, dtype=np.int64))
 

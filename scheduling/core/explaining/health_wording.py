@@ -12,29 +12,29 @@ from scheduling.core.vocabulary.job_health import Troubles
 def format_troubles(troubles: Troubles, *, living: int, words: Words = ENGLISH) -> list[str]:
     """One sentence for each kind of trouble, crashes first."""
     _, ngettext = words.gettext, words.ngettext
-    told = []
+    detail = []
     if troubles.crashing:
         text = ngettext(
             "%(number)d of %(living)d tasks keeps crashing.",
             "%(number)d of %(living)d tasks keep crashing.",
             troubles.crashing,
         )
-        told.append(text % {"number": troubles.crashing, "living": living})
+        detail.append(text % {"number": troubles.crashing, "living": living})
     if troubles.unhealthy:
         text = ngettext(
             "%(number)d of %(living)d tasks runs, and its health check fails.",
             "%(number)d of %(living)d tasks run, and their health checks fail.",
             troubles.unhealthy,
         )
-        told.append(text % {"number": troubles.unhealthy, "living": living})
+        detail.append(text % {"number": troubles.unhealthy, "living": living})
     if troubles.failed:
         text = ngettext(
             "%d task failed for good and is not started again.",
             "%d tasks failed for good and are not started again.",
             troubles.failed,
         )
-        told.append(text % troubles.failed)
-    return told
+        detail.append(text % troubles.failed)
+    return detail
 
 
 def format_crash(
@@ -50,8 +50,8 @@ def format_crash(
     parts = [exit_text or detail]
     if restarts:
         parts.append(ngettext("%d restart", "%d restarts", restarts) % restarts)
-    told = ", ".join(part for part in parts if part)
-    return f"{where}: {told}." if told else f"{where}."
+    message = ", ".join(part for part in parts if part)
+    return f"{where}: {message}." if message else f"{where}."
 
 
 def exit_words(ended: Mapping[str, Any] | None, words: Words = ENGLISH) -> str:

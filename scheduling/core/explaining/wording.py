@@ -133,8 +133,8 @@ class _Wording:
 
     def who(self, tasks: int, name: str) -> str:
         _, ngettext = self.words.gettext, self.words.ngettext
-        told = ngettext("%d task", "%d tasks", tasks) % tasks
-        return _("%(tasks)s of job %(name)s") % {"tasks": told, "name": name} if name else told
+        detail = ngettext("%d task", "%d tasks", tasks) % tasks
+        return _("%(tasks)s of job %(name)s") % {"tasks": detail, "name": name} if name else detail
 
     def outlook(self, why: Why) -> list[str]:
         """Return the expected start if nothing changes."""
@@ -157,14 +157,14 @@ class _Wording:
 
     def notes(self, why: Why) -> list[str]:
         ngettext = self.words.ngettext
-        told = []
+        detail = []
         near = why.nearest
         # Where tasks crash, a machine that only a constraint rules out does not help.
         hint = near is not None and not (near.fails and self.crashed(why))
         if near is not None and hint and (near.lacks or near.fails or near.bounds):
-            told.append(self.nearest(near))
+            detail.append(self.nearest(near))
         if why.preemption.held and not why.never:
-            told.append(
+            detail.append(
                 ngettext(
                     "On %d machine tasks that it may not preempt hold the room.",
                     "On %d machines tasks that it may not preempt hold the room.",
@@ -173,7 +173,7 @@ class _Wording:
                 % why.preemption.held
             )
         if why.preemption.not_enough:
-            told.append(
+            detail.append(
                 ngettext(
                     "On %d machine it would not be enough to preempt all tasks of lower priority.",
                     "On %d machines it would not be enough to preempt all tasks of lower priority.",
@@ -182,7 +182,7 @@ class _Wording:
                 % why.preemption.not_enough
             )
         if why.reclamation.machines:
-            told.append(
+            detail.append(
                 ngettext(
                     "On %d machine only limits are in the way: non-prod work would have room there.",
                     "On %d machines only limits are in the way: non-prod work would have room there.",
@@ -191,10 +191,10 @@ class _Wording:
                 % why.reclamation.machines
             )
         if why.ahead:
-            told.append(self.ahead(why.ahead, why.ahead_of, why.ahead_tenants))
+            detail.append(self.ahead(why.ahead, why.ahead_of, why.ahead_tenants))
         if why.expected is not None and (expected := self.expected(why.expected)):
-            told.append(expected)
-        return told
+            detail.append(expected)
+        return detail
 
     def reason(self, one: RuledOut) -> str:
         _ = self.words.gettext
@@ -275,8 +275,8 @@ class _Wording:
         parts = []
         for lack in nearest.lacks:
             if lack.resource == WHOLE_CORES:
-                told = _("%(left)d whole cores left, %(short)d short")
-                parts.append(told % {"left": lack.left, "short": lack.short})
+                detail = _("%(left)d whole cores left, %(short)d short")
+                parts.append(detail % {"left": lack.left, "short": lack.short})
                 continue
             given = {"left": self.amount(lack.resource, lack.left), "short": self.quantity(lack.resource, lack.short)}
             parts.append(_("%(left)s left, %(short)s short") % given)
@@ -287,11 +287,11 @@ class _Wording:
 
     def ahead(self, tasks: int, of: tuple[Ahead, ...], tenants: int) -> str:
         _, ngettext = self.words.gettext, self.words.ngettext
-        told = ngettext("%d task is tried before it", "%d tasks are tried before it", tasks) % tasks
+        detail = ngettext("%d task is tried before it", "%d tasks are tried before it", tasks) % tasks
         if tenants:
-            told += ngettext(", of %d tenant", ", of %d tenants", tenants) % tenants
+            detail += ngettext(", of %d tenant", ", of %d tenants", tenants) % tenants
         known = [f"{one.tenant} {one.tasks}" for one in of if one.tenant]
-        return _("%(told)s (%(known)s).") % {"told": told, "known": ", ".join(known)} if known else f"{told}."
+        return _("%(told)s (%(known)s).") % {"told": detail, "known": ", ".join(known)} if known else f"{detail}."
 
     def expected(self, expected: ExpectedStart) -> str:
         _, ngettext = self.words.gettext, self.words.ngettext
@@ -302,7 +302,7 @@ class _Wording:
         if expected.basis is Basis.CRASH_BACK_OFF:
             return _("Machines that it crashed on are tried again in %s.") % self.duration(expected.high_s)
         span = {"low": self.duration(expected.low_s), "high": self.duration(expected.high_s)}
-        told = (
+        detail = (
             _("Its next task is likely to start in %(high)s") % span
             if span["low"] == span["high"]
             else _("Its next task is likely to start in %(low)s to %(high)s") % span
@@ -312,11 +312,11 @@ class _Wording:
             "%(ends)d tasks ended in the last %(window)s on machines that could hold it",
             expected.ends,
         ) % {"ends": expected.ends, "window": self.duration(expected.window_s)}
-        return f"{told}: {ended}."
+        return f"{detail}: {ended}."
 
     def shapes(self, shapes: Conforming) -> list[str]:
         _, ngettext = self.words.gettext, self.words.ngettext
-        told = []
+        detail = []
         few = shapes.asked is None or shapes.asked.per_machine < FEW
         if shapes.one_more is not None and shapes.one_more.machines and few:
             kind = ngettext("%d machine", "%d machines", shapes.one_more.machines) % shapes.one_more.machines
@@ -326,14 +326,14 @@ class _Wording:
                 "number": shapes.one_more.per_machine,
                 "held": shapes.asked.per_machine if shapes.asked is not None else 0,
             }
-            told.append(
+            detail.append(
                 _("Its commonest kind of machine (%(kind)s) holds %(held)d; of %(limit)s it would hold %(number)d.")
                 % given
                 if shapes.asked is not None
                 else _("The kind of machine that comes closest (%(kind)s) holds %(number)d of at most %(limit)s.")
                 % given
             )
-        return told
+        return detail
 
     def fit(self, shapes: Conforming, tasks: int) -> list[str]:
         _, ngettext = self.words.gettext, self.words.ngettext
@@ -341,7 +341,7 @@ class _Wording:
             reasons, cures = self.absent([self.names[r] for r in shapes.absent])
             return [f"{text[0].upper()}{text[1:]}".rstrip(".") + "." for text in (*reasons, *cures)]
         if not shapes.machines:
-            told = [_("No machine of the cell could hold one of these tasks, even if it were empty.")]
+            detail = [_("No machine of the cell could hold one of these tasks, even if it were empty.")]
         else:
             given = {
                 "now": self.machines(shapes.now),
@@ -350,13 +350,13 @@ class _Wording:
                 "tasks": tasks,
             }
             text = _("Free now, preempting nobody: room for %(room)s on %(now)s; %(all)d could hold one if empty.")
-            told = [text % given]
-        told += self.shapes(shapes)
+            detail = [text % given]
+        detail += self.shapes(shapes)
         if shapes.fuller is not None and shapes.asked is not None and shapes.asked.per_machine < FEW:
             given = {"held": shapes.asked.per_machine, "limit": self.limits(shapes.fuller, shapes.wanted)}
             text = _("It could ask for up to %(limit)s, and such a machine would still hold %(held)d.")
-            told.append(text % given)
-        return told
+            detail.append(text % given)
+        return detail
 
     def limits(self, shape: Shape, wanted: tuple[int, ...]) -> str:
         """The resources of a shape that differ from what is wanted."""

@@ -140,8 +140,8 @@ class PackageDoors:
         machine = await authenticate(header.decode("latin-1"))
         entitled = await self._entitled(machine.machine_id, path.group(1))
         if entitled is None and door[1] != "have":
-            told = f"no task that is placed on {machine.hostname} names {path.group(1)}"
-            raise Rejected("not-for-this-machine", told, status=403)
+            detail = f"no task that is placed on {machine.hostname} names {path.group(1)}"
+            raise Rejected("not-for-this-machine", detail, status=403)
         asked = _Request(path.group(1), machine, entitled or NOTHING, scope, receive, send)
         await _DOORS[door](self, asked)
 
@@ -171,8 +171,8 @@ class PackageDoors:
 
     async def _archive(self, asked: _Request) -> None:
         if self._busy >= self._streams:
-            told = "the store has reached its limit of transfers; ask for sources again"
-            raise Rejected("store-busy", told, status=503)
+            detail = "the store has reached its limit of transfers; ask for sources again"
+            raise Rejected("store-busy", detail, status=503)
         self._busy += 1
         try:
             await self._stream(asked)
@@ -182,8 +182,8 @@ class PackageDoors:
     async def _have(self, asked: _Request) -> None:
         port = asked.decoded(await asked.body(), PackageHave).port
         if not 0 <= port < 2**16:
-            told = f"{port} is not a port; give 1 to 65535, or 0 to serve no peers"
-            raise Rejected("invalid", f"port: {told}", fields={"port": told})
+            detail = f"{port} is not a port; give 1 to 65535, or 0 to serve no peers"
+            raise Rejected("invalid", f"port: {detail}", fields={"port": detail})
         machine, entitled = asked.machine, asked.entitled
         # It says so once after each welcome, of whichever package it has: what else it has, its reports say.
         if entitled is not NOTHING:
@@ -199,10 +199,10 @@ class PackageDoors:
         await asked.answer(None)
 
     async def _failed(self, asked: _Request) -> None:
-        told = asked.decoded(await asked.body(), PackageFailed)
+        detail = asked.decoded(await asked.body(), PackageFailed)
         machine = asked.machine
         dropped = self._tracker(machine.cell_id).failed(
-            asked.digest, machine.machine_id, told.address, told.port, told.reason, now=time.monotonic()
+            asked.digest, machine.machine_id, detail.address, detail.port, detail.reason, now=time.monotonic()
         )
         if dropped is not None:
             self._news.announce(swarms.PeerGone(machine.cell_id, asked.digest, dropped))
@@ -210,8 +210,8 @@ class PackageDoors:
             "package not delivered",
             machine=machine.hostname,
             digest=asked.digest,
-            source=f"{told.address}:{told.port}" if told.address else "store",
-            reason=told.reason[:100],
+            source=f"{detail.address}:{detail.port}" if detail.address else "store",
+            reason=detail.reason[:100],
         )
         await asked.answer(None)
 
@@ -309,8 +309,8 @@ class PackageDoors:
                     if self._counted.get(machine_id) != looked_at:
                         self._counted[machine_id] = looked_at
                         await self._count(held.cell_id, machine_id, port, installed)
-            for cell_id, told in self._holdings.due(self._connections, time.monotonic()).items():
-                await self._store_packages(cell_id, told)
+            for cell_id, detail in self._holdings.due(self._connections, time.monotonic()).items():
+                await self._store_packages(cell_id, detail)
 
     async def _store_packages(self, cell_id: int, told: Mapping[int, InstalledReport]) -> None:
         """The scheduler, of what machines have."""
@@ -399,8 +399,8 @@ class _Request:
         found = _RANGE.fullmatch(given)
         first, last = (int(found[1]), min(int(found[2] or size), size - 1)) if found else (size, 0)
         if first > last:
-            told = f"{given[:50]!r}: give bytes=N- with N below {size}"
-            raise Rejected("range-not-satisfiable", told, fields={"Range": told}, status=416)
+            detail = f"{given[:50]!r}: give bytes=N- with N below {size}"
+            raise Rejected("range-not-satisfiable", detail, fields={"Range": detail}, status=416)
         return first, last
 
     async def begin(self, first: int, last: int, size: int) -> None:

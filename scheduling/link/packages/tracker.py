@@ -115,14 +115,14 @@ class Tracker:
         to nobody from now on, until it reports the package again.
         """
         swarm = self._swarm(digest)
-        told = swarm.fetching.get(machine_id, ())
+        detail = swarm.fetching.get(machine_id, ())
         self._release(digest, machine_id)
-        for source in told:
+        for source in detail:
             peer = swarm.holders.get(source)
             if peer is None or (peer.address, peer.port) != (address, port):
                 continue
             # It goes on with its other offers before it asks again: the next of them keeps a slot for it.
-            self._keep(swarm, digest, machine_id, tuple(other for other in told if other != source), now=now)
+            self._keep(swarm, digest, machine_id, tuple(other for other in detail if other != source), now=now)
             if reason == "busy":
                 self._full[source] = now + BUSY_S
                 return None
@@ -153,8 +153,8 @@ class Tracker:
             swarm.waiting.add(machine_id)
             crowd = max(1.0, len(swarm.waiting) / WAITING_A_SECOND)
             return SourcesOffer(retry_after_s=self._retry_s * crowd * self._rng.uniform(0.5, 1.5))
-        told = tuple(peer.machine_id for peer in peers) or (STORE,)
-        self._keep(swarm, digest, machine_id, told, size_bytes=size_bytes, now=now)
+        detail = tuple(peer.machine_id for peer in peers) or (STORE,)
+        self._keep(swarm, digest, machine_id, detail, size_bytes=size_bytes, now=now)
         return SourcesOffer(peers, store=not peers)
 
     def _keep(

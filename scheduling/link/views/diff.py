@@ -252,23 +252,23 @@ class ExitVerdict:
 def judge(over: TaskExit, *, moves: int) -> ExitVerdict:
     """`moves`: how often the task was moved because it failed, since its spec last changed (§4)."""
     exit_ = over.exit
-    told = describe(exit_)
+    detail = describe(exit_)
     if exit_.cause is EndCause.MACHINE_SHORT:
-        return ExitVerdict(told, cause="out-of-resources", avoid=True)
+        return ExitVerdict(detail, cause="out-of-resources", avoid=True)
     if exit_.cause is EndCause.MACHINE_RESTARTED:
-        return ExitVerdict(told, cause="machine-failure")
+        return ExitVerdict(detail, cause="machine-failure")
     if exit_.cause is EndCause.STOPPED:
         # Nobody here asked for it: somebody on the machine did.
         return ExitVerdict(f"stopped on its machine: {exit_.detail or 'no reason given'}", cause="other")
     if exit_.cause is EndCause.EXITED and exit_.status == 0 and over.restart_on != "always":
-        return ExitVerdict(told, how="finished")
+        return ExitVerdict(detail, how="finished")
     if over.restarts:
-        told = f"{told}, after {over.restarts} restarts"
+        detail = f"{detail}, after {over.restarts} restarts"
     if over.restart_on == "never":
-        return ExitVerdict(f"{told}; it asks for no restart", how="failed")
+        return ExitVerdict(f"{detail}; it asks for no restart", how="failed")
     if moves < over.max_moves:
-        return ExitVerdict(told, cause="failure", avoid=True)
-    return ExitVerdict(f"{told}; moved {moves} times before", how="failed")
+        return ExitVerdict(detail, cause="failure", avoid=True)
+    return ExitVerdict(f"{detail}; moved {moves} times before", how="failed")
 
 
 def describe(exit_: Exit) -> str:
