@@ -76,7 +76,7 @@ restore: install
 install: $(VENV)/.kernels $(VENV)/.static $(VENV)/.docs
 	@:
 
-## make lock                    resolve requirements.lock anew from pyproject.toml
+## make lock                    resolve requirements.lock again from pyproject.toml
 lock:
 	@$(PYTHON) -m venv build/lock
 	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
