@@ -246,7 +246,7 @@ class Agent:
             await self._pause(self._settings.sample_interval_s)
 
     async def _pause(self, most_s: float) -> None:
-        """Until the next sample is due."""
+        """Sleep until the next sample is due."""
         if self._guard is not None:
             try:
                 await self._guard.pause(most_s)
@@ -407,7 +407,7 @@ class Agent:
             self.failed.set_exception(error)
 
     def _arm(self) -> None:
-        """One timer a machine, and none while nothing is due."""
+        """Set the machine's only timer; none while nothing is due."""
         at = self.state.next_wake()
         if at == self._timer_at:
             return

@@ -26,7 +26,7 @@ class ProbeAnswer:
 
 class Prober(Protocol):
     async def probe(self, check: HealthCheck, port: int, address: str = "") -> ProbeAnswer:
-        """One probe, over within `check.timeout_s`. Raises nothing for a task that does not answer.
+        """Probe once, within `check.timeout_s`. A task that does not answer raises nothing.
 
         `address`: of the task, empty for the machine's."""
 

@@ -83,7 +83,7 @@ class ServerCounters(msgspec.Struct):
         _add(self.notify_failures, secondary)
 
     def observe_lag(self, seconds: float) -> None:
-        """From an event's commit to its being in the answers."""
+        """Count the time from an event's commit to the answers that include it."""
         self.lags[bisect_left(LAG_BOUNDS_S, seconds)] += 1
         self.lag_sum_s += seconds
 
@@ -118,11 +118,13 @@ class Board:
         self._memory = mmap.mmap(-1, _SLOT * (workers + 1))
 
     def write(self, number: int, figures: ServerCounters) -> None:
-        """By worker `number` alone. What is too large for the slot is left out: the last figures stay."""
+        """Write the figures of worker `number`. Figures that do not fit the slot are not written, and the last ones
+        stay.
+        """
         self._put(number, msgspec.msgpack.encode(figures))
 
     def read(self, number: int) -> ServerCounters | None:
-        """None where nothing was written yet, or is being written just now."""
+        """Read the figures of a worker; None if none were written yet, or while they are written."""
         data = self._take(number)
         return None if data is None else msgspec.msgpack.decode(data, type=ServerCounters)
 
@@ -131,7 +133,7 @@ class Board:
         return [figures for figures in found if figures is not None]
 
     def ended(self, number: int) -> None:
-        """By the parent alone."""
+        """Mark a worker as ended. Only the parent calls this."""
         restarts = self.restarts()
         restarts[number] += 1
         self._put(self._workers, msgspec.msgpack.encode(restarts))

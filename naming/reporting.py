@@ -31,7 +31,7 @@ class MetricsReporter:
         self._number = number
 
     def figures(self, *, names: bool) -> ServerCounters:
-        """This process' own, as of now; `names`: count them too, which takes a look at every job."""
+        """Return the current figures of this process. `names`: also count names, which looks at every job."""
         figures, directory = self._figures, self._follower.directory
         figures.status = directory.status.value
         figures.unheard_s = self._follower.unheard_s()
@@ -47,14 +47,14 @@ class MetricsReporter:
         return figures
 
     def exposition(self) -> bytes:
-        """For all processes; asked of the first."""
+        """Return the metrics of all processes."""
         own = self.figures(names=True)
         if self._board is None:
             return exposition(own)
         return exposition(together([own, *self._board.others(self._number)]), self._board.restarts())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Report until cancelled."""
         while self._board is not None:
             self._board.write(self._number, self.figures(names=False))
             await asyncio.sleep(EVERY_S)

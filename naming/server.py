@@ -84,7 +84,7 @@ async def serve(
     board: Board | None = None,
     metrics: tuple[str, int] | None = None,
 ) -> None:
-    """Until SIGTERM or SIGINT. `snapshots`: folder of names kept; `cells`: names of those served, empty for all.
+    """Serve until SIGTERM or SIGINT. `snapshots`: folder of names kept; `cells`: names of those served, empty for all.
 
     Of several workers the first alone has TCP, transfers and NOTIFY, writes snapshots and tells figures, at the address
     `metrics`; `board` is where all of them write theirs. Raises `NoPort`.
@@ -186,7 +186,7 @@ def main() -> int:
 
 
 def _work(worker: Worker, peers: Peers, zones: ZoneSettings, port: int, board: Board | None = None) -> int:
-    """One process: the exit status."""
+    """Run one process and return its exit status."""
     import uvloop
     from django.conf import settings
 

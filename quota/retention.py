@@ -31,7 +31,7 @@ class _Rule(NamedTuple):
 
 
 def _oldest(table: str, over: str) -> str:
-    """For a table whose ids grow with time."""
+    """Return the oldest rows of a table whose ids grow with time."""
     return (
         f"WITH old AS (SELECT id FROM (SELECT * FROM {table} ORDER BY id LIMIT %(most)s) AS oldest WHERE {over})"
         f" DELETE FROM {table} AS t USING old WHERE t.id = old.id"

@@ -37,7 +37,7 @@ _PASS_ON_S = 0.1
 
 @shared_task(name="scheduling.master_run", acks_late=False)
 def master_run(cell: str, scheduler: str = DEFAULT.name, passed_on: int = _PASSED_ON) -> None:
-    """One slice of a scheduler of a cell, then the next. While Redis is away the slice just goes on.
+    """Run one slice of a cell's scheduler, then request the next. Without Redis the slice continues.
 
     Where several workers stand by for the same queue, the next slice may reach one that has no lease: it passes
     it on, a few times (`passed_on`), to the one that has, whose state is warm.

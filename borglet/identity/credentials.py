@@ -29,7 +29,9 @@ class BadAuthority(ValueError):
 
 
 class CredentialStore(Protocol):
-    """Where identity and authorities are kept. Both are safe against a power loss once they return; raise OSError."""
+    """The store of identity and authorities. Both writes are safe against a power loss once they return; raise
+    OSError.
+    """
 
     def keep_identity(self, identity: Identity) -> None: ...
 
@@ -37,7 +39,7 @@ class CredentialStore(Protocol):
 
 
 class MemoryKeeper:
-    """For tests and machines that last no longer than their process."""
+    """A store in memory, for tests and machines that last no longer than their process."""
 
     def __init__(self) -> None:
         self.identity: Identity | None = None
@@ -75,7 +77,7 @@ class Credentials:
 
     @property
     def api_url(self) -> str:
-        """Where tasks reach the REST API, as the cell said last."""
+        """Return the address of the REST API for tasks, as last received from the cell."""
         return self._identity.api_url
 
     def authorization(self) -> str:

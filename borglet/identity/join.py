@@ -40,7 +40,7 @@ class JoinFailed(Exception):
 
 
 class LinkUnreachable(JoinFailed):
-    """Nobody answered at the link's address; trying again can help."""
+    """No server answered at the link's address. A retry can help."""
 
 
 class Problem(msgspec.Struct):

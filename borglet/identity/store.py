@@ -76,7 +76,7 @@ class DiskStore:
         replace_durably(self._home / "desired.json", msgspec.json.encode(remembered), mode=0o600)
 
     def identity(self) -> Identity | None:
-        """None before the machine has joined. Raises ValueError for a damaged file."""
+        """Return the identity; None before the machine has joined. Raises ValueError for a damaged file."""
         path = self._home / "identity.json"
         try:
             identity = msgspec.json.decode(path.read_bytes(), type=Identity)
@@ -147,7 +147,7 @@ def replace_durably(path: Path, content: bytes, *, mode: int) -> None:
 
 
 class MemoryStore:
-    """For simulated machines and tests: forgets with the process."""
+    """A store in memory, for simulated machines and tests."""
 
     def __init__(self, remembered: Remembered | None = None) -> None:
         self.remembered = remembered if remembered is not None else Remembered()
@@ -160,7 +160,7 @@ class MemoryStore:
 
 
 class FailingStore(MemoryStore):
-    """For tests: saves fail with `error` as long as it is set."""
+    """A store for tests whose saves fail with `error` as long as it is set."""
 
     def __init__(self, remembered: Remembered | None = None) -> None:
         super().__init__(remembered)

@@ -71,7 +71,7 @@ class Introduction:
 
 
 class BadAddress(ValueError):
-    """No address of a link; the text says what is wanted."""
+    """The address of a link is invalid. The text has the expected form."""
 
 
 class _Redial(Exception):
@@ -229,7 +229,7 @@ class Link:
             raise AssertionError("unreachable") from error
 
     def _hang_up(self, socket: ClientSocket, reason: str) -> None:
-        """Always raises `LinkRejected`."""
+        """Close the connection and raise `LinkRejected`."""
         short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
         socket.close(CloseCode.INVALID_DATA, short)
         raise LinkRejected(Refusal("malformed", "", f"the shard sent a frame that is not a valid message: {reason}"))

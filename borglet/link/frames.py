@@ -55,8 +55,8 @@ class FrameReader:
     _parts_bytes: int = 0  # what they take here
 
     def read(self, arrived: memoryview) -> list[tuple[Opcode, bytes]]:
-        """Whole messages and control frames, in order: `TEXT`, `BINARY`, `CLOSE`, `PING` or `PONG` with what they
-        hold. Keeps nothing of `arrived`. Raises `BadFrame`."""
+        """Return whole messages and control frames, in order: `TEXT`, `BINARY`, `CLOSE`, `PING` or `PONG` with what
+        they hold. Keeps nothing of `arrived`. Raises `BadFrame`."""
         data = arrived
         if self._left is not None:
             self._left += arrived
@@ -77,7 +77,7 @@ class FrameReader:
         return found
 
     def _frame(self, data: memoryview, at: int, found: list[tuple[Opcode, bytes]]) -> int:
-        """Where the frame at `at` ends; `at` when it isn't there in full."""
+        """Return the end of the frame at `at`; `at` if it is not complete."""
         size = len(data) - at
         self._wanted = 0
         if size < 2:
@@ -136,7 +136,7 @@ class FrameReader:
 
 
 def frame(opcode: Opcode, content: bytes, *, mask: bytes = b"") -> bytes:
-    """One whole frame. `mask`: four random bytes of a client, none of a server."""
+    """Return a whole frame. `mask`: four random bytes of a client, none of a server."""
     first, length, masked = 0x80 | opcode, len(content), 0x80 if mask else 0
     if length < _SHORT:
         head = bytes((first, masked | length))

@@ -157,7 +157,7 @@ class _Over(Exception):
 
 
 class _Bridge:
-    """Between one terminal and one socket, until either ends."""
+    """The bridge between one terminal and one socket, until either ends."""
 
     def __init__(
         self,
@@ -238,7 +238,9 @@ class _Bridge:
                         return
 
     async def _listen(self) -> None:
-        """Never waits for the terminal: what can't be typed yet is kept, up to a window."""
+        """Read from the socket without waiting for the terminal. Input that cannot be typed yet is kept, up to a
+        window.
+        """
         while True:
             try:
                 kind, payload = shell_frame_of(await self._socket.recv())

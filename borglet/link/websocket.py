@@ -203,7 +203,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._waiting.set_result(None)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One timer, moved only when it runs out: most messages come long before."""
+        """Set one timer. It is moved only when it runs out, because most messages come long before."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(self._deadline, self._ran_out)

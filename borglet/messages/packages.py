@@ -15,7 +15,7 @@ class PackageRef(msgspec.Struct, frozen=True):
 
 
 class PeerAddress(msgspec.Struct, frozen=True):
-    """Where a Borglet serves the archives of packages that it has, to Borglets with a ticket."""
+    """The address at which a Borglet serves its archives of packages to Borglets with a ticket."""
 
     address: str
     port: int

@@ -51,7 +51,7 @@ _allocs = msgspec.json.Decoder(list[AllocReport])
 
 
 def sealed(content: list[TaskReport] | list[AllocReport]) -> msgspec.Raw:
-    """As `WireReport.tasks` and `allocs`."""
+    """Return the report in the form of `WireReport.tasks` and `allocs`."""
     return msgspec.Raw(_encoder.encode(content))
 
 

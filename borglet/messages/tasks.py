@@ -10,7 +10,7 @@ from borglet.messages.desired import TaskKey
 
 
 class Phase(StrEnum):
-    """Where the incarnation of a task stands on its machine (§3.2: installing is most of a start)."""
+    """The phase of an incarnation on its machine (§3.2: installing is most of a start)."""
 
     ASSIGNED = "assigned"
     INSTALLING = "installing"

@@ -25,7 +25,9 @@ class Packages(Protocol):
     """All methods may be called from one asyncio loop only; none blocks it."""
 
     def bind(self, in_use: InUse) -> None:
-        """Told once, before anything else: who knows the digests that tasks of this machine need. They stay."""
+        """Set the source of the digests that tasks of this machine need. Called once, before anything else. These
+        packages stay.
+        """
 
     async def install(self, packages: Sequence[PackageRef]) -> None:
         """Make all of them present. Raises `PackageMissing`. Cancelling it stops what nobody else waits for."""
@@ -86,7 +88,9 @@ class NoPackages:
 
 
 class SimulatedPackages:
-    """Nothing is fetched and nothing is written: what is missing is there after `delay_s`, jittered by `rng`."""
+    """Simulated packages: nothing is fetched or written. Missing packages are present after `delay_s`, jittered by
+    `rng`.
+    """
 
     def __init__(self, delay_s: float, rng: random.Random) -> None:
         self._delay_s, self._rng = delay_s, rng

@@ -57,7 +57,7 @@ Step: TypeAlias = AskForSources | Try | Pause | GiveUp
 
 
 class Choosing:
-    """For one package on one machine. Times are seconds of a clock that never runs backwards."""
+    """The choice of sources for one package on one machine. Times are seconds of a clock that never runs backwards."""
 
     def __init__(self, patience: FetchPatience, rng: random.Random, *, now: float) -> None:
         self._patience, self._rng = patience, rng

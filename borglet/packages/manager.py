@@ -41,7 +41,7 @@ class PackageSettings:
 
 
 class _Cancelled(Exception):
-    """Nobody waits for this installation any more."""
+    """No task waits for this installation any more."""
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class PackageManager:
         await asyncio.shield(self._opened)
 
     async def checked(self) -> None:
-        """Until all that is here has been looked at."""
+        """Wait until all present packages have been checked."""
         assert self._checking is not None, "call open() first"
         await asyncio.shield(self._checking)
 
@@ -181,7 +181,7 @@ class PackageManager:
         return sum(each.disk_bytes for each in self._installed.values())
 
     def archive(self, digest: str) -> Path | None:
-        """For peers."""
+        """Return an archive for peers."""
         return self._store.archive(digest) if digest in self._installed else None
 
     # -- installing
@@ -272,7 +272,8 @@ class PackageManager:
     # -- room
 
     async def _make_room(self, package: PackageRef) -> int:
-        """For archive and tree, guessed at as twice the archive. Returns how many bytes the tree may have at most.
+        """Free space for archive and tree, estimated as twice the archive. Returns how many bytes the tree may have
+        at most.
 
         Raises `PackageMissing`."""
         wanted = 2 * package.size_bytes
@@ -320,7 +321,7 @@ class PackageManager:
         return freed
 
     def publish_port(self) -> None:
-        """After each greeting of the link: where this machine serves what its reports list."""
+        """Publish the port that serves the packages in this machine's reports, after each welcome of the link."""
         if self._port_report is not None:
             self._port_report.cancel()
         self._port_report = asyncio.ensure_future(self._report_port())

@@ -37,7 +37,7 @@ class Sources(Protocol):
         """A connection to the link's own store, not yet opened, and the headers to ask with."""
 
     def rest(self) -> None:
-        """This thread asks nothing more for now."""
+        """Close the connection of this thread."""
 
     def have(self, digest: str, port: int) -> None: ...
 

@@ -60,7 +60,7 @@ class StoredPackage:
 
 
 class PackageStore:
-    """Knows nothing of tasks, of peers, or of how much may be here."""
+    """The packages on the disk of a machine. Tasks, peers and limits are handled elsewhere."""
 
     def __init__(self, home: Path, *, boot_id: str, limits: ArchiveLimits = ArchiveLimits()) -> None:
         self._root = home.absolute() / "packages"
@@ -110,7 +110,7 @@ class PackageStore:
         return self._installed(folder, marker)
 
     def _repaired(self, folder: Path, marker: Marker, checkpoint: Callable[[], None]) -> StoredPackage | None:
-        """From its archive where that is whole."""
+        """Unpack a package again from its archive if that is whole."""
         package = PackageRef(marker.name, marker.digest, marker.size_bytes, marker.format)
         if not self._archive_is_whole(folder, marker, checkpoint):
             log.error(
@@ -189,12 +189,12 @@ class PackageStore:
             log.exception("cannot remove %s; the next start tries again", incoming)
 
     def used(self, digest: str, at: float) -> None:
-        """It serves from now on: the last to be removed. Kept over restarts."""
+        """Mark a package as used, so that it is removed last. Survives restarts."""
         with contextlib.suppress(FileNotFoundError):
             os.utime(self._root / _hex(digest) / "marker.json", (at, at))
 
     def remove(self, digest: str) -> None:
-        """Out of sight at once, then deleted. Raises OSError."""
+        """Hide a package at once, then delete it. Raises OSError."""
         self._discard(self._root / _hex(digest))
 
     def tree(self, digest: str) -> Path:

@@ -27,7 +27,7 @@ _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 class TicketRefused(Exception):
-    """Not a ticket for this; the text says why."""
+    """The ticket is not valid for this request. The text has the reason."""
 
 
 def issue(key: ec.EllipticCurvePrivateKey, ticket: PackageTicket) -> str:

@@ -83,7 +83,7 @@ class Guard:
         return Orders(tuple(end), tuple(self._cpu.wanted.values()))
 
     async def pause(self, most_s: float) -> None:
-        """Until the next look is due: `most_s`, or sooner when memory gets tight."""
+        """Wait until the next look is due: `most_s`, or less if memory is short."""
         settings, loop = self._settings, asyncio.get_running_loop()
         until = loop.time() + most_s
         least_s = settings.tight_interval_s if self._was_tight else settings.least_interval_s

@@ -40,7 +40,7 @@ class MachineReadings:
         return AvailableMemory(fields["MemTotal"], fields["MemAvailable"], given, self._stalled())
 
     def _stalled(self) -> float:
-        """From the kernel's pressure figures: `full avg10=1.50 …`, in %. Zero where it keeps none."""
+        """Return the pressure from the kernel's figures `full avg10=1.50 …`, in %. Zero without such figures."""
         try:
             lines = (self.proc / "pressure" / "memory").read_text().splitlines()
         except OSError:
@@ -52,7 +52,9 @@ class MachineReadings:
         return 0.0
 
     def disk(self) -> AvailableMemory:
-        """No promise is compared here: what the disk holds beside tasks is in what is available."""
+        """Return the reading of the disk. Promised amounts do not matter, because other content of the disk reduces
+        the available space.
+        """
         found = os.statvfs(self.home)
         return AvailableMemory(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 

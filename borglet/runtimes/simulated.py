@@ -67,7 +67,7 @@ class _Simulated:
 
 
 class SimulatedRuntime:
-    """One machine. Tasks end with this object: to the cell that is a machine that restarted."""
+    """One simulated machine. Tasks end with this object, which looks like a restart of the machine to the cell."""
 
     name = "simulated"
     api_url = ""

@@ -48,7 +48,7 @@ class Holdings:
         }
 
     def next_wake(self) -> float:
-        """When `TimePassed` is wanted; infinite when nothing is due."""
+        """Return the time of the next `TimePassed`; infinite if nothing is due."""
         return min((self._wake_of(inc) for inc in self.incarnations.values()), default=math.inf)
 
     def _wake_of(self, inc: Incarnation) -> float:
@@ -83,7 +83,7 @@ class Holdings:
         return inc.acknowledged and inc.dropped and not inc.quarantined and self.pending is None
 
     def remembered(self, desired: Desired | None) -> Remembered:
-        """As it will be once `desired` is in force."""
+        """Return the remembered state as it will be once `desired` applies."""
         listed: set[TaskKey] = set()
         changed = False
         if desired is not None:
@@ -152,7 +152,7 @@ class Holdings:
 
 
 def watch(inc: Incarnation, *, now: float) -> None:
-    """Its checks begin, where it declares one."""
+    """Start the health checks of a task that declares one."""
     inc.watch = health.begin(inc.started_at, now=now) if inc.task.health is not None else None
 
 

@@ -48,7 +48,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class CancelInstall:
-    """Nobody waits for it any more; an answer that comes all the same is ignored."""
+    """Cancel an installation that no task waits for. A late answer is ignored."""
 
     key: TaskKey
 

@@ -20,7 +20,7 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """It will not run again here. `crash_loop` says that it spent its restarts; `detail` with which figures."""
+    """The task will not run again here. `crash_loop`: it used up its restarts; `detail` has the figures."""
 
     crash_loop: bool = False
     detail: str = ""

@@ -26,12 +26,12 @@ AT_ONCE = frozenset({"machine-failure", "quarantine", "superseded", "out-of-reso
 
 
 def notice_s(task: RunTask, stop: StopTask) -> float:
-    """Between SIGTERM and SIGKILL."""
+    """Return the seconds between SIGTERM and SIGKILL."""
     return max(0.0, task.notice_s if stop.notice_s is None else min(stop.notice_s, task.notice_s))
 
 
 def leave_s(task: RunTask, stop: StopTask) -> float:
-    """Between the stop of a task that was up and SIGTERM."""
+    """Return the seconds between the stop of a task that was up and SIGTERM."""
     if stop.cause in AT_ONCE:
         return 0.0
     bound_s = task.leave_s if stop.notice_s is None else min(task.leave_s, stop.notice_s - task.notice_s)
@@ -68,7 +68,7 @@ def order(
     now: float,
     at: float = 0.0,
 ) -> None:
-    """It is stopping from now on; it leaves until `at`."""
+    """Start stopping a task. It leaves its names until `at`."""
     inc.step(PhaseStep.STOP, now=now)
     inc.stop_notice_s, inc.stop_cause, inc.stop_detail = max(0.0, notice_s), cause, detail
     inc.leaving, inc.stop_at = at > now, max(at, now)
@@ -85,7 +85,7 @@ def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
 
 
 def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
-    """It has no processes, and gets none."""
+    """Stop a task before its start: it has no processes and gets none."""
     if inc.exit is None:
         detail = f"{stop.cause}: the task was stopped before it started"
         inc.exit = Exit(EndCause.STOPPED, now, detail=detail, notice="full")

@@ -69,7 +69,7 @@ def rows_of(jobs: Collection[int], *, tasks: Collection[int] | None = None, pend
 
 
 def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[PlacedRow], *, zone: str) -> list[TaskEndpoint]:
-    """One for each of `rows`. `jobs` with their cells and tenants.
+    """Return one endpoint for each of `rows`. `jobs` have their cells and tenants.
 
     One query a cell in which an update is under way, and one question to Redis a cell with placed tasks.
     """

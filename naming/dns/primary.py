@@ -65,7 +65,9 @@ class Peers:
 
     @classmethod
     def read(cls, *, networks: Sequence[str], keys: Sequence[str], secondaries: Sequence[str]) -> Peers:
-        """From settings: networks; `name:algorithm:base64`; `address` or `address@port`. Raises `InvalidPeers`."""
+        """Read the peers from settings: networks; `name:algorithm:base64`; `address` or `address@port`. Raises
+        `InvalidPeers`.
+        """
         return cls(
             tuple(_network(text) for text in networks),
             {key.name: key for key in map(_key, keys)},
@@ -135,7 +137,7 @@ class Primary:
         return await asyncio.shield(task)
 
     async def _fill(self, table: NameTable) -> Zone:
-        """When it is the first time, or when the table was replaced."""
+        """Fill the list the first time, and when the table was replaced."""
         zone = Zone(self.directory, table)
         for _ in zone.fill():
             await asyncio.sleep(0)
@@ -210,7 +212,7 @@ class Primary:
 
 
 class _Seldom:
-    """At most once in so many seconds: anybody may ask, and anybody's name be given."""
+    """Limit an action to once per interval and key, because any client may send the message with any address."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s

@@ -218,7 +218,7 @@ def _fill(response: dns.message.Message, directory: ZoneDirectory, room: int, vi
 
 
 def _refusal(rdtype: RdataType, rdclass: int) -> dns.rcode.Rcode | None:
-    """For questions that no name of ours answers."""
+    """Return the refusal of questions outside the resolver's zones."""
     if rdclass != IN or rdtype in (dns.rdatatype.AXFR, dns.rdatatype.IXFR):
         return dns.rcode.REFUSED
     if rdtype in (dns.rdatatype.NONE, dns.rdatatype.OPT):

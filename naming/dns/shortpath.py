@@ -214,7 +214,9 @@ class ShortPath:
         return b"\xc0\x0c" + question.fixed + named.ttl_s_or(self._directory.ttl_s).to_bytes(4)
 
     def _negative(self, query: bytes, question: Question, table: NameTable, rcode: int) -> bytes:
-        """With the SOA that says for how long (RFC 2308 §3), its names as pointers into the question."""
+        """Return a negative answer with the SOA that gives its time to live (RFC 2308 §3), its names as pointers into
+        the question.
+        """
         directory = self._directory
         above = question.labels[: -len(directory.labels)]
         apex = _QUESTION_AT + sum(len(label) + 1 for label in above[:-1])

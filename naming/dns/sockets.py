@@ -90,7 +90,7 @@ class DnsServer:
         await asyncio.gather(*self._streams, return_exceptions=True)
 
     def answer(self, query: bytes, via: Transport, source: str) -> bytes | None:
-        """By the long path, in one go."""
+        """Answer by the long path, in one step."""
         return finished(self.answering(query, via, source))
 
     def answering(self, query: bytes, via: Transport, source: str) -> Steps:

@@ -98,7 +98,7 @@ class Follower:
         return asyncio.get_running_loop().time() - (self._heard_at or self._began_at)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follow until cancelled."""
         watch = asyncio.create_task(self._watch())
         try:
             while True:
@@ -200,7 +200,7 @@ class Follower:
             self._figures.observe_lag(max(0.0, time.time() - news[0].at))
 
     async def _take_snapshot(self, facts: ZoneFacts) -> None:
-        """Beside the table in service, which is replaced whole."""
+        """Load a snapshot beside the table in service, and replace that table as a whole."""
         snapshot = await self._call(self._source.snapshot, facts.cell_id)
         table = NameTable(facts.name, history_ordinal=snapshot.history_ordinal, start=facts.start)
         for start in range(0, len(snapshot.events), SLICE):

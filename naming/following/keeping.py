@@ -89,12 +89,12 @@ class SnapshotKeeper:
         return head
 
     def written_at(self, cell: str) -> float:
-        """When the cell's file was written, seconds since the epoch; 0 where there is none of ours."""
+        """Return when the cell's file was written, in seconds since the epoch; 0 if there is none."""
         _, head = self._written.get(cell, (0.0, None))
         return 0.0 if head is None else head.written_at
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keep snapshots until cancelled."""
         await asyncio.sleep(FIRST_S)
         while True:
             now = asyncio.get_running_loop().time()
@@ -180,7 +180,7 @@ class SnapshotKeeper:
 
 
 def _write(path: Path, parts: list[bytes]) -> int:
-    """Whole or not at all, and on disk when this returns. The size in bytes."""
+    """Write a file atomically to the disk. Return its size in bytes."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:

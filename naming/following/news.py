@@ -64,11 +64,11 @@ class NewsSource(Protocol):
     def snapshot(self, cell_id: int) -> NamesSnapshot: ...
 
     def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
-        """Whole revisions after `after`, oldest first; not necessarily all of them."""
+        """Return whole revisions after `after`, oldest first, possibly not all of them."""
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Until there may be news of some cell, at most `timeout_s` seconds."""
+        """Wait until a cell may have changed, at most `timeout_s` seconds."""
         ...
 
     def close(self) -> None: ...

@@ -62,7 +62,7 @@ class JobEndpoints:
 
 @dataclass(frozen=True, slots=True)
 class ServiceEndpoints:
-    """Like `JobEndpoints`, for all live jobs of a service. `jobs` has their BNS names."""
+    """The endpoints of all live jobs of a service, like `JobEndpoints`. `jobs` has their BNS names."""
 
     name: str
     dns: str

@@ -66,7 +66,7 @@ class NamedJob:
 
     @property
     def fails_open(self) -> bool:
-        """No placed task is healthy, so its name answers with all of them: better a try than none."""
+        """Return whether no placed task is healthy, so that its name answers with all of them."""
         return not self.serving and bool(self.placed)
 
     @property
@@ -96,7 +96,7 @@ class NamedJob:
         self._names.update(port_names)
 
     def all_port_names(self) -> set[str]:
-        """Those of every version that a placed task may still run. The set is not ours to change."""
+        """Return the port names of every version that a placed task may still run. Do not change the set."""
         return self._names
 
     def weigh(self, weights: Weights) -> None:
@@ -134,7 +134,7 @@ class NamedService:
 
     @property
     def fails_open(self) -> bool:
-        """None of its jobs has a healthy task, so its name answers with all placed ones."""
+        """Return whether no job has a healthy task, so that the name answers with all placed ones."""
         return not self.serving_total and bool(self.placed_total)
 
     @property

@@ -60,7 +60,7 @@ class PlacedTask:
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """Return the address at which clients reach the task."""
         return self.own_address or self.machine.address
 
     @property
@@ -113,14 +113,14 @@ class Answering:
         return Answering([stratum for stratum in kept if stratum.tasks])
 
     def sample(self, most: int, rng: Random) -> list[PlacedTask]:
-        """At most `most` tasks in random order; each is among them, and is the first, in proportion to its weight."""
+        """Return at most `most` tasks in random order. Each is included, and is first, in proportion to its weight."""
         if len(self.strata) == 1:
             tasks = self.strata[0].tasks
             return rng.sample(tasks, min(most, len(tasks)))
         return _in_proportion([Stratum(weight or 1, tasks) for weight, tasks in self.strata], most, rng)
 
     def any(self, most: int, rng: Random) -> list[PlacedTask]:
-        """At most `most` tasks in random order, all equally likely: for records that contain weights."""
+        """Return at most `most` tasks in random order, all equally likely, for records that contain weights."""
         tasks = list(self)
         return rng.sample(tasks, min(most, len(tasks)))
 
@@ -167,7 +167,7 @@ class Bag:
 
     @property
     def tasks(self) -> Sequence[PlacedTask]:
-        """In no order. The list is not ours to change, nor to keep."""
+        """Return the tasks in no order. Do not change or keep the list."""
         return self._tasks
 
     def get(self, index: int) -> PlacedTask | None:

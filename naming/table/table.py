@@ -32,7 +32,7 @@ GONE = -1  # the revision of a job or service that has ended: its cached answers
 
 
 def serial_start(made_at: float) -> int:
-    """Where the serials of a cell start; `made_at`: seconds since the epoch."""
+    """Return the first serial of a cell; `made_at`: seconds since the epoch."""
     return int(made_at * STARTS_A_SECOND) % SERIAL_MODULUS
 
 
@@ -218,7 +218,7 @@ class NameTable:
         return self._touch(job, revision, event.index)
 
     def _task_left(self, event: events.TaskEvicted | events.TaskEnded, revision: int) -> bool:
-        """It leaves the answers with the decision, before its processes hear of it."""
+        """Remove a task from the answers at the decision, before its processes get a signal."""
         job = self.jobs.get(event.job_id)
         task = None if job is None else job.placed.get(event.index)
         if job is None or task is None or task.incarnation != event.incarnation:
@@ -286,7 +286,7 @@ class NameTable:
                 del self.services[job.tenant]
 
     def _touch(self, job: NamedJob, revision: int, index: int | None = None, *, whole: bool = False) -> bool:
-        """Its own name changed and that of its service, besides that of a task, or of all of them."""
+        """Mark the names of a job, of its service, and of one or all of its tasks as changed."""
         job.revision = revision
         if job.service is not None:
             job.service.revision = revision

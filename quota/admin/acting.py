@@ -60,7 +60,7 @@ def act_together(
     act: Callable[[list[Any], str, dict[str, Any]], int],
     more: type[forms.Form] | None = None,
 ) -> HttpResponse | None:
-    """As `act_with_reason`, for all rows at once: `act(rows, reason, given)` returns for how many it is done.
+    """Do as `act_with_reason` for all rows at once: `act(rows, reason, given)` returns for how many it is done.
 
     `more`: what else the form asks for. A rejection is shown above the form, with what was given, to be put right.
     """

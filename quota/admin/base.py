@@ -70,7 +70,7 @@ class FactsAdmin(LeanMedia, ModelAdmin):
 
 
 class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Its last step of validation is the service itself: what that rejects stands beside the field it names."""
+    """A form whose last step of validation is the service. A rejection appears beside the field that it names."""
 
     perform: ClassVar[Callable[[forms.ModelForm], Model] | None] = None  # type: ignore[type-arg]
 

@@ -131,7 +131,7 @@ class BudgetAdmin(ServiceAdmin):
 
     @action(description=_("Grant credits"), url_path="grant-credits", icon="payments")
     def grant_credits(self, request: HttpRequest) -> HttpResponse:
-        """From the treasury to what a tenant may spend. Reached by a GET, done by a POST."""
+        """Grant credits from the treasury to a tenant. GET shows the form, POST does it."""
         form = CreditsForm(request.POST or None)
         problem = ""
         if request.method == "POST" and form.is_valid():

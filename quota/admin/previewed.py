@@ -29,7 +29,7 @@ class Table:
 
     @property
     def table(self) -> dict[str, Any]:
-        """As unfold's component takes it."""
+        """Return a table in the form of unfold's component."""
         return {"headers": list(self.headers), "rows": [list(row) for row in self.rows]}
 
 

@@ -89,7 +89,7 @@ class MembershipAdmin(ServiceAdmin):
             return redirect("admin:quota_membership_changelist")
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """One at a time: of many removed at once one might be rejected."""
+        """Return no bulk actions, because one of many removals might be rejected."""
         return {name: act for name, act in super().get_actions(request).items() if name != "delete_selected"}
 
 

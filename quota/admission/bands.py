@@ -53,7 +53,7 @@ def band_set(
 def factors_of(
     row: PriorityBand | None, name: str, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> Factors:
-    """Those given; else those of the row; else those that a new band of that name has."""
+    """Return the given factors; else those of the row; else those of a new band of that name."""
     known = Factors(row.price_milli, row.oversell_milli) if row else DEFAULT_FACTORS.get(name, PLAIN)
     return Factors(
         known.price_milli if price_milli is None else price_milli,

@@ -21,7 +21,7 @@ class Sold(NamedTuple):
 
 
 def sold_at(now: dt.datetime, *, cell: str | None = None) -> list[Sold]:
-    """In the order of cells and bands; of one cell where it is given. Nothing sold or granted: no row."""
+    """Return what is sold at a moment, by cell and band, or for one cell. Bands without sales or grants have no row."""
     with connection.cursor() as cursor:
         cursor.execute(_SOLD, {"now": now, "cell": cell})
         return [

@@ -41,7 +41,7 @@ class FilterSerializer(serializers.Serializer[Any]):
 
 
 class RecordPaging(IdPaging):
-    """Newest first."""
+    """Pages with the newest record first."""
 
     ordering = "-revision"
 

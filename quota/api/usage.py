@@ -24,7 +24,8 @@ class UsageQuerySerializer(serializers.Serializer[Any]):
 
 
 class ResourceUseSerializer(serializers.Serializer[Any]):
-    """In units of the axis. `asked`, `reserved`: in the hour with the most; `used_*`: over the hours.
+    """The usage of one resource, in units of the axis. `asked`, `reserved`: in the hour with the most; `used_*`: over
+    the hours.
 
     `suggested`: to own, when jobs go on asking as they did; `leaner`: when their limits were what they use, and a
     quarter more.

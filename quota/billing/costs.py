@@ -146,7 +146,7 @@ def costs(
 
 
 def _rounded(exact: Sequence[Decimal]) -> Iterator[int]:
-    """Whole numbers whose sum is the rounded sum: the largest remainders are rounded up."""
+    """Return whole numbers whose sum is the rounded sum. The largest remainders are rounded up."""
     floors = [int(value // 1) for value in exact]
     missing = int(sum(exact, start=Decimal(0)).to_integral_value()) - sum(floors)
     by_remainder = sorted(range(len(exact)), key=lambda place: (floors[place] - exact[place], place))

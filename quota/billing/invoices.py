@@ -149,7 +149,9 @@ def invoices_close_due(now: dt.datetime | None = None) -> list[Invoice]:
 
 
 def invoice_check(invoice: Invoice) -> list[str]:
-    """Where an invoice, closed or drafted, differs from the entries of the revenue account; empty when it doesn't."""
+    """Return the differences between an invoice or draft and the entries of the revenue account; empty if there are
+    none.
+    """
     amounts = list(
         LedgerEntry.objects.filter(
             account__kind=AccountKind.REVENUE.value,
@@ -263,7 +265,7 @@ def _month_due(tenant: Tenant) -> dt.date | None:
 
 
 def _next_number() -> str:
-    """Under the lock of the revenue account: the next is seen by nobody before this one is committed or gone."""
+    """Return the next invoice number. The lock of the revenue account keeps numbers without gaps."""
     Account.objects.select_for_update().get(kind=AccountKind.REVENUE.value)
     last = Invoice.objects.order_by("-number").values_list("number", flat=True).first()
     return f"INV-{int(last.removeprefix('INV-')) + 1 if last else 1:08d}"

@@ -332,7 +332,7 @@ def _store(rows: Sequence[Account]) -> None:
 
 
 def _moment(tenant: Tenant, wanted: dt.datetime | None) -> dt.datetime:
-    """When it counts as done: now, unless told otherwise, but never in a month that is closed.
+    """Return the time of a posting: now by default, but never in a closed month.
 
     Asked under the tenant's locks, under which months are closed too: a clock that lags can't pass an invoice.
     """
@@ -415,7 +415,7 @@ def _refuse_nothing(amount: int) -> None:
 
 
 def _refuse_beyond(tenant: Tenant, amount: int, has: int) -> None:
-    """Only what is available moves between tenants: an overdraft is for buying."""
+    """Reject a transfer beyond the available money. An overdraft is only for buying."""
     if amount > has:
         detail = f"{tenant.name} has {format_credits(has)} credits available, {format_credits(amount - has)} too few"
         raise Rejected(

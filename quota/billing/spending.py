@@ -66,7 +66,7 @@ class Spending:
 
     @property
     def spent_up(self) -> bool:
-        """Nothing more can be bought: the month's limit is reached, or nothing is left to spend."""
+        """Return whether nothing more can be bought: the month's limit is reached, or no money is left."""
         if self.committed <= 0 and self.has.owed == 0:
             return False
         if self.monthly is not None and self.committed >= self.monthly:

@@ -16,7 +16,7 @@ from quota.vocabulary.permissions import Action, Principal, may, require
 
 
 def billed_tenants(principal: Principal) -> QuerySet[Tenant]:
-    """Those whose money the principal may see: all for an SRE, else where it buys or owns."""
+    """Return the tenants whose money the principal may see: all for an SRE, else those where it buys or owns."""
     rows = tenants_visible(principal)
     if principal.sre:
         return rows
@@ -31,7 +31,7 @@ def billed_tenant(principal: Principal, name: str) -> Tenant:
 
 
 def postings(principal: Principal, *, tenant: str | None = None) -> QuerySet[Posting]:
-    """With an entry in one of the tenants' accounts; entries, accounts and orders come along."""
+    """Return postings with an entry in one of the tenants' accounts, with entries, accounts and orders."""
     rows = Posting.objects.select_related("tenant").prefetch_related("entries__account__tenant").order_by("-id")
     if tenant is not None:
         return rows.filter(_touches(Tenant.objects.filter(pk=billed_tenant(principal, tenant).pk)))

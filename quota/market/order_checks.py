@@ -187,7 +187,7 @@ def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | 
 
 @contextmanager
 def selling(principal: Principal) -> Iterator[RecordEntry]:
-    """One change of orders. A key used at the same time in another cell is found by the constraint."""
+    """Open one change of orders. A constraint detects a key that is used at the same time in another cell."""
     try:
         with records.write(principal) as entry:
             yield entry

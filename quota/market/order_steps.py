@@ -240,7 +240,7 @@ def begin(entry: RecordEntry, order: Order) -> None:
 
 
 def before_end(order: Order) -> dt.datetime:
-    """When people are reminded of its end, or its renewal is ordered."""
+    """Return when members are reminded of its end, or its renewal is ordered."""
     return order.ends_at - min(AHEAD, (order.ends_at - order.starts_at) / 4)
 
 
@@ -336,7 +336,7 @@ def sentence(amounts: Sequence[int]) -> str:
 
 
 def cut_of(order: Order) -> dt.datetime:
-    """When an active order can end at the earliest, so that another takes over: now, in whole seconds."""
+    """Return the earliest end of an active order that another replaces: now, in whole seconds."""
     grant = Quota.objects.filter(order=order).order_by("-starts_at").first()
     began = grant.starts_at if grant is not None else order.starts_at
     return max(clock.now().replace(microsecond=0), began + dt.timedelta(seconds=1))

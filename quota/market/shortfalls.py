@@ -105,7 +105,7 @@ def _open(cell: str) -> list[Shortfall]:
 
 
 def _touched(cell: str, found: list[Excess]) -> list[tuple[list[int], list[str]]]:
-    """For each excess the orders, newest first, and the tenants that have something of what is short then."""
+    """Return for each excess the orders, newest first, and the tenants that own some of the missing resources."""
     if not found:
         return []
     ends = [excess.ends_at for excess in found]

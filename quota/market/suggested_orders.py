@@ -119,7 +119,7 @@ class SuggestedOrder:
 
 
 def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[int, str], SuggestedOrder]:
-    """By (tenant's id, band): what to order so that `wanted`, rejected a moment ago, would be admitted.
+    """Return by (tenant's id, band) what to order so that `wanted`, rejected a moment ago, would be admitted.
 
     Four queries, and some ten for each pair. A pair to which nothing is missing any more is left out. The price and
     what is left are those of now; nothing is kept back.
@@ -194,7 +194,9 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> S
 
 
 def _instead(remedy: SuggestedOrder, band: PriorityBand, zone: ZoneInfo) -> tuple[SuggestedOrder, ...]:
-    """As much at this band later, and now at the other bands, dearest first: what the cell can sell of these."""
+    """Return alternatives that the cell can sell: the same in this band later, and now in other bands, dearest
+    first.
+    """
     rules, found = market_of(remedy.cell), []
     until = grace_end(rules, remedy.starts_at, remedy.ends_at)
     bare = replace(remedy, price=None, left={})

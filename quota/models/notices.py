@@ -41,7 +41,7 @@ class Notice(models.Model):
 
 
 class NoticeRead(models.Model):
-    """Up to which notice a person has read a tenant's inbox (the SREs' with none)."""
+    """The last notification that a person has read of a tenant (of the SREs with none)."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="+")
@@ -57,7 +57,7 @@ class NoticeRead(models.Model):
 
 
 class NoticeChannel(models.Model):
-    """Where a tenant wants its notices, beside the inbox. `kinds`: beginnings of kinds, empty for all.
+    """A further destination of a tenant's notifications. `kinds`: beginnings of kinds, empty for all.
 
     `secret`: signs webhooks; shown to owners. `secret_before` signs beside it until its time, after a rotation.
     `failing_since`: nothing got through since then; after a day of it the channel is paused, until somebody tries it

@@ -66,7 +66,7 @@ class Membership(models.Model):
 
 
 class Invitation(models.Model):
-    """Somebody asked to join a tenant. The link sent holds a secret, of which only a digest is kept."""
+    """An invitation of a person to a tenant. The link contains a secret, of which only a digest is stored."""
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="invitations")
     email = models.EmailField(_("e-mail"))

@@ -162,7 +162,7 @@ def _locked(channel: NoticeChannel) -> NoticeChannel:
 
 
 def _afresh(row: NoticeChannel) -> None:
-    """As if it had never failed; what waits is tried at once."""
+    """Reset the failures of a channel, so that waiting deliveries are tried at once."""
     row.failing_since, row.error, row.paused_at = None, "", None
     NoticeDelivery.objects.filter(channel=row, state="waiting").update(next_at=clock.now())
 

@@ -50,7 +50,7 @@ def owners(principal: Principal) -> list[Tenant | None]:
 
 
 def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
-    """Newest first, each with `unread` and its tenant. Raises `Rejected` naming the field."""
+    """Return the inbox, newest first, each with `unread` and its tenant. Raises `Rejected` naming the field."""
     whose = [owner_named(principal, choice.tenant)] if choice.tenant else owners(principal)
     of = Q(tenant__in=[tenant for tenant in whose if tenant is not None])
     if None in whose:
@@ -87,7 +87,7 @@ def unread_count(principal: Principal) -> int:
 
 
 def channels_of(principal: Principal, tenant: Tenant | None) -> QuerySet[NoticeChannel]:
-    """Those of a tenant that the principal may see, the SREs' with none."""
+    """Return the channels of a tenant that the principal may see; those of the SREs without a tenant."""
     if not (
         may(principal, Action.PLATFORM_ADMIN)
         if tenant is None
@@ -121,7 +121,7 @@ def may_manage(principal: Principal, tenant: Tenant | None) -> bool:
 
 
 def target_shown(principal: Principal, channel: NoticeChannel) -> str:
-    """Where it goes. Addresses of webhooks may hold a key: who may not manage the channel sees only the host."""
+    """Return the target of a channel. Addresses of webhooks may contain a key, so other members see only the host."""
     if channel.kind == "email" or may_manage(principal, channel.tenant):
         return channel.target
     parts = urlsplit(channel.target)
@@ -129,12 +129,12 @@ def target_shown(principal: Principal, channel: NoticeChannel) -> str:
 
 
 def secrets_of(channel: NoticeChannel) -> list[str]:
-    """Those that sign now, the newest first. For who may manage it."""
+    """Return the current secrets, newest first. Only for members who may manage the channel."""
     return keys_of(channel, clock.now()) if channel.kind == "webhook" else []
 
 
 def deliveries_of(channel: NoticeChannel) -> QuerySet[NoticeDelivery]:
-    """Newest first, each with its notice."""
+    """Return deliveries, newest first, each with its notification."""
     return NoticeDelivery.objects.filter(channel=channel).select_related("notice").order_by("-id")
 
 

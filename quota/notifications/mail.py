@@ -50,7 +50,7 @@ def letter(
 
 
 def send(mail: EmailMultiAlternatives) -> None:
-    """Hands it to the mail server. Raises `DeliveryFailed`."""
+    """Send a mail through the mail server. Raises `DeliveryFailed`."""
     try:
         mail.send()
     except smtplib.SMTPRecipientsRefused as error:

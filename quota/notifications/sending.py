@@ -212,7 +212,9 @@ def _serve(
     now: dt.datetime,
     transport: Callable[[NoticeChannel, NoticeDelivery, dt.datetime], None],
 ) -> list[DeliveryOutcome]:
-    """In order, until one fails or the channel's share of time is over. In a thread without the database."""
+    """Send deliveries in order, until one fails or the channel's time has ended. Runs in a thread without the
+    database.
+    """
     outcomes: list[DeliveryOutcome] = []
     until = time.monotonic() + SHARE_S
     for delivery in waiting:

@@ -30,7 +30,7 @@ _OF_CLOUDS = (ipaddress.IPv4Network("168.63.129.16/32"), ipaddress.IPv4Network("
 
 
 class DeliveryFailed(Exception):
-    """It did not get there. `final`: the receiver says that trying again is useless; the text is for people."""
+    """A delivery failed. `final`: a retry is useless according to the receiver; the text is for people."""
 
     def __init__(self, text: str, *, final: bool = False) -> None:
         super().__init__(text)
@@ -38,7 +38,7 @@ class DeliveryFailed(Exception):
 
 
 class Receiver(NamedTuple):
-    """Where to call: `host` as the certificate has it, `path` with its query."""
+    """The receiver of a webhook: `host` as in the certificate, `path` with its query."""
 
     secure: bool
     host: str
@@ -104,7 +104,7 @@ def post(
 
 
 class _Connection(http.client.HTTPConnection):
-    """To the address that was judged, under the name that was asked for."""
+    """A connection to the checked address under the requested name."""
 
     def __init__(self, to: Receiver, allowed: Sequence[IPNetwork], timeout_s: float) -> None:
         super().__init__(to.host, to.port, timeout=timeout_s)

@@ -152,7 +152,7 @@ def market_of(cell: str) -> Market:
 
 
 def grace_end(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> dt.datetime:
-    """Until when quota counts that ends then. Never twice the period: an hour bought is not three days."""
+    """Return the end of the grace period of quota that ends at a time. The grace is never longer than the period."""
     grace = min(dt.timedelta(hours=market.grace_hours), ends_at - starts_at)
     return ends_at + min(grace, dt.datetime.max.replace(tzinfo=dt.UTC) - ends_at)
 
@@ -305,7 +305,7 @@ def _capacity(cell: str) -> Vector:
 
 
 def _sellable(vector: Sequence[int]) -> Vector:
-    """Without what is not sold."""
+    """Return the capacity of the resources that are sold."""
     return tuple(value if index in SOLD else 0 for index, value in enumerate(vector[:SIZE]))
 
 

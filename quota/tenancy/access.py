@@ -257,7 +257,7 @@ def _parent_locked(key: str) -> Token:
 
 
 def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:
-    """When a child of `parent` ends. Raises `Rejected` if that would be after its parent."""
+    """Return the end of a child of `parent`. Raises `Rejected` if that would be after its parent."""
     if parent.expires_at is None:
         return wanted or clock.now() + CHILD_LASTS
     if wanted is not None and wanted > parent.expires_at:

@@ -49,6 +49,6 @@ def records_visible(
 
 
 def makers_of(actors: Iterable[str]) -> dict[str, str]:
-    """Which of these actors are service accounts, and who made each. One query."""
+    """Return those of the actors that are service accounts, and their creators. One query."""
     found = ServiceAccount.objects.filter(user__username__in=set(actors))
     return dict(found.values_list("user__username", "created_by"))

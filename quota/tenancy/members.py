@@ -167,7 +167,7 @@ def _check_last_owner(tenant: Tenant, user: AbstractBaseUser) -> None:
 
 
 def _withdraw_invited_by(entry: RecordEntry, tenant: Tenant, username: str) -> None:
-    """In the tenant and in its teams, where the role was an owner's too."""
+    """Withdraw a former owner's invitations in the tenant and in its teams."""
     now = clock.now()
     waiting = Invitation.objects.filter(
         Q(tenant=tenant) | Q(tenant__parent=tenant),

@@ -25,7 +25,7 @@ def invitations_of(principal: Principal, tenant: Tenant) -> QuerySet[Invitation]
 
 
 def service_accounts_of(principal: Principal, tenant: Tenant) -> QuerySet[ServiceAccount]:
-    """With `role`, what each is in the tenant."""
+    """Return the service accounts of a tenant, each with its `role`."""
     require(principal, Action.TENANT_VIEW, tenant=tenant.name)
     member = Membership.objects.filter(tenant=tenant, user_id=OuterRef("user_id")).values("role")[:1]
     rows = ServiceAccount.objects.filter(tenant=tenant).select_related("user", "tenant")

@@ -99,7 +99,7 @@ def service_account_set(
 
 
 def service_account_remove(*, principal: Principal, account: ServiceAccount) -> None:
-    """It and its tokens are gone, at once and for good; what it did stays in the records under its name."""
+    """Delete an account and its tokens at once and permanently. Records of its actions stay under its name."""
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     with records.write(principal) as entry:
         tenants_locked(account.tenant.name)
@@ -147,7 +147,7 @@ def service_account_token(
 
 
 def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:
-    """By its name in the tenant, or its whole one. Raises `NotFound`."""
+    """Return the account with this name in the tenant, or with this full name. Raises `NotFound`."""
     username = name if "@" in name else f"{name}@{tenant.name}"
     rows = ServiceAccount.objects.select_related("user", "tenant")
     account = rows.filter(tenant=tenant, user__username=username).first()

@@ -123,7 +123,7 @@ def _take_back(keys: dict[str, Limit]) -> None:
 
 
 def _account(username: str) -> str:
-    """One digest for all spellings that find the same account; of names that nobody has, too."""
+    """Return one digest for all spellings of an account's name, also for unknown names."""
     name = unicodedata.normalize("NFKC", username).strip().casefold()
     return hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()
 

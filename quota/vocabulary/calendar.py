@@ -139,7 +139,7 @@ def excesses(limit: Sequence[int], sold: Sequence[CalendarStep], after: dt.datet
 
 
 def days(sold: Sequence[CalendarStep], first: dt.date, count: int, zone: ZoneInfo) -> list[Day]:
-    """One row for each of `count` days of `zone` from `first` on. Linear in days and steps together."""
+    """Return one row for each of `count` days of `zone` from `first` on. Linear in days and steps together."""
     midnights = [midnight(first + n * DAY, zone) for n in range(count + 1)]
     rows: list[Day] = []
     position = 0
@@ -154,7 +154,9 @@ def days(sold: Sequence[CalendarStep], first: dt.date, count: int, zone: ZoneInf
 
 
 def midnight(date: dt.date, zone: ZoneInfo) -> dt.datetime:
-    """When a day begins in `zone`, in UTC; where the clock skips midnight, the first moment there is."""
+    """Return the begin of a day of `zone` in UTC: midnight, or the first moment of the day if the clock skips
+    midnight.
+    """
     return dt.datetime.combine(date, dt.time(), zone).astimezone(dt.UTC)
 
 

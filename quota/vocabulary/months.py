@@ -20,7 +20,7 @@ def month_of(moment: dt.datetime, zone: str) -> dt.date:
 
 
 def bounds(month: dt.date, zone: str) -> tuple[dt.datetime, dt.datetime]:
-    """From when until when, in UTC; the end is the next month's beginning."""
+    """Return begin and end of a month in UTC; the end is the begin of the next month."""
     return begin_of(month, zone), begin_of(after(month), zone)
 
 

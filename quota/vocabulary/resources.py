@@ -113,7 +113,7 @@ def format_number(value: float, digits: int = 4, *, separators: bool = True) -> 
 
 
 def describe(index: int, value: int, *, extra: Sequence[str] = ()) -> str:
-    """One quantity for people: `describe(RAM, 2**26)` is `"64 MiB"`."""
+    """Return a quantity as text for people: `describe(RAM, 2**26)` is `"64 MiB"`."""
     name = (*NAMES, *extra)[index]
     if name in ("cpu", "accelerators"):
         unit = "core" if name == "cpu" else "accelerator"

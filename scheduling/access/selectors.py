@@ -69,7 +69,7 @@ def cell_counts(principal: Principal, cell: Cell) -> CellCounts:
 
 
 def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:
-    """Those of a state, or all that have not been removed. Raises `Rejected` for no state."""
+    """Return the machines in a state, or all that have not been removed. Raises `Rejected` for an unknown state."""
     rows = Machine.objects.filter(cell=cell).annotate(tasks_running=_tasks_there())
     if not state:
         return rows.exclude(state=REMOVED).order_by("id")
@@ -87,7 +87,9 @@ def machine_named(cell: Cell, hostname: str) -> Machine:
 
 
 def machines_in_quarantine(principal: Principal, cell: Cell) -> QuerySet[Machine]:
-    """Those that run something which this cell's history doesn't know. Raises `Forbidden`: names are of any tenant."""
+    """Return the machines with tasks that are not in this cell's history. Raises `Forbidden`, because names may be of
+    any tenant.
+    """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     return Machine.objects.filter(cell=cell).exclude(Q(quarantined=[]) | Q(state=REMOVED)).order_by("id")
 
@@ -228,12 +230,12 @@ def port_names(job: Job, tasks: Iterable[Task]) -> dict[int, list[str]]:
 
 
 def events_of_job(job: Job) -> QuerySet[Event]:
-    """Newest first."""
+    """Return the events of a job, newest first."""
     return Event.objects.filter(cell_id=job.cell_id, job_id=job.id).order_by("-revision", "-seq")
 
 
 def events_of_cell(principal: Principal, cell: Cell) -> QuerySet[Event]:
-    """Newest first: those of the jobs one may see, and of the machines."""
+    """Return the events of machines and of visible jobs, newest first."""
     rows = Event.objects.filter(cell_id=cell.id).order_by("-revision", "-seq")
     if principal.sre and principal.tenant is None:
         return rows

@@ -104,7 +104,7 @@ class EventAdmin(FactsAdmin):
         return queryset.filter(actor=term), False
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> None:
-        """No page of its own: a row's place is (cell, revision, sequence), and the list shows all of it."""
+        """Return None: events have no page of their own, because the list shows all of a row."""
         return None
 
     @display(description=_("revision"))

@@ -23,7 +23,7 @@ from scheduling.models import Job, PendingVerdict
 
 
 class _JobList(ChangeList):
-    """With the health of the jobs on the page, read at once."""
+    """A list of jobs that reads the health of all jobs on the page at once."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)

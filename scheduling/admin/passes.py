@@ -130,7 +130,7 @@ def _row(one: Pass) -> list[str]:
 
 
 def _bars(kept: Sequence[Pass]) -> list[PassBar]:
-    """Oldest first."""
+    """Return the bars of the passes, oldest first."""
     longest = max((one.pass_ms + one.commit_ms for one in kept), default=0.0) or 1.0
     bars = []
     for number, one in enumerate(reversed(kept)):

@@ -32,7 +32,7 @@ WHAT = {
 
 
 class _DrainList(ChangeList):
-    """With the progress of those on the page, looked up together."""
+    """A list of drains that reads the progress of all drains on the page at once."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)

@@ -76,7 +76,7 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
 
 
 def _calm_s(brake: Brake | None, look: _Look, settings: CellSettings) -> float:
-    """For how long only few machines have been gone; kept with a brake that isn't open."""
+    """Return for how long only few machines have been gone, as stored with a brake that is not open."""
     if brake is None or brake.state == BrakeState.OPEN.value:
         return 0.0
     calm_since = (brake.calm_since or look.now) if brakes.few(look.extent, settings) else None
@@ -87,7 +87,7 @@ def _calm_s(brake: Brake | None, look: _Look, settings: CellSettings) -> float:
 
 
 def lost_spend(cell_id: int, settings: CellSettings, number: int) -> None:
-    """So many tasks have left vanished machines. The caller holds the cell's lock."""
+    """Count tasks that have left vanished machines. The caller holds the cell's lock."""
     brake = Brake.objects.filter(cell_id=cell_id, kind=LOST.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None or not number:
         return

@@ -82,7 +82,7 @@ def samples_drop_old(*, now: dt.datetime) -> int:
 
 
 def look(cell: Cell, used: Mapping[str, Vector], *, now: dt.datetime) -> list[Look]:
-    """One `Look` per band that is sold or has jobs, and one of the cell as a whole."""
+    """Return one `Look` per band that is sold or has jobs, and one of the whole cell."""
     looks = _Looks()
     for one in sold_at(now, cell=cell.name):
         looks.at(one.band).sold, looks.at(one.band).granted = one.sold, one.granted

@@ -156,7 +156,9 @@ def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken:
 def _port_numbers(
     state: CellState, at: NDArray[np.int32], wanted: Rows, taken: PortsBySlot
 ) -> dict[int, tuple[int, ...]]:
-    """The numbers for each assignment that wants any; no two of a pass get the same on one machine."""
+    """Return the port numbers of each assignment that needs ports, without duplicates on one machine within the
+    pass.
+    """
     return {
         i: state.machines.ports[slot].offer(number, taken.setdefault(slot, set()))
         for i, (slot, number) in enumerate(zip(at.tolist(), wanted.tolist(), strict=True))
@@ -165,7 +167,7 @@ def _port_numbers(
 
 
 def _packages(sorting: GroupedQueue, tables: Tables, where: Rows) -> dict[int, tuple[int, int]]:
-    """For each assignment that names packages: how many of their bytes are there, of how many."""
+    """Return for each assignment with packages how many of their bytes its machine has, and all."""
     groups = tables.groups
     named = groups.packages[sorting.of_task[where]]
     found = {}

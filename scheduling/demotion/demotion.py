@@ -42,7 +42,7 @@ class DemotionCause(Protocol):
 
     @property
     def reason(self) -> str:
-        """For the journal."""
+        """Return the reason for the journal."""
 
     def chosen(self, live: QuerySet[Job]) -> Iterable[Job]:
         """The next jobs to lower, as many as needed, among those that can be; empty once nothing is too much."""
@@ -69,7 +69,7 @@ def jobs_demote(cell: Cell, tenant: Tenant, cause: DemotionCause) -> list[Job]:
 
 
 def _lower(cell: Cell, tenant: Tenant, cause: DemotionCause, kept: set[int]) -> tuple[list[Job], set[int]]:
-    """One transaction: the jobs lowered, and the ids of those that could not be."""
+    """Demote jobs in one transaction. Return them, and the ids of those that could not be demoted."""
     done: list[Job] = []
     failed: set[int] = set()
     with records.write(ME) as entry:
@@ -96,7 +96,7 @@ def _lower(cell: Cell, tenant: Tenant, cause: DemotionCause, kept: set[int]) -> 
 
 
 def _lock(cell: Cell) -> None:
-    """Nothing is submitted, changed or ended in the cell until the transaction ends."""
+    """Lock the cell: no job is submitted, changed or ended until the transaction ends."""
     assert transaction.get_connection().in_atomic_block
     with connection.cursor() as cursor:
         cursor.execute("SELECT FROM scheduling_cell WHERE id = %s FOR UPDATE", [cell.id])
@@ -114,7 +114,7 @@ def _live(cell: Cell, tenant: Tenant, kept: Collection[int]) -> QuerySet[Job]:
 
 
 def _with_inner(live: QuerySet[Job], chosen: Iterable[Job]) -> list[Job]:
-    """At most `AT_ONCE` jobs, each alloc set after what lives in it."""
+    """Return at most `AT_ONCE` jobs, each alloc set after the jobs inside it."""
     jobs = list(chosen)
     sets = [job.id for job in jobs if job.kind == KIND]
     inside = list(live.filter(alloc_set__in=sets)) if sets else []

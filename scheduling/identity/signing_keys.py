@@ -48,7 +48,7 @@ def signing_key(*, now: dt.datetime | None = None) -> SigningKey:
 
 
 def public_key(kid: str) -> ec.EllipticCurvePublicKey | None:
-    """None for a key that is not accepted. One query."""
+    """Return the public key; None for a key that is not accepted. One query."""
     row = IdentityKey.objects.filter(kid=kid[:64], accepted_until__gt=timezone.now()).first()
     return _public(row) if row is not None else None
 

@@ -43,7 +43,7 @@ class BadIdentity(Exception):
 
 
 class TaskClaims(msgspec.Struct, frozen=True):
-    """The claim `borg`: whose token it is, in parts."""
+    """The claim `borg`, which identifies the task."""
 
     cell: str
     tenant: str

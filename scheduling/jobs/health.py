@@ -84,7 +84,7 @@ def health_of(job: Job) -> HealthOfJob:
 
 
 def troubles_of(jobs: Sequence[Job]) -> dict[int, Troubles]:
-    """By job id; jobs without troubles are left out. One query, none for no job.
+    """Return troubles by job id, without jobs that have none. One query, none without jobs.
 
     Tasks of a job are looked through only where its counters say that not all of them are up.
     """
@@ -101,7 +101,9 @@ def troubles_of(jobs: Sequence[Job]) -> dict[int, Troubles]:
 
 
 def crashing_tasks(job: Job, *, index: int | None = None, most: int = 20) -> list[Task]:
-    """Those of a live job, by index, with their machines; with `index` that one alone. Two queries."""
+    """Return the crashing tasks of a live job by index, with their machines; with `index` only that one. Two
+    queries.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT id FROM ({_TROUBLES}) AS t WHERE trouble = 'crashing' AND (%(task)s IS NULL OR id = %(task)s)"

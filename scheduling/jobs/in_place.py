@@ -77,7 +77,7 @@ class InPlaceCapacity:
         )
 
     def in_place(self, row: Mapping[str, Any]) -> bool:
-        """Takes what the growth needs from where the task is, when it fits."""
+        """Take what a growing task needs from its machine, if it fits."""
         growth = self._growth(row)
         if self._asks_for_cores(row):
             return False
@@ -96,7 +96,9 @@ class InPlaceCapacity:
         return _take(self._on, row["machine_id"], growth)
 
     def _asks_for_cores(self, row: Mapping[str, Any]) -> bool:
-        """For more whole cores than it has: whether a machine has them, a pass finds out."""
+        """Return whether a task asks for more whole cores than it has. A pass then looks for a machine that has
+        them.
+        """
         before, index = self._specs.get(row["spec_version"]), row["index"]
         has = before.requirement(index).whole_cores if before is not None and index < before.tasks else 0
         return row["machine_id"] is not None and self._target.requirement(index).whole_cores > has

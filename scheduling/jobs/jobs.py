@@ -222,7 +222,7 @@ def job_kill(
 
 
 class _Rehearsal(Exception):
-    """Takes a dry run back."""
+    """Roll a dry run back."""
 
 
 @dataclass(slots=True)
@@ -264,7 +264,7 @@ def _submit(
 
 
 def _explain(principal: Principal, cell: Cell, items: Sequence[Item]) -> None:
-    """Nobody waits for this: no lock is held any more."""
+    """Add explanations after the locks were released."""
     refused = [
         (item.verdict.problem, item.ask())
         for item in items
@@ -286,7 +286,9 @@ def _refusal(principal: Principal, cell: Cell, tenant: str) -> Rejected | None:
 
 
 def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[_Batch]:
-    """At most about a chunk of tasks, so that no transaction holds the cell's lock for long; `whole`: all in one."""
+    """Yield batches of about one chunk of tasks, so that no transaction holds the cell's lock for long; `whole`: all
+    in one.
+    """
     batch = _Batch()
     for item in items:
         if batch.items and batch.tasks + item.size > journal.CHUNK and not whole:
@@ -299,7 +301,7 @@ def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[_Batch]:
 
 
 def _write(principal: Principal, cell: Cell, items: list[Item], bands: Sequence[Band], *, dry_run: bool) -> None:
-    """One revision. The number of statements doesn't depend on the number of jobs."""
+    """Write one revision. The number of statements does not depend on the number of jobs."""
     with journal.write(cell.id, principal) as entry:
         check_keys(cell, items)
         pin_packages(cell, [item for item in items if item.verdict is None])

@@ -45,7 +45,7 @@ class JobPlan:
     names: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """For people."""
+        """Return the plan as text."""
         if self.problem is not None:
             return self.problem.detail
         if self.action == "none":

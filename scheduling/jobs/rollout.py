@@ -59,7 +59,7 @@ class _Part:
 
 
 def _step(entry: JournalEntry, job_id: int) -> bool:
-    """One chunk. True when there may be more to do at once."""
+    """Do one chunk of an update. Return whether there may be more to do at once."""
     update = Update.objects.select_related("job__cell").filter(job_id=job_id, state=Update.OPEN).first()
     if update is None:
         return False

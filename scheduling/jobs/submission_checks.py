@@ -19,7 +19,7 @@ from scheduling.packages import pinning
 
 
 def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
-    """Under the cell's lock: a package that is there now can't be deleted before the job that names it is."""
+    """Pin packages under the cell's lock, so that none can be deleted before the job that names it exists."""
     for item, done in zip(items, pinning.pin(cell, [(i.tenant.id, i.spec) for i in items]), strict=True):
         if isinstance(done, Rejected):
             item.refuse(done)
@@ -52,7 +52,7 @@ def check_keys(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_names(cell: Cell, items: Sequence[Item]) -> None:
-    """One live job a name; an equal one makes the submission an answered question."""
+    """Check that no live job has the name. A submission that equals the live job is answered with it."""
     live = {
         (job.tenant_id, job.name): job
         for job in Job.objects.filter(

@@ -152,7 +152,7 @@ def updates_advance(cell_id: int) -> bool:
 
 
 class _Rehearsal(Exception):
-    """Takes a dry run back, and carries its answer."""
+    """Roll a dry run back and carry its answer."""
 
     def __init__(self, change: JobChange) -> None:
         super().__init__("dry run")

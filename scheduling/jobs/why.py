@@ -60,7 +60,9 @@ class Explanation:
 
 
 def job_sentences(job: Job) -> list[str]:
-    """In short, troubles first. The queries of `with_health`, where the job does not carry its health yet."""
+    """Return short sentences about a job, troubles first. The queries of `with_health`, where the job does not carry
+    its health yet.
+    """
     if job.state == JobState.DEAD:
         return [f"Job {job.name} has ended: {job.outcome}."]
     detail = _trouble_sentences(job) + _count_sentences(job)
@@ -194,7 +196,7 @@ def preempted_sentence(preempted: Preempted) -> str:
 
 
 def crash_sentences(tasks: Sequence[Task], words: Words = ENGLISH) -> list[str]:
-    """One sentence per task that keeps crashing, for the first few of them."""
+    """Return one sentence per crashing task, for the first few of them."""
     detail = [
         format_crash(
             task.index,

@@ -113,7 +113,7 @@ class _NothingToSay(Exception):
 
 @contextmanager
 def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
-    """One atomic change of a cell under its next revision.
+    """Open one atomic change of a cell under its next revision.
 
     Locks: the cell's row, until the end of the outermost transaction; rows below it are locked in the order
     of their ids. A block that appends nothing must have changed nothing: it is rolled back. Nested inside a
@@ -147,7 +147,7 @@ def _begin(cell_id: int, principal: Principal) -> JournalEntry:
 def tail(
     cell_id: int, *, after: int, limit: int = 50_000, known: Mapping[int, Sequence[JournalRecord]] | None = None
 ) -> list[JournalRecord]:
-    """Whole revisions after `after`, oldest first; about `limit` events, never a part of a revision.
+    """Return whole revisions after `after`, oldest first; about `limit` events, never a part of a revision.
 
     `known`: the records of revisions that the caller has committed itself, which are not read again.
     """

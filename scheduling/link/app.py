@@ -177,7 +177,7 @@ class LinkApp:
             await send({"type": "websocket.close", "code": INVALID_DATA, "reason": reason[:100]})
 
     async def converse(self, socket: LinkSocket, authorization: str) -> None:
-        """From the request for a WebSocket until its machine is served."""
+        """Handle a connection from the request for a WebSocket until its machine is served."""
         try:
             known = await self._admit(authorization)
         except Rejected as error:

@@ -69,7 +69,7 @@ async def beat(
     *,
     overloaded: bool = False,
 ) -> float:
-    """One heartbeat. `ages`: cell -> machine -> seconds since its last report; `held`: cell -> machines whose
+    """Write one heartbeat. `ages`: cell -> machine -> seconds since its last report; `held`: cell -> machines whose
     connection this shard has taken over. Returns the time of the beat. Raises `redis.RedisError`."""
     seconds, micros = await connection.time()
     now = seconds + micros / 1e6
@@ -148,7 +148,7 @@ def forget(cell_id: int, machine_ids: Iterable[int]) -> None:
 
 
 def heard_within(cell_id: int, machine_ids: Iterable[int], *, seconds: float = LIVE_S) -> set[int]:
-    """Those of the machines that were heard of in the last `seconds`; none while Redis is away."""
+    """Return those of the machines that reported in the last `seconds`; none while Redis is away."""
     ids = list(machine_ids)
     if not ids:
         return set()
@@ -161,7 +161,9 @@ def heard_within(cell_id: int, machine_ids: Iterable[int], *, seconds: float = L
 
 
 def silent_machines(contacts: Contacts, since: Mapping[int, float], *, after_s: float) -> list[int]:
-    """Those not heard of for more than `after_s`. `since`: machine -> when counting began for it. Pure."""
+    """Return the machines that have not reported for more than `after_s`. `since`: machine -> when counting began for
+    it. Pure.
+    """
     return sorted(
         machine
         for machine, began in since.items()

@@ -35,7 +35,7 @@ def is_digest(text: str) -> bool:
 
 
 def void(machine: Machine) -> None:
-    """No secret opens the link, and who is connected is cut off; unsaved."""
+    """Void all secrets of a machine and disconnect it, without saving the row."""
     machine.secret_digest, machine.next_digest = "", ""
     machine.secret_at, machine.rotation_asked = None, False
     machine.session += 1

@@ -51,7 +51,7 @@ class DrainProgress:
 
     @property
     def done(self) -> bool:
-        """Nothing is on the machine any more, as far as its Borglet has said."""
+        """Return whether the machine is empty, according to its Borglet."""
         return self.left == 0 and self.stopping == 0
 
     @property

@@ -78,7 +78,7 @@ class Facts:
         return len(NAMES) + len(extra)
 
     def columns(self) -> dict[str, Any]:
-        """By name of the row's column, the hostname left out."""
+        """Return the facts by column of the row, without the hostname."""
         return {name: getattr(self, name) for name in self.COLUMNS} | {"capacity": list(self.capacity)}
 
     def as_request(self, *, extra: Sequence[str], **changed: Any) -> JoinRequest:

@@ -59,7 +59,7 @@ def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: 
 
 
 def machine_join(request: JoinRequest) -> JoinAnswer:
-    """One machine joins. Raises `Rejected` naming the field; see `machines_join`."""
+    """Let one machine join. Raises `Rejected` naming the field; see `machines_join`."""
     try:
         return machines_join([request])[0]
     except Rejected as error:

@@ -51,8 +51,8 @@ def fetch(
     limit_lines: int = 1000,
     timeout_s: float = 10.0,
 ) -> LogChunk:
-    """Part of a log, or lines of it (see `LogRequest`). The Borglet's own complaint, such as a task it doesn't know, is
-    in the chunk's `error`.
+    """Return part of a log, or lines of it (see `LogRequest`). The Borglet's own complaint, such as a task it doesn't
+    know, is in the chunk's `error`.
 
     Raises `Rejected` for what can't be asked, `LogUnavailable` when nobody answers within `timeout_s`.
     """

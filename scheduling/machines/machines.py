@@ -238,7 +238,7 @@ def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:
 
 
 def machine_down(*, principal: Principal, machine: Machine, reason: str) -> Machine:
-    """It does not answer: its tasks are placed elsewhere, at the cell's rate."""
+    """Mark a machine that does not answer as down. Its tasks are placed elsewhere, at the cell's rate."""
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     machines_down(principal=principal, cell_id=machine.cell_id, machine_ids=[machine.id], reason=reason)
     machine.refresh_from_db()
@@ -254,7 +254,7 @@ def machines_down(*, principal: Principal, cell_id: int, machine_ids: Sequence[i
 
 
 def machine_up(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
-    """It answers again. A machine that was draining before it went down drains on."""
+    """Mark a machine that answers again as up. A drain continues."""
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     with journal.write(machine.cell_id, principal) as entry:
         machines_return(entry, [machine.id], reason)

@@ -62,7 +62,7 @@ class _Suspicion:
 
 @dataclass(slots=True)
 class Silence:
-    """One per master. Times are Redis' clock, in seconds.
+    """Detection of silent machines, one per master. Times are from Redis's clock, in seconds.
 
     `late`: how many machines counted as alive missed their last poll, as of the last sweep. Those of a partition
     answered last at different times, up to a poll's interval apart: when the first is silent, all of them are late.
@@ -108,7 +108,7 @@ class Silence:
         *,
         holders: Callable[[], Mapping[int, str]] = dict,
     ) -> list[int]:
-        """Those to be marked down now. `ids`: machines that count as alive. Touches neither Redis nor rows.
+        """Return the machines to mark as down now. `ids`: machines that count as alive. Touches neither Redis nor rows.
 
         `holders`: machine -> the shard that held its connection last; asked only when someone is silent.
         """
@@ -187,6 +187,6 @@ class Silence:
 
 
 def _shard_died(contacts: Contacts, shard: str, grace_s: float) -> bool:
-    """It beats no more, not for long: its machines are looking for another."""
+    """Return whether a shard died a short while ago, so that its machines are looking for another."""
     age = contacts.now - contacts.beats.get(shard, float("-inf"))
     return SHARD_TTL_S < age <= grace_s

@@ -29,8 +29,8 @@ def task_log(
     since: float = 0.0,
     limit_lines: int = 1000,
 ) -> LogChunk:
-    """At most `limit_bytes` from `offset` (negative: from the end) of a task that runs, or of its last run; or of an
-    earlier `incarnation`, wherever that was. With `search`, the lines that hold it.
+    """Return at most `limit_bytes` from `offset` (negative: from the end) of a task that runs, or of its last run; or
+    of an earlier `incarnation`, wherever that was. With `search`, the lines that hold it.
 
     Raises `Rejected` naming the field, `Conflict` when it never ran or is simulated, `LogUnavailable` when its machine
     does not answer.
@@ -76,7 +76,7 @@ def task_log(
 
 
 def _machine_of(job: Job, task: Task, incarnation: int) -> Machine | None:
-    """Where an incarnation ran, as the journal tells."""
+    """Return the machine of an incarnation, from the journal."""
     placed = Event.objects.filter(
         cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind="task.placed", data__incarnation=incarnation
     )

@@ -152,7 +152,7 @@ def _recheck(
 
 
 def _with_budgets(jobs: set[int]) -> set[int]:
-    """Those of the jobs that have a disruption budget: what was evicted meanwhile may have used it up."""
+    """Return those of the jobs that have a disruption budget. Evictions meanwhile may have used it up."""
     if not jobs:
         return set()
     rows = Job.objects.filter(pk__in=jobs, disruption_budget__gt=0)

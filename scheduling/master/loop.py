@@ -83,7 +83,8 @@ _CHANGES_NO_PLACEMENT = (
 
 @dataclass(slots=True)
 class Master:
-    """One per cell, scheduler and process. `state` is None until the first slice, and after anything unexpected.
+    """The master, one per cell, scheduler and process. `state` is None until the first slice, and after anything
+    unexpected.
 
     A master loads its state before it takes the lease, and keeps the state when it loses the lease. `load` reads the
     state of a cell from its rows. `holder` and `lease_ttl_s` are written into the lease.

@@ -96,7 +96,7 @@ def recent(cell_id: int, scheduler: str, number: int = KEPT) -> list[Pass]:
 
 
 def summary(passes: Sequence[Pass]) -> Summary | None:
-    """None of no passes."""
+    """Return the summary of passes; None without passes."""
     if not passes:
         return None
     deciding, committing = (

@@ -61,7 +61,9 @@ class ReservationChanges(NamedTuple):
 
 @dataclass(slots=True)
 class Reclaimer:
-    """One per master. Losing it loses the peaks seen: the next one observes for 300 s before it lowers anything."""
+    """Reclamation, one per master. Losing it loses the observed peaks: the next one observes for 300 s before it
+    lowers anything.
+    """
 
     cell_id: int
     cell: str = ""
@@ -73,7 +75,8 @@ class Reclaimer:
     _prod: tuple[tuple[Band, ...], NDArray[np.bool_]] | None = None
 
     def turn(self, state: CellState, bands: tuple[Band, ...], settings: CellSettings, *, now: float) -> int:
-        """One bounded piece of work: a look when it is time, then one chunk of what is due. Returns changes written.
+        """Do one bounded piece of work: a look when it is due, then one chunk of changes. Return the number of
+        changes written.
 
         `now`: seconds, monotonic. `state` must hold what earlier turns have written.
         """
@@ -273,7 +276,7 @@ def jobs_without_reclamation(cell_id: int) -> list[int]:
 
 
 def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -> dict[str, int]:
-    """By resource, less those of `but`."""
+    """Return the sums by resource, without those of `but`."""
     total = vectors.sum(axis=0)
     if but is not None:
         total = total - but.sum(axis=0)

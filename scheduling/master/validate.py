@@ -109,7 +109,7 @@ def _quota(cell_id: int) -> list[str]:
 
 
 def _ports(cell_id: int) -> list[str]:
-    """No port of a machine belongs to two tasks, those that still stop included."""
+    """Check that no port of a machine belongs to two tasks, including tasks that still stop."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT machine_id, port, array_agg(id) FROM ("
@@ -165,7 +165,7 @@ def _allocs(cell_id: int) -> list[str]:
 
 
 def _devices(cell_id: int) -> list[str]:
-    """No accelerator is given away beyond the whole of it; tasks inside an alloc share what the alloc has."""
+    """Check that no accelerator is allocated beyond its capacity. Tasks inside an alloc share those of the alloc."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT m.hostname, h.alloc_id, h.device, h.amount FROM (SELECT t.machine_id, t.alloc_id, d.device,"

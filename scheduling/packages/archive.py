@@ -29,7 +29,7 @@ def check(path: Path, format: str) -> str:
 
 
 def _look(file: BinaryIO) -> str:
-    """Which format it seems to be; a closer look follows."""
+    """Guess the format of an archive; the reader checks it."""
     head = file.read(4)
     if head == _ZSTD:
         raise ArchiveRefused("the archive: this release cannot unpack zstd; pack it as tar+gzip")

@@ -35,7 +35,7 @@ def packages_of(principal: Principal, cell: Cell, *, tenant: str = "", name: str
 
 
 def package_named(principal: Principal, cell: Cell, tenant: str, name: str, reference: str) -> Package:
-    """By tag or digest. Raises `NotFound`."""
+    """Return a package by tag or digest. Raises `NotFound`."""
     if may(principal, Action.PACKAGE_VIEW, tenant=tenant, cell=cell.name):
         by_digest = package_names.is_digest(reference)
         rows = packages_of(principal, cell, tenant=tenant, name=name)
@@ -55,7 +55,7 @@ class ListedPackage:
 
 
 def shown(packages: Sequence[Package]) -> list[ListedPackage]:
-    """One query for each cell among them."""
+    """Add what pages show to packages. One query per cell."""
     used: dict[tuple[int, int, str], list[str]] = {}
     for cell_id in {package.cell_id for package in packages}:
         digests = {package.digest for package in packages if package.cell_id == cell_id}

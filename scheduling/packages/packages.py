@@ -47,7 +47,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """In bytes: of one package, and what the tenant may still bring."""
+    """Limits in bytes: of one package, and what the tenant may still upload."""
 
     most: int
     left: int

@@ -30,7 +30,7 @@ class Pins:
 
 
 def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[Pins | Rejected]:
-    """For each (tenant id, spec): the spec pinned, or why not, by its path in the file. One query at most."""
+    """Return for each (tenant id, spec) the pinned spec, or the problems by path in the file. One query at most."""
     mentioned: list[dict[str, Reference] | Rejected] = []
     for _, job_spec in asked:
         try:

@@ -48,7 +48,7 @@ class ArchiveStore(Protocol):
         """
 
     def size(self, cell: str, digest: str) -> int | None:
-        """In bytes; None when it isn't there."""
+        """Return the size in bytes; None if the archive does not exist."""
 
     def read(self, cell: str, digest: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
         """The archive from `offset` on, in chunks. Raises `NotThere`."""
@@ -57,4 +57,4 @@ class ArchiveStore(Protocol):
         """All archives of a cell."""
 
     def delete(self, cell: str, digest: str) -> None:
-        """Nothing happens when it isn't there."""
+        """Delete an archive. Does nothing if it does not exist."""

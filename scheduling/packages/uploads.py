@@ -67,7 +67,7 @@ class Draft:
         self._file.flush()
 
     def check(self, *, format: str, digest: str) -> None:
-        """That it is what was announced (each empty: nothing was), and an archive that machines will take.
+        """Check that the upload matches its announcement (empty fields: not announced), and that machines accept it.
 
         Raises `Rejected` naming the field, and the entry of the archive where one is at fault.
         """

@@ -123,7 +123,7 @@ def load(settings: dict[str, object]) -> CellSettings:
 
 
 def accept(settings: dict[str, object]) -> CellSettings:
-    """As `load`, of settings that someone wants: what contradicts itself is rejected, too."""
+    """Validate new settings like `load`, and also reject contradictions."""
     loaded = load(settings)
     least = POLLS_MISSED * (loaded.poll_interval_s or LONGEST_POLL_S)
     if loaded.down_after_s < least:

@@ -157,9 +157,9 @@ async def relay(
     receive: Callable[[], Awaitable[bytes | str]],
     send: Callable[[bytes], Awaitable[None]],
 ) -> str:
-    """Between a machine's socket and the session's streams, until either ends. `receive` raises when the socket is
-    gone. Returns why it was cut off; empty: the machine hung up. Raises `Rejected` for a session that was not granted
-    to this machine."""
+    """Relay between a machine's socket and the session's streams, until either ends. `receive` raises when the socket
+    is gone. Returns why it was cut off; empty: the machine hung up. Raises `Rejected` for a session that was not
+    granted to this machine."""
     try:
         number = uuid.UUID(session)
     except ValueError as error:

@@ -40,7 +40,7 @@ def mentions(spec: JobSpecification) -> dict[str, Reference]:
 
 
 def path_of(spec: JobSpecification, text: str) -> str:
-    """Where the spec names this package first."""
+    """Return the first path at which the spec names this package."""
     for path, task in _tasks(spec):
         if text in task.packages:
             return f"{path}.packages[{task.packages.index(text)}]"

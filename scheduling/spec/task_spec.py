@@ -77,7 +77,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     weight: int = 1
 
     def demands(self) -> tuple[Constraint, ...]:
-        """Its constraints, and those that follow from what it needs of a machine's runtime."""
+        """Return the constraints of a task, including those that follow from what it needs of a machine's runtime."""
         implied = []
         if self.packages or self.root != "host" or self.network != "host":
             implied.append(SPEAKS)
@@ -100,7 +100,9 @@ class TaskSpec(msgspec.Struct, frozen=True):
         return [*self.command, *flags]
 
     def to_json(self, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-        """As a job file would say it, `_LATER` fields where they are set: `read_task` makes an equal value of it."""
+        """Return the task as in a job file, with `_LATER` fields only if they are set: `read_task` makes an equal
+        value of it.
+        """
         return {
             "command": list(self.command),
             "env": dict(sorted(self.env.items())),

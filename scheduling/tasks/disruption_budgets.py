@@ -53,7 +53,7 @@ class Budgets:
         self._untouched = {job for job, budget in self.of.items() if not budget.down}
 
     def open(self) -> list[int]:
-        """Jobs of which another task may leave."""
+        """Return the jobs of which another task may leave."""
         return [job for job, left in self._left.items() if left > 0]
 
     def take(self, task: Task, inside: Mapping[int, int]) -> bool:
@@ -66,7 +66,7 @@ class Budgets:
         return True
 
     def spend(self, task: Task, inside: Mapping[int, int]) -> None:
-        """It leaves, whatever is left."""
+        """Count an eviction against the budget, even beyond it."""
         for job, number in _costs(task, inside).items():
             self._left[job] -= number
             self._untouched.discard(job)

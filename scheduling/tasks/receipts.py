@@ -54,7 +54,7 @@ class PlacementReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """It lost its machine to a more urgent task."""
+    """The preemption of a task by a more urgent one."""
 
     machine: str
     revision: int
@@ -93,7 +93,7 @@ def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipt
 
 
 def hostnames(machines: Iterable[int]) -> dict[int, str]:
-    """By machine id; every reader of a cell may know them. One query, none for no machine."""
+    """Return hostnames by machine id, which every reader of a cell may see. One query, none without machines."""
     ids = set(machines)
     return dict(Machine.objects.filter(pk__in=ids).values_list("id", "hostname")) if ids else {}
 

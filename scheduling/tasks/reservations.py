@@ -45,5 +45,5 @@ def reservations_set(
 
 
 def _array(column: NDArray[np.integer]) -> str:
-    """As PostgreSQL writes an array: thrice as fast as letting the driver look at each number."""
+    """Return an array in PostgreSQL's text form, three times as fast as through the driver."""
     return "{" + ",".join(map(str, column.tolist())) + "}"

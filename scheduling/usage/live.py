@@ -82,7 +82,7 @@ def pack(measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
 
 
 def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
-    """All of these at once: rows of `columns` figures each."""
+    """Pack rows of `columns` figures each."""
     figures = np.frombuffer(b"".join([one.figures for one, _ in measured]), np.int64).reshape(-1, columns)
     sizes = np.array([len(one.task_ids) for one, _ in measured])
     rows = np.zeros(len(figures), dtype=SAMPLE)

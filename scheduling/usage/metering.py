@@ -102,7 +102,7 @@ def forget_old(*, now: dt.datetime) -> None:
 
 
 def rows_of(cell: Cell, hour: dt.datetime, *, looks: int) -> list[MeteredRow]:
-    """One row per job and band that it was at in the hour, by job; jobs without any figures are left out.
+    """Return one row per job and band in the hour, by job; jobs without any figures are left out.
 
     Four queries, and one more where specs changed in the hour.
     """

@@ -125,7 +125,7 @@ def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None]
 
 
 def _walk(root: FilePath) -> Iterator[tuple[Path, os.stat_result]]:
-    """In the order of `Tree`: parents first, names sorted."""
+    """Walk in the order of `Tree`: parents first, names sorted."""
     todo: list[Path] = [()]
     while todo:
         path = todo.pop()

@@ -72,7 +72,7 @@ class ArchiveCost:
             )
 
     def came_out(self, size: int) -> None:
-        """So many more bytes came out of a decompressor. Raises `ArchiveRefused`."""
+        """Count bytes that came out of a decompressor. Raises `ArchiveRefused`."""
         self.checkpoint()
         self._read_bytes += size
         if self._read_bytes > self._readable_bytes:

@@ -11,7 +11,7 @@ MANIFEST_BYTES = 64 * 2**10
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """For people and for the cell's catalogue; nothing on a machine depends on it."""
+    """The manifest of a package, for people and for the cell's catalogue. Machines do not depend on it."""
 
     name: str = ""
     version: str = ""

@@ -13,7 +13,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 class ByteStream(Protocol):
     def read(self, size: int) -> bytes:
-        """At most `size` bytes, fewer at will, none at the end."""
+        """Return at most `size` bytes, possibly fewer, and none at the end."""
 
     def skip(self, size: int) -> int:
         """Pass over at most `size` bytes, fewer at will. Returns how many: 0 at the end."""

@@ -133,7 +133,9 @@ class TarStream:
                 self._pax(content, long, every=kind == b"g")
 
     def _end(self) -> None:
-        """Nothing but padding may follow: another reader might find entries there. Also checks a gzip stream's end."""
+        """Check that only padding follows, because another reader might find entries there. Also checks a gzip
+        stream's end.
+        """
         while piece := self._stream.read(PIECE_BYTES):
             if piece.count(0) != len(piece):
                 raise ArchiveRefused(f"after {self._name!r}: the file goes on after the end of the archive")

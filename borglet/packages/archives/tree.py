@@ -43,7 +43,7 @@ class Sink(Protocol):
 
 
 class NullSink:
-    """For looking at an archive without writing it."""
+    """A sink for inspecting an archive without writing it."""
 
     def make_directory(self, path: Path) -> None:
         pass
@@ -261,7 +261,7 @@ class Tree:
         return made
 
     def _follow(self, base: Path, target: str, name: str) -> Path:
-        """Where a link in the directory `base` leads, links on the way followed.
+        """Return the target of a link in the directory `base`, following links on the way.
 
         Raises `ArchiveRefused` when any step of the way climbs out of the tree, and when it goes in circles: the kernel
         follows no such link, but programs that resolve paths themselves may end anywhere."""
@@ -362,7 +362,7 @@ def _child(node: ArchiveNode | None, name: str) -> ArchiveNode | None:
 
 
 def lines_of(path: Path, kind: EntryKind, size: int, executable: bool, target: str, sha256: str) -> tuple[bytes, bytes]:
-    """One entry's line of a listing and of the contents; names and targets hold no control characters."""
+    """Return the line of one entry in a listing and in the contents; names and targets hold no control characters."""
     if kind is EntryKind.DIRECTORY:
         line = "d"
     elif kind is EntryKind.SYMBOLIC_LINK:

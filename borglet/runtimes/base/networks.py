@@ -29,11 +29,11 @@ INTERFACE = "eth0"
 
 
 class BadNetwork(ValueError):
-    """Not a network to take addresses of tasks from; the text names the field and the cure."""
+    """The network cannot provide addresses for tasks; the text names the field and the cure."""
 
 
 def parse_network(text: str) -> ipaddress.IPv4Network | None:
-    """None for an empty text. Raises `BadNetwork`."""
+    """Parse a network; None for an empty text. Raises `BadNetwork`."""
     if not text:
         return None
     try:

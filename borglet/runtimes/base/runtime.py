@@ -119,7 +119,7 @@ class Runtime(Protocol):
         """How many threads of each task are ready to run at this moment, whether they have a core or wait for one."""
 
     async def read_log(self, request: LogRequest) -> LogChunk:
-        """Part of a log; `LogChunk.error` says why not."""
+        """Return part of a log, or the reason in `LogChunk.error`."""
 
     async def open_shell(self, claims: ShellClaims) -> Pty:
         """A shell on a terminal, inside the task's own namespaces, control groups and limits, as its user, with its

@@ -40,7 +40,7 @@ def _as_absent(error: OSError) -> OSError:
 
 
 def read_number(directory: str, name: str) -> int:
-    """One number; 0 where the file is absent or says `max`."""
+    """Return the number in a file; 0 if the file is absent or contains `max`."""
     try:
         text = read_text(directory, name).strip()
     except FileNotFoundError:

@@ -98,7 +98,7 @@ class CgroupTree:
             return frozenset()
 
     def groups_of(self, name: str) -> Groups:
-        """Where the groups of a task are, or would be if it were latency-sensitive."""
+        """Return the groups of a task, or those that it would have if it were latency-sensitive."""
         return {
             controller: str(next((found for top in self._tops(root) for found in _below(top, name)), root / name))
             for controller, root in self.roots.items()

@@ -28,7 +28,7 @@ class CorePool:
 
     @property
     def shared(self) -> frozenset[int]:
-        """Where latency-sensitive tasks without cores of their own may run."""
+        """Return the cores of latency-sensitive tasks without their own cores."""
         return self.cores.difference(*self.owned.values())
 
     def of(self, key: TaskKey) -> frozenset[int]:

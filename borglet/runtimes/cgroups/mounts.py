@@ -31,7 +31,7 @@ def own_groups(proc: Path) -> dict[str, Path]:
 
 
 def _below(mount_point: Path, mount_root: str, path: str) -> Path:
-    """Where group `path` shows under a mount of the subtree `mount_root` (a container sees only its own)."""
+    """Return the place of group `path` under a mount of the subtree `mount_root` (a container sees only its own)."""
     if mount_root != "/" and path.startswith(mount_root):
         path = path[len(mount_root) :]
     candidate = mount_point / path.lstrip("/")

@@ -72,7 +72,7 @@ def weigh(directory: str, shares: int, *, idle: bool) -> None:
 
 
 def cap(directory: str, milli: int) -> None:
-    """At most `milli` of CPU; 0 for no quota."""
+    """Limit CPU to `milli`; 0 for no quota."""
     write_where_present(directory, "cpu.cfs_period_us", str(PERIOD_US))
     write_where_present(directory, "cpu.cfs_quota_us", str(quota_us(milli) or -1))
 

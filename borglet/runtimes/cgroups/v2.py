@@ -54,7 +54,7 @@ def weigh(directory: str, shares: int, *, idle: bool) -> None:
 
 
 def cap(directory: str, milli: int) -> None:
-    """At most `milli` of CPU; 0 for no quota."""
+    """Limit CPU to `milli`; 0 for no quota."""
     write_where_present(directory, "cpu.max", f"{quota_us(milli) or 'max'} {PERIOD_US}")
 
 

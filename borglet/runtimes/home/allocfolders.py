@@ -37,7 +37,7 @@ class AllocFolders:
         self._walks: dict[str, DiskWalk] = {}
 
     def present(self) -> list[TaskKey]:
-        """By name."""
+        """Return the present allocs by name."""
         keys = [key_of(entry.name) for entry in os.scandir(self._root) if entry.is_dir(follow_symlinks=False)]
         return sorted(key for key in keys if key is not None)
 
@@ -60,7 +60,7 @@ class AllocFolders:
         replace_file(self.ensure(alloc.key), "alloc.json", msgspec.json.encode(alloc), durable=False)
 
     def held(self, key: TaskKey) -> RunAlloc | None:
-        """None when the master has not named it yet, or the note was cut short by a crash."""
+        """Return the note of an alloc; None if the master has not named it yet, or if a crash cut the note short."""
         try:
             return msgspec.json.decode((self.folder(key) / "alloc.json").read_bytes(), type=RunAlloc)
         except (FileNotFoundError, msgspec.DecodeError):
@@ -79,7 +79,7 @@ class AllocFolders:
         outside.symlink_to(link_into_alloc(key, task))
 
     def remove(self, key: TaskKey) -> None:
-        """Out of sight at once, its logs back among the others; the rest is deleted with the trash."""
+        """Hide an alloc at once and move its logs to the others. The rest is deleted with the trash."""
         folder = self.folder(key)
         if not folder.is_dir():
             return
@@ -94,7 +94,7 @@ class AllocFolders:
         self._walks.pop(folder.name, None)
 
     def forget_old_logs(self, *, now: float, present: Collection[str], keep_s: float) -> list[str]:
-        """In allocs that live on: logs of tasks that are gone (not in `present`) for longer than `keep_s`."""
+        """Delete logs of tasks that have been gone (not in `present`) for longer than `keep_s`, in live allocs."""
         forgotten = []
         for key in self.present():
             logs = self.folder(key) / "logs"

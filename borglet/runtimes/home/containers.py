@@ -129,7 +129,7 @@ class Containers:
         self._held[task.key] = _Held(task, groups, grant)
 
     def settle(self) -> None:
-        """After adoption: what the earlier Borglet may have left half done is written again."""
+        """Write again what an earlier Borglet may have left half done. Called after adoption."""
         if self.tree is None:
             return
         for key, held in self._held.items():
@@ -189,7 +189,7 @@ class Containers:
         self._envelopes.pop(key, None)
 
     def release(self, key: TaskKey) -> None:
-        """Its processes are gone."""
+        """Release the groups of a task whose processes are gone."""
         self._held.pop(key, None)
         if self.pool.release(key):
             self._repin(but=key)

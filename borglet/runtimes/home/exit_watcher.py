@@ -30,7 +30,7 @@ class ExitWatcher:
         return await self._ended.get()
 
     async def close(self) -> None:
-        """Those under way come to their end; nobody is watched any more."""
+        """Stop watching, after the exits in progress have been handled."""
         for burial in list(self._under_way):
             await burial
         for task in self._runtime_home.tasks.values():
@@ -55,7 +55,7 @@ class ExitWatcher:
         self.keep(asyncio.get_running_loop().create_task(self._finish(incarnation)))
 
     def keep(self, work: asyncio.Task[None]) -> None:
-        """Until it is done, which `close` waits for."""
+        """Keep a reference to a running task until it is done. `close` waits for it."""
         self._under_way.add(work)
         work.add_done_callback(self._under_way.discard)
 

@@ -100,7 +100,9 @@ def printed_since(directory: int, stream: str, since: float) -> int:
 
 
 def times_of(directory: int, stream: str) -> list[tuple[int, float]]:
-    """When what begins at each offset was printed, oldest first: (offset, seconds since the epoch)."""
+    """Return the times at which the text at each offset was printed, oldest first: (offset, seconds since the
+    epoch).
+    """
     marks: list[tuple[int, float]] = []
     for _, name in files_of(os.listdir(directory), f"times.{stream}"):
         file = _open_regular(directory, name)

@@ -86,7 +86,7 @@ class RuntimeHome:
         }
 
     def directory_of(self, task: RunTask) -> TaskDirectory:
-        """Its directory, in its alloc where it has one. Raises `StartFailed`."""
+        """Return the directory of a task, in its alloc if it has one. Raises `StartFailed`."""
         try:
             folder = None
             if task.alloc is not None:
@@ -99,7 +99,7 @@ class RuntimeHome:
             raise StartFailed(f"the machine could not prepare the task's alloc: {error}") from error
 
     def discard(self, directory: TaskDirectory) -> None:
-        """Out of sight at once, deleted after; its logs' time begins."""
+        """Hide a task at once and delete it later. The time for which its logs are kept begins."""
         if directory.logs.is_dir():
             os.utime(directory.logs)
         if directory.path.is_dir():
@@ -110,7 +110,7 @@ class RuntimeHome:
             await asyncio.to_thread(trash.empty, self.home / "trash", goes_on=lambda: not self.closing)
 
     def behave(self, incarnations: Iterable[SupervisedTask]) -> None:
-        """Their processes' scheduling classes are those of their tasks."""
+        """Give processes the scheduling classes of their tasks."""
         children = proctable.children_of(proctable.table())
         for known in incarnations:
             if known.supervisor is not None and known.exit is None:

@@ -233,7 +233,7 @@ class SupervisedRuntime:
     # -- adopting
 
     async def _adopt(self) -> None:
-        """Once, before anything else: find what an earlier Borglet of this home started."""
+        """Find the tasks that an earlier Borglet of this home started. Called once, before anything else."""
         if self._adoption is None:
             self._adoption = asyncio.get_running_loop().create_task(
                 Adoption(self._runtime_home, self._exit_watcher).adopt()

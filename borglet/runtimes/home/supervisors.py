@@ -88,7 +88,7 @@ def _spawn_process(directory: TaskDirectory, stdin: int, stdout: int) -> int:
 
 
 async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
-    """Takes over the descriptor `answer`."""
+    """Wait for the start. Takes over the descriptor `answer`."""
     loop = asyncio.get_running_loop()
     line = loop.create_future()
     received = b""

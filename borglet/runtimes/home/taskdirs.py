@@ -69,7 +69,9 @@ def key_of(name: str) -> TaskKey | None:
 
 
 def log_directory(home: Path, name: str) -> Path:
-    """Where the logs of a task lie: among the others, or inside its alloc. Follows no link but one of ours."""
+    """Return the directory of a task's logs: among the others, or inside its alloc. Follows only the Borglet's own
+    links.
+    """
     outside = home / "logs" / name
     try:
         target = os.readlink(outside)
@@ -128,7 +130,9 @@ class TaskDirectory:
 
     @property
     def identity(self) -> Path:
-        """Its signed identity, which is renewed while it runs: a container has to show the folder, not the file."""
+        """Return the folder of the signed identity, which is renewed while the task runs. Containers mount the
+        folder, not the file.
+        """
         return self.path / "identity" / "token"
 
     @property
@@ -145,7 +149,7 @@ class TaskDirectory:
 
     @property
     def marker(self) -> str:
-        """In the environment of every process of the task, and of no other on this machine."""
+        """Return the marker in the environment of every process of the task, and of no other on this machine."""
         return f"BORG_TASK_DIR={self.path}"
 
     def prepare(self, kept: TaskRecord, *, owner: tuple[int, int] | None) -> None:
@@ -192,7 +196,7 @@ class TaskDirectory:
         self._replace("supervisor.json", msgspec.json.encode(supervisor), durable=False)
 
     def write_exit(self, exit_: Exit) -> None:
-        """Only for a supervisor that is gone, or one that never was."""
+        """Write the exit record in place of a supervisor that is gone or never started."""
         self._replace("exit.json", msgspec.json.encode(exit_), durable=True)
 
     def kept(self) -> TaskRecord | None:
@@ -216,7 +220,7 @@ class TaskDirectory:
         return lines[-1] if lines else ""
 
     def _read(self, name: str, kind: type[Content]) -> Content | None:
-        """None when absent or cut short by a crash of the machine."""
+        """Return the content of a file; None if it is absent or was cut short by a crash of the machine."""
         try:
             return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
         except FileNotFoundError:

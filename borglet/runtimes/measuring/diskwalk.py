@@ -24,7 +24,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folder(NamedTuple):
-    """Knows its way by its parent: a way of its own for each would be megabytes where they are deep."""
+    """One folder of a walk. It stores its parent instead of its path, which would need megabytes in deep trees."""
 
     parent: Folder | None
     name: str

@@ -71,7 +71,7 @@ class Meter:
         self._tree = tree
 
     def measure(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, Usage]:
-        """Without those whose figures can't be read: they keep nobody from being measured."""
+        """Measure all tasks. Tasks whose figures cannot be read are left out."""
         table = _Table()
         found = {}
         for key, task in tasks.items():

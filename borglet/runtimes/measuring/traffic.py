@@ -83,7 +83,7 @@ def io_stat(text: str) -> tuple[int, int]:
 
 
 def _of_process(pid: int) -> tuple[int, int] | None:
-    """None for one that is gone, or that we may not look at."""
+    """Return the counters of a process; None if it is gone or not readable."""
     try:
         with open(f"/proc/{pid}/io", "rb", buffering=0) as file:
             fields = dict(line.split(b": ") for line in file.read(1024).splitlines())

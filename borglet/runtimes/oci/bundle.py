@@ -74,7 +74,7 @@ _USUAL_DEVICES = ("c 1:3", "c 1:5", "c 1:7", "c 1:8", "c 1:9", "c 5:0", "c 5:2",
 
 
 def device_rules(nodes: Iterable[DeviceNode]) -> list[str]:
-    """As control groups of version 1 take them: to be read and written, never made."""
+    """Return device rules in the form of control groups of version 1: read and write, never create."""
     own = [f"{node.kind} {node.major}:{node.minor}" for node in nodes]
     return [f"{device} rw" for device in (*_USUAL_DEVICES, *own)]
 
@@ -187,7 +187,7 @@ def hostname_of(name: str) -> str:
 
 
 def inside(path: str) -> str:
-    """Where a working directory as the job file says it is, inside."""
+    """Return the path inside the container of a working directory from the job file."""
     return os.path.join(WORK, path) if path else WORK
 
 

@@ -265,7 +265,7 @@ class ContainerConfinement:
         )
 
     async def clear(self, directory: TaskDirectory) -> None:
-        """Its network; all other namespaces, and mounts, end with the last process."""
+        """Remove the network of a task. All other namespaces and mounts end with its last process."""
         await self._former_networks.disconnect(directory.name)
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class SharedRoot:
                 shutil.rmtree(entry.path)
 
     def _look(self) -> str:
-        """Tells one state of the machine's files from another."""
+        """Return a value that changes with the machine's files."""
         seen: list[object] = []
         for name in _SYSTEM:
             original = self._machine / name
@@ -176,7 +176,7 @@ def build(
 
 
 def _folder(path: Path) -> None:
-    """With its parents, open to everybody's eyes whatever the Borglet's umask."""
+    """Create a folder and its parents, readable by all users whatever the Borglet's umask."""
     if not path.parent.exists():
         _folder(path.parent)
     path.mkdir(exist_ok=True)

@@ -21,7 +21,7 @@ _MNT_DETACH = 2
 
 
 class ContainerPlace:
-    """Where one task's container is kept. Sent to the supervisor as the tuple of its fields."""
+    """The place of one task's container. Sent to the supervisor as the tuple of its fields."""
 
     def __init__(self, engine: str, directory: str, name: str) -> None:
         self.engine = engine

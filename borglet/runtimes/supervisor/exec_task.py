@@ -68,7 +68,9 @@ def enter_groups(launch: TaskLaunch) -> None:
 
 
 def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -> None:
-    """In the forked child: inside its groups and limits, as its user. Raises OSError in words."""
+    """Become the task in the forked child: inside its groups and limits, as its user. Raises OSError with a readable
+    text.
+    """
     os.setsid()
     enter_groups(launch)
     with open("/proc/self/oom_score_adj", "w") as file:
@@ -100,7 +102,9 @@ def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -
 
 
 def become_contained(launch: TaskLaunch, box: ContainerPlace, stdout: int, stderr: int) -> None:
-    """In the forked child: the engine, which starts the task inside its container and ends. Raises OSError."""
+    """Become the container engine in the forked child. It starts the task inside its container and ends. Raises
+    OSError.
+    """
     from borglet.runtimes.supervisor.container import become_engine  # ordinary processes need not pay for it
 
     os.setsid()

@@ -36,7 +36,7 @@ def knows_ports() -> bool:
 
 
 def keep_to_ports(ports: list[int]) -> None:
-    """From now on this process and its descendants bind these TCP ports, and ports the kernel chooses, or none.
+    """Restrict this process and its descendants to these TCP ports and to ports that the kernel chooses.
 
     Raises OSError. UDP is not held back: the kernel does not know how to.
     """

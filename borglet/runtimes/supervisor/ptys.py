@@ -93,7 +93,7 @@ class Pty:
                 return
 
     def end_of_input(self) -> None:
-        """Nothing more will be written. A terminal has no such thing: people type ^D."""
+        """Close the input of the program. A terminal has no such operation: people type ^D."""
         if self._master >= 0 and not self._terminal:
             with socket.socket(fileno=os.dup(self._master)) as ours, contextlib.suppress(OSError):
                 ours.shutdown(socket.SHUT_WR)
@@ -234,7 +234,7 @@ def _spawn_process(terminal: int, ask: int, answer: int) -> int:
 
 
 async def _read_all(reader: int) -> str:
-    """Until the other side is closed, which the exec does."""
+    """Read until the other side is closed, which the exec does."""
     loop = asyncio.get_running_loop()
     received = b""
     while True:

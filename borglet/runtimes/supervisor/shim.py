@@ -131,7 +131,9 @@ class TaskSupervisor:
         return ContainerPlace(*self.launch.container)
 
     def _make_room(self) -> None:
-        """For the engine, which needs three processes at a time inside the task's limit to start one."""
+        """Raise the process limit for the engine, which needs three processes at a time inside the task's limit to
+        start one.
+        """
         limit = cgroupfs.processes_limit(self.launch.groups)
         if 0 < limit < ENGINE_PROCESSES:
             self.processes = limit
@@ -155,7 +157,7 @@ class TaskSupervisor:
     # -- supervising
 
     def run(self) -> None:
-        """Until the task's first process has ended."""
+        """Supervise until the task's first process has ended."""
         while self.wait_status is None:
             timeout = None
             if self.stop_deadline is not None:
@@ -236,7 +238,9 @@ class TaskSupervisor:
         return found | cgroupfs.members(self.launch.groups)
 
     def _signal_everything(self, number: int) -> None:
-        """To all processes of the task; the init of its container is met by SIGKILL alone, which ends all inside."""
+        """Send a signal to all processes of the task. The container's init gets only SIGKILL, which ends all
+        processes inside.
+        """
         for pid in self._everyone() - ({self.init} if number != signal.SIGKILL else set()):
             try:
                 os.kill(pid, number)

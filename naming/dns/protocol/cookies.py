@@ -36,7 +36,7 @@ class Cookies:
 
     @classmethod
     def from_secret(cls, secret: str) -> Cookies:
-        """From the installation's secret, so that all its processes agree."""
+        """Derive the key from the installation's secret, so that all its processes agree."""
         return cls(hashlib.blake2b(b"dns cookies " + secret.encode(), digest_size=32).digest())
 
     def server(self, cookie: bytes, client: DnsClient) -> bytes:
@@ -58,7 +58,9 @@ class Cookies:
 
 
 def at_the_end(query: bytes) -> tuple[bytes, bytes] | None:
-    """Both cookies of a message whose last record is EDNS with them alone, as clients send them; None for others."""
+    """Return both cookies of a message whose last record is EDNS with only them, as clients send it; None for
+    others.
+    """
     both = CLIENT_SIZE + SERVER_SIZE
     if query[-both - len(_TAIL) : -both] != _TAIL:
         return None

@@ -43,7 +43,7 @@ class Streams:
         return self._number
 
     def open(self, address: str, give_way: Callable[[], None], *, secondary: bool = False) -> DnsStream | None:
-        """One more from there, which may end another; None: it is rejected."""
+        """Accept one more connection from a source, which may end another; None: it is rejected."""
         source = source_of(address)
         most = MOST_A_SECONDARY if secondary else self._most_a_source
         bound, leaving = "", None

@@ -47,7 +47,7 @@ def label(text: str) -> bytes:
 
 
 def name(labels: Iterable[str | bytes]) -> bytes:
-    """Without its end: the root, or a pointer to what it goes on with."""
+    """Return a name in wire form without its end: the root, or a pointer to the rest."""
     return b"".join(_string(each) if isinstance(each, bytes) else label(each) for each in labels)
 
 

@@ -69,7 +69,7 @@ Read = Callable[[RdataType, AnswerLimits, Random], Records]
 
 @dataclass(frozen=True, slots=True)
 class ZoneApex:
-    """Where a negative answer takes its SOA from."""
+    """The apex from which a negative answer takes its SOA."""
 
     apex: dns.name.Name
     soa: Callable[[], dns.rdata.Rdata]
@@ -133,7 +133,7 @@ def one_address(address: str, ttl_s: int) -> Read:
 
 
 def soa(directory: ZoneDirectory, mailbox: dns.name.Name, serial: int) -> dns.rdata.Rdata:
-    """Its minimum and its own TTL are the same, so that a "no" is remembered as long wherever it comes from.
+    """Return the SOA. Its minimum and its TTL are the same, so every negative answer is cached equally long.
 
     That is what RFC 2308 §3 makes of the two: whichever is less.
     """

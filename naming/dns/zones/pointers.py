@@ -66,7 +66,7 @@ def find(directory: ZoneDirectory, lowered: tuple[bytes, ...]) -> ZoneNode:
 
 
 def _zone(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneApex:
-    """It is not to be transferred, so nobody compares its serials: that of the parent zone will do."""
+    """Return the reverse zone. It is not transferable, so it can use the serial of the parent zone."""
     mailbox = absolute(["hostmaster"], directory)
     return ZoneApex(dns.name.Name(labels + ROOT), lambda: soa(directory, mailbox, directory.serial))
 

@@ -158,7 +158,7 @@ def _index(label: str, job: NamedJob) -> int | None:
 
 
 def with_port(answering: Answering, port: str) -> Answering:
-    """Without the tasks of jobs that have no such port."""
+    """Return the tasks whose job has the port."""
     return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
 
 
@@ -284,7 +284,7 @@ def _srv_of(
     tasks: Answering | list[PlacedTask],
     port: str,
 ) -> Read:
-    """One port of these tasks of it."""
+    """Return the SRV records of one port of these tasks."""
 
     def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype != SRV:

@@ -52,7 +52,7 @@ class Renderer:
         self._room = _LONGEST - len(self._zone)
 
     def render(self, owner: Owner) -> Data:
-        """Nothing for a name that is not there, or that is too long to be asked for."""
+        """Render a name; nothing for a name that does not exist or is too long for a question."""
         if sum(map(len, owner)) + len(owner) > self._room:
             return ()
         if not owner or owner[-1] == "machine":

@@ -114,7 +114,7 @@ class _Parts:
         return known
 
     def _pointing(self, name: bytes) -> bytes:
-        """As short as the question lets it be, which ends as this name does: it has the cell and the zone too."""
+        """Return the name as labels and a pointer into the question, which ends with the same cell and zone."""
         for start in self._starts:
             end = self._name[start:]
             if name.endswith(end):

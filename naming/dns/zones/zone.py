@@ -44,7 +44,7 @@ class ZoneRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZoneChange:
-    """From one serial to the next; the SOA records are not among the others."""
+    """The change from one serial to the next, without SOA records."""
 
     before: SOA
     after: SOA
@@ -192,7 +192,7 @@ class Zone:
                 yield from _with_ports(service, (service.name, SERVICE, service.tenant))
 
     def _owners_of(self, touched: Touched) -> Iterator[Owner]:
-        """Those that are or were there."""
+        """Return the owners that exist or existed."""
         tenant, name, index, whole, of_service = touched
         if tenant == "machine":
             yield (name, "machine")
@@ -276,7 +276,7 @@ class _Work:
                 self._take(list(self._left[named]))
 
     def _before_machine(self, event: events.MachineSet | events.MachineRemoved) -> None:
-        """One that moves changes the names of all its tasks: rare, and then everything is rendered at once."""
+        """Render all names of a machine that moves. This is rare, so everything is rendered at once."""
         machine = self._table.machines.get(event.machine_id)
         hosts = {machine.hostname} if machine else set()
         if isinstance(event, events.MachineSet):

@@ -79,7 +79,7 @@ def _lists(state: Audited) -> Iterator[str]:
 
 
 def _limits(state: Audited) -> Iterator[str]:
-    """No machine's prod limits exceed its capacity, unless it shrank: which is what this reports."""
+    """Yield the machines whose prod limits exceed their capacity, for example after the machine shrank."""
     names = (*NAMES, *state.extra_resources)
     machines = state.machines
     for machine_id, slot in sorted(machines.slot.items()):

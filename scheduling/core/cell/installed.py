@@ -15,7 +15,9 @@ Packages = tuple[tuple[str, int], ...]
 
 
 class InstalledPackages:
-    """As machines told it last. `version` moves with every change. One byte holds the bits of eight slots."""
+    """The installed packages as machines last reported them. `version` moves with every change. One byte holds the
+    bits of eight slots.
+    """
 
     def __init__(self) -> None:
         self.version = 0

@@ -130,7 +130,7 @@ class MachineTable:
         self.changed[slot] = self.tick
 
     def _set_devices(self, slot: int, before: int, after: int) -> None:
-        """Whole accelerators, and what is left over as a smaller one; tasks keep those that they hold."""
+        """Set the accelerators: whole ones, and the rest as a smaller one. Tasks keep theirs."""
         number = -(-after // WHOLE)
         if number > self.devices.shape[1]:
             missing = number - self.devices.shape[1]

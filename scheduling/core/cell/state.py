@@ -389,7 +389,9 @@ class CellState:
         self.tasks.waits(job.slot, 1)
 
     def _task_updated(self, event: events.TaskUpdated, time: float) -> None:
-        """In force at once; a running task keeps its machine, and its reservation unless its limit changes."""
+        """Apply an update of a task at once. A running task keeps its machine, and its reservation unless its limit
+        changes.
+        """
         tasks = self.tasks
         job = self._job(event.job_id)
         task = self._slot(job, event.index)

@@ -48,7 +48,7 @@ def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
 
 
 def room_after(judgement: Judgement, change: SuggestedChange) -> int:
-    """For how many tasks there is room for sure once the change is made: a gang wants room for all."""
+    """Return for how many tasks there is certainly capacity after the change. A gang needs it for all."""
     demands, limit, bounds = (list(judgement.demands), list(judgement.requirement.limit), list(judgement.bounds))
     cores = judgement.cores
     for part in change.parts or (change,):

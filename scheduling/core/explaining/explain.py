@@ -71,7 +71,7 @@ class Explainer:
     def explain(
         self, state: CellState, sorting: GroupedQueue, tables: Tables, *, now: float, crashed_pair_s: float
     ) -> tuple[Why, ...]:
-        """One `Why` for each group that the pass left pending, in the order of the queue. `now`: seconds."""
+        """Return one `Why` for each group that the pass left pending, in the order of the queue. `now`: seconds."""
         waiting, keys = left_over(state, sorting, tables.placed.machine)
         if self.budget is None:
             self._platforms = None

@@ -176,7 +176,7 @@ class Judgement:
         )
 
     def reclamation(self, by_limit: bool) -> Reclamation:
-        """For work placed by limits: where it would have room now if it were placed by reservations (§5.5)."""
+        """Return where work placed by limits would fit if it were placed by reservations (§5.5)."""
         if not by_limit:
             return Reclamation()
         fits = self.able & self.open & ((self.judged.flags & BY_RESERVATION) != 0)
@@ -240,7 +240,7 @@ def leading(ruled_out: tuple[RuledOut, ...]) -> str:
 
 
 def spelled(constraint: Constraint) -> str:
-    """As a job file's author would say it."""
+    """Return the resource in the spelling of job files."""
     if constraint.relation in (Relation.PRESENT, Relation.ABSENT):
         return f"{constraint.attribute} {constraint.relation.value}"
     return f"{constraint.attribute} {constraint.relation.value} {constraint.value}"

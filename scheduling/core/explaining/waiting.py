@@ -131,7 +131,7 @@ def of_job(why: Why, job_id: int) -> Why:
 
 
 def _rank(of: Ints32) -> NDArray[np.intp]:
-    """For each task, how many of its class come before it."""
+    """Return for each task how many of its class come before it."""
     by = np.argsort(of, kind="stable")
     ordered = of[by]
     begins = np.flatnonzero(np.diff(ordered, prepend=-1))

@@ -44,15 +44,17 @@ _OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False
 
 
 def compiled(function: F) -> F:
-    """For what works on the arrays it is given, and makes none."""
+    """Compile a function that works on given arrays and creates none."""
     return cast(F, numba.njit(**_OPTIONS)(function))
 
 
 def inlined(function: F) -> F:
-    """For what is called per machine: handing over tables of arrays would cost more than the work itself."""
+    """Compile a function that is called per machine inline, because passing tables of arrays would cost more than its
+    work.
+    """
     return cast(F, numba.njit(forceinline=True, **_OPTIONS)(function))
 
 
 def allocating(function: F) -> F:
-    """For what makes arrays."""
+    """Compile a function that creates arrays."""
     return cast(F, numba.njit(cache=True, error_model="numpy")(function))

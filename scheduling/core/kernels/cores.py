@@ -58,7 +58,8 @@ def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
 
 @compiled
 def judge_cores(machines: MachineArrays, running: Running, want: int, ceiling: int, few: Bools, most: Ints32) -> None:
-    """By position: whether there are too `few` for one more after all tasks below the `ceiling` have left, and the
+    """Return by position whether there are too `few` for one more after all tasks below the `ceiling` have left, and
+    the
     `most` that one could have."""
     for m in range(few.shape[0]):
         owned = machines.owned[m]

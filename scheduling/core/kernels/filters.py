@@ -65,7 +65,7 @@ def scan(
 
 @inlined
 def spread_excess(machines: MachineArrays, groups: Groups, g: int, m: int, counts: TaskCounts) -> int:
-    """Which bound on tasks of one job is reached there; FREE when none is."""
+    """Return which spread limit of the job is reached on a machine; FREE if none is."""
     job = groups.job[g]
     if job < 0:
         return FREE

@@ -99,7 +99,7 @@ def _among(cache: Cache, g: int, m: int) -> bool:
 
 @inlined
 def _has_room(t: Tables, g: int, m: int) -> bool:
-    """Nobody need be preempted there."""
+    """Return whether a machine has capacity without preemption."""
     return lacking(t.levels, t.groups.direct[g], m, t.groups, g) < 0
 
 
@@ -131,7 +131,7 @@ def _offer(t: Tables, g: int) -> None:
 
 @compiled
 def _nearby(t: Tables, g: int) -> None:
-    """Up to half of the sample are machines that have the group's packages, wherever its walk begins."""
+    """Add machines that have the group's packages, up to half of the sample, wherever its walk begins."""
     cache, groups, width = t.cache, t.groups, t.cache.machine.shape[1]
     row = groups.packages[g]
     held = 0

@@ -160,7 +160,7 @@ def _sorted(
 
 
 def _left_over(state: CellState, slots: Rows, answer: Rows, kind: Rows, allocs: Allocs, kinds: Kinds) -> list[Why]:
-    """One `Why` for each kind: how many allocs of its set have too little left, and of what."""
+    """Return one `Why` for each kind of task: how many allocs of its set have too little free, and of what."""
     names = (*NAMES, *state.extra_resources)
     whys = []
     waiting = np.flatnonzero(answer == -1)

@@ -25,7 +25,9 @@ Rows = NDArray[np.int64]
 
 @dataclass(slots=True)
 class GroupedQueue:
-    """By place in the queue the group, and the pass' own number of the job. `first`: by group, where it is first."""
+    """The queue as groups: by place, the group and the pass's own number of the job. `first`: by group, where it is
+    first.
+    """
 
     slots: Rows
     of_task: Ints32

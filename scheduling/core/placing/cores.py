@@ -13,7 +13,7 @@ from scheduling.core.vocabulary.requirement import split_task_id
 
 
 class Held(NamedTuple):
-    """By slot of the machine: cores that tasks have to themselves, and how many tasks share the rest."""
+    """Whole cores by slot of the machine: how many tasks own, and how many tasks share the rest."""
 
     owned: Ints32
     sharing: Ints32

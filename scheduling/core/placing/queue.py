@@ -12,7 +12,7 @@ Slots = NDArray[np.int64]
 
 
 def workload_of(job: LiveJob) -> Workload:
-    """Which of a cell's schedulers places the job's tasks, where it has one for each workload (§3.4)."""
+    """Return which of a cell's schedulers places the job's tasks, if it has one for each workload (§3.4)."""
     return "service" if job.latency_sensitive or job.kind == "alloc-set" else "batch"
 
 
@@ -50,7 +50,7 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
 
 
 def _rank_within(order: NDArray[np.int64], keys: tuple[NDArray[np.generic], ...]) -> NDArray[np.int64]:
-    """For each element, how many of equal keys come before it by `order`."""
+    """Return for each element how many elements with the same key come before it by `order`."""
     by = np.lexsort((order, *keys))
     changes = np.zeros(len(by), dtype=np.bool_)
     changes[0] = True

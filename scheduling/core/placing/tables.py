@@ -37,8 +37,8 @@ def tables_of(
     rng: np.random.Generator,
     held: Held | None = None,
 ) -> Tables:
-    """For the queue in `sorting`. `rng` chooses where groups begin their walks; the memory follows the state. `held`:
-    who has whole cores."""
+    """Return the tables for the queue in `sorting`. `rng` chooses where groups begin their walks; the memory follows
+    the state. `held`: who has whole cores."""
     tasks = state.tasks
     running = _running(state)
     asked = np.any(state.tasks.shapes.limit[sorting.shape] > 0, axis=0)
@@ -146,7 +146,7 @@ def _queue(state: CellState, sorting: GroupedQueue, memory: PassCache) -> QueueA
 
 
 def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskCounts:
-    """Where the running tasks of the queue's jobs are. Jobs of one task need no counting."""
+    """Count where the running tasks of the queue's jobs are. Jobs of one task need no counting."""
     tasks = state.tasks
     size = np.array([int((job.tasks >= 0).sum()) for job in sorting.jobs], dtype=np.int64)
     several = np.flatnonzero(size > 1).tolist()

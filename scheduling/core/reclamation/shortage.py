@@ -120,7 +120,7 @@ def _over(occupants: Occupants, position: int, resource: int) -> bool:
 
 
 def _rank(occupants: Occupants, position: int, resource: int) -> tuple[bool, int, int, int]:
-    """Over its limit first; then the lowest priority; there the largest, so that few leave; then by id."""
+    """Rank the tasks to evict: over their limit first, then lowest priority, then largest, then by id."""
     return (
         not _over(occupants, position, resource),
         int(occupants.priority[position]),

@@ -18,7 +18,9 @@ Ints32 = NDArray[np.int32]
 
 
 class MachineArrays(NamedTuple):
-    """By position. The pass takes room in `reserved` … `devices`: they are its memory's, not the state's."""
+    """Machines by position. The pass allocates in `reserved` … `devices`, which belong to its cache, not to the
+    state.
+    """
 
     slot: Ints32  # where the state keeps it
     rank: Ints32  # place by machine id: ties go to the lowest
@@ -143,7 +145,7 @@ class SearchParams(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """By place in the queue. `machine`: position, -1 none fits, -2 not tried."""
+    """Results by place in the queue. `machine`: position, -1 none fits, -2 not tried."""
 
     machine: Ints
     parts: Floats  # [Q, PARTS]
@@ -244,7 +246,9 @@ class Estimating(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """By position in `Reserved.slots`. `gap`: the largest share of a limit that the reservation is too high."""
+    """Estimates by position in `Reserved.slots`. `gap`: the largest share of a limit that the reservation is too
+    high.
+    """
 
     wanted: Ints  # [N, K]
     verdict: NDArray[np.int8]

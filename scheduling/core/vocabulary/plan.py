@@ -10,7 +10,7 @@ from scheduling.core.vocabulary.reasons import Why
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
-    """One pending task gets a machine. Ids are those of the rows; `score` is the breakdown by scorer.
+    """The assignment of one pending task to a machine. Ids are those of the rows; `score` is the breakdown by scorer.
 
     `ports` in the order of the job's port names. `victims` are (job id, index) of running tasks to be
     preempted there in the same commit, lowest priority first (§3.2). `alloc`: the task id of the alloc it is

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Published(msgspec.Struct, frozen=True, omit_defaults=True):
-    """In force at once for all tasks of the job, whatever version of the spec they run.
+    """Publication of a job's names, in force at once for all its tasks, whatever version of the spec they run.
 
     `ttl_s`: how long clients may remember its answers, in seconds; 0: as long as the installation says
     (`BORG_DNS_TTL`). `weights`: (first, last, weight) of tasks whose share of the clients is not 1, in order of

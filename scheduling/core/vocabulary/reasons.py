@@ -102,7 +102,7 @@ class Ahead(msgspec.Struct, frozen=True):
 
 
 class QueuePlace(msgspec.Struct, frozen=True):
-    """Where a job's first pending task of the class stands: `ahead` of it, `own` of them of the same class.
+    """The place of a job's first pending task in the queue: `ahead` tasks come first, `own` of them of its class.
 
     `ahead_of`: the tenants with most of those, of `tenants` in all; missing for jobs far down a class.
     """
@@ -131,7 +131,7 @@ class Reclamation(msgspec.Struct, frozen=True):
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):
-    """When the next task of the class is likely to start, seconds from the verdict; None: no promise.
+    """The expected start of the next task of the class, in seconds from the verdict; None: no forecast.
 
     `ends`: tasks seen to end within `window_s` on machines that could hold it, which made `room` for so many of
     the class; `least`, `ahead`: tasks of its size that compete and are tried before it, at least and at most.

@@ -242,7 +242,7 @@ class PackageDoors:
     # -- who may
 
     async def _entitled(self, machine_id: int, digest: str) -> Entitled | None:
-        """None: no task that should run there names it. Raises `Rejected`."""
+        """Return the claim of a machine to a package; None if no task placed on it names it. Raises `Rejected`."""
         key = machine_id, digest
         until, found = self._known.get(key, (0.0, None))
         if time.monotonic() >= until:
@@ -257,7 +257,8 @@ class PackageDoors:
         return found
 
     def _look_up(self, machine_id: int, digests: Sequence[str]) -> dict[str, Entitled]:
-        """Those that a task which should run there names. Two queries at most, in the doors' own thread. Raises
+        """Return the packages that tasks placed on the machine name. Two queries at most, in the doors' own thread.
+        Raises
         `Rejected`."""
         try:
             close_old_connections()
@@ -446,7 +447,7 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 
 def _hold(cell_id: int, told: Mapping[int, InstalledReport]) -> None:
-    """In the doors' own thread."""
+    """Store holders in the doors' own thread."""
     close_old_connections()
     packages_held(cell_id, told, principal=ME)
 

@@ -44,7 +44,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class SourcesOffer:
-    """Where to go, best first. Neither peers nor the store: come back in `retry_after_s`."""
+    """Sources of a package, best first. Without peers and store: ask again after `retry_after_s`."""
 
     peers: tuple[Peer, ...] = ()
     store: bool = False
@@ -79,7 +79,7 @@ class Tracker:
         return digest in self._swarms
 
     def holders(self, digest: str) -> list[Peer]:
-        """In the order in which they said so."""
+        """Return the holders in the order of their reports."""
         swarm = self._swarms.get(digest)
         return list(swarm.holders.values()) if swarm else []
 
@@ -97,12 +97,12 @@ class Tracker:
             swarm.holders[peer.machine_id] = peer
 
     def gone(self, digest: str, machine_id: int) -> None:
-        """This machine has it no more."""
+        """Remove a holder that no longer has the package."""
         if digest in self._swarms:
             self._swarms[digest].holders.pop(machine_id, None)
 
     def left(self, machine_id: int) -> None:
-        """This machine is away: nobody is sent to it, and what it fetched is fetched no more."""
+        """Remove a machine that is away: it is not offered, and its downloads end."""
         self._serving.pop(machine_id, None)
         for digest, swarm in self._swarms.items():
             swarm.holders.pop(machine_id, None)
@@ -135,7 +135,7 @@ class Tracker:
         return None
 
     def sources(self, digest: str, machine_id: int, *, rack: str = "", size_bytes: int = 0, now: float) -> SourcesOffer:
-        """Where this machine should go now. Its former slot for this package is free again."""
+        """Return the sources for a machine. Its former slot for this package is free again."""
         swarm = self._swarm(digest)
         self._release(digest, machine_id)
         for key in [key for key, until in swarm.avoided.items() if until <= now]:

@@ -36,7 +36,7 @@ class Wire(Protocol):
 
     @property
     def congested(self) -> bool:
-        """So much waits for a machine that doesn't read that it should be asked nothing more."""
+        """Return whether so much output waits for the machine that no further message should be sent."""
 
     def send(self, content: bytes) -> None: ...
 
@@ -94,7 +94,7 @@ class Connection:
 
     @property
     def behind(self) -> bool:
-        """Its Borglet hasn't got the desired state, and none is on its way to it."""
+        """Return whether the Borglet lacks the desired state and none is on its way."""
         return (
             self.view is not None
             and self.acknowledged != self.generation

@@ -37,7 +37,7 @@ class Identities:
     def due(
         self, identified: Identified, before: View | None, loaded: Loaded, now: float, rng: random.Random
     ) -> list[TaskIdentity]:
-        """Those to be said now. `before`: what should run as it was known until now, None on a new connection."""
+        """Return the identities to send now. `before`: the tasks known until now; None on a new connection."""
         if self.key is None:
             return []
         run = loaded.desired.run

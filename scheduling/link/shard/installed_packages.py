@@ -27,7 +27,7 @@ class InstalledIntake:
         self._due_at = float("-inf")
 
     def due(self, connections: Mapping[int, Connection], now: float) -> dict[int, dict[int, InstalledReport]]:
-        """By cell and machine; nothing before it is time."""
+        """Return the changes by cell and machine; none before the interval has passed."""
         if now < self._due_at:
             return {}
         self._due_at = now + self.every_s

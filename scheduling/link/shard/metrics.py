@@ -66,7 +66,7 @@ class ShardMetrics(Collector):
         yield self.turns.family("borg_link_turn_seconds", "Duration of the pump's turns with PostgreSQL")
 
     def exposition(self) -> bytes:
-        """In the text format of Prometheus."""
+        """Return the metrics in the text format of Prometheus."""
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry)

@@ -62,7 +62,7 @@ class Polls:
         self._arm()
 
     def due(self, held: Connection, now: float) -> None:
-        """It is time for this machine."""
+        """Poll a machine whose time has come."""
         if held.waiting and now - held.asked_at >= held.hold_s + ANSWER_WITHIN_S:
             log.warning("no answer, hanging up", machine=held.hostname, waited_s=round(now - held.asked_at, 1))
             self._hang_up(held, "no answer")

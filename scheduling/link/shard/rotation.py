@@ -30,7 +30,7 @@ class Rotation:
         self._due = now + (left_s if left_s > 0 else rng.uniform(0, min(SPREAD_S, interval_s)))
 
     def hurry(self, now: float) -> None:
-        """Somebody wants it soon. Said again, it changes nothing."""
+        """Request a rotation soon. Idempotent."""
         if not self._hurried:
             self._hurried, self._due = True, now
 

@@ -78,7 +78,9 @@ class Shard:
     # -- a connection's life
 
     async def authenticate(self, hostname: str, secret: str) -> Known | None:
-        """None for an unknown machine or a wrong secret. Raises `DatabaseAway`."""
+        """Return the machine of the credentials; None for an unknown machine or a wrong secret. Raises
+        `DatabaseAway`.
+        """
         future: asyncio.Future[Known | None] = asyncio.get_running_loop().create_future()
         self.roster.inbox.asks.append(((hostname, secret), future))
         self.roster.wake.set()

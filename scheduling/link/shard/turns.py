@@ -142,7 +142,9 @@ class Turns:
                     future.set_exception(Greeting(answer or removed(inbox.hellos[machine_id][0].hostname)))
 
     async def _refresh_trust(self) -> None:
-        """Which authorities machines should trust, and the key that signs identities: both change over the months."""
+        """Read the authorities that machines should trust and the key that signs identities. Both change over
+        months.
+        """
         if time.monotonic() < self._trust_due:
             return
         self._trust_due = time.monotonic() + TRUST_EVERY_S
@@ -200,7 +202,9 @@ class Turns:
                     self._roster.detach(held)
 
     async def _apply_or_isolate(self, cell_id: int, many: list[MachineReportChanges]) -> set[int]:
-        """One machine whose news can't be written must not hold up the others."""
+        """Apply changes together, or one machine at a time, so that one that cannot be written does not block the
+        others.
+        """
         try:
             return await self._database(writer.apply, cell_id, many)
         except DatabaseAway:

@@ -99,7 +99,7 @@ def check_given(given: ServerCertificate, host: str, authority: str) -> None:
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
-    """In memory, as a Borglet and this link would."""
+    """Make a TLS handshake in memory, as a Borglet and this link would."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server, server_hostname=host),

@@ -11,8 +11,10 @@ _AGAIN_S = 0.05
 
 
 class OwnedTasks:
-    """Before Python 3.12 `asyncio.wait_for`, with which redis-py sends, swallows a cancellation that comes just as its
-    work is done, and what goes on for ever goes on. So `end` cancels until all have ended."""
+    """Tasks that end with their owner. Before Python 3.12 `asyncio.wait_for`, with which redis-py sends, swallows a
+    cancellation that comes just as its work is done, and what goes on for ever goes on. So `end` cancels until all
+    have ended.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

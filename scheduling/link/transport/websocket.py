@@ -43,7 +43,7 @@ class Host(Protocol):
     """The owner of the connections: `scheduling.link.app.LinkApp`."""
 
     async def converse(self, socket: LinkSocket, authorization: str) -> None:
-        """From the request for a WebSocket, with its header, until its machine is served."""
+        """Handle a connection from the request for a WebSocket, with its header, until its machine is served."""
 
 
 class LinkHttp(HttpToolsProtocol):
@@ -133,7 +133,7 @@ class LinkSocket(asyncio.BufferedProtocol):
         self._respond(self._response)
 
     def reject(self, status: int, phrase: str, headers: dict[str, str], body: bytes) -> None:
-        """No WebSocket: an answer of HTTP."""
+        """Reject a WebSocket with an answer of HTTP."""
         made = Headers({**headers, "Content-Length": str(len(body)), "Connection": "close"})
         self._respond(Response(status, phrase, made, body))
         self._transport.close()

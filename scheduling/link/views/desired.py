@@ -40,7 +40,7 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(slots=True)
 class Loaded:
-    """One machine as rows have it. `removed`: it belongs to the cell no more. `down`: marked so, though it is here."""
+    """One machine as in the rows. `removed`: it no longer belongs to the cell. `down`: marked so, though it is here."""
 
     machine_id: int
     session: int
@@ -65,7 +65,7 @@ class Specs:
     def get(
         self, wanted: Iterable[tuple[int, int]], *, extra: Sequence[str]
     ) -> dict[Any, job_spec.JobSpecification | None]:
-        """One query at most. None for a spec that is missing or can't be read; the log tells."""
+        """Return a spec; None if it is missing or unreadable, which is logged. One query at most."""
         wanted = set(wanted)
         found: dict[tuple[int, int], job_spec.JobSpecification | None] = {}
         for pair in wanted & self._known.keys():

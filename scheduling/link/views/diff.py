@@ -111,7 +111,7 @@ class UnknownIncarnation:
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """Its machine can't give it what it should have, and throttling others did not help (§6.2)."""
+    """A task that its machine cannot serve although it throttled others (§6.2)."""
 
     task_id: int
     incarnation: int
@@ -305,7 +305,7 @@ def storable_address(text: str) -> str:
 
 
 def exit_json(exit_: Exit | None) -> dict[str, Any] | None:
-    """As rows and events hold it."""
+    """Return the exit as JSON for rows and events."""
     result: dict[str, Any] | None = None if exit_ is None else msgspec.to_builtins(exit_)
     return result
 

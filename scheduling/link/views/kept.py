@@ -40,7 +40,7 @@ def kept_on(
     cell: str,
     extra: Sequence[str],
 ) -> dict[int, KeptAllocs]:
-    """By machine id. A saver that is done, or whose spec can't be read, is not run."""
+    """Return kept allocs by machine id. Savers that are done, or whose spec is unreadable, do not run."""
     found: dict[int, KeptAllocs] = {}
     for row in rows:
         here = found.setdefault(row.machine_id, KeptAllocs())
@@ -68,7 +68,7 @@ def _saver(
     cell: str,
     extra: Sequence[str],
 ) -> RunTask:
-    """It knows by `BORG_ALLOC_ENDED` that nothing new will come, and that it may end."""
+    """Return the task of a saver. `BORG_ALLOC_ENDED` shows it that no new data will come, and that it may end."""
     task = job.task(saver["index"])
     return RunTask(
         key=TaskKey(row.uid.hex, position, 1),

@@ -55,7 +55,7 @@ class LastReport:
             self.incarnations.append(task.key.incarnation)
 
     def measured(self, machine_id: int) -> MeasuredUsage | None:
-        """None before anybody knows whose the figures are."""
+        """Return the measured usage; None before the figures are mapped to tasks."""
         if not self.task_ids:
             return None
         return MeasuredUsage(machine_id, self.columns, self.figures, self.task_ids, self.incarnations)
