@@ -16,7 +16,7 @@ acknowledge its `generation`. It is fenced by (history ordinal, revision, epoch)
 A Borglet starts what is in `run`, stops what is in `stop`, and *leaves alone* what is in neither: it reports
 it, and the master decides. Thus no lossy database, no late message can kill work by omission.
 
-Whoever needs a message imports it from here; the parts of this package import each other.
+Other packages import messages from here; the parts of this package import each other.
 """
 
 from borglet.messages.conversation import (

@@ -7,7 +7,7 @@ The report says `stopping` from the stop on, and the master takes a task out of 
 is to stop. `leave_s` is the time in which clients forget where it was, so that SIGTERM meets no new ones.
 
 A stop may bound how long all of it takes (`StopTask.notice_s`): the notice comes first, leaving has what is left.
-A later stop makes it shorter, never longer. Whoever adopts a task that leaves lets it leave once more.
+A later stop makes it shorter, never longer. A Borglet that adopts a leaving task lets it leave once more.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Primary:
             self.figures.secondaries.setdefault(table.cell, {})[source] = serial
 
     async def _published(self, table: NameTable) -> Zone:
-        """The cell's zone as of now or a moment ago. Whoever asks while it is worked on waits for the same."""
+        """The cell's zone as of now or a moment ago. Callers that ask while it is built wait for the same one."""
         task = self._working.get(table.cell)
         if task is None:
             zone = self._zones.get(table.cell)

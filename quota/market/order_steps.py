@@ -5,7 +5,7 @@
        ▼                     ▼                  ▼
     rejected, cancelled   cancelled          cancelled
 
-Whoever takes one holds the market's row of the cell, the order's row, and that of the order it replaces, in this order;
+A step holds the market's row of the cell, the order's row, and that of the order it replaces, in this order;
 accounts come after, the stream of records last.
 """
 

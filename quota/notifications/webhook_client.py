@@ -1,8 +1,8 @@
 """Calling an address that a tenant chose: only http(s), only addresses of the open internet, and never for long.
 
-Whoever may name an address could otherwise make the portal call what only it can reach. So names are resolved once,
-every address is judged, and the connection goes to the very address that was judged; redirects are not followed,
-and of the answer nothing but its status is used.
+A person who may set an address could otherwise make the portal call addresses that only it can reach. So names are
+resolved once, every address is judged, and the connection goes to the very address that was judged; redirects are not
+followed, and of the answer nothing but its status is used.
 """
 
 from __future__ import annotations

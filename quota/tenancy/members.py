@@ -99,8 +99,8 @@ def member_set(entry: RecordEntry, tenant: Tenant, user: AbstractBaseUser, role:
 
 
 def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser) -> None:
-    """Whoever is a member may go. Raises `Conflict` for the last owner, and for a role that the organisation gives.
-    Locks: the tenant's row."""
+    """Remove the caller from the tenant. Raises `Conflict` for the last owner, and for a role that the organisation
+    gives. Locks: the tenant's row."""
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
     if principal.user_id is None or principal.user_id != user.pk:
         raise Forbidden("tenant.leave", f"{principal.name} can only remove itself; owners remove members")

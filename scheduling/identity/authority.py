@@ -163,7 +163,7 @@ def load_pair(home: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurve
 
 
 def finish_switch(home: Path) -> None:
-    """Whoever broke off in the middle of `authority_rotation.switch` had put the key first. Under `locked`."""
+    """Finish a switch that was interrupted after the key was put in place. Under `locked`."""
     following, key = home / "next.pem", home / "ca.key"
     if not following.exists() or not key.exists():
         return

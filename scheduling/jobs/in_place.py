@@ -29,7 +29,7 @@ _INSIDE = (
     " WHERE i.alloc_id = ANY(%s) GROUP BY 1, 2 ORDER BY 1, 2"
 )
 # What tasks take from each machine: limits of those placed by limit, reservations of the others; and the limits
-# of the former alone. Whoever lives in an alloc takes nothing.
+# of the former alone. Tasks in an alloc take nothing.
 _TAKEN = (
     'SELECT t.machine_id, r.i, sum(CASE WHEN p.by_limit THEN greatest(t."limit"[r.i], t.reservation[r.i])'
     " ELSE t.reservation[r.i] END)::bigint,"

@@ -49,7 +49,7 @@ def send(what: str, command: Callable[[redis.Redis], object]) -> bool:
 
 
 def answers() -> bool:
-    """Whether Redis answers at once. For who can do without it, and must not wait for it."""
+    """Whether Redis answers at once. For callers that can do without Redis and must not wait for it."""
     return send("ping", lambda redis: redis.ping())
 
 

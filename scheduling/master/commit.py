@@ -34,7 +34,7 @@ _BREAKS_JOB = ("job.changed", "job.ended")
 _BREAKS_MANY = ("reservations.set",)
 # News that uses up disruption budgets of the job it is about.
 _DISRUPTS = "task.evicted"
-# Whoever comes first in a large plan, a small job of high priority perhaps, need not wait until all of it is written.
+# The first jobs of a large plan, perhaps small ones of high priority, need not wait until all of it is written.
 _URGENT, _MANY = 100, 500
 
 

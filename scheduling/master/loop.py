@@ -5,7 +5,7 @@
                         └────────── news ───────────┘
 
 `Master.run` is a slice of work: it loads the state, takes or renews the lease, works until its time is up, and leaves
-the warm state in this process for the next slice. Whoever runs it, however many at once, the commit's re-check keeps
+the warm state in this process for the next slice. However many processes run it, the commit's check keeps
 the cell sound. A cell may have several (`scheduling.master.schedulers`), each for its own jobs.
 """
 

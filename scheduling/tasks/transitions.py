@@ -175,7 +175,7 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
 def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore]:
     """Let tasks die, pending or running. Jobs left without a live task end too.
 
-    Whoever lives in an alloc that dies goes back to the queue, before it (§2.4).
+    A task in an alloc that dies returns to the queue, before it (§2.4).
     """
     _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in endings]))
     by_id = {ending.task_id: ending for ending in endings}

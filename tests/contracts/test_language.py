@@ -15,9 +15,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PHRASES = {
     "is no X": r"(?<![Tt]here )\b(?:is|are|was|were) no (?!longer\b|more than\b)\w+",
-    "anew": r"\banew\b",
-    "whoever": r"\bwh(?:o|om)ever\b",
-    "for who": r"\b(?:for|to|of|by|from|with) who\b(?!=)",
+    "anew": r"\b[Aa]new\b",
+    "whoever": r"\b[Ww]h(?:o|om)ever\b",
+    "for who": r"\b(?:[Ff]or|[Tt]o|[Oo]f|[Bb]y|[Ff]rom|[Ww]ith) who\b(?!=)",
     "a sentence without a subject": r"(?:^|(?<=[.!] )|(?<=[.!]\n))\s*(?:Who|Whose|Whom)\b(?![^.!]*\?)",
     "is told": r"\b(?:is|are|was|were|be|been|being|gets?|not) told\b",
 }

@@ -178,7 +178,7 @@ class CellState:
         slot = self.machines.slot.get(event.machine_id)
         if slot is None:
             return
-        # Whoever is still said to run there is lost: `validate` tells, and its eviction is yet to come.
+        # Tasks that still run there are lost. `validate` reports them until they are evicted.
         for task in np.flatnonzero((self.tasks.machine == slot) & (self.tasks.state == RUNNING)).tolist():
             job = self._job(split_task_id(int(self.tasks.id[task]))[0])
             self._move(job, task, slot, -1)

@@ -19,7 +19,7 @@ BY_RESERVATION = 8  # it has room by reservations, as non-prod sees it
 @compiled
 def device_room(machines: MachineArrays, running: Running, want: int, ceiling: int, room: Ints) -> None:
     """Bound `room` [P], sums of accelerators, by the most that one request like `want` may ask for on devices: the
-    emptiest one for a share, the whole ones for more. Whoever is below the `ceiling` is counted as leaving.
+    emptiest one for a share, the whole ones for more. Tasks below the `ceiling` count as leaving.
     """
     for m in range(room.shape[0]):
         most = 0

@@ -131,7 +131,7 @@ def _queue(state: CellState, sorting: GroupedQueue, memory: PassCache) -> QueueA
     last = np.full(len(slots), -1, dtype=np.int64)
     for at in np.flatnonzero(tasks.last[slots]).tolist():
         machine = state.machines.slot.get(int(tasks.last[slots[at]]))
-        # Of who names packages, machines tell what they have.
+        # For tasks with packages, the machines' reports count instead.
         named = sorting.requirements[sorting.of_task[at]].packages
         if machine is not None and not named:
             last[at] = memory.position[machine]

@@ -58,7 +58,7 @@ Authenticate = Callable[[str], Awaitable[Known]]  # the header Authorization -> 
 
 # Archives out of the store at a time, by one shard.
 STREAMS = 8
-# Whoever takes no chunk within this has hung up, or might as well.
+# A client that takes no chunk within this time is disconnected.
 STALLED_S = 60.0
 TICKET_S = 600.0
 MAX_BODY_BYTES = 64 * 1024

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 JITTER = 0.2
-# Whoever comes too late to be asked in time is asked within this: a whole cell may return together.
+# A machine that connects too late for its rotation is asked within this time, because a whole cell may return together.
 SPREAD_S = 600.0
 # A machine that was asked and offered nothing (its disk is full, its Borglet is too old) is asked again after this.
 AGAIN_S = 600.0

@@ -230,7 +230,7 @@ def test_each_task_of_a_job_is_answered_as_often_as_any_other() -> None:
 
 @pytest.mark.parametrize("name", ["web.ubar.cc", "front.service.ubar.cc"])
 def test_shares_are_as_weights(name: str) -> None:
-    """For who takes the first address and for a client that takes any; canaries of a tenth of the weight."""
+    """For a client that takes the first address and for a client that takes any; canaries of a tenth of the weight."""
     canaries = Published(weights=((0, 9, 1),))
     published = Published(weights=((0, 11, 10),))
     table = table_of(
