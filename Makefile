@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 BENCH ?=
 FILE ?=
 PYTEST_WORKERS ?= 2
+# Integration tests wait for processes and clocks a quarter of their time.
+PYTEST_WAITING_WORKERS ?= 3
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -34,7 +36,7 @@ up: install
 test: install system-packages
 	@status=0; \
 	$(BIN)/python -m pytest -p no:django -n $(PYTEST_WORKERS) -q tests/unit tests/real tests/properties || status=$$?; \
-	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WAITING_WORKERS) --dist worksteal -q \
 		tests/integration tests/contracts --durations=25 || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q tests/browser \
 		|| status=$$?; \

@@ -94,7 +94,7 @@ def capability_ask(
         if asked.select_for_update().exists():
             raise Conflict(
                 "asked-already",
-                f"{user.get_username()} has already requested {kind} , and no SRE has answered yet",
+                f"{user.get_username()} has already requested {kind}, and no SRE has answered yet",
                 fields={"kind": "asked for already"},
             )
         made = CapabilityRequest.objects.create(

@@ -216,7 +216,7 @@ def ask(user, tenant, *, who=None, **given) -> CapabilityRequest:
 def test_what_is_asked_for_is_granted_once(tenant, ann) -> None:
     asked = ask(ann, tenant)
     assert Notice.objects.latest("id").tenant is None, "the SREs hear of it"
-    with pytest.raises(Conflict, match="asked for shell already"):
+    with pytest.raises(Conflict, match="already requested shell"):
         ask(ann, tenant)
     sre = world.principal("root", sre=True)
     done = capability_answer(principal=sre, request=asked, granted=True)

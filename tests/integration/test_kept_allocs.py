@@ -189,7 +189,7 @@ def test_an_alloc_set_that_is_killed_leaves_its_logs_to_the_saver(cell, ann, mac
 def test_an_sre_may_drop_it_once(machine, shelf) -> None:
     kept = leave(shelf)
     kept_allocs.kept_release(principal=ME, kept=kept)
-    with pytest.raises(Conflict, match="no more"):
+    with pytest.raises(Conflict, match="no longer kept"):
         kept_allocs.kept_release(principal=ME, kept=kept)
 
 

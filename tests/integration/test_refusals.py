@@ -168,7 +168,7 @@ def test_more_than_can_be_ordered_has_no_price_but_a_reason(cell, tenant, ann) -
     given["task"]["limit"]["ram"] = 2**53
     cure = refused(ann, cell, given).figures["cure"]
     assert (cure["price"], cure["available"]) == (None, False)
-    assert "at once" in cure["problem"]
+    assert "one order" in cure["problem"]
 
 
 def test_thousands_of_refusals_cost_no_more_than_a_few(cell, tenant) -> None:
