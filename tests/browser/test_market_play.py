@@ -50,6 +50,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     expect(page.get_by_role("alert").first).to_contain_text("quota")
     page.locator("a[href^='/shop/']").first.click()
     expect(page.get_by_role("textbox", name="Cores")).to_have_value("4")
+    page.wait_for_load_state("load")  # before this, no script watches the fields
     expect(page.locator("#offer")).to_contain_text("4 cores, 8 GiB RAM, 2 GiB disk")
 
     # The price follows what is typed, without a reload; cheaper ways stand below.
