@@ -40,7 +40,8 @@ test: install system-packages
 		tests/integration tests/contracts --durations=25 || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q tests/browser \
 		|| status=$$?; \
-	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -q tests/acceptance --durations=15 || status=$$?; \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) --dist loadgroup -q \
+		tests/acceptance --durations=15 || status=$$?; \
 	exit $$status
 
 ## make soak                    for the night: properties and made-up requests, with other examples at each run

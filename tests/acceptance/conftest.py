@@ -13,6 +13,13 @@ import pytest
 from tests.acceptance.installation import ROOT, Installation, wait_for
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of the shared installation on one worker (`--dist loadgroup`)."""
+    for item in items:
+        if "shared" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("shared"))
+
+
 @contextmanager
 def installation_in_a_folder() -> Iterator[Installation]:
     """Not started yet. In a folder that others may pass: tasks may run as somebody else."""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from django.apps import apps
 from django.core.cache import cache
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import Client
 from websockets.exceptions import InvalidStatus
 
@@ -85,11 +85,17 @@ def unchanged(cell, root) -> Iterator[None]:
 
 
 def _rows() -> dict[str, int]:
-    return {
-        model._meta.label: model._default_manager.count()
+    """Return the number of rows of each table, by one query."""
+    tables = {
+        model._meta.db_table
         for app in ("quota", "scheduling", "auth")
         for model in apps.get_app_config(app).get_models()
+        if model._meta.managed
     }
+    counts = " UNION ALL ".join(f"SELECT '{table}', count(*) FROM \"{table}\"" for table in sorted(tables))  # noqa: S608
+    with connection.cursor() as cursor:
+        cursor.execute(counts)
+        return dict(cursor.fetchall())
 
 
 def refused(answer: Any, *, status: int | None = None) -> dict[str, Any]:
