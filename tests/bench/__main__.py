@@ -18,6 +18,7 @@ BENCHES = {
     "commit": "tests.bench.commit",
     "quota": "tests.bench.quota",
     "start": "tests.bench.start",
+    "api": "tests.bench.api",
     "reclaim": "tests.bench.reclaim",
     "packages": "tests.bench.packages",
     "link": "tests.bench.link",

@@ -248,6 +248,10 @@ class Bench:
 
         return one
 
+    def wait_for_running(self, tasks: int, *, within_s: float) -> None:
+        """Wait until so many tasks run in all. Raises `TimeoutError`."""
+        _until(lambda: self._running() >= tasks, within_s, every_s=1.0)
+
     def _running(self) -> int:
         return self._one("SELECT coalesce(sum(tasks_running), 0) FROM scheduling_job WHERE state <> 'dead'")
 

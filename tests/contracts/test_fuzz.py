@@ -17,6 +17,7 @@ from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
 from django.db import close_old_connections, transaction
 from hypothesis import HealthCheck, Phase, settings
+from pytest_django.plugin import DjangoDbBlocker
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -64,9 +65,15 @@ def _one_connection() -> Iterator[None]:
         signal.connect(close_old_connections)
 
 
-@pytest.fixture
-def callers(db: None) -> dict[str, dict[str, str]]:
-    """Role: the headers with which it calls."""
+@pytest.fixture(scope="module")
+def callers(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[dict[str, dict[str, str]]]:
+    """Role: the headers with which it calls. One world for all tests of this module, which take back their changes."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield _callers()
+        transaction.set_rollback(True)
+
+
+def _callers() -> dict[str, dict[str, str]]:
     cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
     machine = rows.a_machine(cell)
     capacity.publish(cell=cell.name, capacity=rows.LARGE, revision=1)

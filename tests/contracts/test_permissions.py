@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.core.cache import cache
 from django.db import transaction
 from django.http import HttpResponse
 from django.test import Client
+from pytest_django.plugin import DjangoDbBlocker
 
 from naming.api import survey
 from quota import clock
@@ -365,8 +367,15 @@ class World:
         return answer
 
 
-@pytest.fixture
-def world() -> World:
+@pytest.fixture(scope="module")
+def world(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[World]:
+    """One world for all tests of this module. Each test takes back its own changes."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield _world()
+        transaction.set_rollback(True)
+
+
+def _world() -> World:
     cell = rows.a_cell()
     own, other = rows.a_tenant("own"), rows.a_tenant("other")
     machine = rows.a_machine(cell)

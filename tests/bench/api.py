@@ -1,0 +1,377 @@
+"""`api`: pages and REST of a full-size cell: one client, mixed load at fixed rates, and single submissions.
+
+Cases, over the cell of `tests.bench.full_cell` while its master works:
+
+    worst-page, worst-endpoint   p99 of one client, of the slowest GET; `slowest` lists ten (ms)
+    plan-p99                     `POST …/plan/` of one client (ms)
+    submit-cpu                   CPU of the web processes for one submission, one client (ms)
+    singles                      submissions by 16 clients, one request each, accepted and placed per second
+    mixed-50                     p99 of 50 requests per second for a minute (ms)
+    mixed-max                    highest rate with p99 of at most 500 ms and no error
+
+*Mixed load*: 55 % API reads, 20 % pages, 15 % polls of a name, 10 % submissions, on random targets by 20 users. A
+latency runs from the moment when the request is due. `client_cpu` is the share of a core that the client used.
+
+    BENCH_CASES=worst,mixed-50    only the cases that begin so        BENCH_SECONDS=20    of each step of the mixed load
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.bench import http_load
+from tests.bench.full_cell import JOBS, MACHINES, TENANTS, full_cell, users
+from tests.bench.http_load import Answer, Connections, Request, share
+from tests.bench.installation import Installation
+
+SAMPLES = 20
+SUBMISSIONS, CLIENTS = 3_000, 16
+RATE = 50
+RATES = (10, 15, 20, 30, 50, 75, 100, 150, 200, 300)
+MOST_MS = 500.0
+_SECONDS = float(os.environ.get("BENCH_SECONDS", "60"))
+
+# GETs that take no further names. {tenant} has the jobs; {job} and {machine} are drawn.
+ENDPOINTS = [
+    "/api/v1/schema/",
+    "/api/v1/tokens/",
+    "/api/v1/tenants/",
+    "/api/v1/tenants/{tenant}/",
+    "/api/v1/tenants/{tenant}/members/",
+    "/api/v1/notices/",
+    "/api/v1/notices/kinds/",
+    "/api/v1/notices/channels/",
+    "/api/v1/capabilities/",
+    "/api/v1/records/",
+    "/api/v1/quota/",
+    "/api/v1/quota/bands/",
+    "/api/v1/quota/grants/",
+    "/api/v1/quota/prices/?cell={cell}",
+    "/api/v1/quota/orders/",
+    "/api/v1/quota/calendar/?cell={cell}&band=production",
+    "/api/v1/quota/markets/{cell}/",
+    "/api/v1/quota/balances/",
+    "/api/v1/quota/usage/?cell={cell}",
+    "/api/v1/quota/shortfalls/",
+    "/api/v1/quota/rules/",
+    "/api/v1/cells/",
+    "/api/v1/cells/{cell}/",
+    "/api/v1/cells/{cell}/events/",
+    "/api/v1/cells/{cell}/events/?limit=1000",
+    "/api/v1/cells/{cell}/machines/",
+    "/api/v1/cells/{cell}/machines/?limit=1000",
+    "/api/v1/cells/{cell}/machines/{machine}/",
+    "/api/v1/cells/{cell}/drains/",
+    "/api/v1/cells/{cell}/brakes/",
+    "/api/v1/cells/{cell}/quarantine/",
+    "/api/v1/cells/{cell}/packages/",
+    "/api/v1/cells/{cell}/jobs/",
+    "/api/v1/cells/{cell}/jobs/?limit=1000",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/versions/",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/events/",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/why/",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/tasks/",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/tasks/?limit=1000",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/tasks/0/",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/tasks/0/usage/",
+    "/bns/{cell}",
+    "/bns/{cell}/{tenant}/{job}",
+    "/bns/{cell}/machine/{machine}",
+    "/api/v1/feeds/prometheus/",
+    "/api/v1/feeds/prometheus/?tenant={tenant}",
+    "/api/v1/feeds/traefik/?tenant={tenant}",
+    "/readyz",
+    "/metrics",
+]
+PAGES = [
+    "/",
+    "/cells/",
+    "/cells/{cell}/",
+    "/jobs/",
+    "/jobs/?q=job1",
+    "/jobs/{cell}/{tenant}/{job}/",
+    "/jobs/{cell}/{tenant}/{job}/events/",
+    "/jobs/{cell}/{tenant}/{job}/specs/",
+    "/jobs/{cell}/{tenant}/{job}/update/",
+    "/jobs/{cell}/{tenant}/{job}/0/",
+    "/names/",
+    "/submit/",
+    "/tokens/",
+    "/packages/",
+    "/quota/",
+    "/tenants/",
+    "/tenants/{tenant}/",
+    "/tenants/{tenant}/records/",
+    "/notices/",
+    "/shop/",
+    "/orders/",
+    "/approvals/",
+    "/billing/",
+    "/costs/",
+    "/planning/",
+    "/admin/",
+    "/admin/scheduling/machine/",
+    "/admin/scheduling/job/",
+    "/admin/scheduling/task/",
+    "/admin/scheduling/event/",
+    "/admin/scheduling/cell/",
+    "/admin/quota/tenant/",
+    "/admin/quota/quota/",
+]
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    with full_cell() as where:
+        bench = Bench(where)
+        for case, run in (
+            ("worst-endpoint", lambda: bench.worst("worst-endpoint", ENDPOINTS, bench.by_token)),
+            ("worst-page", lambda: bench.worst("worst-page", PAGES, bench.by_session)),
+            ("plan-p99", bench.plans),
+            ("submit-cpu", bench.submit_cpu),
+            ("singles", bench.singles),
+            ("mixed-50", bench.mixed_at_rate),
+            ("mixed-max", bench.mixed_most),
+        ):
+            if any(case.startswith(wanted) for wanted in os.environ.get("BENCH_CASES", case).split(",")):
+                load = round(os.getloadavg()[0], 1)
+                yield {"case": case, **run(), "load": load}
+
+
+class Bench:
+    """A client of the installation."""
+
+    def __init__(self, where: Installation) -> None:
+        self.where = where
+        *self.users, self.sre = users(where)
+        self.cell = where.client("admin").profile.cell
+        self.rng = np.random.default_rng(2026)
+        self._numbers = itertools.count()
+        # The run begins when the master serves the cell.
+        self._placed_within(60.0)
+
+    # -- requests
+
+    def by_token(self, path: str, user: dict[str, str]) -> Request:
+        return Request("api", path, (f"Authorization: Bearer {user['token']}",))
+
+    def by_session(self, path: str, user: dict[str, str]) -> Request:
+        return Request("page", path, (f"Cookie: sessionid={user['session']}",))
+
+    def path(self, pattern: str, user: dict[str, str] | None = None) -> str:
+        """The pattern with names drawn at random, of the user's own tenant where one is given."""
+        number = int(self.rng.integers(JOBS // TENANTS)) * TENANTS + (
+            int(user["tenant"][1:]) if user else int(self.rng.integers(TENANTS))
+        )
+        job = self._job_names()[number]
+        machine = f"bench{self.rng.integers(MACHINES)}"
+        return pattern.format(cell=self.cell, tenant=f"t{number % TENANTS:02d}", job=job, machine=machine)
+
+    def _job_names(self) -> list[str]:
+        if not hasattr(self, "_names"):
+            rows = self.where.client("admin").pages(f"/api/v1/cells/{self.cell}/jobs/")
+            names = {int(row["name"].lstrip("jobwe")): row["name"] for row in rows if row["tenant"].startswith("t")}
+            self._names = [names[number] for number in range(JOBS)]
+        return self._names
+
+    def submission(self, user: dict[str, str]) -> Request:
+        body = json.dumps(
+            {
+                "name": f"fresh{next(self._numbers)}",
+                "tenant": user["tenant"],
+                "priority": 100,
+                "task": {"command": ["/bin/server"], "limit": {"cpu": "50m", "ram": "64Mi", "disk": "64Mi"}},
+            }
+        )
+        headers = (f"Authorization: Bearer {user['token']}",)
+        return Request("submit", f"/api/v1/cells/{self.cell}/jobs/", headers, body.encode(), "POST")
+
+    def mixed(self) -> Request:
+        user = self.users[self.rng.integers(len(self.users))]
+        drawn = self.rng.random()
+        if drawn < 0.55:
+            return self.by_token(self.path(_draw(self.rng, _READS), user), user)
+        if drawn < 0.75:
+            return self.by_session(self.path(_draw(self.rng, _LOOKS), user), user)
+        if drawn < 0.90:
+            poll = self.path("/bns/{cell}/{tenant}/{job}?after=1&wait_s=10", user)
+            return Request("poll", poll, (f"Authorization: Bearer {user['token']}",))
+        return self.submission(user)
+
+    # -- cases
+
+    def worst(
+        self, case: str, patterns: Sequence[str], make: Callable[[str, dict[str, str]], Request]
+    ) -> dict[str, Any]:
+        taken: dict[str, list[float]] = {}
+        wrong = Counter[str]()
+        for pattern in patterns:
+            answers, _ = self._run(
+                lambda c, p=pattern: http_load.by_clients(c, 1, SAMPLES + 2, lambda: make(self.path(p), self.sre))
+            )
+            taken[pattern] = [1000 * answer.seconds for answer in answers[2:]]
+            wrong.update(f"{pattern}: {answer.status}" for answer in answers if answer.status != 200)
+        slowest = sorted(taken, key=lambda pattern: -share(taken[pattern], 0.99))
+        return {
+            "value": round(share(taken[slowest[0]], 0.99), 1),
+            "unit": "ms",
+            "better": "lower",
+            "p50_of_all": round(statistics.median(itertools.chain(*taken.values())), 1),
+            "slowest": {
+                pattern: [round(statistics.median(taken[pattern])), round(share(taken[pattern], 0.99))]
+                for pattern in slowest[:10]
+            },
+            **_failed(wrong),
+        }
+
+    def plans(self) -> dict[str, Any]:
+        def draw() -> Request:
+            user = self.users[self.rng.integers(len(self.users))]
+            made = self.submission(user)
+            return Request("plan", f"{made.path}{user['tenant']}/fresh0/plan/", made.headers, made.body, "POST")
+
+        def one() -> Request:
+            request = draw()
+            name = json.loads(request.body)["name"]
+            return Request("plan", request.path.replace("fresh0", name), request.headers, request.body, "POST")
+
+        answers, _ = self._run(lambda c: http_load.by_clients(c, 1, 2 * SAMPLES, one))
+        return {
+            "value": round(1000 * share([answer.seconds for answer in answers], 0.99), 1),
+            "unit": "ms",
+            "better": "lower",
+            "p50": round(1000 * statistics.median(answer.seconds for answer in answers), 1),
+            **_failed(Counter(str(answer.status) for answer in answers if answer.status != 200)),
+        }
+
+    def submit_cpu(self) -> dict[str, Any]:
+        number = 200
+        self._submit(1, 20)
+        before = self._web_cpu_s()
+        answers, _ = self._submit(1, number)
+        used = self._web_cpu_s() - before
+        return {
+            "value": round(1000 * used / number, 2),
+            "unit": "ms",
+            "better": "lower",
+            "p50": round(1000 * statistics.median(answer.seconds for answer in answers), 1),
+            **_failed(Counter(str(answer.status) for answer in answers if answer.status != 201)),
+        }
+
+    def singles(self) -> dict[str, Any]:
+        self._submit(CLIENTS, 200)
+        began = time.monotonic()
+        answers, accepted_s = self._submit(CLIENTS, SUBMISSIONS)
+        self._placed_within(120.0)
+        took = time.monotonic() - began
+        return {
+            "value": round(SUBMISSIONS / took, 1),
+            "unit": "1/s",
+            "better": "higher",
+            "accepted_per_s": round(SUBMISSIONS / accepted_s, 1),
+            "p99_ms": round(1000 * share([answer.seconds for answer in answers], 0.99)),
+            **_failed(Counter(str(answer.status) for answer in answers if answer.status != 201)),
+        }
+
+    def mixed_at_rate(self) -> dict[str, Any]:
+        return {"unit": "ms", "better": "lower", **self._mixed(RATE)}
+
+    def mixed_most(self) -> dict[str, Any]:
+        """Each step takes a third of the time of `mixed-50`. The first step that fails ends it."""
+        reached, steps = 0, {}
+        for rate in RATES:
+            step = self._mixed(rate, _SECONDS / 3)
+            steps[rate] = step["value"]
+            if step["value"] > MOST_MS or "failed" in step:
+                break
+            reached = rate
+        return {"value": reached, "unit": "1/s", "better": "higher", "p99_ms": steps}
+
+    def _mixed(self, rate: float, seconds: float = _SECONDS) -> dict[str, Any]:
+        self._job_names()
+        cpu, began = time.process_time(), time.monotonic()
+        answers: list[Answer] = self._run(lambda c: http_load.at_rate(c, rate, seconds, self.mixed))
+        kinds = defaultdict(list)
+        for answer in answers:
+            kinds[answer.kind].append(1000 * answer.seconds)
+        everything = list(itertools.chain(*kinds.values()))
+        return {
+            "value": round(share(everything, 0.99), 1),
+            "p50": round(share(everything, 0.5), 1),
+            "p99_by_kind": {kind: round(share(values, 0.99)) for kind, values in kinds.items()},
+            "client_cpu": round((time.process_time() - cpu) / (time.monotonic() - began), 2),
+            **_failed(Counter(f"{a.kind} {a.status}" for a in answers if a.status not in (200, 201))),
+        }
+
+    # -- helpers
+
+    def _run(self, work: Callable[[Connections], Any]) -> Any:
+        return http_load.run(work, "127.0.0.1", self.where.port)
+
+    def _submit(self, clients: int, number: int) -> tuple[list[Answer], float]:
+        drawn = itertools.cycle(self.users)
+        found: tuple[list[Answer], float] = self._run(
+            lambda c: http_load.by_clients(c, clients, number, lambda: self.submission(next(drawn)))
+        )
+        return found
+
+    def _web_cpu_s(self) -> float:
+        return sum(
+            sum(process.cpu_times()[:2])
+            for process in self.where.processes()
+            if "portal.asgi:application" in process.cmdline() or "multiprocessing" in " ".join(process.cmdline())
+        )
+
+    def _placed_within(self, seconds: float) -> None:
+        """Submit one more job and wait until it runs: jobs of one priority are placed in the order of submission."""
+        user = self.users[0]
+        request = self.submission(user)
+        name = json.loads(request.body)["name"]
+        self._run(lambda c: c.send(request, asyncio.get_running_loop().time()))
+        client = self.where.client("admin")
+        until = time.monotonic() + seconds
+        while not client.get(f"{request.path}{user['tenant']}/{name}/")["tasks_running"]:
+            if time.monotonic() > until:
+                raise TimeoutError(f"not placed within {seconds:g} s")
+            time.sleep(0.02)
+
+
+_READS = [
+    "/api/v1/cells/{cell}/jobs/",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/tasks/",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/events/",
+    "/api/v1/cells/{cell}/jobs/{tenant}/{job}/why/",
+    "/api/v1/cells/{cell}/machines/{machine}/",
+    "/api/v1/quota/",
+    "/api/v1/cells/{cell}/",
+    "/bns/{cell}/{tenant}/{job}",
+    "/api/v1/feeds/prometheus/?tenant={tenant}",
+]
+_LOOKS = [
+    "/",
+    "/jobs/",
+    "/jobs/{cell}/{tenant}/{job}/",
+    "/jobs/{cell}/{tenant}/{job}/0/",
+    "/cells/{cell}/",
+    "/quota/",
+    "/shop/",
+]
+
+
+def _draw(rng: np.random.Generator, of: Sequence[str]) -> str:
+    return of[rng.integers(len(of))]
+
+
+def _failed(wrong: Counter[str]) -> dict[str, Any]:
+    return {"failed": dict(wrong.most_common(10))} if wrong else {}

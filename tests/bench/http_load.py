@@ -1,0 +1,146 @@
+"""A small HTTP client for load: keep-alive connections, and requests that are due at fixed times."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+GIVE_UP_S = 30.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Request:
+    """`kind` names the requests that are counted together; `headers` are complete lines without their end."""
+
+    kind: str
+    path: str
+    headers: tuple[str, ...] = ()
+    body: bytes = b""
+    method: str = "GET"
+
+    def encoded(self, host: str) -> bytes:
+        lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {host}", *self.headers]
+        if self.body:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(self.body)}"]
+        return "\r\n".join([*lines, "", ""]).encode() + self.body
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`seconds` run from the moment when the request was due. Status 0: no answer."""
+
+    kind: str
+    path: str
+    status: int
+    seconds: float
+    size: int
+
+
+@dataclass
+class Connections:
+    """Open connections to one server, used again by later requests."""
+
+    host: str
+    port: int
+    _idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
+
+    async def send(self, request: Request, due: float) -> Answer:
+        """Send one request. `due`: seconds of the event loop's clock."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(GIVE_UP_S):
+                status, size = await self._send(request)
+        except (OSError, EOFError, TimeoutError):
+            status, size = 0, 0
+        return Answer(request.kind, request.path, status, loop.time() - due, size)
+
+    async def _send(self, request: Request) -> tuple[int, int]:
+        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(self.host, self.port)
+        try:
+            writer.write(request.encoded(f"{self.host}:{self.port}"))
+            status, size, reusable = await _read(reader)
+        except BaseException:
+            writer.close()
+            raise
+        if reusable:
+            self._idle.append((reader, writer))
+        else:
+            writer.close()
+        return status, size
+
+    def close(self) -> None:
+        for _, writer in self._idle:
+            writer.close()
+        self._idle.clear()
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[int, int, bool]:
+    """Read one answer: its status, the size of its body, and whether the connection stays open."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
+    status = int(head[0].split()[1])
+    headers = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
+    size = 0
+    if "chunked" in headers.get("transfer-encoding", ""):
+        while length := int(await reader.readline(), 16):
+            await reader.readexactly(length + 2)
+            size += length
+        await reader.readline()
+    elif status not in (204, 304):
+        size = int(headers.get("content-length", "0"))
+        await reader.readexactly(size)
+    return status, size, headers.get("connection") != "close"
+
+
+async def at_rate(
+    connections: Connections, per_second: float, seconds: float, draw: Callable[[], Request]
+) -> list[Answer]:
+    """Send requests at a fixed rate, whether or not earlier ones were answered, as users do."""
+    loop = asyncio.get_running_loop()
+    begin = loop.time() + 0.05
+    running = []
+    for number in range(int(per_second * seconds)):
+        due = begin + number / per_second
+        if (wait := due - loop.time()) > 0:
+            await asyncio.sleep(wait)
+        running.append(asyncio.create_task(connections.send(draw(), due)))
+    return list(await asyncio.gather(*running))
+
+
+async def by_clients(
+    connections: Connections, clients: int, number: int, draw: Callable[[], Request]
+) -> tuple[list[Answer], float]:
+    """Send `number` requests by `clients` clients that each wait for their answer; the seconds that all took."""
+    loop = asyncio.get_running_loop()
+    left = iter(range(number))
+    answers: list[Answer] = []
+
+    async def one() -> None:
+        for _ in left:
+            answers.append(await connections.send(draw(), loop.time()))
+
+    began = time.monotonic()
+    await asyncio.gather(*(one() for _ in range(clients)))
+    return answers, time.monotonic() - began
+
+
+def run(work: Callable[[Connections], Awaitable[T]], host: str, port: int) -> T:
+    """Run `work` with connections in an event loop of its own."""
+
+    async def all_of_it() -> T:
+        connections = Connections(host, port)
+        try:
+            return await work(connections)
+        finally:
+            connections.close()
+
+    return asyncio.run(all_of_it())
+
+
+def share(values: Sequence[float], part: float) -> float:
+    """Return the quantile `part` of the values: 0.99 for p99. NaN for none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else float("nan")
