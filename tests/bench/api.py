@@ -180,7 +180,8 @@ class Bench:
     def _job_names(self) -> list[str]:
         if not hasattr(self, "_names"):
             rows = self.where.client("admin").pages(f"/api/v1/cells/{self.cell}/jobs/")
-            names = {int(row["name"].lstrip("jobwe")): row["name"] for row in rows if row["tenant"].startswith("t")}
+            old = [row["name"] for row in rows if row["name"].startswith(("job", "web")) and row["tenant"][0] == "t"]
+            names = {int(name[3:]): name for name in old}
             self._names = [names[number] for number in range(JOBS)]
         return self._names
 
