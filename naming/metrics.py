@@ -156,7 +156,7 @@ class MetricsServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Raises `OSError` when the port can't be had."""
+        """Serve the metrics. Raises `OSError` if the port cannot be opened."""
         self._server = await asyncio.start_server(self._serve, self.host, self.port, limit=_LARGEST_REQUEST)
         self.port = self._server.sockets[0].getsockname()[1]
 

@@ -46,7 +46,7 @@ class Worker:
 
     @property
     def waits(self) -> bool:
-        """Whether other workers may answer while this one cannot."""
+        """Return whether other workers may answer while this one cannot."""
         return self.again or not self.first
 
 

@@ -96,7 +96,9 @@ def metering_run() -> None:
 
 @shared_task(name="scheduling.lapses", ignore_result=True)
 def lapses_run() -> None:
-    """Tell whose quota is over under running jobs; lower those whose time is over, and those of spent budgets."""
+    """Send notices about expired quota of running jobs, and lower jobs after the grace period or with a spent
+    budget.
+    """
     lapses_watch()
     for cell in Cell.objects.order_by("id"):
         if dropped := [*quota_expiry.lapses_drop(cell), *spent_budgets.spent_budgets_drop(cell)]:

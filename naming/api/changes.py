@@ -31,7 +31,7 @@ def changed_after(jobs: Collection[int], machines: Collection[int], *, after: in
 
 
 def in_journal(cell_id: int, revision: int) -> bool:
-    """Whether the cell's journal holds a change at just this revision. One query, on the journal's index."""
+    """Return whether the cell's journal has a change at exactly this revision. One query, on the journal's index."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT EXISTS (SELECT FROM scheduling_event WHERE cell_id = %s AND revision = %s)", [cell_id, revision]
@@ -40,7 +40,7 @@ def in_journal(cell_id: int, revision: int) -> bool:
 
 
 def members_changed_after(name: ServiceName, cell_id: int, tenant_id: int, *, after: int, until: int) -> bool:
-    """Whether jobs may have left the service. One query, over the cell's journal after `after`."""
+    """Return whether jobs may have left the service. One query, over the cell's journal after `after`."""
     if until - after > MOST_REVISIONS:
         return True
     with connection.cursor() as cursor:

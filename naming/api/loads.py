@@ -1,7 +1,7 @@
-"""How busy placed tasks are: CPU used now as a share of the limit, from what their Borglets last said.
+"""Load of placed tasks: CPU used now as a share of the limit, from the last reports of their Borglets.
 
-That is kept in Redis alone (`scheduling.usage.live`), and not in DNS: a secondary must stay equal to the primary.
-Where Redis is away, or nothing was said lately, a task's load is not known.
+It is kept only in Redis (`scheduling.usage.live`), and not in DNS, because a secondary must equal the primary.
+Without Redis, or without a recent report, a task's load is unknown.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Peers:
         return self._allows(_plain(source))
 
     def knows(self, source: str) -> bool:
-        """Whether a secondary is there, as far as its address tells."""
+        """Return whether a request comes from the address of a known secondary."""
         address = _plain(source)
         known = any(address == ipaddress.ip_address(secondary) for secondary, _ in self.secondaries)
         return known or self._allows(address)

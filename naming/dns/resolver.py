@@ -110,7 +110,7 @@ def answering(
 
 
 def at_a_glance(query: bytes) -> dns.rcode.Rcode | None:
-    """Why a message of a header at least is not worth parsing; None for one that looks like one plain question."""
+    """Return why a message with at least a header is not parsed, or None if it looks like one plain question."""
     _, flags, questions, answers, authorities, additionals = HEADER.unpack_from(query)
     if dns.opcode.from_flags(flags) != dns.opcode.QUERY:
         return dns.rcode.NOTIMP
@@ -229,7 +229,7 @@ def _refusal(rdtype: RdataType, rdclass: int) -> dns.rcode.Rcode | None:
 
 
 def addresses_fitting(octets: int, family: int) -> int:
-    """How many of a name's addresses a datagram tells that has so many octets for them."""
+    """Return how many addresses of a name fit into so many octets of a datagram."""
     return max(1, min(UDP_LIMITS.addresses, octets // (_ADDRESS_BYTES + (4 if family == 4 else 16))))
 
 

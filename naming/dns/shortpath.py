@@ -104,7 +104,7 @@ class ShortPath:
         self._octets = 0  # of the latter
 
     def __len__(self) -> int:
-        """How many answers are kept."""
+        """Return the number of prepared answers."""
         return len(self._tasks) + len(self._jobs)
 
     def answer(self, query: bytes) -> bytes | None:

@@ -161,10 +161,10 @@ class DnsServer:
             self.streams.answered(stream)
 
     async def _serve_query(self, query: bytes, writer: asyncio.StreamWriter, source: str) -> bool:
-        """Whether there was an answer: who asks what deserves none is left.
+        """Serve one query. Return whether there was an answer; a client whose query gets none is disconnected.
 
-        Between two steps, of whatever connections, comes the turn of datagrams: what was read ahead would hold them
-        up. After one that took long they have half as long.
+        Between two steps of any connections, datagrams are served first, because queries that were read ahead would
+        delay them. After a long step, datagrams get half of its time.
         """
         async with self._turn:
             transfer, response = self._transfer_asked(query), None

@@ -36,7 +36,7 @@ _OPT = b"\0\0\x29\x04\xd0\0\0"  # EDNS 0, 1,232 octets; its flags and length com
 
 
 def wanted(query: dns.message.Message) -> bool:
-    """Whether it asks for a transfer."""
+    """Return whether the query asks for a transfer."""
     return len(query.question) == 1 and query.question[0].rdtype in (AXFR, IXFR)
 
 

@@ -74,7 +74,7 @@ class JournalNews:
         return [facts for facts in cells if not self._only or facts.name in self._only]
 
     def _subscribe(self, cell_ids: Iterable[int]) -> bool:
-        """Whether the subscription had to be changed."""
+        """Update the subscription. Return whether it had to change."""
         ids = tuple(sorted(cell_ids))
         if ids == self._waits_for:
             return False

@@ -1,4 +1,4 @@
-"""Where a resolver hears of names: the port between the follower and whatever keeps the journal.
+"""The interface between the follower and the source of journal events.
 
 `naming.following.journal_news.JournalNews` reads PostgreSQL; `MemoryNews` holds a journal of its own and can be away.
 """
@@ -23,7 +23,7 @@ class NewsUnreadable(Exception):
 
 
 class DatedEvent(NamedTuple):
-    """One event and its revision; `at`: when it was written, seconds since the epoch, 0 where nobody knows."""
+    """An event and its revision. `at`: when it was written, seconds since the epoch; 0 if unknown."""
 
     revision: int
     event: Event
@@ -57,7 +57,9 @@ class NamesSnapshot:
 
 
 class NewsSource(Protocol):
-    """All calls block, and are made from one thread. They raise `NewsUnavailable` and `NewsUnreadable`."""
+    """A source of changes. All calls block and come from one thread. They raise `NewsUnavailable` and
+    `NewsUnreadable`.
+    """
 
     def cells(self) -> list[ZoneFacts]: ...
 

@@ -34,7 +34,7 @@ def cell_facts() -> list[ZoneFacts]:
 
 
 def snapshot(cell_id: int) -> NamesSnapshot:
-    """All names of a cell, from one consistent view of its rows. Raises `LookupError` for an unknown cell."""
+    """Return all names of a cell, from one consistent view of its rows. Raises `LookupError` for an unknown cell."""
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -64,7 +64,7 @@ def _machines(cell_id: int) -> Iterable[Event]:
 
 
 def _jobs(cell_id: int) -> Iterable[Event]:
-    """Each live job with the names of its ports in every version that a placed task still follows."""
+    """Return each live job with its port names in every version that a placed task still runs."""
     older = older_port_names(cell_id)
     ranges = _index_ranges(cell_id)
     for job in Job.objects.filter(cell_id=cell_id).exclude(state=JobState.DEAD.value).select_related("tenant"):

@@ -89,7 +89,7 @@ _head_decoder = msgspec.json.Decoder(Head)
 
 @dataclass(slots=True)
 class _Held:
-    """One job as it was: `facts` and `tasks` copied, and by index those tasks that have changed since."""
+    """An earlier state of a job: copies of `facts` and `tasks`, and the tasks that changed since, by index."""
 
     job: NamedJob
     facts: JobKept

@@ -90,7 +90,7 @@ class MachineEndpoint:
 
 
 def fails_open(endpoints: Iterable[TaskEndpoint]) -> bool:
-    """Whether some are placed and none of them serves."""
+    """Return whether tasks are placed and none of them serves."""
     placed = [one.serving for one in endpoints if one.address]
     return bool(placed) and not any(placed)
 

@@ -105,7 +105,7 @@ class Answering:
 
     @property
     def even(self) -> bool:
-        """All weights are the same."""
+        """Return whether all weights are the same."""
         return len({weight for weight, _ in self.strata}) < 2
 
     def of_family(self, family: int) -> Answering:

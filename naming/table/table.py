@@ -42,7 +42,7 @@ def serial_of(revision: int, history_ordinal: int = 1, start: int = 0) -> int:
 
 
 def serial_newer(a: int, b: int) -> bool:
-    """Whether serial `a` comes after `b` in the arithmetic of RFC 1982 §3.2."""
+    """Return whether serial `a` comes after `b` in the arithmetic of RFC 1982 §3.2."""
     return a != b and (a - b) % SERIAL_MODULUS < SERIAL_MODULUS // 2
 
 
@@ -58,10 +58,10 @@ class Touched(NamedTuple):
 
 
 class NameTable:
-    """One cell's names. `ready` turns true when the table has caught up with its cell for the first time.
+    """The names of a cell. `ready` becomes true when the table has caught up with its cell for the first time.
 
-    `revision` is the last one applied, `names_revision` the last that changed a name; the serial is made of
-    the latter, so it moves only when names do, and every resolver of the cell counts alike.
+    `revision` is the last one applied, `names_revision` the last that changed a name. The serial is derived from
+    the latter, so it changes only with names, and is equal on every resolver of the cell.
     `history_ordinal` is raised by every restore of the cell to an older revision; the serial rises with it. `start`
     is above what an earlier cell of this name has reached.
     `touched` collects changed names for a reader that sets it to a set and empties it (`naming.dns.zones.zone`). The

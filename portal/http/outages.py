@@ -30,7 +30,7 @@ _LONGEST_CHAIN = 20
 
 
 class Overloaded(Exception):
-    """This process has too much of one kind of work; the message names the request and what to do."""
+    """Raised when this process has too much of one kind of work. The message names the request and the cure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Every request gets an id, which ties its log lines, its events and its answer together."""
+"""Request ids, which connect log lines, events and the answer of a request."""
 
 from __future__ import annotations
 

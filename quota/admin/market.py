@@ -1,4 +1,4 @@
-"""How cells sell: their rules, who approves what, and what was sold that is not there any more."""
+"""The console's pages about the market: rules of cells, approval rules, and shortfalls."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from quota.vocabulary.errors import Rejected
 
 
 class NoticeAdmin(FactsAdmin):
-    """All of them; those without a tenant are the SREs' own. Paged without counting."""
+    """All notices; those without a tenant belong to SREs. Paged without counting."""
 
     list_display = ["created_at", "tenant", "level", "kind", "subject"]
     list_filter = ["level"]

@@ -52,5 +52,5 @@ def page(
     *,
     context: Mapping[str, Any] | None = None,
 ) -> Response:
-    """One page of `rows`. `context`: for the serializer."""
+    """Return one page of `rows`. `context`: for the serializer."""
     return paged(view, rows, lambda found: serializer(found, many=True, context=dict(context or {})).data)

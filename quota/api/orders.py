@@ -218,7 +218,7 @@ def _visible(request: Request) -> QuerySet[Order]:
 
 
 def _order(request: Request, pk: int) -> Order:
-    """Raises `NotFound`, also for one that the principal may not know of."""
+    """Return the order. Raises `NotFound`, also for an order that the principal may not see."""
     row = _visible(request).filter(pk=pk).first() if pk <= _MOST else None
     if row is None or not may(principal_of(request), Action.QUOTA_VIEW, tenant=row.tenant.name):
         raise NotFound("order", str(pk))

@@ -31,7 +31,7 @@ def cells_visible(principal: Principal) -> QuerySet[Cell]:
 
 
 def cell_named(principal: Principal, name: str) -> Cell:
-    """Raises `NotFound`, which names the cells there are."""
+    """Return the cell. Raises `NotFound`, which names the existing cells."""
     visible = cells_visible(principal)
     cell = visible.filter(name=name).first()
     if cell is None:
@@ -95,7 +95,7 @@ def machines_in_quarantine(principal: Principal, cell: Cell) -> QuerySet[Machine
 
 
 def brakes_of(cell: Cell) -> list[Brake]:
-    """All of them; one that was never needed is open, without a time."""
+    """Return all brakes of a cell. One that was never needed is open, without a time."""
     known = {brake.kind: brake for brake in Brake.objects.filter(cell=cell)}
     return [known.get(kind.value) or Brake(cell=cell, kind=kind.value) for kind in BrakeKind]
 
@@ -182,7 +182,7 @@ def job_update_shown(job: Job) -> Update | None:
 
 
 def update_followers(update: Update) -> int:
-    """How many tasks follow the update's spec."""
+    """Return how many tasks follow the update's spec."""
     return Task.objects.filter(job_id=update.job_id, spec_version=update.to_version).count()
 
 
@@ -220,7 +220,7 @@ def alloc_names(tasks: Iterable[Task]) -> dict[int, str]:
 
 
 def port_names(job: Job, tasks: Iterable[Task]) -> dict[int, list[str]]:
-    """Names of the ports by version of the spec: a task that has not followed yet has those of its own."""
+    """Return the port names by version of the spec, because tasks may still run an earlier version."""
     older = {task.spec_version for task in tasks} - {job.spec_version}
     names = {job.spec_version: list(job.port_names)}
     if older:

@@ -7,7 +7,7 @@ from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may,
 
 
 def require_tenant(principal: Principal, action: Action, tenant: str, cell: str) -> None:
-    """Raises `Forbidden` for what the caller may not do, `NotFound` for a tenant it may not even know."""
+    """Check that the caller may do this. Raises `Forbidden`, or `NotFound` for a tenant that it may not see."""
     if may(principal, action, tenant=tenant, cell=cell):
         return
     try:
@@ -19,7 +19,7 @@ def require_tenant(principal: Principal, action: Action, tenant: str, cell: str)
 
 
 def knows_tenant(principal: Principal, tenant: str, cell: str) -> bool:
-    """Whether the caller may know that a tenant exists, whatever the scopes of its token."""
+    """Return whether the caller may know that a tenant exists. The scopes of its token do not matter."""
     if principal.tenant is not None and tenant != principal.tenant:
         return False
     return principal.sre or tenant in principal.roles or principal.has(CapabilityKind.ANY_JOB, cell)

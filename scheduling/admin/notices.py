@@ -1,4 +1,4 @@
-"""How much of their notice tasks got that had to leave (§2.3)."""
+"""The console's page about the notice that evicted tasks received before their end (§2.3)."""
 
 from __future__ import annotations
 

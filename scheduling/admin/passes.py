@@ -24,7 +24,7 @@ _BAR = 4
 
 @dataclass(frozen=True, slots=True)
 class PassBar:
-    """One pass of the row of bars: how long it took of the longest, and whether it met conflicts."""
+    """One bar of the chart of passes: its duration relative to the longest, and whether it had conflicts."""
 
     x: int
     y: float

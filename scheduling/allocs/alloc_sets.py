@@ -93,7 +93,7 @@ def alloc_sets_named(cell: Cell, names: Iterable[tuple[int, str]]) -> dict[tuple
 
 
 def refusal(job_spec: spec.JobSpecification, alloc_set: spec.JobSpecification | None) -> Rejected | None:
-    """Why a job can't be submitted into the alloc set it names, or changed there. None when it can."""
+    """Return why a job cannot be submitted into its alloc set or changed there, or None if it can."""
     if alloc_set is None:
         detail = f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}"
         return Rejected(

@@ -64,7 +64,7 @@ class LogsView(CellView):
 
 
 def _since(request: Request) -> float:
-    """Seconds since the epoch. Raises `Rejected`."""
+    """Return the time as seconds since the epoch. Raises `Rejected`."""
     given = request.query_params.get("since", "")
     if not given:
         return 0.0

@@ -41,7 +41,7 @@ _MASTER = system("master")
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """How much of a cell is gone: `waiting` tasks are still counted on machines that are down."""
+    """The lost part of a cell. `waiting`: tasks that are still assigned to machines that are down."""
 
     extent: Extent
     waiting: int
@@ -52,9 +52,9 @@ class _Look:
 
 
 def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> int:
-    """How many tasks may leave machines that are down, now. Sets the brake where it has to change.
+    """Return how many tasks may leave machines that are down now, and change the brake if needed.
 
-    `late`: machines that count as alive, but are overdue: those of a partition are not silent all at once.
+    `late`: live machines whose poll is overdue, because machines of a partition do not all fall silent together.
     """
     look = _look(cell_id, late)
     brake = Brake.objects.filter(cell_id=cell_id, kind=LOST.value).first()
@@ -142,10 +142,10 @@ def tasks_running(cell_id: int) -> int:
 
 
 def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
-    """Whether the cell may stop `number` more running tasks by itself now. Takes them from what is allowed.
+    """Return whether the cell may stop `number` more running tasks by itself now, and subtract them if so.
 
-    `what` wants it, for people: "preemption". False from the moment that too much is wanted until an SRE's word, or
-    until nobody has wanted anything for ten minutes; who is rejected tells `stops_wanted` once its entry is over.
+    `what`: the cause, as text: "preemption". False once too many stops are requested, until an SRE releases it, or
+    until nothing was requested for ten minutes. A rejected caller calls `stops_wanted` after its journal entry.
     """
     if number <= 0:
         return True

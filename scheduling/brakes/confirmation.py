@@ -9,10 +9,10 @@ from scheduling.policy import brakes, cell_settings
 
 
 def require(cell: Cell, number: int, confirmed: int | None, *, what: str) -> None:
-    """Raises `Conflict` with code `confirm` unless so many tasks may be stopped at once, or are confirmed.
+    """Check that so many tasks may stop at once, or are confirmed. Raises `Conflict` with code `confirm`.
 
-    `what` would be done, for people: "drain 40 machines". A number confirmed covers fewer, too: tasks end
-    while one thinks.
+    `what`: the request, as text: "drain 40 machines". A confirmed number also covers fewer tasks, because tasks may end
+    before the confirmation.
     """
     if number <= brakes.ALWAYS_STOPPED or (confirmed is not None and confirmed >= number):
         return

@@ -20,7 +20,7 @@ from scheduling.models import Cell
 
 
 class ReportStep(StrEnum):
-    """How much time one point of a report stands for."""
+    """The time that one point of a report covers."""
 
     HOUR = "hour"
     DAY = "day"
@@ -85,7 +85,7 @@ def history(
 
 
 def bands_sampled(cell: Cell) -> list[str]:
-    """Names of bands that any sample of the cell is of."""
+    """Return the names of the bands in the cell's samples."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT DISTINCT band FROM scheduling_capacitysample WHERE cell_id = %s AND band <> '' ORDER BY band",

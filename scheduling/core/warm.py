@@ -15,7 +15,7 @@ from scheduling.core.vocabulary.requirement import Group, Requirement
 
 
 def compile_kernels() -> None:
-    """Every kernel once: a small cell with tasks placed, preempting, fitting nowhere, and entering an alloc."""
+    """Run every kernel once: a small cell whose tasks are placed, preempt, fit nowhere, and enter an alloc."""
     state = CellState()
     vector = (1000,) * SIZE
     machine = events.MachineSet(machine_id=1, hostname="m1", address="127.0.0.1", capacity=vector, rack="r1")

@@ -38,7 +38,7 @@ AT_ONCE = 20
 
 
 class DemotionCause(Protocol):
-    """Why jobs of one tenant in one cell are lowered."""
+    """The reason why jobs of one tenant in one cell are moved to the free priority."""
 
     @property
     def reason(self) -> str:

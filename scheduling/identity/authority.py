@@ -78,7 +78,9 @@ def authority_pem() -> str:
 
 
 def bundle_pem() -> str:
-    """All that machines should trust: who signs, who will, who did, and who signs grants where that is another."""
+    """Return all certificates that machines should trust: the current, next and former signers, and a separate signer
+    of grants.
+    """
     ensure_authority()
     files = [folder() / name for name in ("ca.pem", "next.pem", "old.pem", "grants.pem")]
     return "".join(file.read_text("ascii").rstrip("\n") + "\n" for file in files if file.exists())

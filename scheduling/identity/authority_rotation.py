@@ -1,4 +1,4 @@
-"""One authority takes the place of another, and no machine is shut out.
+"""Replacement of one authority by another without locking out a machine.
 
     stage ─► machines trust both from their next welcome on ─► switch ─► the link shows the new one's
                                                                           └─► retire ─► the old one is trusted no more
@@ -38,7 +38,7 @@ from scheduling.models.machines import REMOVED
 
 @dataclass(frozen=True, slots=True)
 class RotationProgress:
-    """How far it is. `part`: ca, next or old. `behind`: machines that don't trust all of them yet."""
+    """Progress of a rotation. `part`: ca, next or old. `behind`: machines that do not trust all of them yet."""
 
     part: dict[str, tuple[str, dt.datetime]]  # fingerprint, and when it expires
     machines: int

@@ -54,7 +54,7 @@ def public_key(kid: str) -> ec.EllipticCurvePublicKey | None:
 
 
 def public_keys() -> dict[str, ec.EllipticCurvePublicKey]:
-    """All that are accepted, by kid, the newest first. One query."""
+    """Return all accepted keys by kid, the newest first. One query."""
     return {row.kid: _public(row) for row in IdentityKey.objects.filter(accepted_until__gt=timezone.now())}
 
 

@@ -88,7 +88,7 @@ def issue(key: SigningKey, task: RunTask, *, issuer: str, now: float) -> str:
 
 
 def looks_like_one(secret: str) -> bool:
-    """Whether a bearer token is meant to be a task's identity; it may still be a wrong one."""
+    """Return whether a bearer token has the form of a task's identity. It may still be invalid."""
     return secret.count(".") == 2 and secret.startswith("eyJ")
 
 

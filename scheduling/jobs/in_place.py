@@ -1,4 +1,4 @@
-"""Whether running tasks may follow a new version of their spec where they are (§2.3), or have to move.
+"""Decide whether running tasks can change to a new version of their spec in place (§2.3) or have to move.
 
 growth of a task on a machine ─► what its machine has left: limits of prod tasks, reservations of all (§5.5)
 growth of a task in an alloc  ─► what its alloc has left (§2.4)

@@ -132,7 +132,7 @@ def job_apply(
 def jobs_submit_bulk(
     *, principal: Principal, cell: Cell, files: Sequence[Any], tenant: str = "", dry_run: bool = False
 ) -> list[Submission]:
-    """Many new jobs; a verdict for each, in order, and what is rejected hinders no other.
+    """Submit many new jobs. Return a verdict for each, in order. A rejected job does not affect the others.
 
     Locks: the cell's row, then the tenants' uses of quota, for one chunk of about 5,000 tasks, 1,000 jobs at most,
     at a time. Raises `Rejected` when there are too many for one request.

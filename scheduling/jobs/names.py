@@ -14,7 +14,7 @@ RESERVED_NAMES = frozenset({"service"})
 
 
 def reserved(name: str) -> Rejected | None:
-    """Why no new job may be called so."""
+    """Return why a new job may not have this name, or None."""
     if name not in RESERVED_NAMES:
         return None
     return Rejected(
@@ -25,7 +25,7 @@ def reserved(name: str) -> Rejected | None:
 
 
 def check_lengths(job_spec: spec.JobSpecification) -> None:
-    """Every task has a name in DNS, the last one the longest, and so has every port of its service.
+    """Check that the DNS names of all tasks and ports fit. The last task has the longest name.
 
     Raises `Rejected` naming the field.
     """

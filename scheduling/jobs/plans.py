@@ -20,7 +20,7 @@ from scheduling.spec.task_spec import SpecChange
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Some tasks of a job: how many, and their indexes as `[first, last]`, bounds included."""
+    """A part of a job's tasks: their number, and their indexes as `[first, last]`, bounds included."""
 
     count: int = 0
     ranges: tuple[tuple[int, int], ...] = ()

@@ -25,7 +25,7 @@ class Submission:
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One job on its way in; `size` tasks are made with it, the rest by an update that adds them.
+    """One job of a submission. `size` tasks are created with it, and the others by an update that adds them.
 
     `submission_key`: the client's own; the same key submits once.
     """

@@ -1,4 +1,4 @@
-"""Why a job or a task is where it is, as sentences and the events behind them (§2.6: "why pending?").
+"""Explanations of the state of a job or task: sentences, and the events behind them (§2.6: "why pending?").
 
 Pending: the last pass' verdicts. Running: its placement and score. Dead: its end, and what caused that.
 """
@@ -170,7 +170,7 @@ def redacted(why: Why, sees: Callable[[str], bool]) -> Why:
 
 
 def placement_sentences(placement: PlacementReceipt) -> list[str]:
-    """Why this machine, whom it preempted, and what else was considered."""
+    """Explain a placement: why this machine, which tasks it preempted, and which machines were considered."""
     detail = []
     if placement.score:
         parts = ", ".join(f"{part} {format_number(value, 3)}" for part, value in sorted(placement.score.items()))

@@ -46,7 +46,7 @@ class Cause(msgspec.Struct, frozen=True, gc=False):
 
 
 class JournalRecord(msgspec.Struct, frozen=True, gc=False):
-    """One row of the journal with its event decoded."""
+    """A row of the journal with its event decoded."""
 
     revision: int
     seq: int
@@ -58,7 +58,7 @@ class JournalRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class JournalEntry:
-    """One revision being written. Its events reach the table together, at the end of the block."""
+    """An open revision. Its events reach the table together, at the end of the block."""
 
     def __init__(self, cell_id: int, revision: int, time: dt.datetime, principal: Principal) -> None:
         self.cell_id = cell_id

@@ -1,4 +1,4 @@
-"""How a machine's facts are announced in the journal."""
+"""The event that publishes a machine's facts in the journal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scheduling.models import Machine
 
 
 def machine_set_event(machine: Machine) -> events.MachineSet:
-    """All facts of a machine. Its capacity there is what can be given out: without what kept allocs hold."""
+    """Return the event with all facts of a machine. Its capacity excludes the resources of kept allocs."""
     kept = [*machine.kept, *[0] * (len(machine.capacity) - len(machine.kept))]
     return events.MachineSet(
         machine_id=machine.id,

@@ -36,7 +36,7 @@ def client() -> redis.Redis:
 
 
 def publish(cell_id: int, revision: int) -> None:
-    """Tell the readers of a cell that there is news. Call after commit."""
+    """Notify the readers of a cell that its journal has grown. Call after commit."""
     send("notice", lambda redis: redis.publish(channel(cell_id), revision))
 
 
@@ -49,7 +49,7 @@ def send(what: str, command: Callable[[redis.Redis], object]) -> bool:
 
 
 def answers() -> bool:
-    """Whether Redis answers at once. For callers that can do without Redis and must not wait for it."""
+    """Return whether Redis answers at once. For callers that can do without Redis and must not wait for it."""
     return send("ping", lambda redis: redis.ping())
 
 
@@ -90,7 +90,7 @@ class Waiter:
 
     @property
     def hears(self) -> bool:
-        """Whether it waits for notices, and not only for time to pass."""
+        """Return whether it waits for notices, and not only for time to pass."""
         return self._pubsub is not None
 
     def wait(self, timeout_s: float = POLL_S) -> bool:

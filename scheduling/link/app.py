@@ -65,7 +65,7 @@ _join_many = msgspec.json.Decoder(list[JoinRequest])
 
 
 class LinkApp:
-    """One shard's ASGI application. Lifespan events start and stop the shard."""
+    """The ASGI application of a shard. Lifespan events start and stop the shard."""
 
     def __init__(self, shard: Shard, courier: RedisBridge, packages: PackageDoors) -> None:
         self.shard = shard

@@ -1,4 +1,4 @@
-"""How a shard is served: uvicorn with TLS by the cell's authority, its certificate renewed while it runs."""
+"""The server of a shard: uvicorn with TLS by the cell's authority. Its certificate is renewed while it runs."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def make_server(*, host: str | None = None, port: int | None = None) -> LinkServ
 
 
 def hosts() -> list[str]:
-    """Every name by which Borglets may dial in."""
+    """Return every name under which Borglets may connect."""
     named = [urlsplit(settings.BORG_LINK_URL).hostname, settings.BORG_LINK_HOST, socket.gethostname()]
     wildcard = {"", "0.0.0.0", "::"}  # noqa: S104 - recognised, not listened on
     return list(dict.fromkeys([h for h in named if h and h not in wildcard] + ["localhost", "127.0.0.1"]))

@@ -1,4 +1,4 @@
-"""When each machine was last heard of: in Redis, not in rows (§3.3). All times are Redis' clock, in seconds.
+"""The time of each machine's last report, in Redis, not in rows (§3.3). All times are Redis' clock, in seconds.
 
     borg:contact:<cell>   sorted set: machine id by time of its last report
     borg:holder:<cell>    hash: machine id -> shard that holds its connection

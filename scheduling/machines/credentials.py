@@ -42,7 +42,7 @@ def void(machine: Machine) -> None:
 
 
 def must_be_there(machine: Machine) -> None:
-    """Raises `Conflict` for a machine that was removed."""
+    """Check that the machine was not removed. Raises `Conflict`."""
     if machine.state == REMOVED:
         detail = f"machine {machine.hostname} was removed; join it again first"
         raise Conflict("machine-removed", detail, fields={"machine": detail})

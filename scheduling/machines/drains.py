@@ -1,4 +1,4 @@
-"""How far drains have come, and what holds each up. Reads only; as many queries for many as for one."""
+"""Progress of drains, and what each waits for. Reads only, with the same number of queries for many as for one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def drains_of(cell: Cell) -> QuerySet[Drain]:
 def progress_of(
     principal: Principal, cell: Cell, drains: Sequence[Drain], *, now: dt.datetime | None = None
 ) -> list[DrainProgress]:
-    """Names of jobs that the principal may not see are left out. Seven queries at most."""
+    """Return the progress of drains, without names of jobs that the principal may not see. Seven queries at most."""
     now = now or timezone.now()
     machines = [drain.machine_id for drain in drains]
     here = Task.objects.filter(machine__in=machines, state=TaskState.RUNNING.value).order_by()

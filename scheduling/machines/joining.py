@@ -69,9 +69,9 @@ def machine_join(request: JoinRequest) -> JoinAnswer:
 
 
 def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
-    """Many machines join one cell with one token, all or none; answers in the order of `requests`.
+    """Add many machines to one cell with one token, all or none. Return answers in the order of `requests`.
 
-    A hostname known already gets a new secret, and its old one ends, unless the machine was heard of just now.
+    A known hostname gets a new secret that replaces the old one, unless its machine has reported recently.
     Raises `Rejected`: `invalid` with every wrong field as `[3].capacity.cpu`, `join-token-…`, `machine-live`.
     Locks: the token's row, then the cell's, then the machines'.
     """

@@ -393,7 +393,7 @@ def _set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reaso
 
 
 def publish_capacity(entry: JournalEntry) -> None:
-    """Tell quota what the cell has: all machines that belong to it, also those down for the moment."""
+    """Report the cell's capacity to quota: all its machines, including those that are down now."""
     cell = Cell.objects.only("name", "extra_resources").get(pk=entry.cell_id)
     with connection.cursor() as cursor:
         cursor.execute(

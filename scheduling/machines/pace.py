@@ -1,4 +1,4 @@
-"""When each machine is asked next: one heap of times for all of them, and how often is too often."""
+"""The times of the next polls: one heap for all machines, and a limit on early polls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 def poll_interval(machines: int, setting_s: float = 0.0) -> float:
-    """Seconds between polls of one machine; `setting_s` 0: by the number of machines."""
+    """Return the seconds between polls of one machine. `setting_s` 0: derived from the number of machines."""
     return setting_s or min(LONGEST_S, max(SHORTEST_S, machines / _MACHINES_PER_S))
 
 
@@ -62,13 +62,13 @@ class Timetable(Generic[T]):
 
 @dataclass(slots=True)
 class EarlyAnswerPace:
-    """How soon a machine that answered early, because something changed, is asked again."""
+    """The delay before the next poll of a machine that answered early because of a change."""
 
     left: float = BURST
     at: float = 0.0
 
     def gap_s(self, now: float) -> float:
-        """Seconds until the next poll; takes one from the burst."""
+        """Return the seconds until the next poll and use one poll of the burst."""
         self.left = min(BURST, self.left + (now - self.at) * REFILL_PER_S) if self.at else float(BURST)
         self.at = now
         self.left -= 1.0

@@ -1,4 +1,4 @@
-"""Which machines have fallen silent, and whether to believe it (§4: a partition looks like many dead machines).
+"""Detection of silent machines, and of partitions that look like many dead machines (§4).
 
     Redis: contacts, shards alive ──► Silence.judge ──► these are down | hold off, because …
     rows:  machines up, draining ─────────┘
@@ -144,7 +144,7 @@ class Silence:
         ]
 
     def _link_overloaded(self, contacts: Contacts) -> bool:
-        """Whether a shard says that it is overloaded: its machines, and those that look for one, wait to be served."""
+        """Return whether a shard reports that it is overloaded, so that its machines may wait to be served."""
         if not contacts.overloaded:
             self._overloaded_since = None
             return False

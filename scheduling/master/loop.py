@@ -151,7 +151,7 @@ class Master:
                 close_old_connections()
 
     def _is_busy(self) -> bool:
-        """Whether one tick takes so long that the lease would run out before its end."""
+        """Return whether one tick takes so long that the lease would expire before its end."""
         return self.lease_ttl_s / 3 < time.monotonic() - self._renewed < lease.STUCK_AFTER_S
 
     def tick(self) -> bool:
@@ -258,7 +258,7 @@ class Master:
     def _news(
         self, state: CellState, records: list[journal.JournalRecord]
     ) -> Iterator[tuple[events.Event, int, float]]:
-        """Each event as the state takes it. Raises `_Unfollowable` before one that it can't take."""
+        """Yield the events for the state. Raises `_Unfollowable` before an event that it cannot apply."""
         lived_in = set(np.unique(state.tasks.job_alloc_set).tolist())
         for record in records:
             if record.revision > state.revision + 1:

@@ -25,7 +25,7 @@ _KEPT_S = 7 * 86_400
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
-    """One pass. `at`: when it began, seconds since the epoch. `conflicts`: assignments rejected at commit."""
+    """A pass. `at`: its begin, seconds since the epoch. `conflicts`: assignments rejected at commit."""
 
     at: float
     revision: int

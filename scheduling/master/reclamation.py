@@ -221,7 +221,7 @@ class Reclaimer:
         return len({shortage.machine for shortage in short})
 
     def _prod_of(self, bands: tuple[Band, ...]) -> NDArray[np.bool_]:
-        """Whether each priority is prod."""
+        """Return for each priority whether it is prod."""
         if self._prod is None or self._prod[0] != bands:
             prod = np.zeros(MAX_PRIORITY + 1, dtype=np.bool_)
             for band in bands:

@@ -1,4 +1,4 @@
-"""Which schedulers a cell has (§3.4): one for all of its work, or one for services and one for batch.
+"""The schedulers of a cell (§3.4): one for all work, or one for services and one for batch.
 
     Cell.settings.schedulers ─► wanted() ─► unheld() ─► masters_ensure ─► one queue, process and warm state each
 

@@ -15,7 +15,7 @@ from scheduling.models import Cell
 
 
 def validate(cell_id: int) -> list[str]:
-    """Every broken invariant as one sentence; empty when all hold. Reads one consistent snapshot."""
+    """Return a sentence for every broken invariant. Reads one consistent snapshot."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         state = load_state(cell_id)

@@ -7,9 +7,9 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Event(models.Model):
-    """One piece of news of a cell. Unique by (cell, revision, seq), which the table's primary key holds.
+    """An event of a cell's journal. The primary key of the table is (cell, revision, seq).
 
-    Ids are plain numbers, not foreign keys: events outlive what they are about.
+    Ids are plain numbers, not foreign keys, because events stay when their objects are deleted.
     """
 
     id = models.BigAutoField(primary_key=True)

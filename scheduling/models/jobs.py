@@ -87,9 +87,9 @@ class Job(models.Model):
 
 
 class JobSpec(models.Model):
-    """One version of a job's spec, as normalised JSON (`scheduling.spec.job_spec`), kept for ever.
+    """A version of a job's spec, as normalised JSON (`scheduling.spec.job_spec`), kept for ever.
 
-    `packages`: those it names, as they were when it was accepted: digest -> {"size_bytes", "format"}.
+    `packages`: the named packages at the time of acceptance: digest -> {"size_bytes", "format"}.
     """
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="specs")
@@ -151,7 +151,9 @@ class Update(models.Model):
 
 
 class PendingVerdict(models.Model):
-    """Why tasks of a job are pending: the last pass' `Why` values (§2.6). Derived, so not in the journal."""
+    """The reasons why tasks of a job are pending: `Why` values of the last pass (§2.6). Derived, so not in the
+    journal.
+    """
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="verdict")
     revision = models.BigIntegerField()

@@ -16,7 +16,7 @@ REMOVED = "removed"
 
 
 class Machine(models.Model):
-    """One machine and its Borglet. The time of its last report is in Redis, not in a column.
+    """A machine and its Borglet. The time of its last report is in Redis, not in a column.
 
     `session`: of the Borglet's newest connection; what an older one says is ignored.
     `secret_digest`: of the secret it dials in with. `next_digest`: of the one it will use next; both open the link

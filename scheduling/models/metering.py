@@ -9,7 +9,7 @@ from scheduling.models.cells import Cell
 
 
 class MeteringHour(models.Model):
-    """One hour of a cell: how often reservations were looked at in it, and when it was reported (`metered_at`)."""
+    """An hour of a cell: the number of its samples of reservations, and when it was reported (`metered_at`)."""
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="metering_hours")
     hour = models.DateTimeField()

@@ -1,4 +1,4 @@
-"""How often tasks that had to leave got the notice they had asked for (§2.3)."""
+"""Counts of evicted tasks by the notice that they received before their end (§2.3)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from scheduling.spec.package_names import FORMATS
 
 
 class Package(models.Model):
-    """One archive under one name; it never changes. Its content is in the store, under `digest`.
+    """An archive under one name, which never changes. Its content is in the store, under `digest`.
 
     `digest`: `sha256:` and 64 hexadecimal digits, of the archive as stored.
     """

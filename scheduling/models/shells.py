@@ -14,9 +14,9 @@ from scheduling.models.machines import Machine
 
 
 class ShellSession(models.Model):
-    """One shell. asked -> granted (signed, on its way to the machine) -> open -> closed; closed from everywhere.
+    """A shell: asked -> granted (signed and sent to the machine) -> open -> closed. Every state can become closed.
 
-    `seen_at`: when the portal last said that its client is there. What was typed and printed is not kept.
+    `seen_at`: when the portal last reported that its client is connected. Input and output are not stored.
     """
 
     ASKED, GRANTED, OPEN, CLOSED = "asked", "granted", "open", "closed"

@@ -7,10 +7,10 @@ from django.db import models
 
 
 class InstanceUsage(models.Model):
-    """One window of one incarnation. Tables, columns and units are those of `instance_usage` in Google's trace of 2019
+    """A window of one incarnation. Tables, columns and units are those of `instance_usage` in Google's trace of 2019
     where they fit: CPU in cores, memory in bytes. Partitioned by the hour of `start_time`.
 
-    Ids are plain numbers: usage outlives what used it. `sample_rate`: samples a second.
+    Ids are plain numbers, because usage stays when its task is deleted. `sample_rate`: samples per second.
     """
 
     pk = models.CompositePrimaryKey("collection_id", "instance_index", "start_time", "incarnation")

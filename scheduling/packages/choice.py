@@ -1,4 +1,4 @@
-"""Which store of packages the settings ask for."""
+"""The choice of the package store by the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which packages machines have (§3.2), as the scheduler knows it: written when it changes, many machines at once."""
+"""The packages on machines (§3.2) for the scheduler: written when they change, for many machines at once."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[
 
 
 def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins:
-    """Raises `Rejected` naming the packages by their paths in the file."""
+    """Pin the packages of one spec. Raises `Rejected`, which names packages by their paths in the file."""
     (done,) = pin(cell, [(tenant_id, job_spec)])
     if isinstance(done, Rejected):
         raise done

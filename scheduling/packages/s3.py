@@ -23,7 +23,7 @@ _ABSENT = {"404", "NoSuchKey", "NotFound"}
 
 
 class S3Store:
-    """One client for all threads, as boto3 allows."""
+    """A store in S3. It uses one client for all threads, as boto3 allows."""
 
     def __init__(self, bucket: str, prefix: str, *, endpoint: str = "", region: str = "") -> None:
         self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""

@@ -28,7 +28,7 @@ class NotThere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One archive in the store. `age_s`: since it was put there last."""
+    """An archive in the store. `age_s`: seconds since its last upload."""
 
     digest: str
     size_bytes: int
@@ -36,7 +36,7 @@ class Blob:
 
 
 class ArchiveStore(Protocol):
-    """Every method raises `StoreAway` when the store can't be reached."""
+    """A store of archives. Every method raises `StoreAway` if the store cannot be reached."""
 
     def spool(self) -> Path:
         """An existing folder for drafts, on this host; best where `put` has only to rename."""
@@ -54,7 +54,7 @@ class ArchiveStore(Protocol):
         """The archive from `offset` on, in chunks. Raises `NotThere`."""
 
     def listing(self, cell: str) -> Iterator[Blob]:
-        """All archives of a cell."""
+        """Return all archives of a cell."""
 
     def delete(self, cell: str, digest: str) -> None:
         """Delete an archive. Does nothing if it does not exist."""

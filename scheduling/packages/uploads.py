@@ -1,4 +1,4 @@
-"""One upload on its way into the store: a draft on this host's disk, hashed as it grows, looked at, then put.
+"""Uploads into the store: a draft on this host's disk, which is hashed, checked and then stored.
 
 with Draft(store, most_bytes=…) as draft:
     draft.take(stream)                  # digest and size are known now
@@ -57,7 +57,7 @@ class Draft:
         return f"sha256:{self._hash.hexdigest()}"
 
     def take(self, stream: Readable) -> None:
-        """All of `stream`. Raises `Rejected` beyond the most that is taken."""
+        """Read all of `stream`. Raises `Rejected` beyond the size limit."""
         while chunk := stream.read(CHUNK_BYTES):
             self.size_bytes += len(chunk)
             if self.size_bytes > self._most_bytes:
@@ -83,7 +83,7 @@ class Draft:
             raise Rejected("invalid-package", f"archive: {error}", fields={"archive": str(error)}) from error
 
     def keep(self, cell: str) -> None:
-        """Raises `StoreAway`."""
+        """Put the draft into the store. Raises `StoreAway`."""
         self._store.put(cell, self.digest, self._path)
 
 

@@ -1,4 +1,4 @@
-"""How far a cell goes by itself when much of it would be disturbed at once. Pure; times in seconds.
+"""Brakes: limits on what a cell does by itself when many tasks would be disturbed. Pure; times in seconds.
 
     lost    tasks of machines that vanished are placed elsewhere: at once ─► at a rate ─► not before an SRE's word
     stops   tasks that we stop ourselves (preemption, drains, …): at once ─► not before an SRE's word
@@ -65,7 +65,7 @@ class Bucket:
 
 
 def few(extent: Extent, settings: CellSettings) -> bool:
-    """Whether so few machines vanished that they are believed to be dead. Never all of the cell's."""
+    """Return whether so few machines vanished that they are treated as dead. Never all machines of the cell."""
     most = max(ALWAYS_BELIEVED, settings.believed_share * extent.machines)
     return extent.vanished == 0 or extent.vanished <= min(most, extent.machines - 1)
 
@@ -100,7 +100,7 @@ def lost_bucket(bucket: Bucket, now: float, per_s: float) -> Bucket:
 
 
 def stops_allowed(tasks: int, settings: CellSettings) -> float:
-    """How many tasks we may stop within the window without asking, of so many that run."""
+    """Return how many of the running tasks may be stopped within the window without a confirmation."""
     return max(float(ALWAYS_STOPPED), settings.stop_share * tasks)
 
 

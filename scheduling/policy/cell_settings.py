@@ -16,7 +16,7 @@ LONGEST_POLL_S = 5.0
 
 
 class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that differs from cell to cell. Absent means the default here."""
+    """The settings of a cell. A missing setting has its default."""
 
     scorer: str = "hybrid"
     """How machines are scored (§3.2): hybrid, best-fit or e-pvm."""
@@ -91,7 +91,7 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def load(settings: dict[str, object]) -> CellSettings:
-    """Raises `Rejected` naming the setting and what it takes."""
+    """Read the settings. Raises `Rejected`, which names the setting and its accepted values."""
     try:
         loaded = msgspec.convert(settings, CellSettings)
     except msgspec.ValidationError as error:

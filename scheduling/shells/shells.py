@@ -105,7 +105,7 @@ def shell_ask(
 
 
 def require_shell(principal: Principal, job: Job) -> None:
-    """Raises `Forbidden`, or `NotFound` for a tenant that the caller may not know."""
+    """Check that the caller may open shells. Raises `Forbidden`, or `NotFound` for a tenant that it may not see."""
     require_tenant(principal, Action.SHELL_OPEN, job.tenant.name, job.cell.name)
 
 

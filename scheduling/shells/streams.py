@@ -68,7 +68,7 @@ def channel(shard: str) -> str:
 
 
 def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> None:
-    """Tell the shard that holds the machine. Raises `ShellUnavailable`."""
+    """Send the request to the shard that serves the machine. Raises `ShellUnavailable`."""
     try:
         holder = contact.holder_of(cell_id, machine_id)
         asked = msgspec.json.encode(ShellRequest(machine_id, session.hex))
@@ -101,7 +101,7 @@ return redis.call('XLEN', KEYS[1])
 
 
 class ShellStream:
-    """One direction of one session. Each end has its own; `take` is for one reader."""
+    """One direction of a session. Each end has its own object; only one reader may call `take`."""
 
     def __init__(self, connection: redis.asyncio.Redis, session: str, direction: str) -> None:
         self._redis = connection
@@ -110,7 +110,7 @@ class ShellStream:
         self._read: list[bytes] = []
 
     async def put(self, *frames: bytes) -> None:
-        """Raises `Overrun`, `redis.RedisError`."""
+        """Write bytes. Raises `Overrun`, `redis.RedisError`."""
         waiting = await self._redis.eval(_PUT, 1, self._key, _TTL_S, *frames)
         if waiting > MAX_WAITING:
             raise Overrun(f"{waiting} frames wait for the other side")
@@ -146,7 +146,7 @@ async def grant(asked: ShellRequest) -> ShellGrant:
 
 
 async def refuse(connection: redis.asyncio.Redis, session: str, reason: str) -> None:
-    """Tell the client why there is no shell. Raises `redis.RedisError`."""
+    """Send the client the reason why there is no shell. Raises `redis.RedisError`."""
     await outward(connection, session).put(shell_frame(ShellFrame.FAILED, reason.encode()))
 
 

@@ -14,10 +14,10 @@ from scheduling.spec.job_spec import JobSpecification
 
 
 def misfits(alloc_set: JobSpecification, job: JobSpecification) -> dict[str, str]:
-    """Why a job can never live in an alloc set, by path in its file; empty when it may.
+    """Return the reasons why a job can never run in an alloc set, by path in its file. Empty if it can.
 
-    A task must fit into one alloc at least, and no job is more urgent than the set that pays for it. Ports are
-    those of the machine: an alloc has none.
+    A task must fit into at least one alloc, and the job's priority must not exceed that of the set. Ports belong to
+    the machine: an alloc has none.
     """
     problems: dict[str, str] = {}
     if job.priority > alloc_set.priority:
@@ -35,7 +35,7 @@ def misfits(alloc_set: JobSpecification, job: JobSpecification) -> dict[str, str
 
 
 def fits(limit: Sequence[int], envelope: Sequence[int]) -> bool:
-    """Whether a vector fits into another, ports aside. A shorter envelope has nothing of what comes later."""
+    """Return whether a vector fits into another, ports aside. Missing entries of a shorter envelope are zero."""
     padded = [*envelope, *[0] * (len(limit) - len(envelope))]
     return all(
         asked <= have for position, (asked, have) in enumerate(zip(limit, padded, strict=False)) if position != PORTS

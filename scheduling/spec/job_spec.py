@@ -45,7 +45,7 @@ class Override(msgspec.Struct, frozen=True):
 
 
 class JobSpecification(msgspec.Struct, frozen=True, dict=True):
-    """One version of a job, normalised. `base` is the file's `task`; `overrides` in order, never overlapping.
+    """A version of a job, normalised. `base` is the file's `task`; `overrides` are in order and never overlap.
 
     `saves_for_s`: after their alloc has left a machine its tasks run there again, until each has ended with status 0,
     for so long at most (§4). `gang`: its pending tasks are placed together, victims included, or none of them.
@@ -142,15 +142,15 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
         return (0,) * len(self.base.limit) if self.alloc_set else self.total()
 
     def max_down(self) -> int:
-        """How many tasks an update may have down at once."""
+        """Return how many tasks an update may have down at once."""
         return self.update.max_down or max(1, self.tasks // 10)
 
     def may_be_down(self) -> int:
-        """How many tasks preemption and drains may have down at once: its budget, or as many as an update may."""
+        """Return how many tasks preemption and drains may have down at once: its budget, or the limit of updates."""
         return self.disruption_budget or self.max_down()
 
     def published(self) -> Published:
-        """How its names are published: adjacent tasks of one weight joined, those of weight 1 left out."""
+        """Return how its names are published. Adjacent tasks of one weight are joined, and weight 1 is left out."""
         weights: list[tuple[int, int, int]] = []
         for first, last, task in self.segments():
             if task.weight == 1:

@@ -30,7 +30,7 @@ _VALUES = re.compile(
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether the environment variable `name` with `value` looks like a secret."""
+    """Return whether the environment variable `name` with `value` looks like a secret."""
     if not value:
         return False
     if name not in _NO_SECRETS and (

@@ -1,4 +1,4 @@
-"""How deeply lists and objects of a request may be nested. Pure, and free of other imports, for every parser."""
+"""The limit on nested lists and objects in a request. Pure and without imports, for every parser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TOO_DEEP = f"is nested too deeply: more than {MAX_DEPTH} levels; remove the surp
 
 
 def too_deep(value: Any) -> bool:
-    """Whether lists and dicts lie in each other in more than `MAX_DEPTH` levels. Looks at each value once."""
+    """Return whether lists and dicts are nested in more than `MAX_DEPTH` levels. Visits each value once."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         containers = [one for one in level if isinstance(one, dict | list)]

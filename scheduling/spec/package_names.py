@@ -1,4 +1,4 @@
-"""How packages are named: `web`, `web@v2`, `web@sha256:…`, and pinned, as stored specs say it, `web@v2@sha256:…`. Pure.
+"""Names of packages: `web`, `web@v2`, `web@sha256:…`, and in stored specs pinned as `web@v2@sha256:…`. Pure.
 
 A name alone means its tag `latest`. A tag may be moved to other content, a digest never: what a job runs is decided
 when it is submitted or updated, by writing the digest behind the name.
@@ -34,7 +34,7 @@ def is_digest(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reference:
-    """One mention of a package. `digest` decides where it is given; then `tag` is only told to people."""
+    """A reference to a package. If `digest` is given, it decides, and `tag` is only shown."""
 
     name: str
     tag: str = ""
@@ -53,7 +53,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """Raises `ValueError` that says what is wrong and the cure."""
+    """Read a reference. Raises `ValueError` with the fault and the cure."""
     name, *rest = text.split("@")
     if not is_name(name):
         raise ValueError(f"{text[:100]!r}: {name[:80]!r} is not the name of a package; {NAME_CURE}")

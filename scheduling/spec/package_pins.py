@@ -18,7 +18,7 @@ from scheduling.spec.task_spec import TaskSpec
 
 
 def mentions(spec: JobSpecification) -> dict[str, Reference]:
-    """Every package the spec names, by the text that names it. Raises `Rejected` for what names none, by its path."""
+    """Return every package of the spec by its text in the file. Raises `Rejected` with the path of an invalid text."""
     found: dict[str, Reference] = {}
     problems: dict[str, str] = {}
     for path, task in _tasks(spec):

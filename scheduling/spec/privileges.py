@@ -14,7 +14,7 @@ from scheduling.spec.job_spec import JobSpecification
 def privilege_refusal(
     principal: Principal, cell: str, wanted: JobSpecification, before: JobSpecification | None = None
 ) -> Forbidden | None:
-    """Why `principal` may not let the job be so, with the field and the cure; None when it may."""
+    """Return why `principal` may not submit such a job, with the field and the cure, or None if it may."""
     if not wanted.reclamation and (before is None or before.reclamation):
         refusal = _unless(
             principal, CapabilityKind.NO_RECLAMATION, cell, "reclamation", "leave out `reclamation: false`"

@@ -127,7 +127,7 @@ def _without(given: Any, steps: list[str | int]) -> tuple[Any, bool]:
 
 
 def _fields_at(shape: type[msgspec.Struct], inner: str) -> list[str]:
-    """Names of the fields of the struct that lies at `inner` (`health`, `constraints[2]`) of `shape`."""
+    """Return the names of the fields of the struct at `inner` (`health`, `constraints[2]`) of `shape`."""
     for part in [part for part in re.sub(r"\[.*?\]", "", inner).split(".") if part]:
         for field in msgspec.structs.fields(shape):
             if field.encode_name == part and (nested := _struct_in(field.type)) is not None:

@@ -65,17 +65,17 @@ class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How updates go (§2.3). `max_down` 0: a tenth of the tasks, at least one. `max_disruptions` 0: no bound."""
+    """Settings of updates (§2.3). `max_down` 0: a tenth of the tasks, at least one. `max_disruptions` 0: no bound."""
 
     max_down: int = 0
     max_disruptions: int = 0
 
 
 class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the job's names are published (§2.6), in force at once for all its tasks.
+    """Settings of the job's names (§2.6). A change takes effect at once for all its tasks.
 
-    `ttl_s`: how long clients may remember an answer; 0: as long as the installation says. `leave_s`: how long a task
-    that is to stop is out of the answers before SIGTERM; null: the TTL and a second, ten minutes at most, nothing for
+    `ttl_s`: how long clients may cache an answer; 0: the installation's value. `leave_s`: how long a stopping task
+    is absent from answers before SIGTERM; null: the TTL and a second, ten minutes at most, and zero for
     tasks without ports.
     """
 

@@ -54,8 +54,8 @@ class SpecChange(StrEnum):
 
 
 class TaskSpec(msgspec.Struct, frozen=True):
-    """One task, normalised. `limit` is a vector over the axis, its ports the number of `ports`. `weight`: its share of
-    the clients that ask for the job or its service by name; 0: only where no other serves."""
+    """A task, normalised. `limit` is a vector over the axis, its ports the number of `ports`. `weight`: its share of
+    the clients that ask for the job or its service by name; 0: used only if no other task serves."""
 
     limit: Vector
     command: tuple[str, ...] = ()
@@ -295,7 +295,7 @@ def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: Tas
 
 
 def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
-    """Each `$(name)` names a variable that the Borglet defines; another one would make the task fail at each start."""
+    """Check that each `$(name)` is a variable that the Borglet defines, because another would fail at each start."""
     defined = variables.defined(file.ports, packages=bool(file.packages))
     texts = {f"command[{number}]": part for number, part in enumerate(file.command)}
     texts |= {f"env.{name}": value for name, value in file.env.items()}

@@ -1,4 +1,4 @@
-"""How many tasks of a job may be down: what a drain takes from its budget (§2.3, §4)."""
+"""Disruption budgets: how many tasks of a job may be down (§2.3, §4)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class DisruptionBudget:
 
 
 class Budgets:
-    """How many more tasks of each job may be down. Tasks that were never placed do not count.
+    """The number of further tasks of each job that may be down. Tasks that were never placed do not count.
 
-    One that has been down for longer than `patience_s` counts as down no more: it may never come up again. What is on a
-    machine that is down counts as down, whatever was last heard of it.
+    A task that has been down for longer than `patience_s` no longer counts, because it may never come up. Tasks on a
+    machine that is down count as down, whatever they last reported.
     """
 
     def __init__(self, job_ids: set[int], patience_s: float) -> None:
@@ -57,7 +57,9 @@ class Budgets:
         return [job for job, left in self._left.items() if left > 0]
 
     def take(self, task: Task, inside: Mapping[int, int]) -> bool:
-        """Whether a task may leave now, and `inside` with it: tasks that are up by job. Takes what it costs."""
+        """Return whether a task may leave now with the tasks `inside` (tasks that are up, by job), and subtract its
+        cost.
+        """
         # An alloc can't leave in part: more than the whole budget may leave where nobody is down yet.
         costs = _costs(task, inside)
         if any(self._left[job] < number and job not in self._untouched for job, number in costs.items()):

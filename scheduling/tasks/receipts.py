@@ -32,9 +32,9 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class PlacementReceipt:
-    """Why this machine: the score by part, the best of those not taken, and whom it preempted there.
+    """The record of a placement: the score by part, the next best machines, and the preempted tasks.
 
-    Of the `packages_bytes` that it names `present_bytes` were there already; both are 0 where it names none.
+    `present_bytes` of the `packages_bytes` that it needs were there already; both are 0 without packages.
     """
 
     machine: str

@@ -1,4 +1,4 @@
-"""Every change of a task's state, set-based, under an open journal entry (Figure 2; the table is `core.states`).
+"""State changes of tasks, set-based, under an open journal entry (Figure 2; the table is `core.vocabulary.states`).
 
 All functions here are for callers that hold the cell's row lock through `journal.write`. Each applies what
 still holds – the task is in the state, and is the incarnation, that the caller believes – appends the events,

@@ -1,6 +1,6 @@
-"""Why tasks are pending: the last pass' verdicts, stored per job (§2.6). They are derived, not journalled.
+"""Verdicts of the last pass on pending tasks, stored per job (§2.6). They are derived, not journalled.
 
-A pass comes many times a second and says nearly the same of nearly all jobs: only what changed is written.
+Passes run many times a second, and most verdicts stay the same, so only changes are written.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Cookies:
         return fresh + self._hash(cookie, fresh, client.address)
 
     def believed(self, cookie: bytes, server: bytes, client: DnsClient) -> bool:
-        """Whether this server cookie was given to this client, not long ago."""
+        """Return whether this server cookie was recently issued to this client."""
         if len(cookie) != CLIENT_SIZE or len(server) != SERVER_SIZE or server[:4] != _FRESH:
             return False
         made = int.from_bytes(server[4:8])

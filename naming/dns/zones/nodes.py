@@ -35,9 +35,9 @@ REFRESH_S, RETRY_S, EXPIRE_S = 30, 5, 7 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
-    """How many tasks a name may answer with: `addresses` for A and AAAA, `services` for SRV; `pointers` for PTR.
+    """Limits on the tasks in an answer: `addresses` for A and AAAA, `services` for SRV, `pointers` for PTR.
 
-    `whole`: all that there is, not a choice by weights.
+    `whole`: all tasks, not a sample by weights.
     """
 
     addresses: int

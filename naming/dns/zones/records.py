@@ -1,4 +1,4 @@
-"""From a name to its records: which node of which zone a name is, and what it holds of each type. Pure.
+"""From a name to its records: the node of a zone that a name denotes, and its records of each type. Pure.
 
     <zone>                                     SOA NS CAA TXT    the cells
     ns.<zone>                                  A | AAAA

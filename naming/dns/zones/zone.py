@@ -105,11 +105,11 @@ class Zone:
         return self._content.get(owner, ())
 
     def sets(self) -> tuple[list[Owner], list[Data]]:
-        """All but the SOA as they are now: owners, and what each holds."""
+        """Return the current records by owner, without the SOA."""
         return list(self._content), list(self._content.values())
 
     def records(self) -> Iterator[ZoneRecord]:
-        """All but the SOA."""
+        """Return all records except the SOA."""
         for owner, data in self._content.items():
             for each in data:
                 yield ZoneRecord(owner, each)
@@ -210,7 +210,7 @@ class Zone:
 
 
 class _Work:
-    """One publication: owners as they are now, rendered one after the other, or just before an event changes them."""
+    """A publication: the current owners, rendered one by one, or just before an event changes them."""
 
     def __init__(self, zone: Zone, owners: set[Owner]) -> None:
         self.owners = owners
@@ -269,7 +269,9 @@ class _Work:
                 self._take(list(self._left.get((job.service.name, SERVICE, job.tenant), ())))
 
     def _before_job(self, names: set[tuple[str, str]]) -> None:
-        """All names of these jobs, and of any service of their tenants: one may join them or leave."""
+        """Render all names of these jobs and of their tenants' services first, because jobs may join or leave
+        services.
+        """
         tenants = {tenant for _, tenant in names}
         for named in list(self._left):
             if named in names or (named[1:2] == (SERVICE,) and named[-1] in tenants):

@@ -20,7 +20,7 @@ _ORDER: dict[Relation, Callable[[Any, Any], bool]] = {
 
 
 def holds(constraint: Constraint, value: str | None) -> bool:
-    """Whether an attribute's `value` satisfies the constraint; None: the machine lacks the attribute."""
+    """Return whether an attribute's `value` satisfies the constraint. None: the machine lacks the attribute."""
     relation = constraint.relation
     if value is None:
         return relation in (Relation.ABSENT, Relation.NOT_EQUAL)
@@ -74,7 +74,7 @@ class Attributes:
         self._changed()
 
     def set(self, slot: int, attributes: Mapping[str, str]) -> None:
-        """All attributes of one machine; those not named are absent."""
+        """Set all attributes of one machine. Attributes that are not named are absent."""
         for name in attributes.keys() - self._codes.keys():
             self._codes[name] = np.full(self._size, -1, dtype=np.int32)
             self._values[name], self._names[name] = {}, []
@@ -95,7 +95,7 @@ class Attributes:
         return {name: self._names[name][codes[slot]] for name, codes in self._codes.items() if codes[slot] >= 0}
 
     def values_on(self, name: str, slots: NDArray[np.int32]) -> dict[str, int]:
-        """How many of the machines have which value; those that lack the attribute are in none."""
+        """Count the machines by value of the attribute. Machines that lack it are not counted."""
         codes = self._codes.get(name)
         if codes is None:
             return {}

@@ -1,4 +1,4 @@
-"""Is a state sound, and are two the same? For tests after every scenario, and for an SRE on a live cell."""
+"""Check that a state is valid and that two states are equal. Tests and SREs of live cells use it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,9 @@ def _ports(state: Audited) -> Iterator[str]:
 
 
 def content(state: Audited) -> dict[str, dict[Any, Any]]:
-    """All that rows and journal must agree on, by kind and id. (`prod_limit` follows from these and the bands.)"""
+    """Return everything that rows and journal must agree on, by kind and id. (`prod_limit` follows from it and the
+    bands.)
+    """
     machines, tasks = state.machines, state.tasks
     result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}
     installed = machines.installed.by_slot()

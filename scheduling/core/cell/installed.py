@@ -1,4 +1,4 @@
-"""Which machines have which packages installed (§3.2): a bitmap over machine slots for each digest."""
+"""The packages that machines have installed (§3.2): a bitmap over machine slots for each digest."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class MachineTable:
 
 
 def whole_cores(attributes: Mapping[str, str], cpu_milli: int) -> int:
-    """How many cores a machine can give to tasks: as it says; where it says nothing, as many as its CPU comes to."""
+    """Return how many whole cores a machine can give to tasks: its report, or else its CPU capacity in cores."""
     if attributes.get("isolation.cores") == "none":
         return 0
     said = attributes.get("cores", "")

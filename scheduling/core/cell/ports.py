@@ -24,7 +24,7 @@ class PortMap:
 
     @property
     def free(self) -> int:
-        """How many of the range nobody holds."""
+        """Return how many ports of the range are free."""
         return max(0, self.high - self.low + 1 - self._inside)
 
     def set_range(self, low: int, high: int) -> None:

@@ -117,7 +117,7 @@ class CellState:
 
     @property
     def pending(self) -> int:
-        """How many tasks wait for a machine."""
+        """Return how many tasks wait for a machine."""
         return self.tasks.pending
 
     @property
@@ -311,7 +311,7 @@ class CellState:
         self.tasks.state[task] = DEAD
 
     def _tasks_ended(self, many: Sequence[events.TaskEnded]) -> None:
-        """Many at once: those that run on bare machines and hold no ports leave together."""
+        """End many tasks. Those directly on machines and without ports are removed together."""
         if len(many) < _FEW:
             for event in many:
                 self._task_ended(event, 0.0)
@@ -444,7 +444,7 @@ class CellState:
         return slot
 
     def _check(self, job: LiveJob, index: int, task: int, wanted: int, step: Transition) -> None:
-        """Raises `IllegalTransition` unless the task is in the state that the event starts from."""
+        """Check that the task is in the state from which the event starts. Raises `IllegalTransition`."""
         code = self.tasks.state.item(task)
         if code != wanted:
             next_state(f"task {index} of job {job.name} ({job.id})", STATES[code], step)

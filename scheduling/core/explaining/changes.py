@@ -130,7 +130,7 @@ def _bound(judgement: Judgement, kind: int, where: Positions) -> SuggestedChange
 
 
 def _combined(judgement: Judgement) -> SuggestedChange | None:
-    """All that the closest machine asks for at once; None where it has nothing left of something."""
+    """Return all changes that the closest machine needs together, or None if it lacks a resource entirely."""
     order, limit = judgement.order, np.array(judgement.requirement.limit)
     left = judgement.left.T
     asked = limit > 0

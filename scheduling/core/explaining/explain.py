@@ -1,4 +1,4 @@
-"""Why classes are pending, what would help, and until when (§2.6): values, drawn up at the end of a pass.
+"""Explanations of pending classes: why, what would help, and until when (§2.6). Made at the end of a pass.
 
     groups left over ─► those due ─ judgement.py ─► what stands in the way on each machine
                           │            ├─ changes.py     the smallest changes that would do
@@ -35,7 +35,7 @@ PLATFORMS_KEPT_S = 30.0
 
 
 class ExplainBudget(NamedTuple):
-    """How much explaining a pass may do."""
+    """The limits on explaining in one pass."""
 
     classes: int = 1
     """At most so many classes are examined in one pass, those never examined first, then the stalest."""
@@ -231,7 +231,7 @@ class Explainer:
 
 
 def _gives_up(change: SuggestedChange) -> bool:
-    """Whether a change gives a constraint up, or asks for another value."""
+    """Return whether a change removes a constraint or asks for another value."""
     return any(part.constraint is not None for part in (change, *change.parts))
 
 
@@ -245,7 +245,7 @@ def _back_off(
     now: float,
     crashed_pair_s: float,
 ) -> float:
-    """Seconds until the first of the machines that it crashed on is tried again."""
+    """Return the seconds until the first machine on which it crashed is tried again."""
     avoid = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
     avoided = set(state.machines.id[judged.order[avoid]].tolist())
     jobs = {pair.job_id for pair in waiting.pairs[waiting.groups[position]]}

@@ -1,4 +1,4 @@
-"""When a pending class is likely to start: a range, and what it rests on; no data, no promise.
+"""Forecast of the start of a pending class: a range and its basis. Without data there is no forecast.
 
     tasks that end ─► Ends ─► on machines that could hold the class ─► rate of openings ┐
     queue ahead ─► openings that others take first ────────────────────────────────────────┴─► Expected

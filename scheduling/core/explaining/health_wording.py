@@ -55,7 +55,7 @@ def format_crash(
 
 
 def exit_words(ended: Mapping[str, Any] | None, words: Words = ENGLISH) -> str:
-    """How processes ended, in short: "exit status 1", "signal 9 (out of memory)"."""
+    """Describe how processes ended: "exit status 1", "signal 9 (out of memory)"."""
     _ = words.gettext
     if not ended:
         return ""

@@ -1,4 +1,4 @@
-"""One class against every machine: what stands in the way where, as arrays that verdicts are drawn from (§2.6)."""
+"""The obstacles of one class on every machine, as arrays from which verdicts are made (§2.6)."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ class Judgement:
         )
 
     def ruled_out(self) -> tuple[RuledOut, ...]:
-        """How many machines fell to what, in the order of the pass, but crashes come first.
+        """Count the excluded machines by reason, in the order of the pass, but crashes first.
 
-        A resource that no machine has stands alone: while it is asked for, nothing else matters.
+        A resource that no machine has is the only reason given, because no other change would help.
         """
         if len(self.order) == 0:
             return (RuledOut(ReasonCode.NO_MACHINES, "", 0),)

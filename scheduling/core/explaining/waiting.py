@@ -66,7 +66,7 @@ class UnplacedGroups(NamedTuple):
         return {pair.job_id: self.ahead_at(pair.ahead, sorting) for pair in pairs}
 
     def ahead_at(self, place: int, sorting: GroupedQueue) -> tuple[int, tuple[Ahead, ...]]:
-        """How many tenants have tasks before the `place`, and those with most."""
+        """Return how many tenants have tasks before the `place`, and the tenants with most of them."""
         number = np.bincount(self.job[:place], minlength=len(sorting.jobs))
         by_tenant: dict[str, list[int]] = {}
         for local in np.flatnonzero(number).tolist():

@@ -28,7 +28,7 @@ from scheduling.core.vocabulary.requirement import PROTOCOL
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How texts become those of the reader's language."""
+    """Functions that translate texts into the reader's language."""
 
     gettext: Callable[[str], str]
     ngettext: Callable[[str, str, int], str]
@@ -60,7 +60,7 @@ class VerdictText:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """Return the whole text."""
         return " ".join((self.head, *self.notes))
 
 
@@ -87,7 +87,7 @@ def format_why(
 
 
 def format_fit(shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH) -> list[str]:
-    """Whether `tasks` of a request would fit, and which shape would fit better, before it is made."""
+    """Describe whether `tasks` of a planned request would fit, and which shape would fit better."""
     return _Wording(words, tuple(extra), {}).fit(shapes, tasks)
 
 

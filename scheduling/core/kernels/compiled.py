@@ -1,7 +1,7 @@
-"""How kernels are compiled, and where the machine code is kept.
+"""Compilation of kernels, and the cache of their machine code.
 
-Numba's cache notices a change of the file that a kernel stands in, not of those that it calls into: each version of
-the sources has a cache of its own, so no kernel is ever stale.
+Numba's cache detects changes of a kernel's own file, not of files with functions that it calls. So each version of
+the sources has its own cache, and no kernel is ever stale.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, MachineArrays
 
 @inlined
 def cores_of(running: Running, t: int) -> int:
-    """How many whole cores a running task has: 0 for one that shares, -1 for batch."""
+    """Return how many whole cores a running task has reserved: 0 if it shares cores, -1 for batch."""
     if not running.job_sensitive[running.job[t]]:
         return -1
     return int(running.shape_cores[running.shape[t]])
@@ -20,7 +20,7 @@ def cores_of(running: Running, t: int) -> int:
 
 @inlined
 def cores_suit(want: int, cores: int, owned: int, sharing: int) -> bool:
-    """Whether one more task finds its cores on a machine of so many, `owned` by some tasks and shared by others."""
+    """Return whether a machine has enough cores for one more task. `owned` cores are reserved; others are shared."""
     if want < 0:
         return True
     if want == 0:
@@ -32,7 +32,7 @@ def cores_suit(want: int, cores: int, owned: int, sharing: int) -> bool:
 def cores_suffice(
     machines: MachineArrays, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
 ) -> bool:
-    """Whether they are there when `leaving[:number]`, but not `spared`, have left."""
+    """Return whether enough cores are free after `leaving[:number]`, except `spared`, have left."""
     if want < 0:
         return True
     owned = machines.owned[m]

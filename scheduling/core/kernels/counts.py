@@ -1,4 +1,4 @@
-"""How many tasks of a job are on a machine, in a rack, in a power domain."""
+"""Counts of a job's tasks per machine, rack and power domain."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def pick_devices(free: Ints32, row: int, want: int) -> int:
 def devices_suffice(
     machines: MachineArrays, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
 ) -> bool:
-    """Whether they are there when `leaving[:number]`, but not `spared`, have left."""
+    """Return whether enough devices are free after `leaving[:number]`, except `spared`, have left."""
     whole = 0
     for d in range(machines.devices.shape[1]):
         free = machines.devices[m, d]

@@ -32,10 +32,11 @@ _NEARLY_FULL = 0.05  # of a machine of which less is left, it matters little wha
 
 @inlined
 def packing(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups, g: int) -> float:
-    """How well the machine's room is used after the task: by limits for prod, by reservations otherwise.
+    """Score the use of the machine's free capacity after the task: by limits for prod, by reservations otherwise.
 
-    The hybrid weighs what would be left (1 part), and what share of it would be stranded (3 parts): of no use to
-    tasks of the usual mix, because another resource runs out first. What a machine hasn't got counts nothing.
+    The hybrid weighs the remaining capacity (1 part) and the share of it that would be stranded (3 parts), so
+    unusable for tasks of the usual mix, because another resource runs out first. Resources that a machine lacks do
+    not count.
     """
     total = 0.0
     left = 0.0

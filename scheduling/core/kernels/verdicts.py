@@ -1,4 +1,4 @@
-"""Why a group fits nowhere: what stands in the way on each machine (§2.6)."""
+"""The obstacles of a group on each machine, for groups that fit nowhere (§2.6)."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def judge(
     failures: Ints32,
     judged: Judged,
 ) -> None:
-    """Say for each machine, by position, what stands in the way of group `g`.
+    """Write the obstacle of group `g` on each machine, by position.
 
-    `left`, `direct` [R, P]: room when it preempts whom it may, and nobody. `failed`: the machine's first hard
+    `left`, `direct` [R, P]: free capacity with and without preemption. `failed`: the machine's first hard
     constraint that fails, -1; `failures`: how many do. Obstacles are numbered as `Judged` says.
     """
     limit = groups.limit[g]

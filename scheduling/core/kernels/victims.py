@@ -37,7 +37,7 @@ def _fits_without(
     number: int,
     spared: int,
 ) -> bool:
-    """Whether it fits when `victims[:number]`, but not `spared`, have left."""
+    """Return whether the task fits after `victims[:number]`, except `spared`, have left."""
     for r in range(limit.shape[0]):
         if limit[r] == 0:
             continue

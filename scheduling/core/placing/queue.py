@@ -1,4 +1,4 @@
-"""In which order pending tasks are tried (§3.2)."""
+"""The order in which pending tasks are tried (§3.2)."""
 
 from __future__ import annotations
 

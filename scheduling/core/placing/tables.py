@@ -1,4 +1,4 @@
-"""All that a pass works on, as the arrays that kernels take."""
+"""The data of a pass, as the arrays that kernels take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each group of tasks begins its walk over the machines (§3.4, relaxed randomisation)."""
+"""The positions at which groups of tasks begin their walks over the machines (§3.4, relaxed randomisation)."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class ShortageVictim:
 class MachineShortage:
     """One machine, by slot. `used`, `bound`: of `resource`, bytes, before anybody leaves.
 
-    `left_short`: bytes above the bound that evicting nobody else may free: prod within its limits stays.
+    `left_short`: bytes above the bound that no further eviction may free, because prod within its limits stays.
     """
 
     machine: int

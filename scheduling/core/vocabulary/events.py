@@ -184,7 +184,7 @@ class JobChanged(_Event, frozen=True, tag="job.changed"):
 
 
 class JobEnded(_Event, frozen=True, tag="job.ended"):
-    """Every task is dead; the name is free again."""
+    """The end of a job: all its tasks are dead, and its name is free again."""
 
     job_id: int
     how: str  # finished | failed | killed

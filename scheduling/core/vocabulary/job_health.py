@@ -1,4 +1,4 @@
-"""How well a job does, from counts of its tasks. Pure."""
+"""Health of a job, from counts of its tasks. Pure."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class Scratch(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """All of a pass."""
+    """All arrays of a pass."""
 
     machines: MachineArrays
     running: Running
@@ -187,7 +187,7 @@ class Tables(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What rules each of N machines out for one group, by position.
+    """The reason why each of N machines is excluded for one group, by position.
 
     Obstacles are numbered: the hard constraints first, C of them, then C the machine's state, C + 1 + r too little
     of resource r, C + R + 1 to C + R + 3 a bound per machine, rack and power domain, C + R + 4 a crash, C + R + 5 too
@@ -231,7 +231,7 @@ class History(NamedTuple):
 
 
 class Estimating(NamedTuple):
-    """How to estimate, for one look that comes `passed_s` after the last."""
+    """The parameters of one estimate, `passed_s` seconds after the last one."""
 
     off: bool
     passed_s: float

@@ -110,7 +110,9 @@ class Policy:
         )
 
     def by_limit(self, priority: int, latency_sensitive: bool) -> bool:
-        """Whether a task is placed by limits, never in reclaimed resources (§5.5). False outside all bands."""
+        """Return whether a task is placed by limits, so never in reclaimed resources (§5.5). False outside all
+        bands.
+        """
         try:
             prod = band_of(priority, self.bands).prod
         except LookupError:

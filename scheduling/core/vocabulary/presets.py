@@ -1,4 +1,4 @@
-"""How closely reservations follow usage: the choices of an SRE (§5.5, Figure 12). Settings need no more than this."""
+"""Presets of reclamation: how closely reservations follow usage (§5.5, Figure 12)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Preset:
     """One choice of an SRE (Figure 12). `margin`: share of the peak kept above it, for CPU, RAM and disk.
 
-    `half_life_s`: in which the distance between reservation and target halves.
+    `half_life_s`: the time in which the distance between reservation and target halves.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How a job's names are published (§2.6): what its file says under `names`, and the weights of its tasks. Pure."""
+"""The publication of a job's names (§2.6): the file's `names`, and the weights of its tasks. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a class of tasks is pending: values with a code; the sentence is made at the edge (§2.6)."""
+"""Reasons why a class of tasks is pending, as values with a code. Callers make the sentences (§2.6)."""
 
 from __future__ import annotations
 

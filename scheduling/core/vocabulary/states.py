@@ -79,7 +79,7 @@ class IllegalTransition(Exception):
 
 
 def next_state(entity: str, state: TaskState | None, event: Transition, *, history: str = "") -> TaskState:
-    """Raises `IllegalTransition` for a pair that is not in the table."""
+    """Return the next state. Raises `IllegalTransition` for a pair that is not in the table."""
     try:
         return TASK_TRANSITIONS[(state, event)]
     except KeyError:

@@ -75,7 +75,7 @@ class SwarmExchange:
         self._wake.set()
 
     async def holders(self, cell_id: int, digest: str) -> list[Peer]:
-        """Some of those that have it, none while Redis is away."""
+        """Return some machines that have the package, none while Redis is away."""
         try:
             found = await self._redis.hrandfield(_key(cell_id, digest), MAX_HOLDERS, withvalues=True)
         except (RedisError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Where a machine should fetch a package: from machines that have it, the store as the root of the tree (§3.2). Pure.
+"""The choice of sources from which a machine fetches a package: other machines, and the store as root (§3.2). Pure.
 
     store ─► few machines ─► each serves `fanout` others at a time ─► … the number that has it grows geometrically
 
@@ -53,7 +53,7 @@ class SourcesOffer:
 
 @dataclass(slots=True)
 class _Swarm:
-    """One package: who has it, who fetches it from whom, and who failed whom until when."""
+    """One package: the machines that have it, transfers in progress, and recent failures between machines."""
 
     holders: dict[int, Peer] = field(default_factory=dict)
     fetching: dict[int, tuple[int, ...]] = field(default_factory=dict)  # machine -> sources told, the first kept free
@@ -84,7 +84,7 @@ class Tracker:
         return list(swarm.holders.values()) if swarm else []
 
     def have(self, digest: str, peers: Iterable[Peer]) -> None:
-        """These machines have the package. One without a port has it for itself."""
+        """Note that these machines have the package. A machine without a port does not serve it."""
         swarm = self._swarm(digest)
         for peer in peers:
             self._release(digest, peer.machine_id)

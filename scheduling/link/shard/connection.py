@@ -1,4 +1,4 @@
-"""One machine's connection at this shard: what was asked, what was said, and what is still to be sent."""
+"""The connection of one machine: the open poll, the last report, and messages still to be sent."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Connection:
             self.wire.send(encode(message))
 
     def refuse(self, refusal: Refusal, code: int = POLICY_VIOLATION) -> None:
-        """Say why, then close."""
+        """Send the reason and close the connection."""
         log.warning("refused", machine=self.hostname, code=refusal.code, field=refusal.field, detail=refusal.detail)
         self.post(refusal)
         self.close(code, refusal.code)

@@ -28,7 +28,7 @@ class Identified:
 
 
 class Identities:
-    """One per shard. `issuer`: URL of the portal, whose API verifies them."""
+    """The identities that a shard signs. `issuer`: URL of the portal, whose API verifies them."""
 
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer

@@ -103,7 +103,9 @@ class RedisBridge:
         await self._spread(wall)
 
     async def _spread(self, wall: float) -> None:
-        """Tell how many machines are served here; when the other shards of these cells serve far fewer, send some."""
+        """Publish how many machines this shard serves, and send some away when other shards of its cells serve far
+        fewer.
+        """
         shard, cells = self._shard, ",".join(map(str, sorted(self._shard.cell_ids)))
         pipe = self._redis.pipeline(transaction=False)
         pipe.hset(_LOADS, shard.name, f"{wall} {len(shard.connections)} {cells}")
@@ -123,7 +125,7 @@ class RedisBridge:
             shard.send_away(number)
 
     def _note(self, error: Exception | None) -> None:
-        """Say once that Redis is away, and once that it is back; after that it knows no holders."""
+        """Log once that Redis is away, and once that it is back. After that, no holders are known."""
         if error is not None and not self._away:
             log.warning("redis away", error=str(error))
         elif error is None and self._away:
@@ -137,7 +139,9 @@ class RedisBridge:
             self._errands.begin(self._quietly(log_requests.answer(self._redis, chunk)))
 
     def _session_taken(self, machine_id: int, session: int) -> None:
-        """Tell other shards, all that come in one turn of the loop together: machines may return by thousands."""
+        """Notify other shards of new sessions, batched per turn of the loop, because machines may return by
+        thousands.
+        """
         if not self._taken:
             self._errands.begin(self._publish_sessions())
         self._taken.append(f"{machine_id} {session}")

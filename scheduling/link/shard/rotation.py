@@ -1,4 +1,4 @@
-"""When a machine is asked for a new secret. Pure; times are the event loop's, in seconds."""
+"""The times at which machines are asked for new secrets. Pure; times are the event loop's, in seconds."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Shard:
         return True
 
     def offer_shell(self, machine_id: int, grant: ShellGrant) -> bool:
-        """Tell a machine of a shell, at once. False when it isn't connected here."""
+        """Offer a shell to a machine at once. Return False if it is not connected here."""
         held = self.connections.get(machine_id)
         if held is None or held.closing:
             return False

@@ -1,4 +1,4 @@
-"""All that a shard does in PostgreSQL. Synchronous, set-based, called from the shard's one database thread."""
+"""The database work of a shard: synchronous, set-based, called from the shard's only database thread."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def _finish(entry: JournalEntry, changes: Sequence[ReportChanges]) -> None:
 
 
 def _moves(task_ids: Sequence[int]) -> dict[int, int]:
-    """How often each task was evicted because it failed, since its spec changed or it was revived."""
+    """Count the evictions of each task because of failures, since its spec changed or it was revived."""
     if not task_ids:
         return {}
     pairs = [split_task_id(identity) for identity in task_ids]

@@ -59,7 +59,7 @@ class LoopProgress:
         return asyncio.get_running_loop().time() < self._busy_until
 
     def note_busy(self) -> None:
-        """All slots are taken, or the loop lagged: the shard counts as overloaded for a while."""
+        """Mark the shard as overloaded for some time, because all slots are taken or the loop lagged."""
         self._busy_until = asyncio.get_running_loop().time() + OVERLOADED_FOR_S
 
     async def within(self, seconds: float, wait: Callable[[], Coroutine[None, None, T]]) -> T:

@@ -42,7 +42,7 @@ class ServerCertificate:
     key: Path | None = None
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Raises OSError (`ssl.SSLError` among them)."""
+        """Load the certificate into a TLS context. Raises OSError (`ssl.SSLError` among them)."""
         context.load_cert_chain(self.chain, self.key)
 
 
@@ -79,7 +79,9 @@ def issue_server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = 
 
 
 def check_given(given: ServerCertificate, host: str, authority: str) -> None:
-    """Raises `AuthorityBroken` unless machines that trust `authority` (PEM) alone would talk to `host` showing it."""
+    """Check that machines that trust only `authority` (PEM) accept this certificate from `host`. Raises
+    `AuthorityBroken`.
+    """
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     where = f"BORG_LINK_CERTIFICATE {given.chain}"
     try:

@@ -1,4 +1,4 @@
-"""How machines spread over shards: one that serves too many asks some to dial again. Pure; times in seconds.
+"""Distribution of machines over shards: a shard with too many asks some to connect again. Pure; times in seconds.
 
     each second: own machines, those of the other shards ─► Spread.surplus ─► so many are hung up on, any of them
 
@@ -32,7 +32,7 @@ class ConnectionBalance:
     _quiet_until: float = 0.0
 
     def surplus(self, now: float, own: int, others: Sequence[int]) -> int:
-        """How many machines to ask to dial again now. `others`: how many each other living shard serves."""
+        """Return how many machines to send away now. `others`: machines per other live shard."""
         average = (own + sum(others)) / (1 + len(others))
         if not others or own <= average * (1 + TOLERANCE) or own - average <= FEW:
             self._asked, self._pause_s = 0, LOOK_AFTER_S

@@ -63,7 +63,7 @@ class LinkHttp(HttpToolsProtocol):
 
 
 class LinkSocket(asyncio.BufferedProtocol):
-    """One connection. `hangup` is called once, after either side has ended it."""
+    """A WebSocket connection. `hangup` is called once, after either side has ended it."""
 
     __slots__ = (
         "_close_timer",
@@ -172,7 +172,7 @@ class LinkSocket(asyncio.BufferedProtocol):
             self._transport.write(frame(Opcode.TEXT, content))
 
     def close(self, code: int, reason: str) -> None:
-        """Say good-bye; the connection ends when the peer has, too, at the latest after `CLOSE_WITHIN_S`."""
+        """Send the close frame. The connection ends when the peer closes too, at the latest after `CLOSE_WITHIN_S`."""
         if self.closing or self._ended:
             return
         self.closing = True

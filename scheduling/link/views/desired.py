@@ -40,7 +40,9 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(slots=True)
 class Loaded:
-    """One machine as in the rows. `removed`: it no longer belongs to the cell. `down`: marked so, though it is here."""
+    """A machine as stored. `removed`: it no longer belongs to the cell. `down`: marked down although it is
+    connected.
+    """
 
     machine_id: int
     session: int

@@ -49,7 +49,7 @@ class ExpectedTask:
 
 @dataclass(slots=True)
 class View:
-    """One machine. `stop`: departures, key -> task id. `quarantine`: keys noted as unknown, decided or not.
+    """The view of a machine. `stop`: departures, key -> task id. `quarantine`: unknown keys, decided or not.
 
     Of allocs that have left (`link.kept`): `allocs_kept`, whose folders stay; `savers`, key -> (kept alloc, position);
     `dropping`, released ones whose folders go, key -> kept alloc.

@@ -1,4 +1,4 @@
-"""Which machines' desired state may have changed: the journal's news, mapped to machines. No event is decoded."""
+"""The machines whose desired state may have changed, from new journal rows. No event is decoded."""
 
 from __future__ import annotations
 
