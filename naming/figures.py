@@ -28,7 +28,9 @@ def _add(counts: dict[str, int], key: str) -> None:
 
 
 class CellFigures(msgspec.Struct):
-    """`snapshot_at`: when its file was written, seconds since the epoch; 0: never by this process."""
+    """Figures of a cell. `snapshot_at`: when its file was written, seconds since the epoch; 0: never by this
+    process.
+    """
 
     revision: int
     serial: int

@@ -31,7 +31,7 @@ class Busy(NamedTuple):
 
 
 def loads_of(cell_id: int, tasks: Collection[Busy]) -> dict[int, float]:
-    """Task id -> load, to a hundredth; what is not known is left out. One question to Redis, whatever the number."""
+    """Return task id -> load, rounded to a hundredth, without unknown loads. One Redis command for any number."""
     if not tasks or not wakeups.answers():
         return {}
     try:

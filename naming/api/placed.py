@@ -1,4 +1,4 @@
-"""Rows of tasks as endpoints: where they are, how they are published, how busy they are. No rights are asked for."""
+"""Endpoints of tasks from rows: addresses, publication and load. This module checks no permissions."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class PlacedRow(NamedTuple):
 
 
 def rows_of(jobs: Collection[int], *, tasks: Collection[int] | None = None, pending: bool = False) -> list[PlacedRow]:
-    """Placed tasks of these jobs, by job and index; `tasks`: these ids alone. `pending`: also those that are not
-    placed. One query."""
+    """Return the placed tasks of these jobs, by job and index. `tasks`: only these ids. `pending`: also those that
+    are not placed. One query."""
     rows = TaskRow.objects.filter(job__in=jobs)
     if not pending:
         rows = rows.filter(state=TaskState.RUNNING.value)
@@ -105,7 +105,7 @@ def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[PlacedRow], *, zone: st
 
 
 def job_answer(job: Job, endpoints: Sequence[TaskEndpoint], *, zone: str) -> JobEndpoints:
-    """`endpoints`: of its placed tasks."""
+    """Return the answer for a job. `endpoints`: those of its placed tasks."""
     name = name_of(job)
     return JobEndpoints(
         name=name.path,
@@ -125,7 +125,7 @@ def job_answer(job: Job, endpoints: Sequence[TaskEndpoint], *, zone: str) -> Job
 def service_answer(
     name: ServiceName, cell: Cell, jobs: Collection[Job], endpoints: Sequence[TaskEndpoint], *, zone: str
 ) -> ServiceEndpoints:
-    """`endpoints`: of the placed tasks of all of `jobs`."""
+    """Return the answer for a service. `endpoints`: those of the placed tasks of all `jobs`."""
     return ServiceEndpoints(
         name=name.path,
         dns=name.dns(zone),
@@ -155,7 +155,7 @@ def ttl_of(jobs: Collection[Job]) -> int:
 
 
 def _port_names(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int, dict[int, tuple[str, ...]]]:
-    """Job -> version of its spec -> names of its ports, as far as placed tasks follow it."""
+    """Return job -> version of its spec -> names of its ports, for versions that placed tasks run."""
     behind = {row.job_id for row in rows if row.machine_id is not None and row.version != jobs[row.job_id].spec_version}
     older: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
     only = next(iter(behind)) if len(behind) == 1 else None

@@ -1,4 +1,4 @@
-"""Routes below /bns/, with or without a final slash; and the feeds, below /api/v1/feeds/ and where Envoy asks."""
+"""Routes below /bns/, with or without a final slash, and of the feeds: /api/v1/feeds/ and the path of Envoy."""
 
 from __future__ import annotations
 

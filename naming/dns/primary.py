@@ -229,7 +229,7 @@ _refusals = _Seldom(1.0)
 
 
 def read_transfer(query: bytes, directory: ZoneDirectory) -> dns.message.Message | None:
-    """A question for a transfer, its signature checked where it has one; None for all else there may be."""
+    """Return a request for a transfer with its signature checked, or None for any other message."""
     if len(query) < HEADER.size or query[2] & _QR or at_a_glance(query) is not None:
         return None
     try:

@@ -60,9 +60,9 @@ Steps = Generator[None, None, bytes | None]
 def answer(
     query: bytes, directory: ZoneDirectory, *, via: Transport, rng: Random, client: DnsClient | None = None
 ) -> bytes | None:
-    """The response to a datagram or to one message of a TCP stream; None for what deserves none.
+    """Return the response to a datagram or to one message of a TCP stream, or None if there is none to send.
 
-    `client`: who asks, and when, for a cookie; without it none is given.
+    `client`: address and time of the query, for a cookie. Without it, the response has no cookie.
     """
     return finished(answering(query, directory, via=via, rng=rng, client=client))
 
@@ -79,7 +79,7 @@ def finished(steps: Steps) -> bytes | None:
 def answering(
     query: bytes, directory: ZoneDirectory, *, via: Transport, rng: Random, client: DnsClient | None = None
 ) -> Steps:
-    """`answer` in steps of less than a millisecond, between which others may be answered and names may change."""
+    """Do `answer` in steps of less than a millisecond. Between steps, others are answered and names may change."""
     if len(query) < HEADER.size:
         return None
     if query[2] & 0x80:  # QR
@@ -176,7 +176,7 @@ def _room(message: dns.message.Message, via: Transport) -> int:
 
 
 def _fill(response: dns.message.Message, directory: ZoneDirectory, room: int, via: Transport, rng: Random) -> Steps:
-    """Puts the records into the response, or gives the whole answer as bytes."""
+    """Put the records into the response, or return the whole answer as bytes."""
     question = response.question[0]
     rdtype = question.rdtype
     rcode = _refusal(rdtype, question.rdclass)
@@ -234,7 +234,7 @@ def addresses_fitting(octets: int, family: int) -> int:
 
 
 def _limits(response: dns.message.Message, node: ZoneNode, room: int, via: Transport) -> AnswerLimits:
-    """`response`: with its question and options alone."""
+    """Return the limits of an answer. `response`: has only its question and options."""
     if via == "udp":
         question = response.question[0]
         used = HEADER.size + len(question.name.to_wire() or b"") + 4

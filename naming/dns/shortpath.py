@@ -49,8 +49,8 @@ _WITHOUT_EDNS = 512  # octets of a datagram (RFC 1035 §2.3.4)
 
 
 class Question(NamedTuple):
-    """`labels`: in lower case, without the root. `ends`: behind its class, in the message. `tail`: the OPT that is sent
-    back, if it has one. `room`: octets of an answer that the client takes."""
+    """A parsed question. `labels`: in lower case, without the root. `ends`: behind its class, in the message. `tail`:
+    the OPT that is sent back, if it has one. `room`: octets of an answer that the client takes."""
 
     labels: list[bytes]
     ends: int
@@ -65,8 +65,8 @@ class Question(NamedTuple):
 
 @dataclass(slots=True)
 class _Shuffled:
-    """Records of a job or service, `size` octets each, `sent` of them at a time; as many more at the end as make it a
-    ring. `repeats`: tasks share an address, which an answer holds once."""
+    """The records of a job or service, `size` octets each, `sent` of them at a time; as many more at the end as make
+    it a ring. `repeats`: tasks share an address, which an answer holds once."""
 
     named: NamedJob | NamedService
     revision: int
@@ -93,7 +93,7 @@ class _Shuffled:
 
 
 class ShortPath:
-    """Answers of one directory. `rng` shuffles what a job's name answers with."""
+    """Prepared answers of one directory. `rng` shuffles the records of job names."""
 
     def __init__(self, directory: ZoneDirectory, rng: Random) -> None:
         self._directory = directory

@@ -38,7 +38,7 @@ _TRANSFERS = (int(dns.rdatatype.AXFR), int(dns.rdatatype.IXFR))
 
 
 class DnsServer:
-    """Sockets around `resolver.answer`. `port` is the one in use, also when 0 was asked for."""
+    """The sockets of the resolver. `port`: the port in use, also if 0 was requested."""
 
     def __init__(
         self,
@@ -69,7 +69,8 @@ class DnsServer:
         self._error_logged_at = float("-inf")
 
     async def start(self, *, tcp: bool = True, shared: bool = False) -> None:
-        """`tcp`: false where another process has the streams; `shared`: other processes may have the datagrams too.
+        """Open the sockets. `tcp`: false if another process serves TCP. `shared`: other processes also serve UDP on
+        the port.
 
         Raises `OSError` when the port can't be had.
         """
@@ -150,7 +151,7 @@ class DnsServer:
     async def _serve_queries(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: DnsStream, source: str
     ) -> None:
-        """RFC 7766: any number of queries on a connection, until it idles."""
+        """Serve any number of queries on a connection until it idles (RFC 7766)."""
         while True:
             async with asyncio.timeout(TCP_IDLE_S):
                 length = int.from_bytes(await reader.readexactly(2))

@@ -72,7 +72,7 @@ def _changes(query: dns.message.Message, zone: Zone, source: str) -> list[ZoneCh
 
 
 def _records(query: dns.message.Message, zone: Zone, source: str) -> Iterator[tuple[Owner, Iterable[bytes]]]:
-    """Owners with records of theirs. Takes hold of the zone at once."""
+    """Yield owners with their records. The zone's present state is taken at the call."""
     soa = _soa(zone, zone.soa)
     changes = _changes(query, zone, source)
     if changes is not None:
@@ -108,7 +108,7 @@ def _soa(zone: Zone, soa: dns.rdata.Rdata) -> tuple[Owner, Iterable[bytes]]:
 
 
 def _contents(query: dns.message.Message, records: Iterator[tuple[Owner, Iterable[bytes]]]) -> Iterator[bytearray]:
-    """Messages but for their EDNS and signature. Each has the question, whose name the owners go on with."""
+    """Yield messages without EDNS and signature. Each has the question, whose name compresses the owners."""
     question = query.question[0]
     asked = question.name.to_wire() + struct.pack("!HH", question.rdtype, question.rdclass)  # type: ignore[operator]
     flags = _QR_AA | (query.flags & _RD)

@@ -36,7 +36,7 @@ PATIENCE_S = 1.0  # for the journal, before names that were kept answer without 
 
 
 class Follower:
-    """`on_loaded` is called once, when every cell has been read for the first time.
+    """The follower of journals. `on_loaded` is called once, when every cell has been read for the first time.
 
     `stale_s`: seconds without contact after which the directory calls itself stale.
     """
@@ -65,7 +65,7 @@ class Follower:
         self.answers = asyncio.Event()  # set when there is something to answer from
 
     def start_from(self, cell_id: int, table: NameTable, history_id: str) -> None:
-        """Go on from a table kept before. Call it before `run`.
+        """Continue from a stored table. Call it before `run`.
 
         It answers once it has caught up; where the journal can't be reached at once, without, and as stale. It takes
         the place of another one of this cell.
@@ -79,7 +79,7 @@ class Follower:
         self.directory.serial = max(self.directory.serial, cell_id)
 
     def _answer_from_kept(self) -> None:
-        """Old answers are better than none."""
+        """Answer from the stored tables, because old answers are better than none."""
         if self._kept:
             for table in self._kept:
                 table.ready = True
@@ -89,12 +89,12 @@ class Follower:
             self.answers.set()
 
     def identity(self, table: NameTable) -> tuple[int, str]:
-        """Id and history of a ready table's cell."""
+        """Return the id and history of a ready table's cell."""
         cell_id = next(cell_id for cell_id, known in self._tables.items() if known is table)
         return cell_id, self._histories[cell_id]
 
     def unheard_s(self) -> float:
-        """Since the journal was reached last, or since the start."""
+        """Return the seconds since the journal was last reached, or since the start."""
         return asyncio.get_running_loop().time() - (self._heard_at or self._began_at)
 
     async def run(self) -> None:
@@ -141,7 +141,7 @@ class Follower:
         self.answers.set()
 
     def _keep_only(self, cells: Iterable[ZoneFacts]) -> None:
-        """New cells get a table that is not ready, departed and renamed ones lose theirs."""
+        """Update the tables: new cells get one that is not ready, and removed and renamed cells lose theirs."""
         known = {facts.cell_id: facts for facts in cells}
         for cell_id, table in list(self._tables.items()):
             if cell_id not in known or known[cell_id].name != table.cell:
@@ -223,7 +223,7 @@ class Follower:
         )
 
     async def _watch(self) -> None:
-        """Calls itself stale also while a read hangs."""
+        """Watch the age of the data, so that the resolver reports itself stale even while a read hangs."""
         await asyncio.sleep(PATIENCE_S)
         self._answer_from_kept()
         while True:

@@ -1,4 +1,4 @@
-"""News from PostgreSQL: rows for the start, the journal from then on, notices for the wake-up."""
+"""Changes from PostgreSQL: rows at the start, then the journal. Redis' notices wake the reader."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEAF_S = 0.25
 
 
 class JournalNews:
-    """`cells`: names of those to follow, empty for all of the database. Use from one thread."""
+    """The source of changes in PostgreSQL. `cells`: names of cells to follow, empty for all. For one thread."""
 
     def __init__(self, *, cells: Sequence[str] = ()) -> None:
         self._only = frozenset(cells)

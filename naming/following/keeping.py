@@ -33,7 +33,7 @@ _SUFFIX = ".names"
 
 
 class SnapshotKeeper:
-    """Keeps what a follower knows in `folder`. `clock`: seconds since the epoch."""
+    """Stores a follower's tables in `folder`. `clock`: seconds since the epoch."""
 
     def __init__(self, follower: Follower, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._follower = follower
@@ -166,7 +166,7 @@ class SnapshotKeeper:
         )
 
     def _forget(self) -> None:
-        """Cells that are known to be gone must not answer after the next start."""
+        """Delete files of cells that no longer exist, so that they are not answered after the next start."""
         directory = self._follower.directory
         for cell in [cell for cell in self._written if cell not in directory.cells]:
             del self._written[cell]

@@ -32,7 +32,9 @@ class DatedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZoneFacts:
-    """`history_id`: another one after a restore, and in another database. `start`: of its zone's serials."""
+    """Facts of a zone. `history_id`: changes after a restore, and in another database. `start`: first serial of its
+    zone.
+    """
 
     cell_id: int
     name: str
@@ -114,7 +116,7 @@ class MemoryNews:
             return revision
 
     def restore(self, cell_id: int, revision: int) -> None:
-        """Back to an older revision, as a restored database would be."""
+        """Go back to an older revision, as a restored database would."""
         with self._news:
             cell = self._cells[cell_id]
             old = cell.facts

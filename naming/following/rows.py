@@ -93,7 +93,7 @@ def _jobs(cell_id: int) -> Iterable[Event]:
 
 
 def _index_ranges(cell_id: int) -> dict[int, list[tuple[int, int]]]:
-    """Runs of consecutive indexes, found where index minus row number stays the same."""
+    """Return runs of consecutive indexes: index minus row number is constant within a run."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT job_id, min(index), max(index) FROM ("
@@ -110,7 +110,7 @@ def _index_ranges(cell_id: int) -> dict[int, list[tuple[int, int]]]:
 
 
 def older_port_names(cell_id: int, job_id: int | None = None) -> dict[int, list[tuple[int, tuple[str, ...]]]]:
-    """Ports as older versions named them, for jobs with placed tasks of such a version: an update under way."""
+    """Return the port names of older versions, for jobs that have placed tasks of such a version during an update."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT job_id, (data->>'spec_version')::integer, (data->'port_names')::text FROM scheduling_event"

@@ -37,7 +37,9 @@ class Unusable(ValueError):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """`written_at`: seconds since the epoch. `history_id`: of the cell's row; another database has another."""
+    """The head of a file. `written_at`: seconds since the epoch. `history_id`: of the cell's row, different per
+    database.
+    """
 
     format: int = FORMAT
     zone: str
@@ -52,14 +54,14 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotMachines(msgspec.Struct, frozen=True, array_like=True, tag="machines"):
-    """(id, host, address) each. `gone`: ids of those that have left and still have tasks."""
+    """The machines as (id, host, address). `gone`: ids of removed machines that still have tasks."""
 
     machines: list[tuple[int, str, str]]
     gone: list[int]
 
 
 class JobKept(msgspec.Struct, frozen=True, array_like=True, tag="job"):
-    """`versions`: names of ports by version of the spec, the one in force last. Its tasks come behind it."""
+    """A job in a file; its tasks follow it. `versions`: port names by version of the spec, the current version last."""
 
     job_id: int
     tenant: str

@@ -46,7 +46,7 @@ class JobName:
         return f"{PREFIX}{self.cell}/{self.tenant}/{self.job}"
 
     def dns(self, zone: str) -> str:
-        """Absolute DNS name, without the final dot."""
+        """Return the absolute DNS name, without the final dot."""
         return f"{self.job}.{self.tenant}.{self.cell}.{zone}"
 
     def task(self, index: int) -> TaskName:
@@ -65,7 +65,7 @@ class TaskName:
         return f"{PREFIX}{self.cell}/{self.tenant}/{self.job}/{self.index}"
 
     def dns(self, zone: str) -> str:
-        """Absolute DNS name, without the final dot."""
+        """Return the absolute DNS name, without the final dot."""
         return f"{self.index}.{self.job}.{self.tenant}.{self.cell}.{zone}"
 
     @property
@@ -86,7 +86,7 @@ class ServiceName:
         return f"{PREFIX}{self.cell}/{self.tenant}/{SERVICE}/{self.service}"
 
     def dns(self, zone: str) -> str:
-        """Absolute DNS name, without the final dot."""
+        """Return the absolute DNS name, without the final dot."""
         return f"{self.service}.{SERVICE}.{self.tenant}.{self.cell}.{zone}"
 
 
@@ -100,7 +100,7 @@ class MachineName:
         return f"{PREFIX}{self.cell}/{MACHINE}/{self.host}"
 
     def dns(self, zone: str) -> str:
-        """Absolute DNS name, without the final dot."""
+        """Return the absolute DNS name, without the final dot."""
         return f"{self.host}.{MACHINE}.{self.cell}.{zone}"
 
 

@@ -80,7 +80,7 @@ def family_of(address: str) -> int:
 
 
 class Stratum(NamedTuple):
-    """Tasks of one job and of one weight, at least one. The list is not ours to change, nor to keep."""
+    """The tasks of one job with one weight, at least one. Callers must neither change nor keep the list."""
 
     weight: int
     tasks: Sequence[PlacedTask]
@@ -126,7 +126,8 @@ class Answering:
 
 
 def _in_proportion(strata: Sequence[Stratum], most: int, rng: Random) -> list[PlacedTask]:
-    """Points at equal distances, the first at random, on a line on which each task is as long as its weight.
+    """Draw tasks in proportion to weight: equally spaced points, the first at random, on a line with a segment per
+    task.
 
     No task is longer than the distance, so none is hit twice; a hit of a stratum falls on any of its tasks alike.
     In whole numbers, so that shares are exact.
@@ -148,7 +149,7 @@ def _in_proportion(strata: Sequence[Stratum], most: int, rng: Random) -> list[Pl
 
 
 class Bag:
-    """Tasks of one job by index, with O(1) change, in a list to draw from."""
+    """The tasks of one job by index, with O(1) change, in a list to draw from."""
 
     __slots__ = ("_at", "_tasks")
 
@@ -196,7 +197,7 @@ class Bag:
 
 
 class Pool(Bag):
-    """Tasks of one job with O(1) change and O(k) random choice, however large the job.
+    """The tasks of one job with O(1) change and O(k) random choice, for jobs of any size.
 
     Where weights other than 1 have been seen, tasks lie in a bag for each weight besides. The weight of a task
     changes only while it is in no pool.

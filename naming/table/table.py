@@ -96,12 +96,12 @@ class NameTable:
         return self.services.get(tenant, {}).get(name)
 
     def counts(self) -> tuple[int, int, int]:
-        """Jobs, placed tasks, serving tasks."""
+        """Return the numbers of jobs, placed tasks and serving tasks."""
         jobs = self.jobs.values()
         return len(jobs), sum(len(job.placed) for job in jobs), sum(len(job.serving) for job in jobs)
 
     def apply(self, event: events.Event, revision: int) -> bool:
-        """Advances by one event; whether a name changed. Late news of departed jobs and tasks changes none."""
+        """Apply one event. Return whether a name changed. Late events of departed jobs and tasks change none."""
         for detail in self.before:
             detail(event)
         self.revision = max(self.revision, revision)
@@ -112,7 +112,7 @@ class NameTable:
         return True
 
     def _machine_set(self, event: events.MachineSet, revision: int) -> bool:
-        """Tasks hold their machine, so a new address reaches all of them at once."""
+        """Set a machine. Its tasks refer to it, so a new address takes effect for all of them at once."""
         machine = self.machines.get(event.machine_id)
         host, family = event.hostname.lower(), family_of(event.address)
         if machine is None:

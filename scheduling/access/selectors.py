@@ -115,7 +115,7 @@ def jobs_of_tenants(principal: Principal, cell: Cell) -> QuerySet[Job]:
 def jobs_visible(
     principal: Principal, cell: Cell, *, tenant: str = "", state: str = "", labels: Iterable[str] = ()
 ) -> QuerySet[Job]:
-    """Jobs for lists: with tenant, wanted number of tasks, open update and verdict. `labels`: `key=value`.
+    """Return jobs for lists, with tenant, wanted number of tasks, open update and verdict. `labels`: `key=value`.
 
     `state`: pending, running, dead, or `live` for all that are not dead.
     """
@@ -140,7 +140,7 @@ def jobs_visible(
 
 
 def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
-    """Adds what is shown of a job beside its own columns: one query more for any number of jobs."""
+    """Add the related data that pages show of a job: one more query for any number of jobs."""
     current = JobSpec.objects.filter(job=OuterRef("pk"), version=OuterRef("spec_version"))
     tasks = Cast(KeyTextTransform("tasks", "spec"), IntegerField())
     return (
@@ -194,7 +194,9 @@ STILL_STOPPING = Prefetch("departures", Departure.objects.select_related("machin
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Tasks by index, with `departures`: where earlier incarnations still stop. Raises `Rejected` for no state."""
+    """Return tasks by index, with `departures`: earlier incarnations that still stop. Raises `Rejected` for an
+    unknown state.
+    """
     rows = Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("id")
     if state:
         _check_state(state, [known.value for known in TaskState])
@@ -244,7 +246,9 @@ def events_of_cell(principal: Principal, cell: Cell) -> QuerySet[Event]:
 
 
 def _tasks_there() -> Coalesce:
-    """Tasks on a machine, counted row by row: a page must not count those of the whole cell."""
+    """Return the number of tasks on a machine, counted per row, because a page must not count those of the whole
+    cell.
+    """
     there = Task.objects.filter(machine=OuterRef("pk")).order_by().values("machine")
     return Coalesce(Subquery(there.annotate(number=Count("id")).values("number")), 0)
 

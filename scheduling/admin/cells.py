@@ -1,4 +1,4 @@
-"""Cells: made and set through services; leases and join tokens to look at."""
+"""Pages of cells, which are created and changed through services, and of leases and join tokens."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class CellAdmin(ServiceAdmin):
 
     @action(description=gettext_lazy("Add a resource"), url_path="add-resource", icon="add")
     def add_resource(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Further named resources come one by one, and stay: vectors are read by position."""
+        """Add a named resource. Resources are never removed, because vectors are read by position."""
         cell = self.get_object(request, object_id)
         if cell is None or not self.has_change_permission(request):
             messages.error(request, _("This cell does not exist, or you cannot change it."))
@@ -204,7 +204,7 @@ class LeaseAdmin(FactsAdmin):
 
 
 class JoinTokenAdmin(FactsAdmin):
-    """Neither secret nor digest: the token was shown once."""
+    """The page of join tokens, without secret and digest, because a token is shown only once."""
 
     list_display = ["key", "cell", "uses_left", "created_by", "created_at", "expires_at"]
     list_select_related = ["cell"]

@@ -22,7 +22,7 @@ from scheduling.models import Cell, Event, Job, Machine
 
 
 class CellFilter(SimpleListFilter):
-    """Events hold plain ids, so the filter's choices come from the cells."""
+    """A filter by cell. Its choices come from the cells, because events have plain ids."""
 
     title = _("cell")
     parameter_name = "cell_id"
@@ -43,7 +43,9 @@ MOST_JOBS = 50
 
 
 class KindFilter(SimpleListFilter):
-    """Choices from the closed vocabulary, not from a walk over the journal. Bulk kinds are left out by default."""
+    """A filter by kind. Its choices are the known kinds, not a scan of the journal. Bulk kinds are hidden by
+    default.
+    """
 
     title = _("kind")
     parameter_name = "kind"

@@ -1,4 +1,4 @@
-"""Jobs, their specs, updates and verdicts: to look at, and jobs to kill."""
+"""Pages of jobs, their specs, updates and verdicts. SREs can kill jobs here."""
 
 from __future__ import annotations
 

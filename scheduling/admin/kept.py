@@ -1,4 +1,4 @@
-"""Remains of allocs on machines: shown, and dropped when their capacity is needed."""
+"""Pages of kept allocs on machines. SREs can delete them when their capacity is needed."""
 
 from __future__ import annotations
 

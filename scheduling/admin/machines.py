@@ -1,4 +1,4 @@
-"""Machines: watched, drained and brought back."""
+"""Pages of machines, with actions to drain them and to end drains."""
 
 from __future__ import annotations
 

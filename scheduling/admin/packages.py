@@ -1,4 +1,4 @@
-"""Packages and their tags: watched here, changed by their tenants (`services.packages`)."""
+"""Pages of packages and their tags, which only their tenants change (`scheduling.packages`)."""
 
 from __future__ import annotations
 

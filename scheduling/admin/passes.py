@@ -35,7 +35,7 @@ class PassBar:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerShown:
-    """`holder` is empty when nobody runs it. Without `figures` no pass is known."""
+    """A scheduler on the page. `holder` is empty if it does not run. Without `figures`, no pass is known."""
 
     name: str
     queue: str

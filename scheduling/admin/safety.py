@@ -1,4 +1,4 @@
-"""Drains and how far they have come; brakes, and an SRE's word on them."""
+"""Pages of drains with their progress, and of brakes with an SRE's decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks, and what is left of them on machines. There may be millions: lists are paged without counting."""
+"""Pages of tasks and of departures. There may be millions, so lists are paged without counting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alloc sets and what lives in them (§2.4): who may come in, what may shrink, and who leaves with an alloc.
+"""Alloc sets and the jobs inside them (§2.4): admission, shrinking, and eviction of inner tasks with their alloc.
 
     job with alloc_set ─► alloc_set_of ─► JobSubmitted.alloc_set ─► its tasks are placed inside running allocs
     an alloc leaves ─► inner_of ─► its inner tasks leave first, under the same entry, and go back to the queue
@@ -125,7 +125,9 @@ def check_kill(job: Job, indexes: Sequence[int] | None) -> None:
 
 
 def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
-    """Whatever lives in an alloc set has room in its new version too. Raises `Conflict` naming what has not."""
+    """Check that all jobs inside fit into the new version of an alloc set. Raises `Conflict`, which names the
+    others.
+    """
     if job.kind != KIND:
         return
     inside = inner_jobs(job)
@@ -152,12 +154,12 @@ def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
 
 
 def inner_jobs(job: Job) -> list[Job]:
-    """Live jobs inside an alloc set, by name."""
+    """Return the live jobs inside an alloc set, by name."""
     return list(Job.objects.filter(alloc_set=job).exclude(state=JobState.DEAD.value).order_by("name"))
 
 
 def _held(job: Job) -> list[int]:
-    """Limits of all tasks that run inside an alloc set, summed by resource."""
+    """Return the sum of the limits of all tasks inside an alloc set, by resource."""
     with connection.cursor() as cursor:
         cursor.execute(
             'SELECT sum(r.amount)::bigint FROM scheduling_task AS i, unnest(i."limit") WITH ORDINALITY AS r(amount, n)'

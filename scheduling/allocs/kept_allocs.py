@@ -110,7 +110,9 @@ def _kept(entry: JournalEntry, tasks: Sequence[dict[str, Any]], savers: Sequence
 
 
 def savers_done(entry: JournalEntry, done: Sequence[tuple[int, int]]) -> None:
-    """(kept alloc's id, position of the saver) that ended with status 0. The last of an alloc's releases it."""
+    """Note log savers that ended with status 0, as (id of the kept alloc, position). The last one releases the
+    alloc.
+    """
     positions: dict[int, set[int]] = {}
     for identity, position in done:
         positions.setdefault(identity, set()).add(position)

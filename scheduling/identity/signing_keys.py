@@ -33,8 +33,8 @@ _MARGIN_S = 600.0
 
 
 def signing_key(*, now: dt.datetime | None = None) -> SigningKey:
-    """The key to sign with for the next minutes. Makes one where there is none or the newest one ages, and forgets
-    those whose time is over. Raises OSError where the folder can't be written."""
+    """Return the key to sign with for the next minutes. Creates one if there is none or the newest is old, and deletes
+    expired ones. Raises OSError if the folder cannot be written."""
     now = now or timezone.now()
     folder = Path(settings.BORG_AUTHORITY)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Will it fit? How many machines could hold a job's tasks, now and empty, and which shapes fit better (§2.6).
+"""Guidance for planned jobs: how many machines could hold its tasks, now and empty, and better shapes (§2.6).
 
 The figures are for planning a submission. They are read from the database, because the scheduler's state is in
 another process.
@@ -118,7 +118,7 @@ def _satisfied(attributes: Attributes, wanted: Requirement, number: int) -> Bool
 
 
 def _fits(wanted: Requirement, left: Ints) -> Ints:
-    """[N]: how many tasks each machine has room for, at most as many as may share one."""
+    """Return [N]: how many tasks fit on each machine, at most as many as the job allows per machine."""
     asked = [(r, value) for r, value in enumerate(wanted.limit) if value]
     most = wanted.max_per_machine or 2**31
     if not asked:

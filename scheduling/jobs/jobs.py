@@ -112,7 +112,7 @@ def job_submit(
 def job_apply(
     *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
 ) -> Submission:
-    """Let the job be as the spec says: submitted when no live one has the name, else updated. Idempotent.
+    """Submit the job if no live one has its name, or else update it to the spec. Idempotent.
 
     `key` is for the submission, as in `job_submit`. Raises and locks as `job_submit` and `updates.job_update`.
     """

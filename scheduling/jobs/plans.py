@@ -60,7 +60,7 @@ _NAMES = {SpecChange.NONE: "kept", SpecChange.IN_PLACE: "in_place", SpecChange.R
 
 
 def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> JobPlan:
-    """Admission's verdict and the tasks concerned. Changes nothing; locks as the change would, for a moment.
+    """Return the decision of admission and the affected tasks. Changes nothing, but briefly locks as the change would.
 
     Raises `NotFound` and `Forbidden`; every other rejection is part of the answer.
     """

@@ -135,7 +135,7 @@ class LinkApp:
     # -- WebSockets
 
     async def _websocket(self, scope: Message, receive: Receive, send: Send) -> None:
-        """`/shell`; `/link` never comes here, see `scheduling.link.transport.websocket`."""
+        """Serve `/shell`. `scheduling.link.transport.websocket` serves `/link`."""
         await receive()  # websocket.connect
         try:
             if scope["path"] != "/shell":
@@ -285,7 +285,7 @@ def malformed(error: MalformedMessage) -> Refusal:
 
 
 def problem(error: Rejected) -> tuple[int, str, bytes]:
-    """RFC 9457, as the REST doors render it."""
+    """Return a problem document (RFC 9457), as REST does."""
     body: dict[str, Any] = {
         "type": f"urn:borg:{error.code}",
         "status": error.status,
@@ -360,7 +360,7 @@ async def _frame(receive: Receive) -> bytes | str:
 
 
 async def _in_database(function: Callable[..., Any], *args: Any) -> Any:
-    """Joining is rare and may be large: not on the shard's thread, so that reports don't wait for it."""
+    """Run on a thread of its own, because joining is rare and may be large, and reports must not wait for it."""
     return await asyncio.get_running_loop().run_in_executor(None, _guarded, function, args)
 
 

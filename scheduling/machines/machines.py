@@ -192,7 +192,7 @@ def machines_drain(
 
 
 def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
-    """Let it have tasks again. One that is down stays down, and will be up when it comes back."""
+    """End the drain of a machine. A machine that is down stays down until it connects again."""
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)

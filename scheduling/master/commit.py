@@ -40,7 +40,7 @@ _URGENT, _MANY = 100, 500
 
 @dataclass(slots=True)
 class CommitOutcome:
-    """`applied` and `refused` together are the plan's assignments.
+    """The result of a commit. `applied` and `refused` together are the plan's assignments.
 
     `records`: what was written here, by revision, so that followers of the journal need not read it again.
     """
@@ -81,13 +81,13 @@ def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journ
 
 
 def _gangs(cell_id: int) -> frozenset[int]:
-    """Live jobs whose tasks are placed together or not at all."""
+    """Return the live jobs whose tasks are placed together or not at all."""
     rows = Job.objects.filter(cell_id=cell_id, gang=True).exclude(state=JobState.DEAD.value)
     return frozenset(rows.order_by().values_list("id", flat=True))
 
 
 def _parts(assignments: Sequence[Assignment], chunk: int, gangs: frozenset[int]) -> Iterator[Sequence[Assignment]]:
-    """`chunk` at a time, in order, the most urgent by themselves; longer where a gang would be cut."""
+    """Yield the assignments in chunks, in order, the most urgent alone. A chunk is longer if it would split a gang."""
     last = {a.job_id: position for position, a in enumerate(assignments) if a.job_id in gangs}
     first = 0
     while first < len(assignments):

@@ -108,14 +108,14 @@ def release(cell_id: int, *, scheduler: str, holder: str = HOLDER) -> None:
 
 
 def held() -> set[tuple[int, str]]:
-    """(id of the cell, scheduler) of the leases in force."""
+    """Return (id of the cell, scheduler) of the leases in force."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT cell_id, scheduler FROM scheduling_lease WHERE expires_at > clock_timestamp()")
         return set(cursor.fetchall())
 
 
 def in_force(cell_id: int) -> dict[str, tuple[str, int]]:
-    """(holder, epoch) by scheduler, of a cell."""
+    """Return (holder, epoch) by scheduler for a cell."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT scheduler, holder, epoch FROM scheduling_lease"

@@ -181,7 +181,7 @@ class Master:
         return self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
 
     def _retire(self) -> None:
-        """Another kind of scheduler is wanted now: let go of the cell, and of what is warm."""
+        """Release the cell and the warm state, because another kind of scheduler is wanted now."""
         lease.release(self.cell_id, scheduler=self.scheduler.name, holder=self.holder)
         self._renewed = 0.0
         self.state = None
@@ -238,7 +238,7 @@ class Master:
         return True
 
     def _follow(self, state: CellState) -> bool:
-        """False when the journal can't be followed, but rows have to be read. After any error the state is lost."""
+        """Follow the journal. Return False if rows have to be read instead. After any error the state is lost."""
         try:
             while records := journal.tail(self.cell_id, after=state.revision, known=self._own):
                 try:
@@ -341,7 +341,7 @@ class _Unfollowable(Exception):
 
 
 def _widens(event: events.Event, state: CellState) -> bool:
-    """Vectors grow by it: they are columns of arrays, which a state has once and for all."""
+    """Return whether the event adds a resource, which needs a new state because arrays have fixed columns."""
     return (
         isinstance(event, events.CellSet)
         and event.extra_resources is not None

@@ -1,4 +1,4 @@
-"""Figures for Prometheus.
+"""Metrics of cells for Prometheus.
 
 What rows can tell is read from them at scrape time, by whichever web process answers (`CellCollector`). What only
 a process knows – how long a pass took – it counts itself; with `PROMETHEUS_MULTIPROC_DIR` the processes of a
@@ -54,7 +54,7 @@ machine_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Figures of all cells: nine queries and one reply of Redis, whatever the number of rows."""
+    """Metrics of all cells: nine queries and one Redis command for any number of rows."""
 
     def collect(self) -> Iterator[Metric]:
         cells = {cell.id: cell for cell in Cell.objects.only("name", "revision")}

@@ -90,7 +90,7 @@ def record(cell_id: int, cell: str, scheduler: str, one: Pass) -> None:
 
 
 def recent(cell_id: int, scheduler: str, number: int = KEPT) -> list[Pass]:
-    """The last passes, newest first. Raises `redis.RedisError` while Redis is away."""
+    """Return the last passes, newest first. Raises `redis.RedisError` while Redis is away."""
     found = wakeups.client().lrange(_key(cell_id, scheduler), 0, number - 1)
     return [msgspec.json.decode(one, type=Pass) for one in found]
 

@@ -101,7 +101,7 @@ class Reclaimer:
         self._publish(state, found, samples.demand, settings, now, short)
 
     def _samples(self, settings: CellSettings) -> tuple[Samples, float]:
-        """Fresh ones, and Redis' time. None at all while Redis is away: everything is held."""
+        """Return the fresh samples and Redis' time. Without Redis there are none, and reservations stay."""
         try:
             read = live.read_cell(self.cell_id)
         except redis.RedisError as error:
@@ -128,7 +128,7 @@ class Reclaimer:
         return fixed
 
     def _plan(self, state: CellState, found: Reservations) -> None:
-        """Queue what matters, raises first. What finds no place comes again with the next look."""
+        """Queue the important changes, raises first. The others come again with the next samples."""
         raises = int(found.raised.sum())
         chosen = most_urgent(found, at_most=max(CHANGES_A_LOOK, min(raises, 4 * RAISES_A_TURN)))
         raises = min(raises, len(chosen))
@@ -264,7 +264,7 @@ class Reclaimer:
 
 
 def jobs_without_reclamation(cell_id: int) -> list[int]:
-    """Ids of live jobs whose spec switches reclamation off (a capability, §2.5). One indexed query."""
+    """Return the ids of live jobs whose spec switches reclamation off (a capability, §2.5). One indexed query."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT j.id FROM scheduling_jobspec AS s JOIN scheduling_job AS j"

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """`name`: of its lease and its figures. `keeps_house`: whether it does what isn't placing, too.
+    """A scheduler. `name`: of its lease and metrics. `keeps_house`: it also does the work besides placing.
 
     `chunk`: how many placements it commits under one revision; others wait for the cell's lock meanwhile.
     """
@@ -54,7 +54,7 @@ def queue_of(cell: str, scheduler: Scheduler) -> str:
 
 
 def unheld() -> list[tuple[str, Scheduler]]:
-    """(cell, scheduler) wherever nobody runs one that is wanted. Two queries."""
+    """Return (cell, scheduler) for wanted schedulers that do not run. Two queries."""
     held = lease.held()
     missing: list[tuple[str, Scheduler]] = []
     for cell_id, name, settings in Cell.objects.order_by("id").values_list("id", "name", "settings"):

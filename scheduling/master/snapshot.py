@@ -76,7 +76,7 @@ def _machines(cell_id: int) -> Iterator[Event]:
 
 
 def _jobs(cell: Cell) -> list[tuple[Event, float]]:
-    """Live jobs, and ended ones of which something is still on a machine.
+    """Return live jobs, and ended jobs that still have incarnations on machines.
 
     By id, which puts allocs before what lives inside them: an alloc set is older than any job in it.
     """
@@ -286,7 +286,7 @@ def _updates(cell_id: int) -> Iterator[tuple[Event, float]]:
 
 
 class _Requirements:
-    """Requirements of tasks by the version of their spec; one query for all jobs."""
+    """The requirements of tasks by version of their spec. One query for all jobs."""
 
     def __init__(self, job_ids: list[int], extra: Sequence[str]) -> None:
         versions = Task.objects.filter(job_id__in=job_ids).order_by().values_list("job_id", "spec_version").distinct()

@@ -39,7 +39,7 @@ class UtilisationFigures(msgspec.Struct, frozen=True):
 
 
 def publish(cell_id: int, figures: UtilisationFigures) -> None:
-    """Raises `redis.RedisError`."""
+    """Publish the figures in Redis. Raises `redis.RedisError`."""
     wakeups.client().set(_key(cell_id), msgspec.json.encode(figures), ex=_KEEP_S)
 
 

@@ -86,7 +86,7 @@ def _counters(cell_id: int) -> list[str]:
 
 
 def _quota(cell_id: int) -> list[str]:
-    """Quota in use equals what live jobs ask for; priority zero is free."""
+    """Check that quota in use equals the requests of live jobs. Priority zero is free."""
     with connection.cursor() as cursor:
         cursor.execute(
             "WITH asked AS (SELECT j.tenant_id, b.id AS band_id, r.position, sum(r.amount) AS amount"
@@ -127,7 +127,7 @@ def _ports(cell_id: int) -> list[str]:
 
 
 def _allocs(cell_id: int) -> list[str]:
-    """Tasks inside allocs (§2.4) are where their allocs are, in the set they belong to, and fit together."""
+    """Check that tasks inside allocs (§2.4) are on the machine of their alloc, in the right set, and fit together."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT j.name, t.index, CASE"

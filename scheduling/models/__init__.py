@@ -1,4 +1,4 @@
-"""Facts of what runs where. Rules live in `scheduling.services`; every change goes through the journal."""
+"""Tables of cells, machines, jobs and tasks. Rules are in the domain folders; every change goes through the journal."""
 
 from scheduling.models.capacity import CapacitySample
 from scheduling.models.cells import Brake, Cell, JoinToken, Lease

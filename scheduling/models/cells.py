@@ -1,4 +1,4 @@
-"""Cells and what belongs to a cell as a whole."""
+"""Cells, and rows that belong to a cell as a whole."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Brake(models.Model):
 
 
 class JoinToken(models.Model):
-    """Lets machines join a cell, `uses_left` of them. Only a hash of the secret is kept."""
+    """A token with which `uses_left` machines can join a cell. Only a hash of the secret is stored."""
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="join_tokens")
     key = models.CharField(max_length=16, unique=True)

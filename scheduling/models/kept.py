@@ -1,4 +1,4 @@
-"""Allocs that have left a machine, and whose disk is kept there until it is saved (§4)."""
+"""Allocs that have left a machine and whose folder stays there until it is saved (§4)."""
 
 from __future__ import annotations
 

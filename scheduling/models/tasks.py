@@ -1,4 +1,4 @@
-"""Tasks, and what is left of them on machines they have departed from."""
+"""Tasks, and departures: incarnations that still stop on machines."""
 
 from __future__ import annotations
 

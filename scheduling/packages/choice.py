@@ -19,7 +19,7 @@ def store() -> ArchiveStore:
 
 @functools.lru_cache(maxsize=8)
 def open_store(url: str) -> ArchiveStore:
-    """`file:///folder`, or `s3://bucket/prefix?endpoint=http://host:port&region=…`; keys come by environment.
+    """Open `file:///folder` or `s3://bucket/prefix?endpoint=http://host:port&region=…`. Keys come from the environment.
 
     Raises `ValueError` that names the setting.
     """

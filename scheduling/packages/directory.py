@@ -88,7 +88,7 @@ class DirectoryStore:
 
 
 def _sync(folder: Path) -> None:
-    """Let a rename survive power loss."""
+    """Sync the folder, so that a rename survives a power loss."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

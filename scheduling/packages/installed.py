@@ -45,7 +45,7 @@ def packages_held(cell_id: int, told: Mapping[int, InstalledReport], *, principa
 
 
 def _different(told: Mapping[int, InstalledReport], known: set[str]) -> dict[int, tuple[set[str], set[str]]]:
-    """Machines whose newest session says otherwise than their rows: what they had, and have."""
+    """Return the machines whose newest session differs from their rows, with old and new packages."""
     rows = Machine.objects.filter(pk__in=told).exclude(state=REMOVED).order_by("id")
     found = {}
     for machine, session, packages in rows.values_list("id", "session", "packages"):

@@ -1,4 +1,4 @@
-"""Packages for every door: what a principal may see, and who uses it. A constant number of queries each."""
+"""Lists of packages: those that a principal may see, and the jobs that use them. A constant number of queries."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _LOCK = 0x70616B73  # "paks": with the cell's id the advisory lock between uploa
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """`outcome`: uploaded, moved (the tag named other content before), or unchanged."""
+    """The result of an upload. `outcome`: uploaded, moved (the tag named other content before), or unchanged."""
 
     package: Package
     tag: str

@@ -1,4 +1,4 @@
-"""Jobs that name packages: each mention gets the digest that it means when the job is submitted or updated.
+"""Pinning: each package reference of a job gets its digest when the job is submitted or updated.
 
 spec: web@v2 ─► pin ─► spec: web@v2@sha256:…  ─► JobSpec.spec, its digest
                   └──► {digest: size, format} ─► JobSpec.packages ─► RunTask.packages

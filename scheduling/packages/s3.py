@@ -90,7 +90,7 @@ class S3Store:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """boto3's errors as the port's. Raises `NotThere`, `StoreAway`."""
+        """Translate boto3's errors. Raises `NotThere`, `StoreAway`."""
         try:
             yield
         except ClientError as error:

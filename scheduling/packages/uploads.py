@@ -32,7 +32,7 @@ class Readable(Protocol):
 
 
 class Draft:
-    """`digest`, `size_bytes`: of what was taken so far. `format`: once checked."""
+    """An upload in progress. `digest`, `size_bytes`: of the bytes read so far. `format`: set once checked."""
 
     def __init__(self, store: ArchiveStore, *, most_bytes: int) -> None:
         self._store, self._most_bytes = store, most_bytes

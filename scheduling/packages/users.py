@@ -11,8 +11,8 @@ from scheduling.models import JobSpec, Task
 
 
 def live_specs(cell_id: int, digests: Collection[str]) -> QuerySet[JobSpec]:
-    """Versions of live jobs that name one of the archives: the one in force, the one before (an undo goes back to it),
-    and any that a task follows still."""
+    """Return versions of live jobs that name one of the archives: the one in force, the one before (an undo goes back
+    to it), and any that a task follows still."""
     followed = Task.objects.filter(job=OuterRef("job"), spec_version=OuterRef("version"))
     return (
         JobSpec.objects.exclude(packages={})
@@ -26,7 +26,7 @@ def live_specs(cell_id: int, digests: Collection[str]) -> QuerySet[JobSpec]:
 
 
 def in_use(cell_id: int, digests: Collection[str]) -> dict[tuple[int, str], list[str]]:
-    """(tenant id, digest) -> names of the live jobs that may run it."""
+    """Return (tenant id, digest) -> names of the live jobs that may run it."""
     found: dict[tuple[int, str], set[str]] = {}
     if not digests:
         return {}

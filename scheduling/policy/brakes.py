@@ -46,7 +46,7 @@ class BrakeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """`machines` of the cell, those that `vanished` among them, and its running `tasks`."""
+    """Numbers of a cell's `machines`, of `vanished` ones among them, and of its running `tasks`."""
 
     machines: int
     vanished: int
@@ -90,7 +90,7 @@ def lost_state(
 
 
 def lost_rate(extent: Extent, settings: CellSettings) -> float:
-    """Tasks a second that may leave vanished machines, where the rate is bounded."""
+    """Return how many tasks per second may leave vanished machines while the rate is bounded."""
     return min(settings.evictions_per_s, settings.vanished_share_per_min * extent.tasks / 60)
 
 

@@ -1,4 +1,4 @@
-"""Shells in tasks: asked for at the portal, granted by the shard that holds the machine, opened by its Borglet.
+"""Shells in tasks: requested at the portal, granted by the machine's shard, and opened by its Borglet.
 
     shell_ask ─── row, shell.opened ──► asked
     shell_grant ─── once, at the shard ──► granted ─── signed, to the machine

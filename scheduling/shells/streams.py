@@ -49,7 +49,7 @@ class Overrun(Exception):
 
 
 class ShellUnavailable(Rejected):
-    """The task's machine can't be asked for a shell now."""
+    """Raised when the task's machine cannot be reached for a shell."""
 
     status = 503
 
@@ -85,7 +85,7 @@ def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> Non
 
 
 def connect(url: str) -> redis.asyncio.Redis:
-    """A pool for shells: its reads wait for up to `TAKE_S`."""
+    """Return a Redis pool for shells, whose reads wait for up to `TAKE_S`."""
     return redis.asyncio.Redis.from_url(url, socket_timeout=TAKE_S + 10.0, socket_connect_timeout=2.0, retry=None)
 
 
@@ -224,7 +224,7 @@ def _error_of(task: asyncio.Future[None]) -> BaseException | None:
 
 
 async def _in_database(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Shells are rare: not on the shard's thread, so that reports don't wait for them."""
+    """Run on a thread of its own, because shells are rare and reports must not wait for them."""
     return await asyncio.get_running_loop().run_in_executor(None, _guarded, function, args, named)
 
 

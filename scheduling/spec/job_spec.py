@@ -1,4 +1,4 @@
-"""Job specs, version `borg/v1`: what they ask for, and how two compare. Pure.
+"""Job specs, version `borg/v1`: their requests, and comparison of two versions. Pure.
 
 jobfile.parse ─► JobSpec ── groups ──► equal requirements as ranges of indexes
                     ├────── task(i) ─► TaskSpec, the override merged in
@@ -32,7 +32,7 @@ MAX_LEAVE_S = 600.0
 
 
 class Override(msgspec.Struct, frozen=True):
-    """Tasks `first` to `last` differ: `patch` is merged into the job's task (RFC 7396), `task` the result."""
+    """An override for tasks `first` to `last`: `patch` is merged into the job's task (RFC 7396), with result `task`."""
 
     first: int
     last: int
@@ -87,7 +87,7 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
         return self.base
 
     def segments(self) -> Iterator[tuple[int, int, TaskSpec]]:
-        """`(first, last, task)` over all indexes, in order; at most twice as many as overrides, plus one."""
+        """Return `(first, last, task)` over all indexes, in order: at most twice the number of overrides, plus one."""
         after = 0
         for override in self.overrides:
             if after < override.first:
@@ -117,7 +117,9 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
         return tuple(sorted((digest, self.sizes[digest]) for digest in digests & self.sizes.keys()))
 
     def groups(self, first: int = 0, last: int | None = None) -> tuple[Group, ...]:
-        """Tasks `first` to `last` (default: all) by equal requirement, adjacent ranges joined."""
+        """Return the tasks `first` to `last` (default: all) in groups of equal requirements, with adjacent ranges
+        joined.
+        """
         last = self.tasks - 1 if last is None else last
         if not self.overrides and (first, last) == (0, self.tasks - 1):
             return (Group(self.requirement_of(self.base), ((first, last),)),)
@@ -197,7 +199,9 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
         }
 
     def digest(self) -> str:
-        """Equal for equal specs, whatever the order or spelling of the file. SHA-256, hexadecimal."""
+        """Return the SHA-256 in hexadecimal. Equal specs have equal digests, whatever the order and spelling of the
+        file.
+        """
         return hashlib.sha256(self.canonical).hexdigest()
 
     @cached_property
@@ -211,7 +215,7 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def canonical(self) -> bytes:
-        """`to_json` as JSON, its keys in order."""
+        """Return `to_json` as JSON with sorted keys."""
         return msgspec.json.encode(self.to_json(), order="deterministic")
 
     @cached_property
@@ -225,7 +229,7 @@ def change(old: JobSpecification, new: JobSpecification, index: int) -> SpecChan
 
 
 def changes(old: JobSpecification, new: JobSpecification) -> list[tuple[int, int, SpecChange]]:
-    """`(first, last, change)` over the indexes that both have, in order; neighbours of one kind are joined."""
+    """Return `(first, last, change)` over the indexes that both have, in order. Equal neighbours are joined."""
     result: list[tuple[int, int, SpecChange]] = []
     ours, theirs = list(old.segments()), list(new.segments())
     i = j = 0

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def merged(base: Any, patch: Any) -> Any:
-    """RFC 7396: objects are merged, null removes, anything else replaces."""
+    """Return the merged value (RFC 7396): objects are merged, null removes, and other values replace."""
     if not isinstance(patch, dict):
         return patch
     result = dict(base) if isinstance(base, dict) else {}

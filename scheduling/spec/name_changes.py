@@ -11,7 +11,9 @@ MOST_RANGES = 5  # of weights that are listed one by one
 
 
 def format_name_changes(old: JobSpecification | None, new: JobSpecification, *, ttl_s: int) -> tuple[str, ...]:
-    """All of it in force at once. `old` None: the job is new. `ttl_s`: what the installation says."""
+    """Describe changes of a job's names, which take effect at once. `old` None: the job is new. `ttl_s`: the
+    installation's.
+    """
     return (*_times(old, new, ttl_s), *_service(old, new), *_weights(old, new))
 
 

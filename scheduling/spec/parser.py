@@ -78,7 +78,7 @@ def load(
 
 
 def with_sizes(spec: JobSpecification, packages: Mapping[str, Any]) -> JobSpecification:
-    """`packages`: by digest, with `size_bytes`."""
+    """Return the spec with sizes of packages. `packages`: by digest, with `size_bytes`."""
     sizes = {digest: int(known["size_bytes"]) for digest, known in packages.items()}
     return msgspec.structs.replace(spec, sizes=sizes)
 
@@ -193,7 +193,7 @@ def _check_inside(file: JobFile, problems: Problems) -> None:
 
 
 def _read_urgency(file: JobFile, problems: Problems, bands: Sequence[Band] | None) -> tuple[int, bool]:
-    """Priority and whether it is latency-sensitive. A band's name is its lowest priority."""
+    """Return the priority, and whether the job is latency-sensitive. The name of a band means its lowest priority."""
     priority = file.priority
     known = DEFAULT_BANDS if bands is None else bands
     if isinstance(priority, str):

@@ -27,7 +27,7 @@ def privilege_refusal(
 
 
 def whole_cores_milli(spec: JobSpecification) -> int:
-    """CPU of all its tasks that have their cores for themselves, in milli-cores."""
+    """Return the CPU of all its tasks with whole cores, in milli-cores."""
     return sum((last - first + 1) * task.limit[CPU] for first, last, task in spec.segments() if task.whole_cores)
 
 

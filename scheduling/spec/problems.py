@@ -103,7 +103,9 @@ def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) 
 
 
 def _steps(inner: str) -> list[str | int]:
-    """`constraints[2].relation` as its keys and indexes; `[...]`, any key of a mapping, ends it."""
+    """Return the keys and indexes of a path such as `constraints[2].relation`. `[...]`, any key of a mapping, ends
+    it.
+    """
     steps: list[str | int] = []
     for name, index in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", inner.partition("[...]")[0]):
         steps.append(name if name else int(index))

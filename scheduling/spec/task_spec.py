@@ -150,7 +150,9 @@ _RESTARTS = (
 
 
 def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
-    """Sizes, slack, whole cores, weight, health check, notice and restart policy change in place; devices don't."""
+    """Return the kind of change. Sizes, slack, cores, weight, health check, notice and restarts change in place;
+    devices do not.
+    """
     if old is new or old == new:
         return SpecChange.NONE
     if any(getattr(old, name) != getattr(new, name) for name in _RESTARTS):
@@ -170,8 +172,8 @@ def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class TaskRole:
-    """`allocation`: it is an alloc (§2.4), which runs nothing itself. `inside`: it lives in one. `stored`: it was
-    accepted before, perhaps by an older version that checked less. `batch`: of its job's appclass."""
+    """The role of a task. `allocation`: an alloc (§2.4), which runs nothing itself. `inside`: it runs in one.
+    `stored`: it was accepted before, perhaps by an older version that checked less. `batch`: of its job's appclass."""
 
     allocation: bool = False
     inside: bool = False
@@ -312,7 +314,7 @@ def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
 
 
 def _flag(value: Any) -> str | bool:
-    """Numbers as people write them, so that 3 and '3' are one flag."""
+    """Return a flag's value with numbers in their usual form, so that 3 and '3' are equal."""
     return value if isinstance(value, bool) else str(value)
 
 

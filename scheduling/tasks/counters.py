@@ -110,7 +110,7 @@ def jobs_end_if_over(entry: JournalEntry, job_ids: Sequence[int]) -> None:
 
 
 def jobs_end(entry: JournalEntry, job_ids: Sequence[int]) -> None:
-    """Jobs whose tasks are all dead: the name is free, the quota goes back, open updates end."""
+    """End jobs whose tasks are all dead: free the name, return the quota and end open updates."""
     with connection.cursor() as cursor:
         cursor.execute(
             "WITH worst AS (SELECT job_id, CASE WHEN bool_or(outcome = 'killed' AND detail <> %s) THEN 'killed'"

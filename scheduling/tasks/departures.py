@@ -1,4 +1,4 @@
-"""Incarnations that have lost their place and may still run there: noted, and forgotten when they have ended."""
+"""Departures: incarnations that have to stop on their machine. They are stored until they have ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, float | No
 def tasks_gone(
     entry: JournalEntry, departed: Iterable[tuple[int, int, dict[str, Any] | None]]
 ) -> list[tuple[int, int]]:
-    """Departed incarnations whose processes have ended: (task id, incarnation, exit). Their ports are free."""
+    """Note departed incarnations whose processes have ended: (task id, incarnation, exit). Their ports become free."""
     exits = {(identity, incarnation): exit_ for identity, incarnation, exit_ in departed}
     with connection.cursor() as cursor:
         cursor.execute(

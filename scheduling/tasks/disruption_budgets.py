@@ -30,7 +30,7 @@ class Budgets:
     """
 
     def __init__(self, job_ids: set[int], patience_s: float) -> None:
-        """Two queries."""
+        """Read the budgets, with two queries."""
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT t.job_id, count(*) FROM scheduling_task AS t"
@@ -82,7 +82,7 @@ def _costs(task: Task, inside: Mapping[int, int]) -> dict[int, int]:
 
 
 def inside_allocs(tasks: Iterable[Task]) -> dict[int, dict[int, int]]:
-    """Tasks that are up inside each alloc among `tasks`, by job."""
+    """Return the number of tasks that are up inside each alloc among `tasks`, by job."""
     allocs = [task.id for task in tasks if task.job.kind == KIND]
     found: dict[int, dict[int, int]] = defaultdict(dict)
     if allocs:

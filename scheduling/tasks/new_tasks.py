@@ -1,4 +1,4 @@
-"""Rows of new tasks, by one statement for many jobs."""
+"""Insertion of new tasks, with one statement for many jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduling.tasks.counters import CounterChanges
 
 @dataclass(frozen=True, slots=True)
 class NewTasks:
-    """Rows to be made for one job: `groups` as in the event that announces them."""
+    """The tasks to create for one job. `groups`: as in their event."""
 
     job_id: int
     groups: tuple[Group, ...]

@@ -71,7 +71,9 @@ class Receipts:
 
 
 def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipts:
-    """`events` of one task, newest first; `sees`: whether the reader may see jobs of that tenant. Two queries."""
+    """Return the receipts in `events` of one task, newest first. `sees`: whether the reader may see a tenant's jobs.
+    Two queries.
+    """
     placed = next((event for event in events if event.kind == "task.placed"), None)
     lost = next(
         (event for event in events if event.kind == "task.evicted" and event.data.get("cause") == PREEMPTION), None

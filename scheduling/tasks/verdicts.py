@@ -40,7 +40,7 @@ class VerdictCache:
 def store(
     cell_id: int, plan: Plan, *, book: VerdictCache | None = None, now: float = 0.0, most: int = MOST_ROWS
 ) -> int:
-    """Bring the verdicts of the jobs that the plan leaves over up to date. Returns how many rows it wrote.
+    """Update the verdicts of the jobs that the plan leaves pending. Return how many rows were written.
 
     At most three statements, whatever the number of jobs. `now`: seconds on any clock; `most`: rows. A class may
     hold tasks of thousands of jobs, of many tenants: each job hears of its own. Of classes not examined yet what was

@@ -47,7 +47,7 @@ _MOST = {  # type: ignore[misc]
 
 
 class TaskUsage(msgspec.Struct, frozen=True):
-    """Units of `borglet.messages.Usage`."""
+    """The usage of a task, in the units of `borglet.messages.Usage`."""
 
     task_id: int
     incarnation: int
@@ -59,7 +59,7 @@ class TaskUsage(msgspec.Struct, frozen=True):
 
 
 class MachineUsage(msgspec.Struct, frozen=True):
-    """`at`: seconds since the epoch, Redis' clock. Tasks that should not be there are left out."""
+    """The usage of a machine. `at`: seconds since the epoch, Redis' clock. Unknown tasks are left out."""
 
     at: float
     whole: Usage
@@ -67,14 +67,14 @@ class MachineUsage(msgspec.Struct, frozen=True):
 
 
 class CellUsage(NamedTuple):
-    """`now`: Redis' clock. `rows`: `SAMPLE`s of tasks and machines, fresh or not, in any order."""
+    """The usage of a cell. `now`: Redis' clock. `rows`: `SAMPLE`s of tasks and machines of any age, unordered."""
 
     now: float
     rows: NDArray[np.void]
 
 
 def pack(measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
-    """Machine id -> its rows, packed; each with the time it was measured at. Tasks without processes have none."""
+    """Return machine id -> its packed rows, each with its time of measurement. Tasks without processes have none."""
     packed: dict[int, bytes] = {}
     for columns in {one.columns for one, _ in measured}:
         packed |= _pack(columns, [pair for pair in measured if pair[0].columns == columns])
@@ -104,7 +104,7 @@ def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict
 
 
 async def store(connection: redis.asyncio.Redis, usages: Mapping[int, Mapping[int, bytes]]) -> None:
-    """`usages`: cell -> machine -> packed. One command a cell. Raises `redis.RedisError`."""
+    """Store usage. `usages`: cell -> machine -> packed rows. One command per cell. Raises `redis.RedisError`."""
     pipe = connection.pipeline(transaction=False)
     for cell_id, machines in usages.items():
         pipe.hset(_key(cell_id), mapping={str(machine): rows for machine, rows in machines.items()})

@@ -51,7 +51,7 @@ _HOUR_S = 3600
 
 
 class HourSink(Protocol):
-    """Takes an hour's rows; called in the transaction that marks the hour."""
+    """A receiver of an hour's rows, called in the transaction that marks the hour as reported."""
 
     def __call__(self, *, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> object: ...
 
@@ -218,7 +218,7 @@ def _jobs(cell: Cell, hour: dt.datetime, measured: list[int]) -> list[_Job]:
 
 
 def _changed(hour: dt.datetime, jobs: Sequence[_Job]) -> dict[int, list[JobSpec]]:
-    """Versions of jobs that were updated since the hour began, oldest first, where any is of the hour's time."""
+    """Return the versions of jobs updated since the hour began, oldest first, if any was in force in the hour."""
     several = [job.id for job in jobs if job.version > 1]
     if not several:
         return {}
@@ -230,7 +230,7 @@ def _changed(hour: dt.datetime, jobs: Sequence[_Job]) -> dict[int, list[JobSpec]
 
 
 def _asked(job: _Job, versions: Iterable[JobSpec], extra: tuple[str, ...], known: Sequence[Band]) -> dict[str, Vector]:
-    """Band -> limit·seconds in the hour, each version for as long as it was in force."""
+    """Return band -> limit·seconds in the hour, each version for the time it was in force."""
     rows = list(versions)
     if not rows:
         return {_account(job.priority, known): _over(job.requested, job.ends_at - job.begins_at)}

@@ -129,7 +129,7 @@ def drop_old(*, keep_hours: int, now: dt.datetime) -> list[str]:
 
 
 def of_task(task: Task, *, since: dt.datetime) -> QuerySet[InstanceUsage]:
-    """Windows of all its incarnations, oldest first."""
+    """Return the windows of all incarnations of a task, oldest first."""
     return InstanceUsage.objects.filter(
         collection_id=task.job_id, instance_index=task.index, start_time__gte=since
     ).order_by("start_time", "incarnation")

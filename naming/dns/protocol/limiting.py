@@ -29,7 +29,7 @@ class RateVerdict(Enum):
 
 
 class RateLimit:
-    """`rate`: answers a second to one network."""
+    """A rate limit. `rate`: answers per second to one network."""
 
     def __init__(self, rate: int, exempt: Iterable[Network] = PRIVATE) -> None:
         self._rate = rate
@@ -39,7 +39,7 @@ class RateLimit:
         self._second = 0
 
     def verdict(self, address: str, now: float) -> RateVerdict:
-        """`now`: seconds of any clock that doesn't go back."""
+        """Return whether to answer. `now`: seconds of a monotonic clock."""
         network = self._networks.get(address)
         if network is None:
             network = self._remember(address)

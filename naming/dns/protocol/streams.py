@@ -21,7 +21,9 @@ _SOURCE_6 = 64  # bits: the owner of an IPv6 address usually has the whole netwo
 
 @dataclass(eq=False, slots=True)
 class DnsStream:
-    """`busy` while an answer is made or sent. `used`: when it was last, in order of all uses."""
+    """A TCP connection. `busy`: an answer is being made or sent. `used`: number of its last use, in order of all
+    uses.
+    """
 
     source: str
     give_way: Callable[[], None]
@@ -30,7 +32,7 @@ class DnsStream:
 
 
 class Streams:
-    """`note` hears which bound a connection was ended or rejected for: `source` or `all`."""
+    """The open TCP connections. `note` is called with the limit that ended or rejected one: `source` or `all`."""
 
     def __init__(self, note: Callable[[str], None], *, most: int = MOST, most_a_source: int = MOST_A_SOURCE) -> None:
         self._note = note

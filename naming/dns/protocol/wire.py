@@ -1,4 +1,4 @@
-"""Records by hand, as bytes: everything behind a record's owner, as zones handed to other name servers hold it. Pure.
+"""Records as bytes: everything after a record's owner, as in transferred zones. Pure.
 
     type, class, TTL, length of the data, data; names in the data are whole
 

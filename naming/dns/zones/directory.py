@@ -28,7 +28,7 @@ class Status(StrEnum):
 
 @dataclass(slots=True)
 class ZoneDirectory:
-    """`loaded`: the list of cells has been read once, so a cell that is not in it does not exist.
+    """The cells of a resolver. `loaded`: the list of cells was read once, so other cells do not exist.
 
     `nameserver`: address of this resolver as its clients reach it, the A or AAAA of `ns.<zone>`.
     `serial`: of the parent zone, which changes when cells come and go; the highest id of a cell, so far.

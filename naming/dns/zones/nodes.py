@@ -111,7 +111,7 @@ def address_record(address: str) -> dns.rdata.Rdata:
 
 
 def absolute(labels: Iterable[str | bytes], directory: ZoneDirectory) -> dns.name.Name:
-    """The name of these labels below the directory's zone."""
+    """Return the name of these labels below the directory's zone."""
     given = tuple(label.encode() if isinstance(label, str) else label for label in labels)
     return dns.name.Name(given + directory.labels + ROOT)
 

@@ -1,4 +1,4 @@
-"""Reverse names (PTR): whose an address is, in the zones that the directory's networks make. Pure.
+"""Reverse names (PTR): the owner of an address, in the zones of the directory's networks. Pure.
 
     <zone of a network>                        SOA NS
     <address>                                  PTR     a machine's; a task's where it has an address of its own

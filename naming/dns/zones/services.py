@@ -76,7 +76,7 @@ class _OfJob(NamedTuple):
 
 
 class _Parts:
-    """Records as they come to be. `ends`: of the question in the answer."""
+    """The records under construction. `ends`: where the question ends in the answer."""
 
     def __init__(self, bare: bytes, services: Services, directory: ZoneDirectory) -> None:
         self.records: list[bytes] = []

@@ -32,7 +32,9 @@ STEP = 200  # records: about half a millisecond
 
 
 class ZoneRecord(NamedTuple):
-    """`data`: as in `naming.dns.protocol.wire`, behind the owner. Another TTL makes another record."""
+    """A record. `data`: the bytes after the owner, as in `naming.dns.protocol.wire`. Another TTL makes another
+    record.
+    """
 
     owner: Owner
     data: bytes
@@ -149,7 +151,7 @@ class Zone:
             self._remembered -= self.changes.popleft().size
 
     def _touched(self) -> set[Owner]:
-        """Owners to be rendered since this was asked last."""
+        """Return the owners to render since the last call."""
         touched, self.table.touched = self.table.touched or set(), set()
         return {(), *(owner for item in touched for owner in self._owners_of(item))}
 
@@ -249,7 +251,7 @@ class _Work:
                 yield
 
     def before(self, event: Event) -> None:
-        """Called with what is about to be applied."""
+        """Prepare for an event that is about to be applied."""
         if not self._left:
             return
         if isinstance(event, events.MachineSet | events.MachineRemoved):

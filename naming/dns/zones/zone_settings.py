@@ -38,7 +38,7 @@ class ZoneSettings:
 
     @classmethod
     def read(cls, *, reverse: Sequence[str], caa: str, ttl_s: int, negative_ttl_s: int) -> ZoneSettings:
-        """Raises `InvalidZones`."""
+        """Read the settings. Raises `InvalidZones`."""
         for name, seconds in (("BORG_DNS_TTL", ttl_s), ("BORG_DNS_NEGATIVE_TTL", negative_ttl_s)):
             if not 0 <= seconds <= MOST_TTL_S:
                 raise InvalidZones(f"{name}={seconds}: the time is out of range; give seconds from 0 to {MOST_TTL_S}")

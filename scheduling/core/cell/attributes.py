@@ -51,7 +51,8 @@ MOST_MASKS = 1024
 
 
 class Attributes:
-    """Columns of codes by machine slot: `codes[name]: int32[M]`, -1 where a machine lacks the attribute.
+    """Attributes of machines as columns of codes by slot: `codes[name]: int32[M]`, -1 where a machine lacks the
+    attribute.
 
     `version` moves whenever an answer may change.
     """
@@ -65,7 +66,7 @@ class Attributes:
         self._masks: dict[Constraint, NDArray[np.bool_]] = {}
 
     def grow(self, size: int) -> None:
-        """Room for `size` machines."""
+        """Grow the columns to `size` machines."""
         for name, codes in self._codes.items():
             larger = np.full(size, -1, dtype=np.int32)
             larger[: self._size] = codes
@@ -103,7 +104,7 @@ class Attributes:
         return {self._names[name][code]: int(numbers[code + 1]) for code in np.flatnonzero(numbers[1:])}
 
     def mask(self, constraint: Constraint) -> NDArray[np.bool_]:
-        """bool[M]: machines that satisfy it. Not to be written to."""
+        """Return bool[M]: the machines that satisfy the constraint. Callers must not write to it."""
         known = self._masks.get(constraint)
         if known is None:
             if len(self._masks) >= MOST_MASKS:

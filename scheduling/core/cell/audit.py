@@ -29,7 +29,7 @@ MOST_TOLD = 20
 
 
 def tasks_on(state: Audited, machine: int) -> Iterator[int]:
-    """Slots of the tasks on the machine of a slot."""
+    """Return the slots of the tasks on one machine, given by its slot."""
     task = int(state.machines.head[machine])
     while task >= 0:
         following = int(state.tasks.next[task])
@@ -42,7 +42,7 @@ def problems(state: Audited) -> list[str]:
 
 
 def _sums(state: Audited) -> Iterator[str]:
-    """Counters equal recomputation."""
+    """Check that counters equal their recomputation."""
     tasks, machines = state.tasks, state.machines
     for name, code, detail in (("pending", PENDING, tasks.pending), ("running", RUNNING, tasks.running)):
         counted = int((tasks.state == code).sum())

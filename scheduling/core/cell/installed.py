@@ -49,7 +49,7 @@ class InstalledPackages:
             self.went(digest, np.array([slot], dtype=np.int64))
 
     def bytes_on(self, packages: Packages, slots: Ints32) -> Ints:
-        """[N]: how many bytes of these packages the machine of each slot has."""
+        """Return [N]: the bytes of these packages that each machine (by slot) has."""
         found = np.zeros(len(slots), dtype=np.int64)
         for digest, size in packages:
             bits = self._slots.get(digest)

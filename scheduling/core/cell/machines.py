@@ -29,7 +29,7 @@ IMPLIED = ("hostname", "platform", "rack", "power_domain")
 
 
 class MachineTable:
-    """Axes: M slots, R resources, D devices. Sums are kept by `CellState` as tasks come and go.
+    """The machines as arrays. Axes: M slots, R resources, D devices. `CellState` updates sums as tasks come and go.
 
     `reserved`: reservations of all tasks there; `prod_limit`: limits of those placed by limit (§5.5);
     `limits`: limits of all; `devices`: milli-units free on each accelerator; `cores`: how many it can give to tasks
@@ -72,7 +72,7 @@ class MachineTable:
 
     @property
     def order(self) -> Ints32:
-        """Occupied slots by machine id: the order that no loading order can change."""
+        """Return the occupied slots in order of machine id, which does not depend on the order of loading."""
         if self._order is None:
             slots = np.fromiter(self.slot.values(), dtype=np.int32, count=len(self.slot))
             self._order = slots[np.argsort(self.id[slots])].astype(np.int32)

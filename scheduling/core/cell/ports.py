@@ -8,7 +8,7 @@ Holder = tuple[int, int]  # task id, incarnation
 
 
 class PortMap:
-    """Ports `low..high`, bounds included. A number stays with its holder until it is released.
+    """The ports `low..high`, bounds included. A port stays with its holder until it is released.
 
     Numbers are given from a start that moves on, so that one just freed is not the next to be used: late
     packets and cached names of the task before would reach a stranger.

@@ -42,7 +42,7 @@ _ENDINGS = {"finished": Transition.FINISH, "failed": Transition.FAIL}
 
 
 class CellState:
-    """See the module. `revision` is that of the newest event applied.
+    """The state of a cell (see the module). `revision`: revision of the newest event applied.
 
     Which tasks are placed by limit depends on the bands: `count_by_limit` sets it, and a pass calls it with
     its policy; nothing is recounted while bands and rule stay the same.
@@ -130,7 +130,7 @@ class CellState:
         return int(self.machines.id[machine]) if machine >= 0 else None
 
     def validate(self) -> list[str]:
-        """Broken invariants as sentences; empty when all hold."""
+        """Return broken invariants as sentences."""
         return audit.problems(self)
 
     def fingerprint(self) -> dict[str, dict[Any, Any]]:

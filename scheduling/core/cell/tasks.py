@@ -56,7 +56,7 @@ class LiveJob:
 
 
 class Shapes:
-    """Distinct requirements: shape -> requirement, its limit and its bounds as rows."""
+    """The distinct requirements: shape -> requirement, with its limit and bounds as rows of arrays."""
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -88,7 +88,7 @@ class Shapes:
 
 
 class TaskTable:
-    """Axes: T slots, J jobs' slots, R resources. `last`: id of the machine it was on before, 0 none.
+    """The tasks as arrays. Axes: T slots, J slots of jobs, R resources. `last`: id of the previous machine, 0 none.
 
     `next`, `prev`: the list of tasks on one bare machine, whose head is `MachineTable.head`. `alloc`: slot of the
     alloc that a task lives in (§2.4), -1 none: such a task holds the alloc's resources, nothing of the machine
@@ -159,7 +159,7 @@ class TaskTable:
         del self.jobs[job.id]
 
     def add_tasks(self, job: LiveJob, indexes: Sequence[int], shape: int) -> None:
-        """New pending tasks of one shape. An index that exists already raises `ValueError`."""
+        """Add pending tasks of one shape. Raises `ValueError` for an index that exists already."""
         number = len(indexes)
         while len(self._free) < number:
             self._grow()
@@ -186,7 +186,7 @@ class TaskTable:
         self.waits(job.slot, number)
 
     def waits(self, job: int, by: int) -> None:
-        """`by` more tasks of a job's slot are pending."""
+        """Add `by` to the number of pending tasks of a job, given by its slot."""
         self.pending += by
         self.job_pending[job] += by
 

@@ -28,7 +28,9 @@ _ORDERED = {
 
 
 def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
-    """Single changes that are enough, in the order of the reasons; else one combined change, if any is."""
+    """Return single changes that are sufficient, in the order of the reasons, or else one combined change if there is
+    one.
+    """
     only = judgement.judged.only
     found: list[SuggestedChange] = []
     standing = np.unique(only[only >= 0]).tolist()

@@ -1,4 +1,4 @@
-"""Guidance on shapes of requests that are likely to schedule (§2.6): what machines hold without a remainder.
+"""Guidance on requests that are likely to schedule (§2.6): shapes that fill machines without a remainder.
 
 Borg shows users what fits a machine well: a request of just over half a machine strands nearly the other half.
 """
@@ -19,7 +19,7 @@ MOST_PER_MACHINE = 64
 
 
 class Platforms(NamedTuple):
-    """Kinds of machines by capacity: P kinds, N machines."""
+    """The kinds of machines by capacity: P kinds, N machines."""
 
     capacity: Ints  # [P, R]
     of: NDArray[np.intp]  # [N] -> kind
@@ -41,7 +41,8 @@ def platforms_of(capacity: Ints) -> Platforms:
 
 
 def conforming(limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: int = 0, room: int = 0) -> Conforming:
-    """`platforms` [P, R]: capacities; `number` [P]: machines of each kind that satisfy the constraints.
+    """Return guidance for one shape. `platforms` [P, R]: capacities. `number` [P]: machines of each kind that satisfy
+    it.
 
     `now`, `room`: as in `Conforming`. Guidance is by the most common kind that could hold the request or, where
     none could, by the one that comes closest: then `one_more` is the largest shape of which it holds one.
@@ -97,7 +98,7 @@ def conforming(limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: in
 
 
 def _rounded(values: Ints, asked: Ints) -> Ints:
-    """Down to what people write: tens of milli-cores, MiB; small values and counts stay."""
+    """Round down to usual units: tens of milli-cores, MiB. Small values and counts stay."""
     result = values.copy()
     for i, r in enumerate(asked.tolist()):
         step = 10 if r == 0 else 2**20 if r in (1, 2, 3) else 1

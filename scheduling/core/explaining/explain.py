@@ -98,7 +98,7 @@ class Explainer:
         return tuple(result)
 
     def _due(self, keys: list[Key], now: float) -> list[int]:
-        """Positions of the classes to examine in this pass."""
+        """Return the positions of the classes to examine in this pass."""
         if self.budget is None:
             return list(range(len(keys)))
         never = float("-inf")
@@ -160,7 +160,7 @@ class Explainer:
         )
 
     def _kinds(self, judged: Judgement, now: float) -> tuple[Ints, Ints]:
-        """Kinds of machines, and how many of each satisfy the class' constraints."""
+        """Return the kinds of machines, and how many of each satisfy the constraints of the class."""
         if self._platforms is None or self._order is not judged.order or now - self._platforms_at >= PLATFORMS_KEPT_S:
             self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
             self._order, self._platforms_at = judged.order, now
@@ -214,7 +214,7 @@ class Explainer:
     def _competing(
         self, sorting: GroupedQueue, groups: Groups, waiting: UnplacedGroups, position: int, able: Bools, r: int
     ) -> tuple[float, float]:
-        """Tasks ahead that can use the same machines, counted in tasks of this class: at least, at most.
+        """Return how many tasks ahead can use the same machines, in tasks of this class: (minimum, maximum).
 
         Those that ask for no more of anything surely take an opening first; larger ones may. Those that can
         never be placed don't.

@@ -64,7 +64,9 @@ class Ends:
         self.reservation[at] = state.tasks.reservation[task]
 
     def window(self, now: float) -> tuple[Ints, float]:
-        """Rows that ended within the window, and its length in seconds: shorter where less was watched."""
+        """Return the rows that ended within the window, and its length in seconds, which is shorter after a recent
+        start.
+        """
         rows = np.arange(min(self.seen, len(self.time)))
         rows = rows[self.time[rows] >= now - WINDOW_S]
         begin = max(now - WINDOW_S, self.since if self.since is not None else now)
@@ -76,7 +78,7 @@ class Ends:
 def openings(
     seen: Ends, now: float, *, able: Bools, machine_ids: Ints, ceiling: int, by_limit: bool, r: int, want: int
 ) -> tuple[int, float, float]:
-    """(ends, tasks of the class that they made room for, seconds watched).
+    """Return (ends, tasks of the class that fit afterwards, seconds watched).
 
     `able`, `machine_ids` by slot: machines that could hold the class, and who they are; `r`: the resource of which
     it lacks, and `want` its limit of it. Ends of tasks that it could have preempted don't count, their room is

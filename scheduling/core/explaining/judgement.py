@@ -30,7 +30,7 @@ _LEADING = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """N machines by position in the walk, whose slots are `order`; `left` [R, N]: room when lower priorities make way.
+    """The obstacles on N machines, by position in the walk. `order`: their slots. `left` [R, N]: free after preemption.
 
     Of accelerators, what one task may ask for on a device, or in whole ones. `rank`: their order by id. `failures`: how
     many hard constraints fail on each.
@@ -58,13 +58,13 @@ class Judgement:
 
     @property
     def able(self) -> Bools:
-        """[N]: could hold one if it were empty, whatever its state."""
+        """Return [N]: machines that could hold a task if they were empty, in any state."""
         able: Bools = (self.judged.flags & ABLE) != 0
         return able
 
     @property
     def open(self) -> Bools:
-        """[N]: up, and the task has not crashed there lately."""
+        """Return [N]: machines that are up and where the task has not crashed recently."""
         is_open: Bools = (self.judged.flags & OPEN) != 0
         return is_open
 

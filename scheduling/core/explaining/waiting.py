@@ -48,7 +48,7 @@ class UnplacedGroups(NamedTuple):
     pairs: dict[int, list[Pair]]  # by group, by id of the job
 
     def places(self, position: int, known: AheadOf) -> tuple[tuple[tuple[int, int], ...], tuple[QueuePlace, ...]]:
-        """(job id, tasks) of a class, and where each stands; `known`: who was ahead when last counted."""
+        """Return (job id, tasks) of a class and their places. `known`: the tasks ahead at the last count."""
         pairs = self.pairs[self.groups[position]]
         none: tuple[int, tuple[Ahead, ...]] = (0, ())
         return (
@@ -57,7 +57,7 @@ class UnplacedGroups(NamedTuple):
         )
 
     def before(self, position: int, groups: int) -> NDArray[np.intp]:
-        """[G]: how many tasks of each group are tried before the class."""
+        """Return [G]: how many tasks of each group are tried before the class."""
         return np.bincount(self.of[: self.first[position]], minlength=groups)
 
     def ahead(self, position: int, sorting: GroupedQueue) -> AheadOf:
@@ -78,7 +78,7 @@ class UnplacedGroups(NamedTuple):
 
 
 def left_over(state: CellState, sorting: GroupedQueue, answer: Ints) -> tuple[UnplacedGroups, list[Key]]:
-    """Groups that differ for the pass alone are one class: where it puts each task into a group of its own."""
+    """Return the pending groups as classes. Groups that only the pass keeps apart form one class."""
     where = np.flatnonzero(answer == -1)
     of, job = sorting.of_task[where], sorting.job[where]
     classes: dict[Key, int] = {}
@@ -103,7 +103,7 @@ def left_over(state: CellState, sorting: GroupedQueue, answer: Ints) -> tuple[Un
 
 
 def smallest_gang(state: CellState, pairs: list[Pair]) -> int:
-    """Tasks of the smallest gang of a class; 0 where some of its tasks start by themselves."""
+    """Return the size of the smallest gang of a class, or 0 if some of its tasks start independently."""
     gangs = [bool(state.tasks.job_gang[state.tasks.jobs[pair.job_id].slot]) for pair in pairs]
     return min(pair.tasks for pair in pairs) if all(gangs) else 0
 

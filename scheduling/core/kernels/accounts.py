@@ -1,4 +1,4 @@
-"""Sums of what tasks hold on machines, updated for many moves at once."""
+"""Sums of the resources that tasks hold on machines, updated for many moves at once."""
 
 from __future__ import annotations
 

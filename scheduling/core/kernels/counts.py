@@ -22,7 +22,7 @@ def _find(counts: TaskCounts, key: np.int64) -> int:
 
 @inlined
 def count_of(counts: TaskCounts, job: int, kind: int, domain: int) -> int:
-    """Tasks of `job` on a machine, in a rack or in a power domain; none where that is unknown."""
+    """Return the number of tasks of `job` on a machine, in a rack or power domain; 0 if the place is unknown."""
     row = counts.row[job]
     if domain < 0 or row < 0:
         return 0
@@ -36,7 +36,9 @@ def count_of(counts: TaskCounts, job: int, kind: int, domain: int) -> int:
 
 @inlined
 def count_on(counts: TaskCounts, machines: MachineArrays, job: int, m: int) -> int:
-    """Tasks of `job` on a machine: the table is asked first, which is smaller than the hash."""
+    """Return the number of tasks of `job` on a machine. The table is read first, because it is smaller than the
+    hash.
+    """
     row = counts.row[job]
     if row < 0 or (machines.rack[m] >= 0 and counts.rack[row, machines.rack[m]] == 0):
         return 0
@@ -45,7 +47,7 @@ def count_on(counts: TaskCounts, machines: MachineArrays, job: int, m: int) -> i
 
 @compiled
 def count_in(machines: MachineArrays, counts: TaskCounts, job: int, m: int, by: int) -> None:
-    """`by` more tasks of the job are on the machine."""
+    """Add `by` to the number of the job's tasks on the machine."""
     row = counts.row[job]
     if row < 0:
         return

@@ -1,4 +1,4 @@
-"""Accelerators: a share lies on one device, more is whole devices; never the sum of scraps of several."""
+"""Accelerators: a share uses one device, larger requests use whole devices; parts of several are never added up."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def share_of(want: int) -> int:
 
 @inlined
 def pick_devices(free: Ints32, row: int, want: int) -> int:
-    """Bit mask of the devices of a `row` of `free` [N, D] for a request of `want` milli-units: for a share the fullest
-    that has room, so that others stay whole; else the first whole ones. -1: they are not there.
+    """Return the bit mask of the devices of a `row` of `free` [N, D] for a request of `want` milli-units: for a share
+    the fullest that has room, so that others stay whole; else the first whole ones. -1: they are not there.
     """
     mask = 0
     if want < WHOLE:

@@ -1,4 +1,4 @@
-"""Filters that rule a machine out, in the order in which they apply."""
+"""Filters that exclude machines, in the order in which they apply."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POWER_FULL: int = 3
 
 @inlined
 def satisfies(groups: Groups, g: int, m: int) -> bool:
-    """Hard constraints."""
+    """Return whether a machine satisfies the hard constraints."""
     return bool(groups.allowed[groups.hard[g], m])
 
 

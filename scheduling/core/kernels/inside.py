@@ -1,4 +1,4 @@
-"""Tasks into allocs (§2.4): around the allocs of their set in turn, as long as one has room."""
+"""Placement of tasks into allocs (§2.4): round-robin over the allocs of their set while one has enough free."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMES, _GOES = constant(1), constant(-1)
 
 
 class Allocs(NamedTuple):
-    """Running allocs by set, in order of id. `machine`: row of `ports_free` and of `there`."""
+    """The running allocs by set, in order of id. `machine`: row of `ports_free` and of `there`."""
 
     free: Ints  # [A, R]
     devices: Ints32  # [A, D] milli-units free of the accelerators that it holds
@@ -23,7 +23,7 @@ class Allocs(NamedTuple):
 
 
 class InnerTasks(NamedTuple):
-    """Pending tasks in order. `kind`: tasks of one set and requirement, of one job where that has a bound."""
+    """The pending tasks in order. `kind`: tasks of one set and requirement, of one job where that has a bound."""
 
     kind: Ints
     gang_end: Ints  # as in `Queue`
@@ -33,7 +33,9 @@ class InnerTasks(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """`first`, `until`: the allocs of the set; `next`: where the search goes on; `full`: nothing fits any more."""
+    """The kinds of tasks. `first`, `until`: the allocs of the set; `next`: next place of the search; `full`: nothing
+    fits.
+    """
 
     limit: Ints  # [K, R]
     first: Ints

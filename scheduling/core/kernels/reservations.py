@@ -1,4 +1,6 @@
-"""Reservations of running tasks, one look after another (§5.5). Twins: `tests/unit/core/twins_of_reclaim.py`."""
+"""Reservations of running tasks, updated with each set of samples (§5.5). Twins:
+`tests/unit/core/twins_of_reclaim.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ HELD, LOWERED, RAISED = 0, 1, 2
 
 @allocating
 def find(ids: Ints, incarnations: Ints32, slots: Ints, wanted: Ints, wanted_incarnations: Ints32, found: Ints) -> None:
-    """`found[w]`: position in `slots` of the task that sample `w` is about, -1 when that incarnation isn't there."""
+    """Write into `found[w]` the position in `slots` of the task of sample `w`, or -1 if its incarnation is not
+    there.
+    """
     bits = 4
     while (1 << bits) < 2 * slots.shape[0]:
         bits += 1

@@ -84,7 +84,7 @@ def present(groups: Groups, g: int, m: int) -> float:
 
 @inlined
 def mixing(machines: MachineArrays, knobs: SearchParams, m: int, by_limit: bool) -> float:
-    """High and low priority share machines, so that the high may expand in a spike of load (§3.2)."""
+    """Score the mix of high and low priorities on a machine, so that high ones can expand in load spikes (§3.2)."""
     found = 0.0
     for r in range(machines.capacity.shape[1]):
         if knobs.resources[r] > 0.0:

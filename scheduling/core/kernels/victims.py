@@ -18,7 +18,7 @@ NO_BUDGET = 2**30
 
 @compiled
 def preemption_cost(running: Running, victims: Ints, number: int) -> float:
-    """Fewest victims, and of the lowest priority."""
+    """Return the cost of preemption: fewer victims and lower priorities cost less."""
     cost = 0.0
     for k in range(number):
         cost -= 1.0 + running.job_priority[running.job[victims[k]]] / 100.0

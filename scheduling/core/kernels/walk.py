@@ -112,7 +112,7 @@ def _keep(t: Tables, g: int, k: int, m: int, score: float) -> None:
 
 @compiled
 def _offer(t: Tables, g: int) -> None:
-    """Room that preemption left over elsewhere becomes a candidate, if need be in place of the worst one."""
+    """Add a machine where preemption left free capacity to the candidates, replacing the worst if necessary."""
     cache, width = t.cache, t.cache.machine.shape[1]
     while cache.offered[g] < t.placed.figures[3]:
         m = t.placed.emptied[cache.offered[g]]

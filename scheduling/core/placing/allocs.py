@@ -1,4 +1,4 @@
-"""Tasks of jobs that were submitted into an alloc set (§2.4): placed inside its running allocs, never beside them.
+"""Placement of tasks whose job is in an alloc set (§2.4): inside its running allocs, never elsewhere.
 
     pending tasks ─┐
                    ├─► kernels/inside.py ─► alloc, devices ─► Assignments, and a Why for each kind that is left over
@@ -40,9 +40,9 @@ def place_in_allocs(
     now: float,
     most: int,
 ) -> tuple[list[Assignment], list[Why], bool]:
-    """`slots`: pending tasks in the order of the queue, of which about `most` are placed. `gone` [T]: preempted by this
-    plan. `ports_free` [M]: by slot of the machine, what the plan has left of them; it is written to. `taken`: the
-    numbers given already. True at the end: some were not tried.
+    """Place tasks into allocs. `slots`: pending tasks in queue order, of which about `most` are placed. `gone` [T]:
+    preempted by this plan. `ports_free` [M]: by slot of the machine, what the plan has left of them; it is written
+    to. `taken`: the numbers given already. True at the end: some were not tried.
     """
     if len(slots) == 0:
         return [], [], False

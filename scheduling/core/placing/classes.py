@@ -52,7 +52,7 @@ class GroupedQueue:
 
 
 def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: float, cores: bool = False) -> GroupedQueue:
-    """Groups of the queue `slots`, numbered in order of first appearance, so that no slot matters. `cores`: some task
+    """Return the groups of the queue `slots`, numbered in order of first appearance. `cores`: some task
     has whole cores, or wants them: then latency-sensitive work is examined apart from batch."""
     tasks = state.tasks
     job_slot = tasks.job[slots]
@@ -99,7 +99,7 @@ def _numbered(keys: Rows) -> tuple[Ints32, Rows]:
 
 
 def _alone(state: CellState, policy: Policy, slots: Rows, now: float) -> dict[int, tuple[int, ...]]:
-    """Places of tasks that crashed not long ago, with the slots of the machines they did it on."""
+    """Return the places of tasks that crashed recently, with the slots of those machines."""
     if not state.crashed:
         return {}
     result = {}

@@ -1,4 +1,4 @@
-"""Whole cores of machines: how many there are, and who has them (§6.2). The rule is in `kernels/cores.py`."""
+"""Whole cores of machines: how many exist, and which are reserved (§6.2). The rule is in `kernels/cores.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduling.core.vocabulary.requirement import split_task_id
 
 
 class Held(NamedTuple):
-    """Whole cores by slot of the machine: how many tasks own, and how many tasks share the rest."""
+    """Whole cores by machine slot: how many are reserved by tasks, and how many tasks share the others."""
 
     owned: Ints32
     sharing: Ints32

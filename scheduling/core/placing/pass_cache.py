@@ -34,7 +34,9 @@ MOST_NEAR = 512
 
 
 class PassCache:
-    """Belongs to one reader of one state: `follow` it before each pass, and `invalidate` what the pass wrote upon."""
+    """The cache of one reader of one state. Call `follow` before each pass, and `invalidate` for what the pass
+    changed.
+    """
 
     machines: MachineArrays
     levels: Levels
@@ -53,7 +55,7 @@ class PassCache:
         self._installed = -1
 
     def follow(self, state: CellState, running: Running, levels: Sequence[Level], asked: Bools) -> dict[Level, int]:
-        """Bring all up to date with the state. Returns the row of each level that was asked for.
+        """Update the cache from the state. Return the row of each requested level.
 
         `asked` [R]: the resources that are looked at; room of others is not counted.
         """
@@ -99,7 +101,7 @@ class PassCache:
         self._spoiled[positions] = True
 
     def allowed(self, demands: tuple[Constraint, ...]) -> Bools:
-        """bool[P]: machines on which all hard constraints hold."""
+        """Return bool[P]: machines on which all hard constraints hold."""
         known = self._allowed.get(demands)
         if known is None:
             known = np.ones(len(self.machines.slot), dtype=np.bool_)
@@ -109,7 +111,7 @@ class PassCache:
         return known
 
     def liking(self, wishes: tuple[Constraint, ...]) -> Floats:
-        """float64[P]: the share, by weight, of the soft constraints that hold."""
+        """Return float64[P]: the share, by weight, of the soft constraints that hold."""
         known = self._liking.get(wishes)
         if known is None:
             total = sum(constraint.weight for constraint in wishes) or 1.0
@@ -120,7 +122,9 @@ class PassCache:
         return known
 
     def present(self, packages: Packages) -> tuple[Floats, Ints]:
-        """float64[P]: the share of their bytes that each machine has; and the positions of those that have most."""
+        """Return float64[P], the share of the packages' bytes on each machine, and the positions with the largest
+        shares.
+        """
         known = self._present.get(packages)
         if known is None:
             assert self._state is not None

@@ -17,7 +17,7 @@ def workload_of(job: LiveJob) -> Workload:
 
 
 def pending_of(tasks: TaskTable, workload: Workload = "") -> Slots:
-    """Slots of the pending tasks of a workload, in no order."""
+    """Return the slots of the pending tasks of a workload, unordered."""
     slots = np.flatnonzero(tasks.state == PENDING)
     if workload:
         own = np.array([job is not None and workload_of(job) == workload for job in tasks.job_at], dtype=np.bool_)

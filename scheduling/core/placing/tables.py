@@ -114,7 +114,7 @@ def _running(state: CellState) -> Running:
 
 
 def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
-    """[T]: allocs that hold more tasks of a job than its disruption budget has left: they would all leave at once."""
+    """Return [T]: allocs with more tasks of a job than its disruption budget allows to leave together."""
     result = np.zeros(len(tasks.id), dtype=np.bool_)
     if not (tasks.job_budget > 0).any():
         return result

@@ -15,7 +15,8 @@ _MOST = 0.75
 def beginnings(
     state: CellState, policy: Policy, limit: Ints, by_limit: Bools, of_task: Ints32, rng: np.random.Generator
 ) -> Ints32:
-    """Positions [G] in the walk. `limit` [G, R], `by_limit`: of the groups; `of_task`: that of each task of the queue.
+    """Return positions [G] in the walk. `limit` [G, R], `by_limit`: of the groups; `of_task`: group of each queued
+    task.
 
     While there is plenty of room each group begins somewhere else: work of all kinds mixes on the machines, and
     what one kind cannot use is left where the other finds it. A kind (by limit, or by reservation, §5.5) that asks

@@ -54,7 +54,9 @@ _UNIT = (1, MIB, MIB)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Usage of S incarnations, each at most once. `demand` [S, K]: milli-cores, throttled ones included; bytes."""
+    """The usage of S incarnations, each at most once. `demand` [S, K]: milli-cores including throttled ones, and
+    bytes.
+    """
 
     task_id: Ints
     incarnation: Ints32
@@ -185,7 +187,7 @@ def _how(preset: Preset, passed_s: float) -> Estimating:
 
 
 def most_urgent(found: Reservations, *, at_most: int) -> NDArray[np.intp]:
-    """Positions of the changes to make now: every raise, then the largest drops, together up to `at_most`.
+    """Return the positions of the changes to make now: every raise, then the largest drops, together up to `at_most`.
 
     What is left out comes again with the next look, its gap grown: nobody waits for ever. Order: as above,
     ties by position.

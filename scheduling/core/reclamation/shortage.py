@@ -1,4 +1,4 @@
-"""Machines that run short of what can't be throttled: whom to evict (§5.5, §6.2, DESIGN §7). Pure.
+"""Machines that are short of memory or disk: the choice of tasks to evict (§5.5, §6.2, DESIGN §7). Pure.
 
 Predictions may be wrong: the tasks of a machine can together use more RAM or disk than it has, each within its
 limit. Tasks over their own limit leave first, whatever their priority; then non-prod, from the lowest priority
@@ -19,7 +19,9 @@ INCOMPRESSIBLE = (RAM, DISK)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Occupants:
-    """Measured tasks of N, any machines. `machine` [N]: slot; `usage`, `limit` [N, R'] over at least CPU, RAM, disk."""
+    """The N measured tasks of any machines. `machine` [N]: slot; `usage`, `limit` [N, R'] over at least CPU, RAM,
+    disk.
+    """
 
     task_id: Ints
     machine: Ints
@@ -31,7 +33,9 @@ class Occupants:
 
 @dataclass(frozen=True, slots=True)
 class ShortageVictim:
-    """`position` in `Occupants`. `over`: it uses more than its own limit. `resource`: what the machine is short of."""
+    """A task to evict: its `position` in `Occupants`. `over`: it exceeds its own limit. `resource`: the short
+    resource.
+    """
 
     position: int
     resource: int
@@ -54,7 +58,7 @@ class MachineShortage:
 
 
 def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[MachineShortage]:
-    """Machines whose tasks use more than `share` of a capacity [M, R], and who must leave them to end that.
+    """Return the machines whose tasks use more than `share` of a capacity [M, R], and the tasks to evict there.
 
     Never more than needed: who turns out unnecessary is spared, the last chosen first. Machines in the order of
     their slots. Raises `ValueError` unless 0 < share.

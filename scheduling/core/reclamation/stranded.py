@@ -1,4 +1,4 @@
-"""Room that is there and can't be used: what is left of each machine after as many typical tasks as fit. Pure."""
+"""Stranded capacity: the rest of each machine after as many typical tasks as fit. Pure."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class LeaseTaken(_Event, frozen=True, tag="cell.lease"):
 
 
 class BrakeSet(_Event, frozen=True, tag="cell.brake"):
-    """Much of the cell would be disturbed at once: `brake` (lost, stops) changed to `state`, for `wanted` tasks."""
+    """A brake of the cell (lost, stops) changed to `state`, because of `wanted` tasks."""
 
     brake: str
     state: str

@@ -20,7 +20,7 @@ class JobHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Troubles:
-    """Tasks of one job that do not do what they should. No task is counted twice.
+    """Counts of a job's tasks with trouble. No task is counted twice.
 
     `crashing`: live tasks whose processes ended unasked and that have not run long enough since; `flapping` of those
     are up at this moment. `unhealthy`: tasks whose health check fails. `failed`: tasks that ended for good.

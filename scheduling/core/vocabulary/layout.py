@@ -206,7 +206,7 @@ class Judged(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """Running tasks for the estimator (§5.5). `slots` [N]: which; the rest by slot, as in `Running`."""
+    """The running tasks for the estimator (§5.5). `slots` [N]: their slots; other arrays by slot, as in `Running`."""
 
     slots: Ints
     id: Ints

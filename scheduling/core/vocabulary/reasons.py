@@ -10,7 +10,7 @@ from scheduling.core.vocabulary.requirement import Constraint
 
 
 class ReasonCode(StrEnum):
-    """Reasons that rule machines out. Each is documented in `scheduling/README.md`; a test compares."""
+    """Reasons that exclude machines. Each is documented in `scheduling/README.md`; a test compares."""
 
     NO_MACHINES = "no-machines"  # the cell has no machines
     NO_SUCH_RESOURCE = "no-such-resource"  # no machine has a resource that the task asks for
@@ -47,7 +47,7 @@ class Basis(StrEnum):
 
 
 class RuledOut(msgspec.Struct, frozen=True):
-    """`machines` fell to `code` and to nothing before it. `subject`: which resource or constraint.
+    """Machines excluded by `code` and by no earlier reason. `subject`: the resource or constraint.
 
     `wanted` and `largest` are in the units of the axis; `largest` is the most that one machine has left.
     """
@@ -125,7 +125,7 @@ class Preemption(msgspec.Struct, frozen=True):
 
 
 class Reclamation(msgspec.Struct, frozen=True):
-    """§5.5. `machines`: where limits alone are in the way: by reservations there is room, for non-prod work."""
+    """Machines where only limits are an obstacle: by reservations (§5.5), non-prod tasks would fit."""
 
     machines: int = 0
 

@@ -56,7 +56,8 @@ class Constraint(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=
 
 
 class Requirement(msgspec.Struct, frozen=True, order=True):
-    """`limit`: int64 vector over `quota.vocabulary.resources.AXIS` (+ the cell's own), its `ports` the number of ports.
+    """The requirement of a task. `limit`: int64 vector over `quota.vocabulary.resources.AXIS` (+ the cell's own), its
+    `ports` the number of ports.
 
     `max_per_*`: how many tasks of the same job may share one machine, rack or power domain; 0: no limit.
     `whole_cores`: so many cores are kept free of other latency-sensitive tasks, if it is one itself (§6.2).

@@ -70,7 +70,7 @@ TASK_TRANSITIONS: dict[tuple[TaskState | None, Transition], TaskState] = {
 
 
 class IllegalTransition(Exception):
-    """A lifecycle step the table does not know: entity, state and event are in the message."""
+    """Raised for a step that the lifecycle table lacks. The message has entity, state and event."""
 
     def __init__(self, entity: str, state: str | None, event: str, history: str = "") -> None:
         tail = f"; before: {history}" if history else ""

@@ -86,7 +86,9 @@ NOTHING = Entitled("", 0, "", "")
 
 
 class PackageDoors:
-    """`start` and `stop` with the shard; `serve` for each request below /packages/."""
+    """The package endpoints of a shard. `start` and `stop` with the shard; `serve` handles requests below
+    /packages/.
+    """
 
     def __init__(
         self,
@@ -393,7 +395,7 @@ class _Request:
         await self.send({"type": "http.response.body", "body": body})
 
     def range(self, size: int) -> tuple[int, int]:
-        """First and last byte wanted. Raises `Rejected`."""
+        """Return the first and last requested byte. Raises `Rejected`."""
         given = dict(self.scope["headers"]).get(b"range", b"").decode("latin-1")
         if not given:
             return 0, size - 1
@@ -416,7 +418,7 @@ class _Request:
         await self.send({"type": "http.response.start", "status": 206 if part else 200, "headers": headers})
 
     async def gone(self) -> None:
-        """Returns once the other side has hung up."""
+        """Wait until the other side has closed the connection."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 

@@ -1,4 +1,5 @@
-"""Holders of packages, announced among shards through Redis. All of it may be lost: peers only relieve the store.
+"""Machines that have packages, announced between shards through Redis. Messages may be lost: the store has all
+packages.
 
 borg:packages                    channel: `Have`, `PeerGone`, `Left`, as they happen
 borg:packages:<cell>:<digest>    hash: machine id -> `Peer`; for a shard that hasn't heard of the package yet
@@ -49,7 +50,7 @@ _peer = msgspec.msgpack.Decoder(Peer)
 
 
 class SwarmExchange:
-    """`hear` gets what other shards tell, and what this one told, from the event loop."""
+    """The exchange between shards. The event loop calls `hear` with announcements of all shards, including this one."""
 
     def __init__(self, url: str, hear: Callable[[Told], None]) -> None:
         self._redis: redis.asyncio.Redis = redis.asyncio.Redis.from_url(

@@ -63,8 +63,8 @@ class _Swarm:
 
 
 class Tracker:
-    """`fanout`: machines that one machine serves at a time; `store_slots`: that the store serves; `offered`: peers told
-    to one machine, the first of which keeps a slot for it."""
+    """The tracker of a shard. `fanout`: machines that one machine serves at a time; `store_slots`: that the store
+    serves; `offered`: peers named to one machine, the first of which keeps a slot for it."""
 
     def __init__(
         self, *, rng: random.Random, fanout: int = 4, store_slots: int = 8, offered: int = 3, retry_s: float = 1.0
@@ -167,7 +167,7 @@ class Tracker:
             self._serving.setdefault(told[0], {})[digest, machine_id] = until
 
     def _some(self, swarm: _Swarm) -> list[Peer]:
-        """Enough holders to choose from; all while they are few."""
+        """Return enough holders to choose from, or all of few."""
         every = list(swarm.holders.values())
         return every if len(every) <= LOOKED_AT else self._rng.sample(every, LOOKED_AT)
 

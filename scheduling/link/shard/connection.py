@@ -48,7 +48,7 @@ _MOST_LEFT = 256
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """Belongs to the event loop. Times are the loop's, in seconds.
+    """The connection of one machine. Only the event loop uses it. Times are the loop's, in seconds.
 
     Sequence numbers: `asked` of the last poll, `answered` of the last report. `told`: of the last poll that
     carried a desired state. `acknowledged`: the generation its Borglet says is in force; `generation`: the one that

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class DatabaseAway(Exception):
-    """PostgreSQL can't be reached; come back."""
+    """Raised when PostgreSQL cannot be reached. The caller tries again later."""
 
 
 class Database:

@@ -1,4 +1,4 @@
-"""Identities of tasks at a shard: which tasks are given a new one with the next poll.
+"""Identities of tasks at a shard, and which tasks get a new one with the next poll.
 
 A task has one when its machine is asked to run it, and gets another when half of its lifetime has passed. What should
 run on a machine decides, so that a machine holds the identities of its own tasks alone.
@@ -22,7 +22,7 @@ SPREAD_S = 300.0
 
 @dataclass(slots=True)
 class Identified:
-    """Identities of the tasks of one connection. `renew_at`: loop's time at which all its tasks get new ones."""
+    """The identities of the tasks of one connection. `renew_at`: time of the loop at which all get new ones."""
 
     renew_at: float = math.inf
 

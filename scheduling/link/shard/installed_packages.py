@@ -19,7 +19,7 @@ MOST_AT_ONCE = 1_000
 
 
 class InstalledIntake:
-    """`due` machines, then `taken` once they are written. What could not be written is due again."""
+    """Machines to write: `due` returns them, `taken` marks them as written. Failed writes are due again."""
 
     def __init__(self) -> None:
         self.every_s = TELL_EVERY_S

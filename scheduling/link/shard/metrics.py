@@ -1,4 +1,4 @@
-"""Figures of one shard for Prometheus, at its own `/metrics`: counted as plain numbers, put into words when asked for.
+"""Metrics of a shard for Prometheus, at its own `/metrics`: counted as plain numbers and formatted on request.
 
 A counter of the client library costs a lock and a microsecond; some of these count two thousand times a second.
 """

@@ -1,4 +1,4 @@
-"""Asking machines: one timetable and one timer for all of them, whatever their number.
+"""Polls of machines: one timetable and one timer for any number of machines.
 
 A machine is asked `poll_interval` after it was asked last, give or take `JITTER`: an answer that came late makes the
 next hold shorter, so that a busy shard's intervals stay what they should be.
@@ -55,7 +55,7 @@ class Polls:
         self._timetable.drop(held)
 
     def schedule(self, held: Connection, at: float) -> None:
-        """Look at a machine then: to ask it, or to give it up."""
+        """Schedule the next check of a machine: to poll it, or to close its connection."""
         if held.closing:
             return
         self._timetable.put(held, at)

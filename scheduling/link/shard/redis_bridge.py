@@ -35,7 +35,7 @@ _RETRY_S = 1.0
 
 
 class RedisBridge:
-    """`start` once the shard has started, `stop` before it stops."""
+    """The bridge to Redis. Call `start` after the shard has started, and `stop` before it stops."""
 
     def __init__(self, shard: Shard, url: str) -> None:
         self._shard = shard

@@ -26,7 +26,7 @@ OFFER_AGAIN_S = 2.0
 
 
 class ReportIntake:
-    """`on_logs` is given the parts of logs that this shard asked for."""
+    """The intake of reports. `on_logs` receives the parts of logs that this shard requested."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
@@ -72,7 +72,7 @@ class ReportIntake:
             self._roster.polls.due(held, now)
 
     def _take_windows(self, held: Connection, windows: Sequence[UsageWindow]) -> None:
-        """Windows of usage are to be stored, those of tasks that are or lately were there."""
+        """Queue the windows of usage of tasks that are or recently were on the machine."""
         now = time.time()
         wanted = [
             TaskWindow(held.cell_id, held.machine_id, task, window)

@@ -15,7 +15,7 @@ from scheduling.policy import cell_settings
 
 
 class Roster:
-    """Belongs to the event loop."""
+    """The machines and connections of a shard. Only the event loop uses it."""
 
     def __init__(self, rng: random.Random) -> None:
         self.connections: dict[int, Connection] = {}  # by machine

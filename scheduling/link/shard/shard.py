@@ -32,7 +32,8 @@ from scheduling.link.transport.accepting import LoopProgress
 
 
 class Shard:
-    """`start`, then `authenticate`, `greet`, `attach`, `heard`, `detach` for each connection, then `stop`.
+    """A link shard. Call `start`, then `authenticate`, `greet`, `attach`, `heard`, `detach` for each connection, then
+    `stop`.
 
     `zone`: told to Borglets. `cell_names`: the cells served, none for all.
     """
@@ -87,7 +88,7 @@ class Shard:
         return await future
 
     async def greet(self, known: Known, hello: Hello) -> int:
-        """The number of the new session. Raises `Greeting` with a rejection, `DatabaseAway`."""
+        """Return the number of the new session. Raises `Greeting` with a rejection, `DatabaseAway`."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         earlier = self.roster.inbox.hellos.get(known.machine_id)
         if earlier is not None and not earlier[2].done():
@@ -125,7 +126,7 @@ class Shard:
         return made
 
     def send_away(self, number: int) -> None:
-        """Hang up on so many machines, any of them: they dial again, and land where all do."""
+        """Close the connections of any `number` machines, which then connect again to any shard."""
         for held in self.roster.rng.sample(list(self.connections.values()), min(number, len(self.connections))):
             held.close(TRY_ELSEWHERE, "machines spread over shards")
             self.detach(held)

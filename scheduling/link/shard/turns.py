@@ -37,7 +37,7 @@ _BUSY_TURN_S = 0.02
 
 
 class Turns:
-    """`cell_names`: the cells served, none for all. `identities`: whom tasks' identities are signed for."""
+    """The pump of a shard. `cell_names`: the cells to serve, empty for all. `identities`: signs identities of tasks."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Turns:
                     self._take(held, loaded.get(machine_id))
 
     def _take(self, held: Connection, loaded: Loaded | None) -> None:
-        """Rows were read: from now on reports are compared with these."""
+        """Take the rows that were read. From now on, reports are compared with them."""
         if loaded is None or loaded.removed:
             held.refuse(removed(held.hostname))
             self._roster.detach(held)

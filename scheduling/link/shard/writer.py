@@ -78,7 +78,7 @@ class MachineReportChanges:
 
 
 def cells(names: Sequence[str]) -> list[CellFacts]:
-    """The cells with these names, or all. One query."""
+    """Return the cells with these names, or all. One query."""
     rows = Cell.objects.filter(name__in=names) if names else Cell.objects.all()
     return [CellFacts(*row) for row in rows.values_list("id", "name", "revision", "settings")]
 
@@ -127,7 +127,7 @@ def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> li
 
 
 def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]:
-    """Machine id -> the number of its new session, or why not. What changed of their facts is journalled; a
+    """Return machine id -> the number of its new session, or the rejection. Changed facts are journalled; a
     machine that was down is up again.
 
     Locks: the cell's row where there is something to journal, then the machines' in order of id.

@@ -34,7 +34,7 @@ LAG_S = 1.0
 
 
 class LoopProgress:
-    """Time as far as the event loop got: a loop that stands still for a minute counts that minute as a tick.
+    """A clock of the event loop's progress: a minute in which the loop stands still counts as one tick.
 
     `seconds`: since the start, in the loop's own progress. `lag_s`: by how much the last tick was late.
     `overloaded` is for the master: while it is true, a silent machine may only be waiting for this shard.
@@ -160,7 +160,7 @@ class Acceptor:
 
 
 def listening(host: str, port: int, *, shared: bool) -> list[socket.socket]:
-    """Listening sockets on every address of `host`, none of them inherited by children.
+    """Return listening sockets on every address of `host`. Child processes do not inherit them.
 
     `shared`: the shards of one host share the port, and the kernel spreads the machines over them. Raises OSError.
     """

@@ -36,7 +36,7 @@ RENEW_DAYS = 30
 
 @dataclass(frozen=True, slots=True)
 class ServerCertificate:
-    """Files in PEM form. `key` None: it is in `chain` too."""
+    """The files of a certificate, in PEM form. `key` None: the key is in `chain` too."""
 
     chain: Path
     key: Path | None = None

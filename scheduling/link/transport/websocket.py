@@ -47,7 +47,7 @@ class Host(Protocol):
 
 
 class LinkHttp(HttpToolsProtocol):
-    """HTTP as uvicorn speaks it; who asks for the WebSocket at `PATH` gets a `LinkSocket`."""
+    """The HTTP protocol of uvicorn. A request for the WebSocket at `PATH` gets a `LinkSocket`."""
 
     def handle_websocket_upgrade(self) -> None:
         if self.url.partition(b"?")[0] != PATH:
@@ -101,7 +101,7 @@ class LinkSocket(asyncio.BufferedProtocol):
     # -- the handshake
 
     def open(self, transport: asyncio.Transport, head: bytes) -> None:
-        """`head`: the request, as it came."""
+        """Answer the request and open the WebSocket. `head`: the bytes of the request."""
         self._transport = transport
         self._server_state.connections.add(self)
         self._handshake = ServerProtocol()
@@ -156,7 +156,7 @@ class LinkSocket(asyncio.BufferedProtocol):
         return self._heard.popleft()
 
     def serve(self, receive: Callable[[bytes], None], hangup: Callable[[], None]) -> None:
-        """Messages go to `receive` from now on, those that wait first. Raises `Hangup` when there is nobody left."""
+        """Pass messages to `receive` from now on, waiting ones first. Raises `Hangup` when the peer is gone."""
         if self._ended:
             raise Hangup
         self.receive, self.hangup = receive, hangup

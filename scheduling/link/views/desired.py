@@ -54,7 +54,7 @@ class Loaded:
 
 
 class Specs:
-    """Parsed specs by (job, version), the last used ones kept: a version never changes.
+    """A cache of parsed specs by (job, version). A version never changes.
 
     `packages`: of the versions that name any, by the text that names them.
     """

@@ -67,7 +67,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """News of an incarnation that goes on running."""
+    """A change of an incarnation that continues to run."""
 
     task_id: int
     incarnation: int
@@ -81,7 +81,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class TaskExit:
-    """An incarnation that will not run again there, though it should."""
+    """The end of an incarnation that should run and will not run again on this machine."""
 
     task_id: int
     incarnation: int
@@ -102,7 +102,7 @@ class IncarnationGone:
 
 @dataclass(frozen=True, slots=True)
 class UnknownIncarnation:
-    """Something alive in neither list. `flagged`: its Borglet holds it in quarantine."""
+    """An incarnation that runs and is in neither list. `flagged`: its Borglet keeps it in quarantine."""
 
     key: TaskKey
     name: str
@@ -121,7 +121,7 @@ class Unwanted:
 
 @dataclass(slots=True)
 class ReportChanges:
-    """`strangers`: all of them, when they are others than the view knows; None: unchanged."""
+    """The changes of a report. `strangers`: all unknown incarnations if they changed, else None."""
 
     seen: list[Seen] = field(default_factory=list)
     over: list[TaskExit] = field(default_factory=list)
@@ -250,7 +250,7 @@ class ExitVerdict:
 
 
 def judge(over: TaskExit, *, moves: int) -> ExitVerdict:
-    """`moves`: how often the task was moved because it failed, since its spec last changed (§4)."""
+    """Return the next state of the task. `moves`: its moves because of failures since its spec changed (§4)."""
     exit_ = over.exit
     detail = describe(exit_)
     if exit_.cause is EndCause.MACHINE_SHORT:
@@ -292,7 +292,7 @@ def storable(exit_: Exit | None) -> Exit | None:
 
 
 def storable_text(text: str) -> str:
-    """PostgreSQL has no NUL character, in texts or in JSON; one must not keep a machine's news from being written."""
+    """Remove NUL characters, which PostgreSQL cannot store, so that they do not block a machine's reports."""
     return text.replace("\x00", "\ufffd")
 
 

@@ -1,4 +1,4 @@
-"""Remains of allocs on machines that they left: kept folders, and log savers that run there again (§4)."""
+"""Kept allocs: folders on machines that an alloc has left, and log savers that run there again (§4)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KeptAllocs:
 
 
 def specs_of(rows: Iterable[KeptAlloc]) -> set[tuple[int, int]]:
-    """(job id, version) of every saver that is to run."""
+    """Return (job id, version) of every log saver that has to run."""
     return {(saver["job_id"], saver["version"]) for row in rows if not row.released for saver in row.savers}
 
 

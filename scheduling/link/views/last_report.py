@@ -26,7 +26,9 @@ _NOBODY = 0
 
 @dataclass(slots=True)
 class LastReport:
-    """`settled`: compared with the present view, it changed nothing. `report` is opened while it is not."""
+    """The last report. `settled`: it changed nothing in the present view. `report` is decoded while it is not
+    settled.
+    """
 
     wire: WireReport
     columns: int
@@ -101,7 +103,7 @@ def _new(wire: WireReport) -> LastReport:
 
 
 def _figures(wire: WireReport) -> tuple[int, array[int]]:
-    """Columns that a newer Borglet adds are left out."""
+    """Return the figures without columns that a newer Borglet adds."""
     columns = wire.usage_columns
     if columns <= _COLUMNS:
         return columns, array("q", wire.usages)

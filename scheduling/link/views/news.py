@@ -28,7 +28,7 @@ _KINDS = [*_BY_MACHINE, *_BY_TASK, *_BY_JOB, *_BY_CELL]
 
 @dataclass(slots=True)
 class ConcernedMachines:
-    """`revision`: up to which all is known now. `everywhere`: all machines of the cell are concerned."""
+    """The machines concerned by changes up to `revision`. `everywhere`: all machines of the cell."""
 
     revision: int
     machines: set[int] = field(default_factory=set)
@@ -36,7 +36,7 @@ class ConcernedMachines:
 
 
 def since(cell_id: int, revision: int, *, newest: int) -> ConcernedMachines:
-    """News in (`revision`, `newest`]. Three queries at most; none when there is none."""
+    """Return the changes in (`revision`, `newest`]. At most three queries; none without changes."""
     news = ConcernedMachines(newest)
     if newest <= revision:
         return news
