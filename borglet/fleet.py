@@ -182,8 +182,8 @@ class FleetMachine:
             self.runtime,
             MemoryStore(),
             SimulatedProber(),
+            SimulatedPackages(simulation.install_delay_s, rng),
             clock=simulation.clock,
-            packages=SimulatedPackages(simulation.install_delay_s, rng),
             settings=AgentSettings(window_s=window_s),
         )
         introduction = Introduction(

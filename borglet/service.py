@@ -152,8 +152,8 @@ async def _serve(
         runtime,
         store,
         SocketProber(settings.address),
+        packages.manager,
         clock=steady_clock(),
-        packages=packages.manager,
         guard=Guard(runtime, readings, free_disk=packages.manager.collect),
     )
     await agent.open()

@@ -157,16 +157,3 @@ class MemoryStore:
 
     def save(self, remembered: Remembered) -> None:
         self.remembered = remembered
-
-
-class FailingStore(MemoryStore):
-    """A store for tests whose saves fail with `error` as long as it is set."""
-
-    def __init__(self, remembered: Remembered | None = None) -> None:
-        super().__init__(remembered)
-        self.error: OSError | None = None
-
-    def save(self, remembered: Remembered) -> None:
-        if self.error is not None:
-            raise self.error
-        super().save(remembered)

@@ -1,4 +1,4 @@
-"""The port between the Borglet's agent and the packages of its machine, and the two simplest implementations.
+"""The port between the Borglet's agent and the packages of its machine, and its simulated implementation.
 
 agent ── install(packages) ──► Packages ──► a tree a package, shared by all tasks, read-only
 agent ── trees(packages) ───►           ──► where they are, for the runtime
@@ -63,28 +63,6 @@ def mounts(packages: Sequence[PackageRef], tree: Callable[[PackageRef], Path]) -
             )
         found[name] = tree(package)
     return found
-
-
-class NoPackages:
-    """A machine that installs none."""
-
-    def bind(self, in_use: InUse) -> None:
-        pass
-
-    async def install(self, packages: Sequence[PackageRef]) -> None:
-        if packages:
-            raise PackageMissing(f"package {packages[0].name!r}: this Borglet installs no packages")
-
-    def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
-        if packages:
-            raise PackageMissing(f"package {packages[0].name!r}: this Borglet installs no packages")
-        return {}
-
-    def installed(self) -> list[str]:
-        return []
-
-    async def close(self) -> None:
-        pass
 
 
 class SimulatedPackages:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from borglet.backoff import Backoff
 from borglet.messages import PackageSources, PeerAddress
@@ -22,8 +23,7 @@ MOST_PAUSE_S = 30.0
 BUSY_PAUSE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPatience:
+class FetchPatience(msgspec.Struct, frozen=True):
     """How long one machine tries to get one package."""
 
     rounds: int = 5  # of asking for sources and trying them, in which something went wrong
@@ -31,25 +31,21 @@ class FetchPatience:
     pause_s: float = 0.5  # after the first round that brought nothing; doubles
 
 
-@dataclass(frozen=True, slots=True)
-class AskForSources:
+class AskForSources(msgspec.Struct, frozen=True):
     """Ask the link for sources: `answered` or `unavailable` follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Try:
+class Try(msgspec.Struct, frozen=True):
     """Fetch from here. `failed` follows where it does not deliver."""
 
     source: PeerAddress
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(msgspec.Struct, frozen=True):
     why: str
 
 

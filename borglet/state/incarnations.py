@@ -58,8 +58,8 @@ class Incarnation:
         self.phase = phase
         log.info("task %s (%s): %s, run %d: %s", self.task.name, self.key, step, self.run, phase)
 
-    def report(self, *, expected: bool, measured: bool = True, address: str = "") -> TaskReport:
-        """`measured`: with its usage."""
+    def report(self, *, expected: bool, address: str) -> TaskReport:
+        """Return its line in a report, without its usage (see `WireReport`)."""
         assert self.phase is not None
         return TaskReport(
             key=self.task.key,
@@ -69,7 +69,6 @@ class Incarnation:
             restarts=max(0, self.run - 1),
             started_at=self.started_at,
             spec_version=self.task.spec_version,
-            usage=self.usage if measured else NO_USAGE,
             exit=self.exit,
             expected=expected,
             quarantined=self.quarantined,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -26,8 +25,7 @@ class Remembered(msgspec.Struct, frozen=True):
     quarantined: list[TaskKey] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(msgspec.Struct, frozen=True):
     """Write to the disk, then answer `Saved` or `SaveFailed` with the generation: nothing of a desired state is
     acted upon before it is safe there."""
 
@@ -38,31 +36,27 @@ class Save:
         return self.remembered.desired.generation if self.remembered.desired else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Install:
+class Install(msgspec.Struct, frozen=True):
     """Make the task's packages present. Answered by `Installed` or `InstallFailed`."""
 
     task: RunTask
     run: int
 
 
-@dataclass(frozen=True, slots=True)
-class CancelInstall:
+class CancelInstall(msgspec.Struct, frozen=True):
     """Cancel an installation that no task waits for. A late answer is ignored."""
 
     key: TaskKey
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """Answered by `Started` or `StartRefused`."""
 
     task: RunTask
     run: int
 
 
-@dataclass(frozen=True, slots=True)
-class Terminate:
+class Terminate(msgspec.Struct, frozen=True):
     """SIGTERM, `notice_s`, SIGKILL; the end arrives as `Ended`."""
 
     key: TaskKey
@@ -71,30 +65,26 @@ class Terminate:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(msgspec.Struct, frozen=True):
     """Apply a changed limit or priority to what runs."""
 
     task: RunTask
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(msgspec.Struct, frozen=True):
     """Forget an ended incarnation: the master has heard of its end."""
 
     key: TaskKey
 
 
-@dataclass(frozen=True, slots=True)
-class HoldAllocs:
+class HoldAllocs(msgspec.Struct, frozen=True):
     """Have a folder for each of `allocs`; let those of `dropped` go. Answered by `AllocsHeld`."""
 
     allocs: tuple[RunAlloc, ...]
     dropped: frozenset[TaskKey]
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True):
     """Answered by `ProbeAnswered`."""
 
     key: TaskKey

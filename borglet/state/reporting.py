@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
-from borglet.messages import LogChunk, Phase, Refusal, Removal, Report, TaskKey, TaskReport, WireReport, sealed
+from borglet.messages import (
+    LogChunk,
+    Phase,
+    Refusal,
+    Removal,
+    Report,
+    TaskKey,
+    TaskReport,
+    Usage,
+    WireReport,
+    opened,
+    sealed,
+)
 from borglet.state.holdings import Holdings
-from borglet.state.usages import figures, total
 
 
 class Reporter:
@@ -47,26 +57,9 @@ class Reporter:
         acknowledged."""
         return session == self._session and not self._awaits_acknowledgement
 
-    def report(
-        self,
-        *,
-        session: int,
-        sequence: int,
-        logs: list[LogChunk] | None = None,
-        packages: list[str] | None = None,
-        addresses: Mapping[TaskKey, str] = MappingProxyType({}),
-    ) -> Report:
-        """The full state, as the answer to one poll. Remembers which ends it told of, and tells a rejection once.
-
-        `addresses`: of tasks that have one of their own."""
-        self._mark_ends_reported(session, sequence)
-        tasks = self.tasks(addresses)
-        return Report(
-            **self._common_fields(session, sequence, logs, packages),
-            tasks=tasks,
-            usage=total(task.usage for task in tasks),
-            allocs=list(self._holdings.allocs),
-        )
+    def report(self, *, session: int, sequence: int) -> Report:
+        """The full state, as the answer to one poll, in the form of protocol 1."""
+        return opened(self.wire_report(session=session, sequence=sequence))
 
     def wire_report(
         self,
@@ -77,25 +70,37 @@ class Reporter:
         packages: list[str] | None = None,
         addresses: Mapping[TaskKey, str] = MappingProxyType({}),
     ) -> WireReport:
-        """`report` as it travels from protocol 2 on: parts that did not change are reused."""
+        """The full state, as the answer to one poll. Record which ends it reports, and report a rejection once. Parts
+        that did not change are reused.
+
+        `addresses`: of tasks that have a network of their own."""
         if self._sealed is None or self._sealed[2] != addresses:
             self._mark_ends_reported(session, sequence)
-            reports = self.tasks(addresses, measured=False)
+            reports = self._tasks(addresses)
             self._sealed = (sealed(reports), sealed(list(self._holdings.allocs)), dict(addresses))
         tasks, allocs, _ = self._sealed
-        columns, usages = figures([inc.usage for inc in self._holdings.incarnations.values()])
+        columns, usages = _figures([inc.usage for inc in self._holdings.incarnations.values()])
+        refused, self.refused = self.refused, None
+        desired = self._holdings.desired
         return WireReport(
-            **self._common_fields(session, sequence, logs, packages),
+            session=session,
+            sequence=sequence,
+            history_id=self._holdings.history_id,
+            generation=desired.generation if desired is not None else "",
+            revision=desired.revision if desired is not None else 0,
+            logs=logs or [],
+            refused=refused,
+            removals=[removal for removal in self.removals if removal.key in self._holdings.run],
+            packages=packages or [],
             tasks=tasks,
             allocs=allocs,
             usage_columns=columns,
             usages=usages,
         )
 
-    def tasks(self, addresses: Mapping[TaskKey, str], *, measured: bool = True) -> list[TaskReport]:
-        """`measured`: with their usage."""
+    def _tasks(self, addresses: Mapping[TaskKey, str]) -> list[TaskReport]:
         return [
-            inc.report(expected=self._holdings.listed(inc.key), measured=measured, address=addresses.get(inc.key, ""))
+            inc.report(expected=self._holdings.listed(inc.key), address=addresses.get(inc.key, ""))
             for inc in self._holdings.incarnations.values()
         ]
 
@@ -106,19 +111,13 @@ class Reporter:
                 inc.end_report = (session, sequence)
                 self._awaits_acknowledgement = True
 
-    def _common_fields(
-        self, session: int, sequence: int, logs: list[LogChunk] | None, packages: list[str] | None
-    ) -> dict[str, Any]:
-        refused, self.refused = self.refused, None
-        desired = self._holdings.desired
-        return {
-            "session": session,
-            "sequence": sequence,
-            "history_id": self._holdings.history_id,
-            "generation": desired.generation if desired is not None else "",
-            "revision": desired.revision if desired is not None else 0,
-            "logs": logs or [],
-            "refused": refused,
-            "removals": [removal for removal in self.removals if removal.key in self._holdings.run],
-            "packages": packages or [],
-        }
+
+def _figures(usages: Sequence[Usage]) -> tuple[int, list[int]]:
+    """Return the number of columns and the rows, the machine's own first, without columns at the end that are all 0."""
+    rows = [msgspec.structs.astuple(usage) for usage in usages]
+    sums = [sum(column) for column in zip(*rows, strict=True)]
+    columns = max((n for n, value in enumerate(sums, 1) if value), default=1)
+    result = sums[:columns] or [0]
+    for row in rows:
+        result += row[:columns]
+    return columns, result

@@ -19,27 +19,8 @@ import msgspec
 
 from borglet.messages import NO_USAGE, AllocReport, EndCause, Exit, Phase, Refusal, RunTask, TaskKey
 from borglet.runtimes.base.runtime import Presence
-from borglet.state import restarts, stopping
+from borglet.state import events, restarts, stopping
 from borglet.state.desired import differs_in_place, refusal_of
-from borglet.state.events import (
-    Adopted,
-    AllocsHeld,
-    Ended,
-    Event,
-    InstallFailed,
-    MemoryPressure,
-    PackagesInstalled,
-    Polled,
-    ProbeAnswered,
-    RemovalsWanted,
-    Sampled,
-    Saved,
-    SaveFailed,
-    Started,
-    StartRefused,
-    StopRefused,
-    TimePassed,
-)
 from borglet.state.holdings import Holdings, keys_of, watch
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import CancelInstall, GivenUp, Instruction, Save
@@ -79,61 +60,61 @@ class AgentState:
 
     # -- events
 
-    def handle(self, event: Event, *, now: float) -> list[Instruction]:
+    def handle(self, event: events.Event, *, now: float) -> list[Instruction]:
         """Take one event in; what is to be done now comes out, in order."""
         out: list[Instruction] = []
         match event:
-            case Adopted():
+            case events.Adopted():
                 self._on_adopted(event, now)
                 self._known.hold_allocs(out)
-            case Polled():
+            case events.Polled():
                 self._on_polled(event, now, out)
-            case Saved():
+            case events.Saved():
                 self._on_saved(event, now, out)
-            case SaveFailed():
+            case events.SaveFailed():
                 self._on_save_failed(event)
-            case PackagesInstalled():
+            case events.PackagesInstalled():
                 inc = self._known.incarnations.get(event.key)
                 if inc is not None and inc.phase is Phase.INSTALLING and inc.run == event.run:
                     inc.installed = True
-            case InstallFailed():
+            case events.InstallFailed():
                 inc = self._known.incarnations.get(event.key)
                 if inc is not None and inc.phase is Phase.INSTALLING and inc.run == event.run:
                     self._end_run(inc, Exit(EndCause.START_FAILED, now, detail=event.detail), now, out)
-            case Started():
+            case events.Started():
                 self._on_started(event, now)
-            case StartRefused():
+            case events.StartRefused():
                 exit_ = Exit(EndCause.START_FAILED, now, detail=event.detail)
                 self._on_end(event.key, event.run, exit_, now, out)
-            case StopRefused():
+            case events.StopRefused():
                 self._on_stop_refused(event, now)
-            case Ended():
+            case events.Ended():
                 self._on_end(event.key, event.run, event.exit, now, out)
-            case ProbeAnswered():
+            case events.ProbeAnswered():
                 answered(self._known, event, out, now=now)
-            case Sampled():
+            case events.Sampled():
                 for key, usage in event.usages.items():
                     if (inc := self._known.incarnations.get(key)) is not None and inc.has_processes:
                         inc.usage = usage
-            case AllocsHeld():
+            case events.AllocsHeld():
                 if keys_of(event.allocs) != keys_of(self._known.allocs):
                     self._known.version += 1
                 self._known.allocs = event.allocs
-            case MemoryPressure():
+            case events.MemoryPressure():
                 self._on_squeezed(event, now, out)
-            case RemovalsWanted():
+            case events.RemovalsWanted():
                 self._reporter.removals = event.removals
                 self._known.version += 1
-            case TimePassed():
+            case events.TimePassed():
                 pass
             case _:
                 assert_never(event)
-        if not isinstance(event, Sampled):
+        if not isinstance(event, events.Sampled):
             reconcile(self._known, out, now=now)
             self._reporter.changed()
         return out
 
-    def _on_adopted(self, event: Adopted, now: float) -> None:
+    def _on_adopted(self, event: events.Adopted, now: float) -> None:
         remembered, self._known.allocs = event.remembered, event.allocs
         self._known.put_in_force(remembered.desired)
         given_up = {given.key: given for given in remembered.given_up}
@@ -168,7 +149,7 @@ class AgentState:
         inc.exit, inc.watch, inc.given_up = given.exit, None, True
         inc.step(PhaseStep.FINISH, now=now)
 
-    def _on_polled(self, event: Polled, now: float, out: list[Instruction]) -> None:
+    def _on_polled(self, event: events.Polled, now: float, out: list[Instruction]) -> None:
         self._reporter.asked(event.session, event.sequence)
         if event.desired is None:
             return
@@ -179,11 +160,11 @@ class AgentState:
             return
         self._known.pending = event.desired
         if event.desired == self._known.desired:
-            self._on_saved(Saved(event.desired.generation), now, out)
+            self._on_saved(events.Saved(event.desired.generation), now, out)
         else:
             out.append(Save(self._known.remembered(event.desired)))
 
-    def _on_saved(self, event: Saved, now: float, out: list[Instruction]) -> None:
+    def _on_saved(self, event: events.Saved, now: float, out: list[Instruction]) -> None:
         if self._known.pending is None or self._known.pending.generation != event.generation:
             return
         desired, self._known.pending = self._known.pending, None
@@ -220,7 +201,7 @@ class AgentState:
             watch(inc, now=now)
             inc.was_up = inc.was_up or stopping.is_served(inc)
 
-    def _on_save_failed(self, event: SaveFailed) -> None:
+    def _on_save_failed(self, event: events.SaveFailed) -> None:
         if self._known.pending is None or self._known.pending.generation != event.generation:
             return
         self._known.pending = None
@@ -228,7 +209,7 @@ class AgentState:
         self._reporter.refused = Refusal("not-saved", "desired", detail)
         self._known.version += 1
 
-    def _on_started(self, event: Started, now: float) -> None:
+    def _on_started(self, event: events.Started, now: float) -> None:
         inc = self._known.incarnations.get(event.key)
         if inc is None or inc.run != event.run:
             return
@@ -241,7 +222,7 @@ class AgentState:
             inc.step(PhaseStep.STARTED, now=now)
             inc.stop_at = now  # the stop may have come before there was anything to stop
 
-    def _on_stop_refused(self, event: StopRefused, now: float) -> None:
+    def _on_stop_refused(self, event: events.StopRefused, now: float) -> None:
         inc = self._known.incarnations.get(event.key)
         if inc is not None and inc.phase is Phase.STOPPING and not inc.leaving:
             inc.stop_at = now + stopping.RETRY_S
@@ -276,7 +257,7 @@ class AgentState:
             inc.exit = msgspec.structs.replace(exit_, detail=detail)
         inc.step(PhaseStep.FINISH, now=now)
 
-    def _on_squeezed(self, event: MemoryPressure, now: float, out: list[Instruction]) -> None:
+    def _on_squeezed(self, event: events.MemoryPressure, now: float, out: list[Instruction]) -> None:
         inc = self._known.incarnations.get(event.key)
         if inc is not None and inc.has_processes and (inc.leaving or inc.stop_notice_s != 0):
             stopping.order(inc, 0.0, EndCause.MACHINE_SHORT, event.detail, out, now=now)

@@ -14,14 +14,14 @@ import pytest
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
 from borglet.identity.credentials import BadAuthority, Credentials, MemoryKeeper, pinned_context
-from borglet.identity.store import FailingStore, Identity
+from borglet.identity.store import Identity
 from borglet.link.client import BadAddress, Introduction, Link, LinkSettings, link_url
 from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, EndCause, Exit, Health, LogRequest, Phase, Refusal
 from borglet.prober import SimulatedProber
 from borglet.runtimes.base.runtime import StartFailed
-from borglet.runtimes.failing import FailingRuntime
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from borglet.state.instructions import Remembered
+from tests.doubles import FailingRuntime, FailingStore, NoPackages
 from tests.real.borglet.cell import BOUND_S, Authority, Shard, running_shard
 from tests.unit.borglet.builders import check, desired, exited, key, policy, run_task, stop_task
 
@@ -37,7 +37,7 @@ class Rig:
         self.simulated = SimulatedRuntime(Simulation(steady_clock(), start_delay_s=0.0), {"cpu": 1000})
         self.runtime = FailingRuntime(self.simulated)
         self.store = FailingStore(remembered)
-        self.agent = Agent(self.runtime, self.store, SimulatedProber(), clock=steady_clock())
+        self.agent = Agent(self.runtime, self.store, SimulatedProber(), NoPackages(), clock=steady_clock())
         self.link = Link(
             self.agent,
             Credentials(Identity("m1", "aa", "secret"), authority.pem, MemoryKeeper()),

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from borglet.identity.store import DiskStore, FailingStore, HomeInUse, Identity, MemoryStore, replace_durably
+from borglet.identity.store import DiskStore, HomeInUse, Identity, MemoryStore, replace_durably
 from borglet.state.instructions import GivenUp, Remembered
+from tests.doubles import FailingStore
 from tests.unit.borglet.builders import check, desired, exited, key, run_task, stop_task
 
 REMEMBERED = Remembered(

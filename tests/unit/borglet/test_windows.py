@@ -15,6 +15,7 @@ from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, Phase, Poll, Report, Usa
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from borglet.windows import MOST_KEPT, MOST_TOLD, RETELL_S, SPREAD, WINDOW_S, Windows, quantile
+from tests.doubles import NoPackages
 from tests.unit.borglet.builders import desired, key, run_task
 
 LATE = WINDOW_S * (1 + SPREAD)  # when any machine has told
@@ -121,7 +122,7 @@ def test_an_agent_tells_the_windows_of_what_it_runs_until_they_are_stored() -> N
 
     async def scenario() -> None:
         runtime = SimulatedRuntime(Simulation(lambda: now[0], start_delay_s=0.0), {"cpu": 1000})
-        agent = Agent(runtime, MemoryStore(), SimulatedProber(), clock=lambda: now[0])
+        agent = Agent(runtime, MemoryStore(), SimulatedProber(), NoPackages(), clock=lambda: now[0])
         await agent.open()
         try:
             agent.polled(1, Poll(1, desired=desired(1, [run_task()])))

@@ -14,6 +14,7 @@ from borglet.pressure.guard import Guard, GuardSettings
 from borglet.pressure.memory import GIB, AvailableMemory
 from borglet.prober import SimulatedProber
 from borglet.runtimes.base.runtime import Runtime
+from tests.doubles import NoPackages
 from tests.unit.borglet.builders import desired, key, run_task
 from tests.unit.borglet_pressure.machine import PLENTY, Drawn, Recorder
 
@@ -41,6 +42,7 @@ class Watched:
             runtime,
             MemoryStore(),
             SimulatedProber(),
+            NoPackages(),
             clock=lambda: self.now,
             settings=AgentSettings(sample_interval_s=0.01),
             guard=Guard(runtime, readings, settings=settings),
