@@ -16,7 +16,7 @@ import logging
 import random
 import resource
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +24,10 @@ import msgspec
 
 from borglet.agent import Agent, AgentSettings, Clock, steady_clock
 from borglet.identity.credentials import Credentials, CredentialStore, MemoryKeeper, pinned_context
-from borglet.identity.join import JoinClient, JoinFailed, parse_token
+from borglet.identity.join import JoinClient, JoinFailed, join_request, parse_token
 from borglet.identity.store import Identity, MemoryStore, replace_durably
 from borglet.link.client import Introduction, Link, LinkSettings
 from borglet.machines import MachineSpec
-from borglet.messages import JoinRequest
 from borglet.packages.base import SimulatedPackages
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
@@ -36,6 +35,7 @@ from borglet.windows import WINDOW_S
 
 log = logging.getLogger(__name__)
 
+SOFTWARE = "borglet-fleet"
 JOIN_BATCH = 500
 # asyncio gives each TLS connection a read buffer of 256 KiB, all of it resident: 2.4 GiB at 10,000 machines.
 TLS_BUFFER_BYTES = 16 * 2**10
@@ -102,7 +102,6 @@ class FleetSettings:
     sample_interval_s: float = 10.0
     window_s: int = WINDOW_S  # of windows of usage; 0: none
     connecting: int = 32  # machines that dial at a time, each until a shard welcomes it
-    software: str = "borglet-fleet"
 
 
 def load_secrets(home: Path) -> FleetSecrets:
@@ -131,9 +130,11 @@ def join_fleet(
     try:
         if known.authority not in ("", client.authority):
             raise JoinFailed(f"authority: the machines in {home} belong to another cell; give a different --home")
+        attributes = SimulatedRuntime(Simulation(clock=lambda: 0.0), {}).attributes()
         for start in range(0, len(strangers), JOIN_BATCH):
             batch = strangers[start : start + JOIN_BATCH]
-            answers = client.join_many([join_request(machine, token, ports=ports) for machine in batch])
+            requests = [join_request(machine, attributes, token, ports=ports) for machine in batch]
+            answers = client.join_many(requests)
             known.authority, known.cell = client.authority, answers[0].cell
             known.secrets.update((answer.hostname, answer.secret) for answer in answers)
             replace_durably(home / "fleet.json", msgspec.json.encode(known), mode=0o600)
@@ -143,58 +144,13 @@ def join_fleet(
     return known
 
 
-def join_request(machine: MachineSpec, token: str, *, ports: tuple[int, int]) -> JoinRequest:
-    runtime = SimulatedRuntime(Simulation(clock=lambda: 0.0), machine.capacity)
-    return JoinRequest(
-        token=token,
-        hostname=machine.hostname,
-        address=machine.address,
-        capacity=machine.capacity,
-        attributes={**runtime.attributes(), **dict(machine.attributes)},
-        platform=machine.platform,
-        rack=machine.rack,
-        power_domain=machine.power_domain,
-        port_low=ports[0],
-        port_high=ports[1],
-    )
-
-
+@dataclass(frozen=True, slots=True)
 class FleetMachine:
     """One simulated machine."""
 
-    def __init__(
-        self,
-        spec: MachineSpec,
-        credentials: Credentials,
-        url: str,
-        simulation: Simulation,
-        *,
-        rng: random.Random,
-        software: str,
-        link: LinkSettings,
-        admission: Callable[[], AbstractAsyncContextManager[None]],
-        observe: Callable[[float], None] | None,
-        window_s: int,
-    ) -> None:
-        self.hostname = spec.hostname
-        self.runtime = SimulatedRuntime(simulation, spec.capacity)
-        self.agent = Agent(
-            self.runtime,
-            MemoryStore(),
-            SimulatedProber(),
-            SimulatedPackages(simulation.install_delay_s, rng),
-            clock=simulation.clock,
-            settings=AgentSettings(window_s=window_s),
-        )
-        introduction = Introduction(
-            boot_id=f"{rng.getrandbits(128):032x}",
-            software=software,
-            attributes={**self.runtime.attributes(), **dict(spec.attributes)},
-            capacity=spec.capacity,
-        )
-        self.link = Link(
-            self.agent, credentials, url, introduction, rng=rng, settings=link, admission=admission, observe=observe
-        )
+    hostname: str
+    agent: Agent
+    link: Link
 
     async def run(self) -> None:
         await self.agent.open()
@@ -228,49 +184,44 @@ class Fleet:
         """`home`: where `secrets` are kept when they are renewed; None: they last as long as this process.
         `observe` receives the seconds between two polls of each machine."""
         self._settings = settings
-        simulation = Simulation(
-            clock or steady_clock(), settings.seed, settings.start_delay_s, settings.install_delay_s
-        )
+        simulation = Simulation(clock or steady_clock(), settings.seed, settings.start_delay_s)
         keeper: CredentialStore = MemoryKeeper() if home is None else FleetKeeper(home, secrets)
         contexts = functools.lru_cache(maxsize=4)(pinned_context)  # one for all machines
         rng = random.Random(settings.seed)
         self._dialling = asyncio.Semaphore(settings.connecting)
-        self._network = asyncio.Event()
-        self._network.set()
-        self.machines = [
-            FleetMachine(
-                spec,
-                Credentials(secrets.identity(spec.hostname), secrets.authority, keeper, contexts=contexts),
-                url,
-                simulation,
-                rng=rng,
-                software=settings.software,
-                link=link,
-                admission=self._admit,
-                observe=observe,
-                window_s=settings.window_s,
+
+        def machine_of(spec: MachineSpec) -> FleetMachine:
+            runtime = SimulatedRuntime(simulation, spec.capacity)
+            agent = Agent(
+                runtime,
+                MemoryStore(),
+                SimulatedProber(),
+                SimulatedPackages(settings.install_delay_s, rng),
+                clock=simulation.clock,
+                settings=AgentSettings(window_s=settings.window_s),
             )
-            for spec in machines
-        ]
+            introduction = Introduction(
+                boot_id=f"{rng.getrandbits(128):032x}",
+                software=SOFTWARE,
+                attributes={**runtime.attributes(), **dict(spec.attributes)},
+                capacity=spec.capacity,
+            )
+            credentials = Credentials(secrets.identity(spec.hostname), secrets.authority, keeper, contexts=contexts)
+            connection = Link(
+                agent, credentials, url, introduction, rng=rng, settings=link, admission=self._admit, observe=observe
+            )
+            return FleetMachine(spec.hostname, agent, connection)
+
+        self.machines = [machine_of(spec) for spec in machines]
 
     @property
     def connected(self) -> int:
         return sum(machine.link.connected for machine in self.machines)
 
-    def cut(self) -> None:
-        """Break all connections, and let none begin until `mend`. What runs goes on running."""
-        self._network.clear()
-        for machine in self.machines:
-            machine.link.drop()
-
-    def mend(self) -> None:
-        self._network.set()
-
     @asynccontextmanager
     async def _admit(self) -> AsyncIterator[None]:
         """Surrounds a machine's attempt to connect: the fleet dials as fast as its shard welcomes, and no faster."""
         async with self._dialling:
-            await self._network.wait()
             yield
 
     async def run(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import math
@@ -17,10 +18,11 @@ from pathlib import Path
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
 from borglet.identity.credentials import Credentials
-from borglet.identity.join import LinkUnreachable, join_cell
+from borglet.identity.join import LinkUnreachable, join_cell, join_request
 from borglet.identity.store import DiskStore, Identity
 from borglet.link.client import Introduction, Link, link_url
 from borglet.link.shells import Shells
+from borglet.machines import MachineSpec
 from borglet.messages import EndCause, JoinRequest
 from borglet.packages.machine import MachinePackages
 from borglet.packages.manager import PackageSettings
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 
 SOFTWARE = "borglet 0.2.0"
 LOG_SWEEP_INTERVAL_S = 600.0
+# How long to wait for the link to answer when joining.
+JOIN_WAIT_S = 30.0
 # Beyond the notice a task has: the supervisor's kill, and the news of it.
 STOP_ALL_MARGIN_S = 15.0
 
@@ -47,17 +51,9 @@ class MachineSettings:
 
     home: Path
     link: str
-    hostname: str
-    address: str
+    machine: MachineSpec  # its capacity and attributes replace what the Borglet measures
+    ports: tuple[int, int] = (20000, 29999)  # first and last port given to tasks
     join_token: str = ""
-    join_wait_s: float = 30.0  # how long to wait for the link to answer when joining
-    capacity: tuple[tuple[str, int], ...] = ()  # replaces what was measured
-    attributes: tuple[tuple[str, str], ...] = ()
-    platform: str = ""
-    rack: str = ""
-    power_domain: str = ""
-    port_low: int = 20000
-    port_high: int = 29999
     package_bytes: int | None = None  # of disk, for archives and trees of packages; None: see `package_room`
     peer_port: int = 0  # where other machines get packages from here; 0: any free one, negative: nowhere
     peer_uploads: int = 4  # at once
@@ -69,20 +65,21 @@ def run_machine(settings: MachineSettings) -> None:
     store = DiskStore(settings.home)
     with store.lock():
         runtime = open_runtime(settings.home, settings.wishes)
-        attributes = {**_machine_attributes(), **runtime.attributes(), **dict(settings.attributes)}
         measured = runtime.capacity()
         room = settings.package_bytes if settings.package_bytes is not None else package_room(measured["disk"])
         # The whole of it, full or empty: what a machine offers must not depend on what it has installed.
         measured["disk"] = max(0, measured["disk"] + disk_bytes((settings.home / "packages",)) - room)
-        capacity = {**measured, **dict(settings.capacity)}
-        identity = _join(store, settings, capacity, attributes)
+        machine = dataclasses.replace(settings.machine, capacity=measured | settings.machine.capacity)
+        attributes = {**_machine_attributes(), **runtime.attributes()}
+        request = join_request(machine, attributes, settings.join_token, ports=settings.ports)
+        identity = _join(store, settings.link, request)
         asyncio.run(
             _serve(
                 store,
                 runtime,
                 identity,
                 settings,
-                Introduction(_boot_id(), SOFTWARE, attributes, capacity),
+                Introduction(_boot_id(), SOFTWARE, request.attributes, machine.capacity),
                 PackageSettings(budget_bytes=room),
             )
         )
@@ -93,27 +90,13 @@ def package_room(disk_bytes: int) -> int:
     return min(20 * 2**30, disk_bytes // 10)
 
 
-def _join(
-    store: DiskStore, settings: MachineSettings, capacity: dict[str, int], attributes: dict[str, str]
-) -> Identity:
-    """Waits for a link that does not answer yet. Raises `JoinFailed`."""
-    request = JoinRequest(
-        token=settings.join_token,
-        hostname=settings.hostname,
-        address=settings.address,
-        capacity=capacity,
-        attributes=attributes,
-        platform=settings.platform,
-        rack=settings.rack,
-        power_domain=settings.power_domain,
-        port_low=settings.port_low,
-        port_high=settings.port_high,
-    )
-    deadline = time.monotonic() + settings.join_wait_s
+def _join(store: DiskStore, link: str, request: JoinRequest) -> Identity:
+    """Join the cell, and wait for a link that does not answer yet. Raises `JoinFailed`."""
+    deadline = time.monotonic() + JOIN_WAIT_S
     backoff = Backoff(random.Random(), most_s=1.0)
     while True:
         try:
-            return join_cell(store, settings.link, request)
+            return join_cell(store, link, request)
         except LinkUnreachable as error:
             if time.monotonic() > deadline:
                 raise
@@ -141,7 +124,7 @@ async def _serve(
         settings.link,
         credentials,
         store.authority,
-        address=settings.address,
+        address=settings.machine.address,
         boot_id=introduction.boot_id,
         settings=room,
         peer_port=settings.peer_port,
@@ -151,7 +134,7 @@ async def _serve(
     agent = Agent(
         runtime,
         store,
-        SocketProber(settings.address),
+        SocketProber(settings.machine.address),
         packages.manager,
         clock=steady_clock(),
         guard=Guard(runtime, readings, free_disk=packages.manager.collect),

@@ -49,7 +49,6 @@ class Simulation:
     clock: Callable[[], float]
     seed: int = 0
     start_delay_s: float = 0.05
-    install_delay_s: float = 0.05  # of what a task needs and the machine has not got, on average
 
 
 @dataclass(slots=True)

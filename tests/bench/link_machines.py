@@ -15,6 +15,8 @@ import asyncio
 import json
 import sys
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,35 @@ from borglet.fleet import Fleet, load_secrets
 from borglet.machines import read_fleet
 
 
+class CuttableFleet(Fleet):
+    """A fleet whose network can fail."""
+
+    _network: asyncio.Event | None = None  # set while the network works
+
+    def cut(self) -> None:
+        """Break all connections, and let none begin until `mend`. Tasks continue to run."""
+        self._network = asyncio.Event()
+        for machine in self.machines:
+            machine.link.drop()
+
+    def mend(self) -> None:
+        assert self._network is not None
+        self._network.set()
+
+    @asynccontextmanager
+    async def _admit(self) -> AsyncIterator[None]:
+        async with super()._admit():
+            if self._network is not None:
+                await self._network.wait()
+            yield
+
+
 class Machines:
     """One fleet and the record of its polls."""
 
     def __init__(self, home: Path, url: str) -> None:
         self._intervals: Counter[int] | None = None
-        self.fleet = Fleet(read_fleet(home / "machines.csv"), load_secrets(home), url, observe=self._observe)
+        self.fleet = CuttableFleet(read_fleet(home / "machines.csv"), load_secrets(home), url, observe=self._observe)
 
     def _observe(self, interval_s: float) -> None:
         if self._intervals is not None:
