@@ -178,14 +178,8 @@ def _apply(layer: TarStream, tree: Tree) -> None:
                 tree.white_out_content(folder or ".")
             elif not base.startswith(_RESERVED):
                 tree.white_out(f"{folder}/{base.removeprefix(_WHITEOUT)}" if folder else base[len(_WHITEOUT) :])
-        elif entry.kind is EntryKind.DIRECTORY:
-            tree.add_directory(entry.name)
-        elif entry.kind is EntryKind.SYMBOLIC_LINK:
-            tree.add_link(entry.name, entry.target)
-        elif entry.kind is EntryKind.HARD_LINK:
-            tree.add_hard_link(entry.name, entry.target.lstrip("/"))
         else:
-            tree.add_file(entry.name, entry.size, layer.content(), executable=entry.executable)
+            tree.add(entry, layer.content())
 
 
 def _pieces(stream: ByteStream) -> Iterator[bytes]:

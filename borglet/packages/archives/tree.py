@@ -11,10 +11,9 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from borglet.packages.archives.limits import ArchiveCost, ArchiveRefused
-from borglet.packages.archives.tarstream import EntryKind
+from borglet.packages.archives.tarstream import EntryKind, TarEntry
 
 Path = tuple[str, ...]
 
@@ -25,25 +24,9 @@ MOST_STEPS = 5_000_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class Sink(Protocol):
-    """Writes below one directory. Paths are of the plan: no component of them is a link."""
-
-    def make_directory(self, path: Path) -> None: ...
-
-    def write_file(self, path: Path, *, executable: bool, content: Iterable[bytes]) -> None: ...
-
-    def make_link(self, path: Path, target: str) -> None: ...
-
-    def make_hard_link(self, path: Path, existing: Path) -> None: ...
-
-    def remove(self, path: Path, *, directory: bool) -> None: ...
-
-    def finish(self, directories: Iterable[Path]) -> None:
-        """Everything is written; `directories`, the deepest first and the root last, become read-only."""
-
-
-class NullSink:
-    """A sink for inspecting an archive without writing it."""
+class Sink:
+    """Writes below one directory. Paths are of the plan: no component of them is a link. This one writes nothing, for
+    inspecting an archive."""
 
     def make_directory(self, path: Path) -> None:
         pass
@@ -62,7 +45,7 @@ class NullSink:
         pass
 
     def finish(self, directories: Iterable[Path]) -> None:
-        pass
+        """Everything is written; `directories`, the deepest first and the root last, become read-only."""
 
 
 @dataclass(slots=True)
@@ -101,6 +84,17 @@ class Tree:
         self._steps = 0
 
     # -- entries; each raises `ArchiveRefused`
+
+    def add(self, entry: TarEntry, content: Iterable[bytes]) -> None:
+        """Add an entry of an archive. `content`: of a file."""
+        if entry.kind is EntryKind.DIRECTORY:
+            self.add_directory(entry.name)
+        elif entry.kind is EntryKind.SYMBOLIC_LINK:
+            self.add_link(entry.name, entry.target)
+        elif entry.kind is EntryKind.HARD_LINK:
+            self.add_hard_link(entry.name, entry.target.lstrip("/") if self._layered else entry.target)
+        else:
+            self.add_file(entry.name, entry.size, content, executable=entry.executable)
 
     def add_directory(self, name: str) -> None:
         path = self._path(name)
