@@ -23,9 +23,10 @@ from pathlib import Path
 import msgspec
 
 from borglet.agent import Agent, AgentSettings, Clock, steady_clock
+from borglet.files import replace_file
 from borglet.identity.credentials import Credentials, CredentialStore, MemoryKeeper, pinned_context
 from borglet.identity.join import JoinClient, JoinFailed, join_request, parse_token
-from borglet.identity.store import Identity, MemoryStore, replace_durably
+from borglet.identity.store import Identity, MemoryStore
 from borglet.link.client import Introduction, Link, LinkSettings
 from borglet.machines import MachineSpec
 from borglet.packages.base import SimulatedPackages
@@ -89,7 +90,7 @@ class FleetKeeper:
             del self._secrets.next[identity.hostname]
 
     def _write(self) -> None:
-        replace_durably(self._path, msgspec.json.encode(self._secrets), mode=0o600)
+        replace_file(self._path, msgspec.json.encode(self._secrets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ def join_fleet(
             answers = client.join_many(requests)
             known.authority, known.cell = client.authority, answers[0].cell
             known.secrets.update((answer.hostname, answer.secret) for answer in answers)
-            replace_durably(home / "fleet.json", msgspec.json.encode(known), mode=0o600)
+            replace_file(home / "fleet.json", msgspec.json.encode(known))
     finally:
         client.close()
     log.info("%d machines joined cell %s", len(strangers), known.cell)

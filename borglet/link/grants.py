@@ -1,7 +1,7 @@
 """Grants of shells: signed by the cell's authority, for one shell in one incarnation on one machine, for a minute.
 
 A message on the connection alone opens no shell: an attacker who stole a shard's certificate, or got between the
-two, could not make a grant. `cryptography` is loaded at the first grant; a machine without shells never pays for it.
+two, could not make a grant.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from borglet.messages import SHELL_CONTEXT, ShellClaims, ShellGrant
+from borglet.packages.tickets import authority_keys, is_signed
 
 MAX_LIFE_S = 60.0
 # How far the machine's clock may be from the shard's.
@@ -36,7 +37,7 @@ class Grants:
 
     def take(self, grant: ShellGrant, *, now: float) -> ShellClaims:
         """Return what the grant allows. `now`: seconds since the epoch. Raises `GrantRefused`."""
-        if not self._signed(grant):
+        if not is_signed(authority_keys(self._authority()), SHELL_CONTEXT + grant.claims, grant.signature):
             raise GrantRefused("the grant is not signed by this cell's authority")
         try:
             claims = msgspec.json.decode(grant.claims, type=ShellClaims)
@@ -69,20 +70,3 @@ class Grants:
         if not (1 <= claims.rows <= MAX_SIDE and 1 <= claims.cols <= MAX_SIDE):
             return f"rows, cols: a terminal must have 1 to {MAX_SIDE} of each"
         return ""
-
-    def _signed(self, grant: ShellGrant) -> bool:
-        from cryptography import x509
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ec
-
-        for certificate in x509.load_pem_x509_certificates(self._authority().encode()):
-            key = certificate.public_key()
-            if not isinstance(key, ec.EllipticCurvePublicKey):
-                continue
-            try:
-                key.verify(grant.signature, SHELL_CONTEXT + grant.claims, ec.ECDSA(hashes.SHA256()))
-            except InvalidSignature:
-                continue
-            return True
-        return False

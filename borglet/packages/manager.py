@@ -12,9 +12,9 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +22,6 @@ from borglet.messages import MAX_REPORTED_PACKAGES, PackageRef
 from borglet.packages.archives.limits import ArchiveRefused
 from borglet.packages.base import InUse, PackageMissing, mounts
 from borglet.packages.fetch import Fetcher
-from borglet.packages.retention import excess_of, to_remove
 from borglet.packages.sources import Sources
 from borglet.packages.store import PackageStore, StoredPackage
 
@@ -264,9 +263,7 @@ class PackageManager:
     def _use(self, digest: str) -> None:
         at = self._now()
         known = self._installed[digest]
-        self._installed[digest] = StoredPackage(
-            known.digest, known.name, known.format, known.size_bytes, known.disk_bytes, at
-        )
+        self._installed[digest] = replace(known, used_at=at)
         self._store.used(digest, at)
 
     # -- room
@@ -331,3 +328,24 @@ class PackageManager:
         latest = self.installed()
         if self.port and latest:
             self._notices.submit(self._sources.have, latest[0], self.port)
+
+
+def to_remove(installed: Iterable[StoredPackage], in_use: Set[str], *, excess_bytes: int) -> list[StoredPackage]:
+    """The least recently used first, until `excess_bytes` of disk are free; never one that is in use.
+
+    What is not in use at all may be too little: then all of it."""
+    chosen: list[StoredPackage] = []
+    for each in sorted(installed, key=lambda each: (each.used_at, each.digest)):
+        if excess_bytes <= 0:
+            break
+        if each.digest not in in_use:
+            chosen.append(each)
+            excess_bytes -= each.disk_bytes
+    return chosen
+
+
+def excess_of(taken_bytes: int, wanted_bytes: int, *, budget_bytes: int, free_bytes: int, keep_free_bytes: int) -> int:
+    """How much must go before `wanted_bytes` more may come: for the budget, and for the disk."""
+    over_budget = taken_bytes + wanted_bytes - budget_bytes
+    over_disk = wanted_bytes + keep_free_bytes - free_bytes
+    return max(0, over_budget, over_disk)

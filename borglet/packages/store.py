@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from borglet.identity.store import replace_durably
+from borglet.files import replace_file, sync_directory
 from borglet.messages import PackageRef
 from borglet.packages.archives.archive import unpack
 from borglet.packages.archives.disk import digests_of, file_digest, remove_tree
@@ -178,7 +178,7 @@ class PackageStore:
         if final.exists():  # damaged, or it could not be read when it was looked at
             self._discard(final)
         os.rename(incoming, final)
-        _sync_directory(self._root)
+        sync_directory(self._root)
         return self._installed(final, marker)
 
     def abandon(self, incoming: Path) -> None:
@@ -225,7 +225,7 @@ class PackageStore:
     def _write_marker(self, folder: Path, marker: Marker, *, keep_time: bool = False) -> None:
         path = folder / "marker.json"
         used_at = path.stat().st_mtime if keep_time else None
-        replace_durably(path, msgspec.json.encode(marker), mode=0o600)
+        replace_file(path, msgspec.json.encode(marker))
         if used_at is not None:
             os.utime(path, (used_at, used_at))
 
@@ -246,11 +246,3 @@ def _hex(digest: str) -> str:
     if kind != "sha256" or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
         raise ValueError(f"digest {digest[:100]!r}: a digest must be sha256: and 64 hex digits")
     return digits
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
@@ -55,7 +56,7 @@ def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, 
         claims, signature = _bytes(first), _bytes(second)
     except (binascii.Error, ValueError) as error:
         raise TicketRefused("the ticket is not valid base64") from error
-    if not any(_signed(key, claims, signature) for key in keys):
+    if not is_signed(keys, CONTEXT + claims, signature):
         raise TicketRefused("the ticket is not signed by this cell's authority")
     ticket = msgspec.json.decode(claims, type=PackageTicket)
     if ticket.digest != digest:
@@ -65,12 +66,13 @@ def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, 
     return ticket
 
 
-def _signed(key: ec.EllipticCurvePublicKey, claims: bytes, signature: bytes) -> bool:
-    try:
-        key.verify(signature, CONTEXT + claims, _ALGORITHM)
-    except InvalidSignature:
-        return False
-    return True
+def is_signed(keys: Sequence[ec.EllipticCurvePublicKey], content: bytes, signature: bytes) -> bool:
+    """Return whether one of `keys` signed `content`."""
+    for key in keys:
+        with contextlib.suppress(InvalidSignature):
+            key.verify(signature, content, _ALGORITHM)
+            return True
+    return False
 
 
 def _text(raw: bytes) -> str:

@@ -25,6 +25,7 @@ from typing import TypeVar
 
 import msgspec
 
+from borglet.files import replace_file
 from borglet.messages import Exit, RunTask, TaskKey
 
 log = logging.getLogger(__name__)
@@ -87,18 +88,6 @@ def log_directory(home: Path, name: str) -> Path:
 def link_into_alloc(alloc: TaskKey, task: str) -> str:
     """Link `logs/<task>` into the alloc that holds the task."""
     return f"../allocs/{directory_name(alloc)}/logs/{task}"
-
-
-def replace_file(directory: Path, name: str, content: bytes, *, durable: bool) -> None:
-    """Replace a file whole. `durable`: safe on the disk afterwards. Raises OSError."""
-    new = directory / f"{name}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(new, directory / name)
 
 
 class TaskDirectory:
@@ -190,14 +179,14 @@ class TaskDirectory:
             (self.packages / name).symlink_to(tree)
 
     def write_kept(self, kept: TaskRecord) -> None:
-        self._replace("task.json", msgspec.json.encode(kept), durable=False)
+        replace_file(self.path / "task.json", msgspec.json.encode(kept), durable=False)
 
     def write_supervisor(self, supervisor: SupervisorId) -> None:
-        self._replace("supervisor.json", msgspec.json.encode(supervisor), durable=False)
+        replace_file(self.path / "supervisor.json", msgspec.json.encode(supervisor), durable=False)
 
     def write_exit(self, exit_: Exit) -> None:
         """Write the exit record in place of a supervisor that is gone or never started."""
-        self._replace("exit.json", msgspec.json.encode(exit_), durable=True)
+        replace_file(self.path / "exit.json", msgspec.json.encode(exit_))
 
     def kept(self) -> TaskRecord | None:
         return self._read("task.json", TaskRecord)
@@ -228,6 +217,3 @@ class TaskDirectory:
         except msgspec.DecodeError as error:
             log.warning("cannot read %s of task %s: %s", name, self.name, error)
             return None
-
-    def _replace(self, name: str, content: bytes, *, durable: bool) -> None:
-        replace_file(self.path, name, content, durable=durable)
