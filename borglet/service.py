@@ -24,9 +24,12 @@ from borglet.link.client import Introduction, Link, link_url
 from borglet.link.shells import Shells
 from borglet.machines import MachineSpec
 from borglet.messages import EndCause, JoinRequest
-from borglet.packages.machine import MachinePackages
-from borglet.packages.manager import PackageSettings
-from borglet.packages.peers import PeerSettings
+from borglet.packages.fetch import Fetcher
+from borglet.packages.manager import PackageManager, PackageSettings
+from borglet.packages.peers import PeerServer, PeerSettings
+from borglet.packages.sources import LinkSources
+from borglet.packages.store import PackageStore
+from borglet.packages.tickets import authority_keys
 from borglet.pressure.guard import Guard
 from borglet.pressure.readings import MachineReadings
 from borglet.prober import SocketProber
@@ -39,6 +42,8 @@ log = logging.getLogger(__name__)
 
 SOFTWARE = "borglet 0.2.0"
 LOG_SWEEP_INTERVAL_S = 600.0
+# A machine that is short of disk for reasons other than packages gets space within this time.
+COLLECT_INTERVAL_S = 30.0
 # How long to wait for the link to answer when joining.
 JOIN_WAIT_S = 30.0
 # Beyond the notice a task has: the supervisor's kill, and the news of it.
@@ -119,25 +124,29 @@ async def _serve(
     readings = MachineReadings(settings.home, introduction.capacity)
     credentials = Credentials(identity, store.authority(), store)
     runtime.api_url = credentials.api_url
-    packages = MachinePackages(
-        settings.home,
-        settings.link,
-        credentials,
-        store.authority,
-        address=settings.machine.address,
-        boot_id=introduction.boot_id,
+    sources = LinkSources(settings.link, credentials)
+    packages = PackageManager(
+        PackageStore(settings.home, boot_id=introduction.boot_id),
+        sources,
+        Fetcher(sources),
+        now=time.time,
         settings=room,
-        peer_port=settings.peer_port,
-        peers=PeerSettings(uploads=settings.peer_uploads),
     )
-    await packages.open()
+    peers = PeerServer(
+        packages.archive,
+        lambda: authority_keys(store.authority()),
+        now=time.time,
+        settings=PeerSettings(uploads=settings.peer_uploads),
+    )
+    await _serve_peers(peers, packages, settings)
+    packages.open()
     agent = Agent(
         runtime,
         store,
         SocketProber(settings.machine.address),
-        packages.manager,
+        packages,
         clock=steady_clock(),
-        guard=Guard(runtime, readings, free_disk=packages.manager.collect),
+        guard=Guard(runtime, readings, free_disk=packages.collect),
     )
     await agent.open()
     assert agent.failed is not None
@@ -150,7 +159,7 @@ async def _serve(
         settings.link,
         introduction,
         rng=random.Random(),
-        welcomed=packages.manager.publish_port,
+        welcomed=packages.publish_port,
         shells=shells,
     )
     gc.collect()
@@ -160,7 +169,7 @@ async def _serve(
         loop.create_task(link.run()),
         loop.create_task(agent.sample_forever()),
         loop.create_task(_sweep_logs(runtime)),
-        loop.create_task(packages.collect_forever()),
+        loop.create_task(_collect_packages(packages)),
     }
     try:
         done, _ = await asyncio.wait({agent.failed, *lasting}, return_when=asyncio.FIRST_COMPLETED)
@@ -170,7 +179,7 @@ async def _serve(
         for task in lasting:
             task.cancel()
         await asyncio.gather(*lasting, return_exceptions=True)
-        await packages.close()
+        await peers.close()
         await shells.close()
         await agent.close()
     log.info("%s ends; its tasks keep running", identity.hostname)
@@ -178,6 +187,29 @@ async def _serve(
 
 async def _until(event: asyncio.Event) -> None:
     await event.wait()
+
+
+async def _serve_peers(peers: PeerServer, packages: PackageManager, settings: MachineSettings) -> None:
+    """Give packages to other machines, if this machine can."""
+    if settings.peer_port < 0:
+        return
+    address = settings.machine.address
+    try:
+        packages.port = await peers.open(address, settings.peer_port)
+    except OSError as error:
+        log.warning("cannot give packages to other machines: %s", error)
+    else:
+        log.info("other machines can download packages at %s:%d", address, packages.port)
+
+
+async def _collect_packages(packages: PackageManager) -> None:
+    await packages.checked()
+    while True:
+        try:
+            await packages.collect()
+        except OSError:
+            log.exception("cannot delete unused packages; the Borglet tries again later")
+        await asyncio.sleep(COLLECT_INTERVAL_S)
 
 
 async def _sweep_logs(runtime: SupervisedRuntime) -> None:
