@@ -248,7 +248,7 @@ def _fleet(args: argparse.Namespace) -> int:
             install_delay_s=args.install_delay_s,
             window_s=args.window_s,
         )
-        fleet = Fleet(machines, secrets, args.link, settings=settings, home=home)
+        fleet = Fleet(machines, secrets, args.link, home, settings=settings)
         asyncio.run(_until_signalled(fleet))
     return 0
 

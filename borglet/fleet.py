@@ -24,7 +24,7 @@ import msgspec
 
 from borglet.agent import Agent, AgentSettings, Clock, steady_clock
 from borglet.files import replace_file
-from borglet.identity.credentials import Credentials, CredentialStore, MemoryKeeper, pinned_context
+from borglet.identity.credentials import Credentials, pinned_context
 from borglet.identity.join import JoinClient, JoinFailed, join_request, parse_token
 from borglet.identity.store import Identity, MemoryStore
 from borglet.link.client import Introduction, Link, LinkSettings
@@ -175,18 +175,18 @@ class Fleet:
         machines: Sequence[MachineSpec],
         secrets: FleetSecrets,
         url: str,
+        home: Path,
         *,
         settings: FleetSettings = FleetSettings(),
         link: LinkSettings = LinkSettings(),
         clock: Clock | None = None,
-        home: Path | None = None,
         observe: Callable[[float], None] | None = None,
     ) -> None:
-        """`home`: where `secrets` are kept when they are renewed; None: they last as long as this process.
+        """`home`: where `secrets` are kept when they are renewed. `clock`: the real one, unless a test gives its own.
         `observe` receives the seconds between two polls of each machine."""
         self._settings = settings
         simulation = Simulation(clock or steady_clock(), settings.seed, settings.start_delay_s)
-        keeper: CredentialStore = MemoryKeeper() if home is None else FleetKeeper(home, secrets)
+        keeper = FleetKeeper(home, secrets)
         contexts = functools.lru_cache(maxsize=4)(pinned_context)  # one for all machines
         rng = random.Random(settings.seed)
         self._dialling = asyncio.Semaphore(settings.connecting)

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from borglet.identity.store import MemoryStore
+from borglet.identity.store import Identity, MemoryStore
 from borglet.messages import (
     AllocReport,
     EndCause,
+    Exit,
     LogChunk,
     LogRequest,
     PackageRef,
@@ -22,6 +23,7 @@ from borglet.messages import (
 from borglet.packages.base import InUse, PackageMissing
 from borglet.runtimes.base.runtime import NO_TREES, Presence, Runtime
 from borglet.runtimes.cgroups.limits import Grant
+from borglet.runtimes.simulated import SimulatedRuntime
 from borglet.runtimes.supervisor.ptys import Pty
 from borglet.state.instructions import Remembered
 
@@ -153,3 +155,22 @@ class NoPackages:
 
     async def close(self) -> None:
         pass
+
+
+def end_task(runtime: SimulatedRuntime, key: TaskKey, exit_: Exit) -> None:
+    """Let a running task of a simulated machine end this way, now."""
+    runtime._end(runtime._tasks[key], exit_)
+
+
+class MemoryKeeper:
+    """A store of credentials in memory."""
+
+    def __init__(self) -> None:
+        self.identity: Identity | None = None
+        self.authority = ""
+
+    def keep_identity(self, identity: Identity) -> None:
+        self.identity = identity
+
+    def keep_authority(self, pem: str) -> None:
+        self.authority = pem

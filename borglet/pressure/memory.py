@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from borglet.messages import TaskKey
 from borglet.pressure.shortage import Shortage
 from borglet.pressure.tenants import PressureTenant
-from borglet.runtimes.cgroups.limits import mebibytes
+from borglet.runtimes.cgroups.cgroupfs import mebibytes
 
 MIB = 2**20
 GIB = 2**30

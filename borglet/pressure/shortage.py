@@ -13,7 +13,7 @@ from typing import Literal
 
 from borglet.messages import TaskKey
 from borglet.pressure.tenants import PressureTenant
-from borglet.runtimes.cgroups.limits import mebibytes
+from borglet.runtimes.cgroups.cgroupfs import mebibytes
 
 # Ending a task that uses less would free too little.
 LEAST_BYTES = 2**20

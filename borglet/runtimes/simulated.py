@@ -165,16 +165,6 @@ class SimulatedRuntime:
             if known.timer is not None:
                 known.timer.cancel()
 
-    def end(self, key: TaskKey, exit_: Exit) -> None:
-        """Let a running task end this way, now. Raises KeyError for one that does not run."""
-        known = self._tasks[key]
-        if known.exit is not None:
-            raise KeyError(key)
-        self._end(known, exit_)
-
-    def running(self) -> set[TaskKey]:
-        return {key for key, known in self._tasks.items() if known.exit is None}
-
     def _end_after(self, known: _Simulated, delay_s: float, exit_: Exit) -> None:
         if known.timer is not None:
             known.timer.cancel()

@@ -55,7 +55,9 @@ class Machines:
 
     def __init__(self, home: Path, url: str) -> None:
         self._intervals: Counter[int] | None = None
-        self.fleet = CuttableFleet(read_fleet(home / "machines.csv"), load_secrets(home), url, observe=self._observe)
+        self.fleet = CuttableFleet(
+            read_fleet(home / "machines.csv"), load_secrets(home), url, home, observe=self._observe
+        )
 
     def _observe(self, interval_s: float) -> None:
         if self._intervals is not None:

@@ -24,16 +24,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from borglet.runtimes.cgroups import cgroupfs, v1, v2
-from borglet.runtimes.cgroups.blockdevices import disk_of
 from borglet.runtimes.cgroups.cgroupfs import Groups
-from borglet.runtimes.cgroups.cpulists import parse_cpus
 from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits
-from borglet.runtimes.cgroups.mounts import own_groups
+from borglet.runtimes.cgroups.system import disk_of, own_groups, parse_cpus
 from borglet.runtimes.cgroups.v1 import GroupUsage
 
 log = logging.getLogger(__name__)
-
-__all__ = ["CgroupTree", "GroupUsage", "detect"]
 
 _LEAF = "borglet"
 _BATCH = "-batch"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from borglet.runtimes.cgroups import cgroupfs
 from borglet.runtimes.cgroups.cgroupfs import Groups
-from borglet.runtimes.cgroups.cpulists import format_cpus
 from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits
+from borglet.runtimes.cgroups.system import format_cpus
 
 PERIOD_US = 100_000
 # Controller -> the file that shows it can do what it is used for.

@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 from borglet.runtimes.cgroups import cgroupfs
 from borglet.runtimes.cgroups.cgroupfs import Groups
-from borglet.runtimes.cgroups.cpulists import format_cpus
 from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits, weight_of
+from borglet.runtimes.cgroups.system import format_cpus
 from borglet.runtimes.cgroups.v1 import PERIOD_US, GroupUsage, quota_us, write_where_present
 
 CONTROLLERS = ("memory", "cpu", "pids", "cpuset", "io")

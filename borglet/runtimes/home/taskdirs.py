@@ -95,46 +95,20 @@ class TaskDirectory:
 
     def __init__(self, home: Path, key: TaskKey, *, alloc: Path | None = None) -> None:
         """`alloc`: the folder of the alloc it lives in (`allocfolders`). Raises ValueError for a bad key."""
-        name = directory_name(key)
-        self.name = name
-        self.path = home / "tasks" / name
+        self.name = directory_name(key)
+        self.path = home / "tasks" / self.name
         self.alloc = alloc
         self._home = home
+        self.work, self.tmp = self.path / "work", self.path / "tmp"
+        self.packages = self.path / "packages"
+        # The token is renewed while the task runs, so containers mount the folder, not the file.
+        self.identity = self.path / "identity" / "token"
+        self.root, self.bundle = self.path / "root", self.path / "bundle"
+        self.control = self.path / "control"
 
     @property
     def logs(self) -> Path:
         return log_directory(self._home, self.name)
-
-    @property
-    def work(self) -> Path:
-        return self.path / "work"
-
-    @property
-    def tmp(self) -> Path:
-        return self.path / "tmp"
-
-    @property
-    def packages(self) -> Path:
-        return self.path / "packages"
-
-    @property
-    def identity(self) -> Path:
-        """Return the folder of the signed identity, which is renewed while the task runs. Containers mount the
-        folder, not the file.
-        """
-        return self.path / "identity" / "token"
-
-    @property
-    def root(self) -> Path:
-        return self.path / "root"
-
-    @property
-    def bundle(self) -> Path:
-        return self.path / "bundle"
-
-    @property
-    def control(self) -> Path:
-        return self.path / "control"
 
     @property
     def marker(self) -> str:

@@ -128,8 +128,8 @@ class ContainerConfinement:
         working_directory = bundle.inside(task.working_dir)
         limits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
         process = bundle.process(
-            argv=argv,
-            environment=environment,
+            argv,
+            environment,
             working_directory=working_directory,
             account=account,
             open_files=_open_files(self._settings.open_files),
@@ -314,34 +314,9 @@ def probe(home: Path, engine: str, init: str) -> None:
         work.mkdir()
         tmp.mkdir()
         shared = rootfs.SharedRoot(directory / "roots")
-        root, mounts = rootfs.build(
-            directory / "root",
-            shared,
-            work=work,
-            tmp=tmp,
-            identity=None,
-            alloc=None,
-            trees={},
-            base=None,
-            account=account,
-            hosts={},
-        )
-        container = bundle.ContainerOptions(
-            root=str(root),
-            mounts=[*mounts, Mount(init, bundle.INIT)],
-            hostname="",
-            marker="BORG_PROBE=1",
-            network="",
-            shm_bytes=bundle.DEFAULT_SHM_BYTES,
-        )
-        process = bundle.process(
-            argv=[bundle.INIT, "-V"],
-            environment={},
-            working_directory="/",
-            account=account,
-            open_files=64,
-            oom_score_adj=0,
-        )
+        root, mounts = rootfs.build(directory / "root", shared, work=work, tmp=tmp, account=account)
+        container = bundle.ContainerOptions(str(root), [*mounts, Mount(init, bundle.INIT)], "BORG_PROBE=1")
+        process = bundle.process([bundle.INIT, "-V"], {}, working_directory="/", account=account, open_files=64)
         config = bundle.config(container, account, architecture=os.uname().machine) | {"process": process}
         write_bundle(directory, config, process)
         box = ContainerPlace(engine, folder, "probe")
