@@ -156,12 +156,8 @@ class Agent:
                     "cannot store the new identity of task %s, which keeps its old one: %s", identity.key, error
                 )
 
-    async def report(self, session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
-        """The answer to `poll`, as of now, in this version of the protocol."""
-        return self.report_with(await self.read_logs(poll), session, poll, protocol=protocol)
-
-    def report_with(self, logs: list[LogChunk], session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
-        """`report`, when the logs that it asks for have been read."""
+    def report(self, logs: list[LogChunk], session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
+        """Return the answer to `poll`, as of now, in this version of the protocol. `logs`: those that it asks for."""
         report = self.state.wire_report(
             session=session,
             sequence=poll.sequence,

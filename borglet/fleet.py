@@ -15,7 +15,7 @@ import gc
 import logging
 import random
 import resource
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,10 +180,8 @@ class Fleet:
         settings: FleetSettings = FleetSettings(),
         link: LinkSettings = LinkSettings(),
         clock: Clock | None = None,
-        observe: Callable[[float], None] | None = None,
     ) -> None:
-        """`home`: where `secrets` are kept when they are renewed. `clock`: the real one, unless a test gives its own.
-        `observe` receives the seconds between two polls of each machine."""
+        """`home`: where `secrets` are kept when they are renewed. `clock`: the real one by default."""
         self._settings = settings
         simulation = Simulation(clock or steady_clock(), settings.seed, settings.start_delay_s)
         keeper = FleetKeeper(home, secrets)
@@ -208,9 +206,7 @@ class Fleet:
                 capacity=spec.capacity,
             )
             credentials = Credentials(secrets.identity(spec.hostname), secrets.authority, keeper, contexts=contexts)
-            connection = Link(
-                agent, credentials, url, introduction, rng=rng, settings=link, admission=self._admit, observe=observe
-            )
+            connection = Link(agent, credentials, url, introduction, rng=rng, settings=link, admission=self._admit)
             return FleetMachine(spec.hostname, agent, connection)
 
         self.machines = [machine_of(spec) for spec in machines]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import gc
 import logging
@@ -37,6 +36,7 @@ from borglet.runtimes.choice import RuntimeWishes, open_runtime
 from borglet.runtimes.home.supervised import SupervisedRuntime
 from borglet.runtimes.measuring.diskwalk import disk_bytes
 from borglet.runtimes.process import ProcessRuntime
+from borglet.runtimes.supervisor import proctable
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def run_machine(settings: MachineSettings) -> None:
                 runtime,
                 identity,
                 settings,
-                Introduction(_boot_id(), SOFTWARE, request.attributes, machine.capacity),
+                Introduction(proctable.boot_id(), SOFTWARE, request.attributes, machine.capacity),
                 PackageSettings(budget_bytes=room),
             )
         )
@@ -256,9 +256,3 @@ async def _stop_all(runtime: SupervisedRuntime, notice_s: float) -> int:
 def _machine_attributes() -> dict[str, str]:
     system = os.uname()
     return {"architecture": system.machine, "kernel": system.release}
-
-
-def _boot_id() -> str:
-    with contextlib.suppress(FileNotFoundError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -94,7 +94,6 @@ class _Session:
     number: int
     protocol: int
     told_version: int = -1
-    polled_at: float = 0.0
     held: Poll | None = None
     held_until: float = 0.0
     release: asyncio.TimerHandle | None = None
@@ -114,19 +113,16 @@ class Link:
         rng: random.Random,
         settings: LinkSettings = LinkSettings(),
         admission: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-        observe: Callable[[float], None] | None = None,
         welcomed: Callable[[], None] | None = None,
         shells: Shells | None = None,
     ) -> None:
         """`url`: `https://host:port`. `admission` surrounds each attempt to connect, until a shard welcomes the machine
-        or the attempt fails. `welcomed` is called after each welcome. `observe` takes the seconds between two polls of
-        one session. `shells` opens the shells that polls grant.
-        """
+        or the attempt fails. `welcomed` is called after each welcome. `shells` opens the shells that polls grant."""
         self._agent, self._credentials = agent, credentials
         self._url = link_url(url)
         self._introduction, self._settings = introduction, settings
         self._backoff = Backoff(rng)
-        self._admission, self._observe, self._welcomed = admission, observe, welcomed
+        self._admission, self._welcomed = admission, welcomed
         self._shells = shells
         self._session: _Session | None = None
         agent.subscribe(self._on_change)
@@ -211,7 +207,6 @@ class Link:
             raise LinkRejected(message)
         if not isinstance(message, Welcome):
             self._hang_up(socket, "type: expected welcome or refusal after hello, got poll")
-        assert isinstance(message, Welcome)
         if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
             detail = f"the shard uses protocol {message.protocol}, this Borglet knows {OLDEST_PROTOCOL} to {PROTOCOL}"
             raise LinkRejected(Refusal("protocol", "protocol", detail, retry=False))
@@ -226,9 +221,8 @@ class Link:
             return decode_to_borglet(frame)
         except MalformedMessage as error:
             self._hang_up(socket, str(error))
-            raise AssertionError("unreachable") from error
 
-    def _hang_up(self, socket: ClientSocket, reason: str) -> None:
+    def _hang_up(self, socket: ClientSocket, reason: str) -> NoReturn:
         """Close the connection and raise `LinkRejected`."""
         short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
         socket.close(CloseCode.INVALID_DATA, short)
@@ -245,8 +239,6 @@ class Link:
                 raise LinkRejected(message)
             if isinstance(message, Welcome):
                 self._hang_up(session.socket, "type: got a second welcome")
-            assert isinstance(message, Poll)
-            self._note_poll(session, loop.time())
             await self._answer_held(session)
             if message.identities:
                 self._agent.identified(message.identities)
@@ -263,11 +255,6 @@ class Link:
             session.held_until = loop.time() + message.hold_s
             fresh = self._agent.state.version != session.told_version
             self._release_after(session, COALESCE_S if fresh else message.hold_s)
-
-    def _note_poll(self, session: _Session, now: float) -> None:
-        if self._observe is not None and session.polled_at:
-            self._observe(now - session.polled_at)
-        session.polled_at = now
 
     def _on_change(self) -> None:
         session = self._session
@@ -318,7 +305,7 @@ class Link:
         """A connection that has closed is noticed where messages are received."""
         if poll is None:
             return
-        report = self._agent.report_with(logs, session.number, poll, protocol=session.protocol)
+        report = self._agent.report(logs, session.number, poll, protocol=session.protocol)
         if poll.rotate:
             report = msgspec.structs.replace(report, offer=self._credentials.offer())
         session.socket.send(encode(report))

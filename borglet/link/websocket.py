@@ -67,11 +67,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._deadline = loop.time() + within_s
             if self._timer is None or self._timer.when() > self._deadline:
                 self._arm(loop)
-            self._waiting = loop.create_future()
-            try:
-                await self._waiting
-            finally:
-                self._waiting = None
+            await self._wait(loop)
         if self._heard:
             return self._heard.popleft()
         assert self._end is not None
@@ -98,11 +94,7 @@ class ClientSocket(asyncio.BufferedProtocol):
     async def upgraded(self) -> None:
         """Raises `InvalidHandshake`, `ConnectionClosed`."""
         if self._handshake is not None and self._end is None:
-            self._waiting = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiting
-            finally:
-                self._waiting = None
+            await self._wait(asyncio.get_running_loop())
         if self._end is not None:
             raise self._end
 
@@ -197,6 +189,13 @@ class ClientSocket(asyncio.BufferedProtocol):
         if self._end is None:
             self._end = end
             self._awake()
+
+    async def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._waiting = loop.create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
 
     def _awake(self) -> None:
         if self._waiting is not None and not self._waiting.done():

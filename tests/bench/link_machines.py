@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,8 +24,10 @@ from typing import Any
 import uvloop
 
 from borglet import loglines
+from borglet.agent import Agent
 from borglet.fleet import Fleet, load_secrets
 from borglet.machines import read_fleet
+from borglet.messages import Poll
 
 
 class CuttableFleet(Fleet):
@@ -55,13 +58,23 @@ class Machines:
 
     def __init__(self, home: Path, url: str) -> None:
         self._intervals: Counter[int] | None = None
-        self.fleet = CuttableFleet(
-            read_fleet(home / "machines.csv"), load_secrets(home), url, home, observe=self._observe
-        )
+        self.fleet = CuttableFleet(read_fleet(home / "machines.csv"), load_secrets(home), url, home)
+        for machine in self.fleet.machines:
+            self._observe(machine.agent)
 
-    def _observe(self, interval_s: float) -> None:
-        if self._intervals is not None:
-            self._intervals[round(1000 * interval_s)] += 1
+    def _observe(self, agent: Agent) -> None:
+        """Count the intervals between two polls of each session."""
+        polled, last = agent.polled, (0, 0.0)
+
+        def observed(session: int, poll: Poll) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if self._intervals is not None and session == last[0]:
+                self._intervals[round(1000 * (now - last[1]))] += 1
+            last = (session, now)
+            polled(session, poll)
+
+        agent.polled = observed  # type: ignore[method-assign]
 
     def do(self, line: str) -> Any:
         match line.split():

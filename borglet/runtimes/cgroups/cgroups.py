@@ -263,17 +263,16 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
         offered &= set(v2.CONTROLLERS)
         if "memory" not in offered:
             return None
-        enable = " ".join(f"+{controller}" for controller in sorted(offered))
         try:
-            cgroupfs.write_text(str(base), "cgroup.subtree_control", enable)
+            v2.open_to_children(str(base), offered)
         except OSError:
             if not _leave_for_leaf(base):
                 raise
-            cgroupfs.write_text(str(base), "cgroup.subtree_control", enable)
+            v2.open_to_children(str(base), offered)
         root = base / name
         for directory in (root, _batch_of(root)):
             directory.mkdir(exist_ok=True)
-            cgroupfs.write_text(str(directory), "cgroup.subtree_control", enable)
+            v2.open_to_children(str(directory), offered)
             # Tasks divide among themselves what of their memory is not to be taken back.
             v1.write_where_present(str(directory), "memory.low", "max")
         if "cpu" in offered:

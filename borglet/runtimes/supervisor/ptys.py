@@ -20,6 +20,7 @@ import signal
 import socket
 import struct
 import termios
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from borglet.runtimes.supervisor import interpreters, proctable
@@ -138,9 +139,7 @@ class Pty:
         _, status = os.waitpid(self.pid, 0)
         self._exited.set_result(os.waitstatus_to_exitcode(status))
 
-    async def _ready(self, add: object, remove: object) -> None:
-        assert callable(add)
-        assert callable(remove)
+    async def _ready(self, add: Callable[..., None], remove: Callable[[int], bool]) -> None:
         master = self._master
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         add(master, _settle, ready)

@@ -47,7 +47,7 @@ def test_it_is_probed_and_reported_where_clients_reach_it() -> None:
         async with asyncio.timeout(BOUND_S):
             while True:
                 changed.clear()
-                report = await agent.report(1, Poll(1))
+                report = agent.report([], 1, Poll(1))
                 if [task.phase for task in report.tasks] == [Phase.UP, Phase.UP] and len(prober.asked) == 2:
                     break
                 await changed.wait()

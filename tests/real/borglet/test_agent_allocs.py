@@ -31,9 +31,9 @@ def test_what_failed_is_tried_again_with_the_next_sample(caplog: pytest.LogCaptu
         async with asyncio.timeout(BOUND_S):
             while "tries again" not in caplog.text:
                 await asyncio.sleep(0)
-        assert (await agent.report(1, Poll(1))).allocs == []
+        assert agent.report([], 1, Poll(1)).allocs == []
         await agent.sample()
-        assert [held.key for held in (await agent.report(1, Poll(2))).allocs] == [SHELF]
+        assert [held.key for held in agent.report([], 1, Poll(2)).allocs] == [SHELF]
         await agent.close()
 
     asyncio.run(story())

@@ -78,7 +78,7 @@ class Played:
         async with asyncio.timeout(BOUND_S):
             while True:
                 self.changed.clear()
-                report = await self.agent.report(1, Poll(self.sequence))
+                report = self.agent.report([], 1, Poll(self.sequence))
                 if holds(report):
                     return report
                 await self.changed.wait()
@@ -149,7 +149,7 @@ def test_a_borglet_that_installs_nothing_says_so() -> None:
         await agent.open()
         agent.polled(1, Poll(1, desired=desired(1, [TASK])))
         await asyncio.sleep(0)
-        told = (await agent.report(1, Poll(1))).tasks[0].exit
+        told = agent.report([], 1, Poll(1)).tasks[0].exit
         assert told is not None
         assert told.detail == "package 'app@v1': this Borglet installs no packages"
         await agent.close()

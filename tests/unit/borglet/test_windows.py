@@ -133,12 +133,12 @@ def test_an_agent_tells_the_windows_of_what_it_runs_until_they_are_stored() -> N
                 await agent.sample()
             for protocol in (OLDEST_PROTOCOL, PROTOCOL):
                 now[0] += RETELL_S
-                report = await agent.report(1, Poll(2), protocol=protocol)
+                report = agent.report([], 1, Poll(2), protocol=protocol)
                 sent = decode_to_shard(encode(report))
                 assert isinstance(sent, Report)
                 assert [(window.key, window.start) for window in sent.windows] == [(key(), 0), (key(), WINDOW_S)]
             agent.polled(1, Poll(3, windows_until=WINDOW_S))
-            assert [window.start for window in (await agent.report(1, Poll(3))).windows] == [WINDOW_S]
+            assert [window.start for window in agent.report([], 1, Poll(3)).windows] == [WINDOW_S]
         finally:
             await agent.close()
 

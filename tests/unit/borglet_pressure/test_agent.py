@@ -54,7 +54,7 @@ class Watched:
         self.sequence += 1
         poll = poll or Poll(self.sequence)
         self.agent.polled(1, poll)
-        return await self.agent.report(1, poll)
+        return self.agent.report([], 1, poll)
 
     async def until(self, *phases: Phase) -> Report:
         async with asyncio.timeout(30.0):
