@@ -14,8 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from borglet.messages import TaskKey
-from borglet.pressure.shortage import Shortage
-from borglet.pressure.tenants import PressureTenant
+from borglet.pressure.shortage import PressureTenant, Shortage
 from borglet.runtimes.cgroups.cgroupfs import mebibytes
 
 MIB = 2**20
