@@ -6,7 +6,6 @@ is; once it has answered they come every `interval_s`.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from borglet.messages import Health, HealthCheck
@@ -27,13 +26,6 @@ class HealthWatch:
     failures: int = 0  # in a row, of those that count
     succeeded: bool = False
     detail: str = ""  # of the last failure
-
-    def asked(self) -> HealthWatch:
-        return replace(self, due=math.inf)
-
-
-def begin(started_at: float, *, now: float) -> HealthWatch:
-    return HealthWatch(since=started_at, due=now)
 
 
 def answered(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from borglet.messages import AllocReport, Desired, Health, Phase, RunTask, StopTask, TaskKey
-from borglet.state import health
+from borglet.state.health import HealthWatch
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import GivenUp, HoldAllocs, Instruction, Remembered
 from borglet.state.phases import PhaseStep
@@ -17,7 +17,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self.version = 0
-        self.incarnations: dict[TaskKey, Incarnation] = {}
+        self.by_key: dict[TaskKey, Incarnation] = {}
         self.desired: Desired | None = None
         self.pending: Desired | None = None  # accepted, but not yet safe on the disk
         self.run: dict[TaskKey, RunTask] = {}
@@ -35,21 +35,21 @@ class Holdings:
         """Whether a first answer about some task's health is on its way."""
         return any(
             inc.watch is not None and inc.watch.due == math.inf and inc.watch.health is Health.UNKNOWN
-            for inc in self.incarnations.values()
+            for inc in self.by_key.values()
         )
 
     def packages_in_use(self) -> set[str]:
         """Digests that what is here needs, or will need without another word of the master."""
         return {
             package.digest
-            for inc in self.incarnations.values()
+            for inc in self.by_key.values()
             if inc.phase is not Phase.ENDED
             for package in inc.task.packages
         }
 
     def next_wake(self) -> float:
         """Return the time of the next `TimePassed`; infinite if nothing is due."""
-        return min((self._wake_of(inc) for inc in self.incarnations.values()), default=math.inf)
+        return min((self._wake_of(inc) for inc in self.by_key.values()), default=math.inf)
 
     def _wake_of(self, inc: Incarnation) -> float:
         at = math.inf
@@ -66,7 +66,7 @@ class Holdings:
 
     def blocked(self, inc: Incarnation) -> bool:
         """Whether an incarnation that must be gone first is not."""
-        for other in self.incarnations.values():
+        for other in self.by_key.values():
             same_task = other.key.job == inc.key.job and other.key.index == inc.key.index
             if other is not inc and (same_task or other.key in inc.task.waits_for) and self._holds(other):
                 return True
@@ -93,12 +93,12 @@ class Holdings:
             desired,
             given_up=[
                 GivenUp(inc.key, inc.run, inc.exit)
-                for inc in self.incarnations.values()
+                for inc in self.by_key.values()
                 if inc.given_up and inc.exit is not None and inc.key in listed
             ],
             quarantined=[
                 inc.key
-                for inc in self.incarnations.values()
+                for inc in self.by_key.values()
                 if (inc.ran or inc.phase not in (Phase.ASSIGNED, Phase.INSTALLING))
                 and inc.key not in listed
                 and (changed or inc.quarantined)
@@ -110,7 +110,7 @@ class Holdings:
     def assign(self, task: RunTask, *, now: float) -> None:
         inc = Incarnation(task)
         inc.step(PhaseStep.ASSIGN, now=now)
-        self.incarnations[task.key] = inc
+        self.by_key[task.key] = inc
 
     def put_in_force(self, desired: Desired | None) -> None:
         self.desired = desired
@@ -129,7 +129,7 @@ class Holdings:
     def validate(self) -> None:
         """Raises AssertionError, with the incarnation, when a promise of `state` is broken."""
         holders: dict[tuple[str, int], TaskKey] = {}
-        for key, inc in self.incarnations.items():
+        for key, inc in self.by_key.items():
             story = f"{key} in {inc.phase}: {'; '.join(inc.story)}"
             assert key == inc.key, story
             assert inc.phase is not None, story
@@ -145,15 +145,15 @@ class Holdings:
             assert inc.phase not in (Phase.ASSIGNED, Phase.INSTALLING) or key in self.run, story
             assert not (inc.quarantined and self.listed(key)), story
         for key in self.run:
-            assert key in self.incarnations, f"{key} is in run and unknown"
+            assert key in self.by_key, f"{key} is in run and unknown"
         for key in self.stop:
-            known = self.incarnations.get(key)
+            known = self.by_key.get(key)
             assert known is None or known.phase in (Phase.STOPPING, Phase.ENDED), f"{key} is not stopped"
 
 
 def watch(inc: Incarnation, *, now: float) -> None:
     """Start the health checks of a task that declares one."""
-    inc.watch = health.begin(inc.started_at, now=now) if inc.task.health is not None else None
+    inc.watch = HealthWatch(since=inc.started_at, due=now) if inc.task.health is not None else None
 
 
 def keys_of(allocs: Iterable[AllocReport]) -> set[TaskKey]:

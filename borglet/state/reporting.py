@@ -7,19 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from borglet.messages import (
-    LogChunk,
-    Phase,
-    Refusal,
-    Removal,
-    Report,
-    TaskKey,
-    TaskReport,
-    Usage,
-    WireReport,
-    opened,
-    sealed,
-)
+from borglet.messages import LogChunk, Phase, Refusal, Removal, TaskKey, TaskReport, Usage, WireReport, sealed
 from borglet.state.holdings import Holdings
 
 
@@ -39,7 +27,7 @@ class Reporter:
 
     def asked(self, session: int, sequence: int) -> None:
         """A poll came: the ends told of before it are acknowledged."""
-        incarnations = self._holdings.incarnations.values()
+        incarnations = self._holdings.by_key.values()
         if session != self._session:
             self._session = session
             for inc in incarnations:
@@ -56,10 +44,6 @@ class Reporter:
         """Whether a poll of this session without a desired state changes nothing here: no end waits to be
         acknowledged."""
         return session == self._session and not self._awaits_acknowledgement
-
-    def report(self, *, session: int, sequence: int) -> Report:
-        """The full state, as the answer to one poll, in the form of protocol 1."""
-        return opened(self.wire_report(session=session, sequence=sequence))
 
     def wire_report(
         self,
@@ -79,7 +63,7 @@ class Reporter:
             reports = self._tasks(addresses)
             self._sealed = (sealed(reports), sealed(list(self._holdings.allocs)), dict(addresses))
         tasks, allocs, _ = self._sealed
-        columns, usages = _figures([inc.usage for inc in self._holdings.incarnations.values()])
+        columns, usages = _figures([inc.usage for inc in self._holdings.by_key.values()])
         refused, self.refused = self.refused, None
         desired = self._holdings.desired
         return WireReport(
@@ -101,12 +85,12 @@ class Reporter:
     def _tasks(self, addresses: Mapping[TaskKey, str]) -> list[TaskReport]:
         return [
             inc.report(expected=self._holdings.listed(inc.key), address=addresses.get(inc.key, ""))
-            for inc in self._holdings.incarnations.values()
+            for inc in self._holdings.by_key.values()
         ]
 
     def _mark_ends_reported(self, session: int, sequence: int) -> None:
         """Record this report as the first one that contains each new end."""
-        for inc in self._holdings.incarnations.values():
+        for inc in self._holdings.by_key.values():
             if inc.phase is Phase.ENDED and inc.end_report is None:
                 inc.end_report = (session, sequence)
                 self._awaits_acknowledgement = True

@@ -26,11 +26,6 @@ class Final:
     detail: str = ""
 
 
-def is_failure(exit_: Exit) -> bool:
-    """Status 0 is success. A blameless end is neither."""
-    return exit_.cause not in BLAMELESS and not (exit_.cause is EndCause.EXITED and exit_.status == 0)
-
-
 def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, now: float) -> Again | Final:
     """Return what follows an exit under `policy`. `failures`: times of earlier failures, oldest first, in seconds."""
     if exit_.cause is EndCause.MACHINE_SHORT:
@@ -39,7 +34,7 @@ def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, n
         return Final()
     if exit_.cause in BLAMELESS:
         return Again(now, failures)
-    if not is_failure(exit_):
+    if exit_.cause is EndCause.EXITED and exit_.status == 0:
         return Again(now + policy.backoff_s, failures) if policy.on == "always" else Final()
     recent = (*(at for at in failures if at > now - policy.window_s), now)
     if len(recent) > policy.max_failures:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import resource
 import shutil
 import tempfile
 import time
@@ -38,6 +37,7 @@ from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskReco
 from borglet.runtimes.oci import bundle, rootfs
 from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, DeviceNode, Mount
 from borglet.runtimes.supervisor.container import ContainerPlace, run_engine
+from borglet.runtimes.supervisor.exec_task import allowed_files
 from borglet.runtimes.supervisor.ptys import PtyRequest, ShellRefused
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class ContainerConfinement(Confinement):
             environment,
             working_directory=working_directory,
             account=account,
-            open_files=_open_files(self._settings.open_files),
+            open_files=allowed_files(self._settings.open_files),
             oom_score_adj=limits.oom_score_adj,
         )
         devices = self._devices(task)
@@ -336,12 +336,6 @@ def _forget_shells(directory: Path) -> None:
 
 def _same_in_alloc(one: RunTask, other: RunTask) -> bool:
     return (one.key.job, one.key.index, one.alloc) == (other.key.job, other.key.index, other.alloc)
-
-
-def _open_files(wanted: int) -> int:
-    """A Borglet without CAP_SYS_RESOURCE can't give more than it has."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
 
 
 def _base(task: RunTask, trees: Mapping[str, Path]) -> Path | None:

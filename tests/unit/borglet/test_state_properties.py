@@ -190,7 +190,7 @@ class Borglet(RuleBasedStateMachine):
         )
         self.hear(wanted.stop)
         self.poll(wanted)
-        assert self.state.report(session=0, sequence=0).generation == wanted.generation
+        assert opened(self.state.wire_report(session=0, sequence=0)).generation == wanted.generation
         self.forget_probe_report()
 
     @precondition(lambda self: any(inc.phase in ("up", "stopping") for inc in self.state.incarnations()))
@@ -234,7 +234,7 @@ class Borglet(RuleBasedStateMachine):
     def report_is_sent(self) -> None:
         report = opened(self.state.wire_report(session=self.session, sequence=self.sequence))
         assert report.tasks == [
-            msgspec.structs.replace(inc.report(expected=self.state._known.listed(inc.key), address=""), usage=inc.usage)
+            msgspec.structs.replace(inc.report(expected=self.state.listed(inc.key), address=""), usage=inc.usage)
             for inc in self.state.incarnations()
         ]
         reported = {task.key: task for task in report.tasks}
