@@ -1,6 +1,6 @@
 """Commands `borglet run | stop-all | fleet`. The environment can set every option: BORGLET_JOIN_TOKEN for --join-token.
 
-Exit codes: 0 success, 1 rejected or failed (the reason is on stderr), 2 wrong usage.
+Exit codes: 0 success, 1 rejected or failed (with the reason on stderr), 2 wrong usage.
 """
 
 from __future__ import annotations

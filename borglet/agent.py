@@ -1,4 +1,4 @@
-"""Carries out what `AgentState` decides: the loop between the state, the runtime, the prober and the store.
+"""Carry out the decisions of `AgentState`: the loop between the state, the runtime, the prober and the store.
 
     link ── polled ──► Agent ── handle ──► AgentState
                          │ ◄─ instructions ─┘
@@ -7,8 +7,8 @@
                          ├─► runtime.start, stop, resize, remove
                          └─► prober.probe
 
-Everything happens on one asyncio loop. What fails becomes an event; what can't be understood ends the process:
-tasks outlive it, and the next Borglet adopts them.
+Everything runs on one asyncio loop. A failure becomes an event. An unexpected error ends the process; the tasks
+continue, and the next Borglet adopts them.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ Clock = Callable[[], float]
 
 
 def steady_clock() -> Clock:
-    """Seconds since the epoch that never run backwards, whatever happens to the machine's clock."""
+    """Return a clock of seconds since the epoch that never runs backwards, even if the machine's clock is set."""
     offset = time.time() - time.monotonic()
     return lambda: time.monotonic() + offset
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How often one Borglet looks at its own machine."""
+    """Intervals at which one Borglet measures its own machine."""
 
     sample_interval_s: float = 5.0
     window_s: int = WINDOW_S  # length of the usage windows reported for history; 0: none
@@ -69,7 +69,7 @@ class AgentSettings:
 
 
 class Agent:
-    """One machine. `open`, then feed it polls; `failed` ends when something went wrong that has no event."""
+    """One machine. Call `open`, then pass polls to it. `failed` ends with an error for which there is no event."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Agent:
         self._store, self._prober, self._clock, self._settings = store, prober, clock, settings
         self._windows = Windows(random.Random(), span_s=settings.window_s) if settings.window_s else None
         self._listeners: list[Callable[[], None]] = []
-        self._allocs_due: instructions.HoldAllocs | None = None  # what failed
+        self._allocs_due: instructions.HoldAllocs | None = None  # failed, to be tried again
         self._work: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -100,7 +100,7 @@ class Agent:
         self.failed: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
-        """Adopt what runs, note what ended, restart what should run: no master is needed for that."""
+        """Adopt running tasks, record ends, and restart tasks that should run. This needs no master."""
         self.failed = asyncio.get_running_loop().create_future()
         presences = await self.runtime.presences()
         self.handle(events.Adopted(self._store.load(), tuple(presences), tuple(self.runtime.allocs())))
@@ -108,8 +108,8 @@ class Agent:
         self._ends.add_done_callback(self._work_done)
 
     async def settle(self) -> None:
-        """Wait, for a short while, until adopted tasks have answered their first probe: thus a restart of the
-        Borglet does not make names come and go."""
+        """Wait a short time until adopted tasks have answered their first probe, so that names still resolve to them
+        after a restart of the Borglet."""
         settled = asyncio.Event()
         self.subscribe(settled.set)
         with contextlib.suppress(TimeoutError):
@@ -120,7 +120,7 @@ class Agent:
         self._listeners.remove(settled.set)
 
     async def close(self) -> None:
-        """Let go of everything; no task is stopped."""
+        """Release all resources. No task is stopped."""
         if self._timer is not None:
             self._timer.cancel()
         running = [*self._work, *([self._ends] if self._ends is not None else [])]
@@ -131,10 +131,10 @@ class Agent:
         await self.runtime.close()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """`listener` is called whenever something changed that a report should tell at once."""
+        """Call `listener` after each change that should be reported at once."""
         self._listeners.append(listener)
 
-    # -- what comes in
+    # -- input
 
     def polled(self, session: int, poll: Poll) -> None:
         if poll.windows_until and self._windows is not None:
@@ -144,7 +144,7 @@ class Agent:
         self.handle(events.Polled(session, poll.sequence, poll.desired))
 
     def identified(self, identities: Sequence[TaskIdentity]) -> None:
-        """New identities of tasks: they reach the runtime before what is to start."""
+        """Pass new identities of tasks to the runtime, before further starts."""
         self._spawn(self._identify(identities))
 
     async def _identify(self, identities: Sequence[TaskIdentity]) -> None:
@@ -181,7 +181,7 @@ class Agent:
             return LogChunk(request.request_id, 0, 0, "", error=f"the machine cannot read the log: {error}")
 
     async def sample(self) -> None:
-        """Measure once what the tasks use, and act where they disturb each other."""
+        """Measure the usage of all tasks once, and act where they disturb each other."""
         usages = await self.runtime.sample()
         self.handle(events.Sampled(usages))
         if self._windows is not None:
@@ -229,7 +229,7 @@ class Agent:
             self.handle(events.Ended(presence.key, presence.run, presence.exit))
 
     def handle(self, event: events.Event) -> None:
-        """Take an event in and carry out what follows, until nothing follows at once."""
+        """Handle an event, carry out the instructions, and handle the events that they cause at once."""
         before = self.state.version
         pending: deque[events.Event] = deque([event])
         while pending:
@@ -242,7 +242,7 @@ class Agent:
             for listener in tuple(self._listeners):
                 listener()
 
-    # -- what goes out
+    # -- output
 
     def _execute(self, instruction: instructions.Instruction) -> events.Event | None:
         match instruction:
@@ -333,7 +333,7 @@ class Agent:
             await self.runtime.remove(instruction.key)
         except OSError:
             log.exception("cannot remove the files of task %s", instruction.key)
-        if self.state.allocs:  # the last one of an alloc that is to go may have left it
+        if self.state.allocs:  # it may have been the last task of an alloc that is to be removed
             self._report_allocs()
 
     async def _hold_allocs(self, instruction: instructions.HoldAllocs) -> None:
@@ -373,7 +373,7 @@ class Agent:
             self.failed.set_exception(error)
 
     def _arm(self) -> None:
-        """Set the machine's only timer; none while nothing is due."""
+        """Set the machine's only timer, or none if nothing is due."""
         at = self.state.next_wake()
         if at == self._timer_at:
             return

@@ -1,9 +1,9 @@
-"""Simulated machines, thousands in one process, each a real state behind a real connection.
+"""Thousands of simulated machines in one process, each with a real state and a real connection.
 
-    machines ─► join (500 a request) ─► fleet.json ─► one Agent and one Link each ─► the link
+    machines ─► join (500 per request) ─► fleet.json ─► one Agent and one Link each ─► the link
                                                   one sampler for all, a few machines at a time
 
-Their secrets are in one file. What they ran is forgotten with the process.
+Their secrets are in one file. Their tasks end with the process.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FleetSecrets(msgspec.Struct):
 
 
 class FleetKeeper:
-    """Keeps what the machines of one home are given: all of it in one file."""
+    """Stores the identities and authorities of all machines of one home in one file."""
 
     def __init__(self, home: Path, secrets: FleetSecrets) -> None:
         self._path, self._secrets = home / "fleet.json", secrets
@@ -95,7 +95,7 @@ class FleetKeeper:
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """How a fleet behaves as a whole."""
+    """Settings of a whole fleet."""
 
     seed: int = 0
     start_delay_s: float = 0.05
@@ -119,9 +119,9 @@ def load_secrets(home: Path) -> FleetSecrets:
 def join_fleet(
     home: Path, url: str, token: str, machines: Sequence[MachineSpec], *, ports: tuple[int, int]
 ) -> FleetSecrets:
-    """Join those machines that have no secret yet, `JOIN_BATCH` a request; saved after each.
+    """Join the machines that have no secret yet, `JOIN_BATCH` per request, and save after each request.
 
-    Raises `JoinFailed`. Those that joined before it stay joined."""
+    Raises `JoinFailed`. Machines that joined before the failure stay joined."""
     home.mkdir(mode=0o711, parents=True, exist_ok=True)
     known = load_secrets(home)
     strangers = [machine for machine in machines if machine.hostname not in known.secrets]
@@ -217,7 +217,7 @@ class Fleet:
 
     @asynccontextmanager
     async def _admit(self) -> AsyncIterator[None]:
-        """Surrounds a machine's attempt to connect: the fleet dials as fast as its shard welcomes, and no faster."""
+        """Surround a machine's attempt to connect, so that the fleet dials no faster than its shard welcomes."""
         async with self._dialling:
             yield
 
@@ -227,7 +227,7 @@ class Fleet:
         asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         tune_collector()
         for name in ("borglet.state.incarnations", "borglet.agent", "borglet.link.client"):
-            # A line for each step of each task of thousands of machines would tell nobody anything.
+            # One line per step of each task of thousands of machines would be too many to read.
             logging.getLogger(name).setLevel(max(logging.WARNING, log.getEffectiveLevel()))
         async with asyncio.TaskGroup() as group:
             for machine in self.machines:
@@ -236,7 +236,7 @@ class Fleet:
             group.create_task(self._say_when_connected())
 
     async def _sample_forever(self) -> None:
-        """Each machine once an interval, spread evenly over it."""
+        """Sample each machine once per interval, spread evenly over it."""
         pause_s = self._settings.sample_interval_s / len(self.machines)
         batch = max(1, round(0.05 / pause_s)) if pause_s < 0.05 else 1
         while True:
@@ -254,7 +254,7 @@ class Fleet:
 
 
 def raise_descriptor_limit(wanted: int) -> None:
-    """Raises OSError with the cure when this process may not have so many open files."""
+    """Allow this process so many open files. Raises OSError, with what to do, if the limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= wanted:
         return
@@ -266,7 +266,7 @@ def raise_descriptor_limit(wanted: int) -> None:
 
 
 def tune_collector() -> None:
-    """Connections live long: look at them seldom."""
+    """Let the garbage collector run rarely, because connections live long."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

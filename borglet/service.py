@@ -46,7 +46,7 @@ LOG_SWEEP_INTERVAL_S = 600.0
 COLLECT_INTERVAL_S = 30.0
 # How long to wait for the link to answer when joining.
 JOIN_WAIT_S = 30.0
-# Beyond the notice a task has: the supervisor's kill, and the news of it.
+# In addition to a task's notice, for the supervisor's kill and its report.
 STOP_ALL_MARGIN_S = 15.0
 
 
@@ -66,13 +66,13 @@ class MachineSettings:
 
 
 def run_machine(settings: MachineSettings) -> None:
-    """Serve until SIGTERM or SIGINT; tasks go on running. Raises `HomeInUse`, `JoinFailed`."""
+    """Serve until SIGTERM or SIGINT. The tasks continue to run. Raises `HomeInUse`, `JoinFailed`."""
     store = DiskStore(settings.home)
     with store.lock():
         runtime = open_runtime(settings.home, settings.wishes)
         measured = runtime.capacity()
         room = settings.package_bytes if settings.package_bytes is not None else package_room(measured["disk"])
-        # The whole of it, full or empty: what a machine offers must not depend on what it has installed.
+        # The whole budget, used or not: the capacity must not depend on the installed packages.
         measured["disk"] = max(0, measured["disk"] + disk_bytes((settings.home / "packages",)) - room)
         machine = dataclasses.replace(settings.machine, capacity=measured | settings.machine.capacity)
         attributes = {**_machine_attributes(), **runtime.attributes()}
@@ -223,10 +223,10 @@ async def _sweep_logs(runtime: SupervisedRuntime) -> None:
 
 
 def stop_all(home: Path, *, wait_s: float, notice_s: float = math.inf) -> int:
-    """Stop every task of this home, each with its notice but at most `notice_s`; how many were running.
+    """Stop every task of this home, each with its notice but at most `notice_s`. Return how many were running.
 
-    They are started again by the next Borglet of this home if the cell still wants them. Raises `HomeInUse`
-    when a Borglet still owns the home after `wait_s`, TimeoutError when a task does not end."""
+    The next Borglet of this home starts them again if the cell still wants them. Raises `HomeInUse`
+    if a Borglet still owns the home after `wait_s`, and TimeoutError if a task does not end."""
     if not home.is_dir():
         return 0
     with DiskStore(home).lock(wait_s=wait_s):

@@ -1,10 +1,10 @@
-"""An archive becomes a tree: the formats, and the one way through all checks.
+"""Unpack or inspect an archive: the formats, and the one way through all checks.
 
     file ─► (gunzip) ─► tar stream ─► Tree (the plan: names, links, limits) ─► Sink or DiskSink
     file ─► tar stream ─► index, manifest, layers by digest ─► gunzip, tar stream, whiteouts ─┘     (oci)
 
-Python alone: no Django, no network. The server looks at what is uploaded with `inspect`, a machine installs with
-`unpack`; both refuse the same.
+This module needs neither Django nor a network. The server checks uploads with `inspect`, and a machine installs with
+`unpack`. Both reject the same archives.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def unpack(
     limits: ArchiveLimits = ArchiveLimits(),
     checkpoint: Callable[[], None] = go_on,
 ) -> Unpacked:
-    """Write the tree of an archive into `target`, an empty directory. What is there after an error is for the caller
-    to remove. `checkpoint` is called between pieces, and may raise. Raises `ArchiveRefused`, OSError."""
+    """Write the tree of an archive into `target`, an empty directory. After an error, the caller removes what is
+    there. `checkpoint` is called between pieces, and may raise. Raises `ArchiveRefused`, OSError."""
     with contextlib.closing(DiskSink(target)) as sink:
         return _read(file, format_, sink, limits, checkpoint)
 

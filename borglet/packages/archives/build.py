@@ -1,7 +1,7 @@
-"""Pack a directory: the same files give the same bytes, on every machine and at any time.
+"""Pack a directory. The same files give the same bytes, on every machine and at any time.
 
-Names are sorted, owners and times left out, modes reduced to what a package keeps: executable or not. Compressed
-bytes are equal for one version of zlib; a digest names what was uploaded, nobody has to make it twice.
+Names are sorted, owners and times are left out, and modes are reduced to executable or not. Compressed bytes are equal
+for one version of zlib. That is enough, because a digest names the uploaded bytes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def pack(
     manifest: Manifest | None = None,
     limits: ArchiveLimits = ArchiveLimits(),
 ) -> Packed:
-    """Write the archive of `directory` to `out`, a file open for reading and writing; with `manifest` it gets one, in
-    place of its own. What is written is looked at as a machine will. Raises `CannotPack`, OSError."""
+    """Write the archive of `directory` to `out`, a file open for reading and writing; `manifest` replaces
+    that of the directory. The result is checked as machines will check it. Raises `CannotPack`, OSError."""
     if format_ not in (TAR, TAR_GZIP):
         raise CannotPack(f"format: unknown format {format_!r}; use {TAR} or {TAR_GZIP}")
     if not directory.is_dir():
@@ -88,7 +88,7 @@ def _write(directory: Path, out: gzip.GzipFile | BinaryIO, manifest: Manifest | 
 
 
 def _names(directory: Path, folder: str, depth: int, limits: ArchiveLimits) -> Iterator[str]:
-    """Parents before what is in them, names sorted. `depth`: components of what is in `folder`."""
+    """Yield all paths, parents before children, names sorted. `depth`: number of components of paths in `folder`."""
     for name in sorted(os.listdir(directory / folder)):
         path = f"{folder}{name}"
         if depth > limits.depth:

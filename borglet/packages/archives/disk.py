@@ -1,7 +1,7 @@
-"""Writing a tree to the disk, and comparing one there with what it was.
+"""Write a tree to the disk, and compute the digests of a tree on the disk.
 
-Each directory is opened from the one above it, never through a link, whatever lies there: even if someone else
-writes into the target, nothing leaves it.
+Each directory is opened from its parent and never through a link. Even if another process writes into the target,
+nothing is written outside of it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None]
     """Return the digests of the files on the disk, as `Tree.finish` does; without `contents` files are not read and
     that digest is empty.
 
-    Anything that a finished tree can't hold (a device, a file that may be written) changes the listing."""
+    Anything that a finished tree cannot contain (a device, a writable file) changes the listing."""
     listing, everything = hashlib.sha256(), hashlib.sha256()
     for path, found in _walk(root):
         checkpoint()
