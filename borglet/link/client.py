@@ -1,11 +1,11 @@
-"""The Borglet's end of the link: it dials a shard, says hello, and from then on answers polls (§3.3).
+"""The Borglet's end of the link: dial a shard, send a hello, and answer polls from then on (§3.3).
 
     connect ─► Hello ─► Welcome ─► Poll ─► Report ─► Poll …
        ▲                   │ Refusal, silence, an invalid message
        └──── jittered pause ◄─┘
 
-A poll with `hold_s` is answered at once when the state changes (changes within `COALESCE_S` travel together), at the
-latest after `hold_s`. A newer poll answers the held one first. Nothing here touches a task.
+A poll with `hold_s` is answered when the state changes, at the latest after `hold_s`. One answer contains all changes
+within `COALESCE_S`. When a newer poll arrives, the held one is answered first. This module does not touch tasks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Redial(Exception):
 
 
 class LinkRejected(Exception):
-    """The shard does not want this connection. `retry` says whether coming back soon can help."""
+    """The shard rejected this connection. `retry`: whether a new attempt soon can help."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"{refusal.code} ({refusal.field or 'no field'}): {refusal.detail}")
@@ -132,7 +132,7 @@ class Link:
         return self._session is not None
 
     def drop(self) -> None:
-        """Break the connection off, as a network that fails does: no good-bye."""
+        """Break the connection without closing it, as a failing network does."""
         if self._session is not None:
             self._session.socket.abort()
 
@@ -188,7 +188,7 @@ class Link:
             socket.close(CloseCode.NORMAL_CLOSURE)
 
     async def _greet(self, socket: ClientSocket) -> tuple[int, int]:
-        """Say hello; the session's number and protocol. Raises `LinkRejected`."""
+        """Send the hello. Return the number and the protocol of the session. Raises `LinkRejected`."""
         introduction = self._introduction
         hello = Hello(
             protocol=OLDEST_PROTOCOL,
@@ -215,7 +215,7 @@ class Link:
         return message.session, message.protocol
 
     async def _receive(self, socket: ClientSocket, timeout_s: float) -> Welcome | Refusal | Poll:
-        """The next message. Raises `LinkRejected` for a frame that is none, after closing with the reason."""
+        """Return the next message. An invalid frame closes the connection with the reason and raises `LinkRejected`."""
         frame = await socket.receive(timeout_s)
         try:
             return decode_to_borglet(frame)
@@ -262,7 +262,7 @@ class Link:
             self._release_after(session, COALESCE_S)
 
     def _release_after(self, session: _Session, delay_s: float) -> None:
-        """Answer the held poll in `delay_s`, or sooner if that was planned already."""
+        """Answer the held poll in `delay_s`, or earlier if that is already planned."""
         loop = asyncio.get_running_loop()
         at = loop.time() + delay_s
         if session.release is not None:
@@ -302,7 +302,7 @@ class Link:
         return poll
 
     def _answer(self, session: _Session, poll: Poll | None, logs: list[LogChunk]) -> None:
-        """A connection that has closed is noticed where messages are received."""
+        """Send the report. If the connection has closed, the next `receive` raises."""
         if poll is None:
             return
         report = self._agent.report(logs, session.number, poll, protocol=session.protocol)

@@ -1,7 +1,7 @@
-"""Grants of shells: signed by the cell's authority, for one shell in one incarnation on one machine, for a minute.
+"""Grants of shells. The cell's authority signs each for one shell in one incarnation on one machine, for a minute.
 
-A message on the connection alone opens no shell: an attacker who stole a shard's certificate, or got between the
-two, could not make a grant.
+A message on the connection alone does not open a shell: an attacker who has a shard's certificate, or intercepts the
+connection, cannot make a grant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_SIDE = 1000
 
 
 class GrantRefused(Exception):
-    """The grant allows nothing here; the text says why. `session` is empty where nobody could tell."""
+    """The grant is not valid here; the text has the reason. `session` is empty if it is unknown."""
 
     def __init__(self, detail: str, session: str = "") -> None:
         super().__init__(detail)
@@ -31,7 +31,7 @@ class Grants:
     """The grants of one machine. A grant is valid once, and remembered until it expires."""
 
     def __init__(self, authority: Callable[[], str], hostname: str) -> None:
-        """`authority`: reads its certificate or certificates, PEM, which may be replaced meanwhile."""
+        """`authority`: reads the authority's certificates (PEM), which may be replaced while the Borglet runs."""
         self._authority, self._hostname = authority, hostname
         self._seen: dict[str, float] = {}  # session -> when its grant expires
 

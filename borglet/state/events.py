@@ -12,7 +12,7 @@ from borglet.state.instructions import Remembered
 
 
 class Adopted(msgspec.Struct, frozen=True):
-    """The Borglet started. What it remembers, and what is on the machine. Always the first event."""
+    """The Borglet started. Always the first event. It contains the saved state and what is on the machine."""
 
     remembered: Remembered
     presences: tuple[Presence, ...]
@@ -20,7 +20,7 @@ class Adopted(msgspec.Struct, frozen=True):
 
 
 class Polled(msgspec.Struct, frozen=True):
-    """The shard asked, perhaps with a new desired state."""
+    """A poll of the shard arrived, possibly with a new desired state."""
 
     session: int
     sequence: int
@@ -39,14 +39,14 @@ class SaveFailed(msgspec.Struct, frozen=True):
 
 
 class PackagesInstalled(msgspec.Struct, frozen=True):
-    """All packages of the task are there and stay as long as the task is known here."""
+    """All packages of the task are installed. They stay as long as the Borglet knows the task."""
 
     key: TaskKey
     run: int
 
 
 class InstallFailed(msgspec.Struct, frozen=True):
-    """A package can't be had; `detail` says which and why."""
+    """A package could not be installed; `detail` gives the package and the reason."""
 
     key: TaskKey
     run: int
@@ -59,7 +59,7 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class StartRefused(msgspec.Struct, frozen=True):
-    """The runtime could not start it; `detail` says why."""
+    """The runtime could not start the task; `detail` gives the reason."""
 
     key: TaskKey
     run: int
@@ -67,7 +67,7 @@ class StartRefused(msgspec.Struct, frozen=True):
 
 
 class StopRefused(msgspec.Struct, frozen=True):
-    """The runtime failed to deliver the stop; it is tried again."""
+    """The runtime failed to deliver the stop. The Borglet tries again."""
 
     key: TaskKey
     detail: str
@@ -92,7 +92,7 @@ class Sampled(msgspec.Struct, frozen=True):
 
 
 class AllocsHeld(msgspec.Struct, frozen=True):
-    """The allocs that have a folder here, by now."""
+    """The allocs that have a folder here now."""
 
     allocs: tuple[AllocReport, ...]
 
@@ -105,7 +105,7 @@ class MemoryPressure(msgspec.Struct, frozen=True):
 
 
 class RemovalsWanted(msgspec.Struct, frozen=True):
-    """Throttling does not help: the master should take these tasks away. All of them; empty when it helps again."""
+    """Throttling does not help, so the master should evict these tasks. Each event contains all of them, or none."""
 
     removals: tuple[Removal, ...]
 

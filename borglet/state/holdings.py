@@ -13,7 +13,7 @@ from borglet.state.phases import PhaseStep
 
 
 class Holdings:
-    """Changed by `AgentState` and `reconciling` alone. `version` grows with every change worth a report at once."""
+    """Only `AgentState` and `reconciling` change it. `version` grows with every change that is reported at once."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -32,14 +32,14 @@ class Holdings:
 
     @property
     def probing(self) -> bool:
-        """Whether a first answer about some task's health is on its way."""
+        """Whether the first answer about some task's health is still missing."""
         return any(
             inc.watch is not None and inc.watch.due == math.inf and inc.watch.health is Health.UNKNOWN
             for inc in self.by_key.values()
         )
 
     def packages_in_use(self) -> set[str]:
-        """Digests that what is here needs, or will need without another word of the master."""
+        """Return the digests that tasks here need, or will need without a further message of the master."""
         return {
             package.digest
             for inc in self.by_key.values()
@@ -65,7 +65,7 @@ class Holdings:
         return key in self.run or key in self.stop
 
     def blocked(self, inc: Incarnation) -> bool:
-        """Whether an incarnation that must be gone first is not."""
+        """Return whether an incarnation that must end first still holds its place."""
         for other in self.by_key.values():
             same_task = other.key.job == inc.key.job and other.key.index == inc.key.index
             if other is not inc and (same_task or other.key in inc.task.waits_for) and self._holds(other):
@@ -73,13 +73,13 @@ class Holdings:
         return False
 
     def _holds(self, inc: Incarnation) -> bool:
-        """Whether it has processes or gets them again without a word of the master."""
+        """Return whether it has processes, or will get them again without a further message of the master."""
         again = inc.ran and inc.phase in (Phase.BACKOFF, Phase.INSTALLING)
         return inc.has_processes or (again and inc.key in self.run)
 
     def may_be_forgotten(self, inc: Incarnation) -> bool:
-        """The master has heard of the end, and no longer lists it. While a desired state is on its way to the disk
-        nothing is forgotten: it may list it again."""
+        """Return whether the master has received the end and no longer lists the task. While a desired state is being
+        saved, nothing is forgotten, because that state may list the task again."""
         return inc.acknowledged and inc.dropped and not inc.quarantined and self.pending is None
 
     def remembered(self, desired: Desired | None) -> Remembered:
@@ -118,7 +118,7 @@ class Holdings:
         self.stop = {stop.key: stop for stop in desired.stop} if desired is not None else {}
 
     def hold_allocs(self, out: list[Instruction]) -> None:
-        """An alloc that is in neither list is left alone, like a task."""
+        """Create and drop folders of allocs. An alloc in neither list stays unchanged, like a task."""
         wanted = tuple(self.desired.allocs) if self.desired is not None else ()
         dropped = (keys_of(self.allocs) & self.stop.keys()) - {alloc.key for alloc in wanted}
         if wanted or dropped:
@@ -127,7 +127,7 @@ class Holdings:
     # -- invariants
 
     def validate(self) -> None:
-        """Raises AssertionError, with the incarnation, when a promise of `state` is broken."""
+        """Raises AssertionError, with the incarnation, if a guarantee of `state` is broken."""
         holders: dict[tuple[str, int], TaskKey] = {}
         for key, inc in self.by_key.items():
             story = f"{key} in {inc.phase}: {'; '.join(inc.story)}"

@@ -10,7 +10,7 @@ from borglet.messages import Desired, EndCause, Exit, HealthCheck, RunAlloc, Run
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """An incarnation that spent its restarts: still listed in `run`, and yet not to be started again."""
+    """An incarnation that used up its restarts. `run` still lists it, but it does not start again."""
 
     key: TaskKey
     run: int
@@ -26,8 +26,8 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class Save(msgspec.Struct, frozen=True):
-    """Write to the disk, then answer `Saved` or `SaveFailed` with the generation: nothing of a desired state is
-    acted upon before it is safe there."""
+    """Write to the disk, then answer `Saved` or `SaveFailed` with the generation. The Borglet does not act on a
+    desired state before it is saved."""
 
     remembered: Remembered
 
@@ -66,19 +66,19 @@ class Terminate(msgspec.Struct, frozen=True):
 
 
 class Resize(msgspec.Struct, frozen=True):
-    """Apply a changed limit or priority to what runs."""
+    """Apply a changed limit or priority to running processes."""
 
     task: RunTask
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Forget an ended incarnation: the master has heard of its end."""
+    """Forget an ended incarnation, because the master has received its end."""
 
     key: TaskKey
 
 
 class HoldAllocs(msgspec.Struct, frozen=True):
-    """Have a folder for each of `allocs`; let those of `dropped` go. Answered by `AllocsHeld`."""
+    """Create a folder for each of `allocs`, and remove those of `dropped`. Answered by `AllocsHeld`."""
 
     allocs: tuple[RunAlloc, ...]
     dropped: frozenset[TaskKey]

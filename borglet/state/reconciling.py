@@ -15,7 +15,7 @@ from borglet.state.phases import PhaseStep
 
 
 def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None:
-    """Instructions that bring the machine nearer to its desired state are put behind `out`."""
+    """Append to `out` the instructions that bring the machine nearer to its desired state."""
     for key, stop in holdings.stop.items():
         if (inc := holdings.by_key.get(key)) is not None:
             _stop(holdings, inc, stop, out, now=now)
@@ -26,7 +26,7 @@ def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None
         and (inc.phase is Phase.ASSIGNED or (inc.phase is Phase.BACKOFF and inc.start_at <= now))
     ]
     for inc in waiting:
-        if inc.task.packages:  # what must leave first may take its time meanwhile
+        if inc.task.packages:  # in parallel with the end of tasks that must be gone first
             _install(holdings, inc, out, now=now)
     waiting = [inc for inc in waiting if not inc.task.packages]
     waiting += [inc for inc in holdings.by_key.values() if inc.installed and inc.phase is Phase.INSTALLING]

@@ -14,11 +14,11 @@ from borglet.state.holdings import Holdings
 class Reporter:
     def __init__(self, holdings: Holdings) -> None:
         self._holdings = holdings
-        self.refused: Refusal | None = None  # told with the next report, once
+        self.refused: Refusal | None = None  # in the next report, once
         self.removals: tuple[Removal, ...] = ()
         self._session = 0
-        self._awaits_acknowledgement = False  # a report told of ends, and no poll came since
-        # Tasks and allocs as reported last, with these addresses; None since something happened.
+        self._awaits_acknowledgement = False  # a report contained ends, and no poll came since
+        # Tasks and allocs of the last report, with these addresses. None after an event.
         self._sealed: tuple[msgspec.Raw, msgspec.Raw, dict[TaskKey, str]] | None = None
 
     def changed(self) -> None:
@@ -26,12 +26,12 @@ class Reporter:
         self._sealed = None
 
     def asked(self, session: int, sequence: int) -> None:
-        """A poll came: the ends told of before it are acknowledged."""
+        """Record a poll. It acknowledges the ends in reports before it."""
         incarnations = self._holdings.by_key.values()
         if session != self._session:
             self._session = session
             for inc in incarnations:
-                # Whether the last report of a lost connection arrived, nobody knows: tell it again.
+                # The last report of a lost connection may not have arrived, so the ends are reported again.
                 inc.end_report = None
         self._awaits_acknowledgement = False
         for inc in incarnations:
@@ -41,8 +41,8 @@ class Reporter:
                 self._awaits_acknowledgement = True
 
     def unmoved_by(self, session: int) -> bool:
-        """Whether a poll of this session without a desired state changes nothing here: no end waits to be
-        acknowledged."""
+        """Return whether a poll of this session without a desired state changes nothing here, because no end waits for
+        its acknowledgement."""
         return session == self._session and not self._awaits_acknowledgement
 
     def wire_report(

@@ -1,4 +1,4 @@
-"""Whether an incarnation that ended is started again here, and when (§2.6, §3.3). Pure."""
+"""Decide whether and when an ended incarnation starts again here (§2.6, §3.3). Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from borglet.messages import EndCause, Exit, RestartPolicy
 
-# Ends that say nothing about the task itself: it is started again and they are not held against it.
+# Ends that are not the task's fault. It starts again, and they do not count as failures.
 BLAMELESS = frozenset({EndCause.STOPPED, EndCause.MACHINE_RESTARTED})
 
 
@@ -29,7 +29,7 @@ class Final:
 def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, now: float) -> Again | Final:
     """Return what follows an exit under `policy`. `failures`: times of earlier failures, oldest first, in seconds."""
     if exit_.cause is EndCause.MACHINE_SHORT:
-        return Final()  # the master finds it another machine; here it would ask for the same again
+        return Final()  # the master finds another machine; here it would need the same resources again
     if policy.on == "never":
         return Final()
     if exit_.cause in BLAMELESS:

@@ -1,14 +1,14 @@
-"""The Borglet's decisions: events in, instructions out. No socket, no clock, no file.
+"""The Borglet's decisions. Events go in, instructions come out. There is no socket, clock or file.
 
     Adopted ─┐                                             ┌─► Save (desired state, before it is acted upon)
     Polled ──┼─► AgentState.handle(event, now) ─ reconcile ┼─► Start  Terminate  Resize  Remove
     Ended … ─┘             │                               └─► Probe
                            └─► wire_report(): the full state
 
-Level-triggered (§3.3): each event changes what is known, then *reconcile* compares what should be with what
-is. The same event twice, or late, changes nothing. Three promises: never two incarnations of one task with
-processes; what the master lists in neither list is never stopped for it; an end is reported until the master has
-heard of it. Times are seconds since the epoch on a clock that never runs backwards.
+Level-triggered (§3.3): each event changes the state, then *reconcile* compares the desired with the actual state. A
+repeated or late event changes nothing. There are three guarantees: no two incarnations of one task have processes; a
+task in neither list of the master is not stopped for this; an end is reported until the master has received it. Times
+are seconds since the epoch on a clock that never runs backwards.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AgentState(Holdings):
     # -- events
 
     def handle(self, event: events.Event, *, now: float) -> list[Instruction]:
-        """Take one event in; what is to be done now comes out, in order."""
+        """Handle one event. Return the instructions to carry out now, in order."""
         out: list[Instruction] = []
         match event:
             case events.Adopted():
@@ -119,7 +119,7 @@ class AgentState(Holdings):
         task = self.run.get(presence.key, presence.task)
         inc = Incarnation(task, run=presence.run, started_at=presence.started_at, ran=True)
         inc.resize_due = presence.exit is None and differs_in_place(presence.task, task)
-        inc.was_up = True  # as far as its successor knows
+        inc.was_up = True  # the next Borglet cannot know
         inc.step(PhaseStep.ADOPT, now=now)
         watch(inc, now=now)
         self.by_key[inc.key] = inc
@@ -210,7 +210,7 @@ class AgentState(Holdings):
     def _on_end(self, key: TaskKey, run: int, exit_: Exit, now: float, out: list[Instruction]) -> None:
         inc = self.by_key.get(key)
         if inc is None or inc.run != run or not inc.has_processes:
-            return  # late, or told twice
+            return  # late or repeated
         self._end_run(inc, exit_, now, out)
 
     def _end_run(self, inc: Incarnation, exit_: Exit, now: float, out: list[Instruction]) -> None:
