@@ -1,12 +1,13 @@
 """Commands `borglet run | stop-all | fleet`. The environment can set every option: BORGLET_JOIN_TOKEN for --join-token.
 
-Exit codes: 0 success, 1 rejected or failed (the reason is on stderr), 2 wrong usage.
+Exit codes: 0 success, 1 rejected or failed (with the reason on stderr), 2 wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import math
 import os
 import signal
@@ -22,6 +23,7 @@ from borglet.identity.store import HomeInUse
 from borglet.link.client import BadAddress, link_url
 from borglet.machines import (
     BadMachine,
+    MachineSpec,
     check_hostname,
     parse_bytes,
     parse_capacity,
@@ -62,93 +64,57 @@ def build_parser() -> argparse.ArgumentParser:
     run = verbs.add_parser("run", help="run this machine's Borglet until SIGTERM; its tasks keep running afterwards")
     _add_common(run)
     _add_link(run)
-    _option(
-        run,
-        "--hostname",
-        help="name of this machine in its cell",
-        default=os.uname().nodename.partition(".")[0].lower(),
-    )
-    _option(run, "--address", required=True, help="address at which clients reach this machine's tasks")
-    _option(
-        run,
+    option = functools.partial(_option, run)
+    hostname = os.uname().nodename.partition(".")[0].lower()
+    option("--hostname", "name of this machine in its cell", default=hostname)
+    option("--address", "address at which clients reach this machine's tasks", required=True)
+    option(
         "--runtime",
+        "run tasks in containers (oci) or as processes; auto uses containers if the machine supports them",
         default="auto",
         choices=["auto", "oci", "process"],
-        help="run tasks in containers (oci) or as processes; auto uses containers if the machine supports them",
     )
-    _option(
-        run,
-        "--capacity",
-        default="",
-        help="for example cpu=4,ram=16Gi,disk=100Gi; the Borglet measures the resources that you leave out",
-    )
-    _option(run, "--rack", default="", help="name of the rack that holds this machine")
-    _option(run, "--power-domain", default="", help="name of the power domain that feeds this machine")
-    _option(
-        run,
-        "--platform",
-        default="",
-        help="kind of hardware, for constraints in job files; it does not change any capacity",
-    )
-    _option(
-        run,
+    option("--capacity", "for example cpu=4,ram=16Gi,disk=100Gi; the Borglet measures the resources that you leave out")
+    option("--rack", "name of the rack that holds this machine")
+    option("--power-domain", "name of the power domain that feeds this machine")
+    option("--platform", "kind of hardware, for constraints in job files; it does not change any capacity")
+    option(
         "--task-user",
-        default="",
-        help="one user (name or number) for all tasks whose job file names none; root default: one user per tenant",
+        "one user (name or number) for all tasks whose job file names none; root default: one user per tenant",
     )
-    _option(run, "--task-users", default="", help="users that job files may name, separated by commas; needs root")
-    _option(
-        run, "--package-bytes", default="20Gi", help="disk space for packages: the archives and their unpacked files"
-    )
-    _option(
-        run,
+    option("--task-users", "users that job files may name, separated by commas; needs root")
+    option("--package-bytes", "disk space for packages: the archives and their unpacked files", default="20Gi")
+    option(
         "--peer-port",
+        "port on which other machines download packages; 0: any free port, -1: no downloads",
         type=int,
         default=0,
-        help="port on which other machines download packages; 0: any free port, -1: no downloads",
     )
-    _option(
-        run,
-        "--peer-uploads",
-        type=int,
-        default=4,
-        help="number of machines that may download packages from this one at once",
-    )
-    _option(
-        run,
+    option("--peer-uploads", "number of machines that may download packages from this one at once", type=int, default=4)
+    option(
         "--task-uids",
+        "range of user numbers for tasks: one number per task in containers, else one per tenant; needs root",
         default="200000-265535",
-        help="range of user numbers for tasks: one number per task in containers, else one per tenant; needs root",
     )
-    _option(
-        run,
+    option(
         "--task-network",
-        default="",
-        help="network routed to this machine, for tasks with their own address, such as 10.20.30.0/24; empty: none",
+        "network routed to this machine, for tasks with their own address, such as 10.20.30.0/24; empty: none",
     )
-    _option(run, "--devices", default="", help="device nodes of each accelerator: 0=/dev/nvidia0+/dev/nvidiactl,1=…")
-    _option(
-        run,
+    option("--devices", "device nodes of each accelerator: 0=/dev/nvidia0+/dev/nvidiactl,1=…")
+    option(
         "--log-bytes",
+        "disk space for all logs; the Borglet deletes the oldest logs of ended tasks first",
         default="8Gi",
-        help="disk space for all logs; the Borglet deletes the oldest logs of ended tasks first",
     )
-    _option(
-        run, "--log-days", type=float, default=7.0, help="days for which the Borglet keeps logs after a task has ended"
-    )
-    run.add_argument(
-        "--attribute",
-        action="append",
-        default=[],
-        metavar="K=V",
-        help="attribute of this machine; repeat the option for more",
-    )
+    option("--log-days", "days for which the Borglet keeps logs after a task has ended", type=float, default=7.0)
+    attribute = "attribute of this machine; repeat the option for more"
+    run.add_argument("--attribute", action="append", default=[], metavar="K=V", help=attribute)
     run.set_defaults(act=_run)
 
     stop = verbs.add_parser("stop-all", help="stop every task of this machine; stop its Borglet first")
     _add_common(stop)
-    _option(stop, "--wait-s", type=float, default=5.0, help="seconds to wait for the Borglet to end")
-    _option(stop, "--notice-s", type=float, default=math.inf, help="longest notice in seconds that a task gets")
+    _option(stop, "--wait-s", "seconds to wait for the Borglet to end", type=float, default=5.0)
+    _option(stop, "--notice-s", "longest notice in seconds that a task gets", type=float, default=math.inf)
     stop.set_defaults(act=_stop_all)
 
     fleet = verbs.add_parser("fleet", help="run thousands of simulated machines in one process")
@@ -157,72 +123,48 @@ def build_parser() -> argparse.ArgumentParser:
     machines = fleet.add_mutually_exclusive_group(required=True)
     machines.add_argument("--machines", type=int, metavar="N", help="number of equal machines")
     machines.add_argument("--file", type=Path, metavar="FILE.csv", help="file that lists the machines")
-    _option(
-        fleet, "--capacity", default=DEFAULT_FLEET_CAPACITY, help="capacity of each machine that --machines creates"
-    )
-    _option(fleet, "--seed", type=int, default=0, help="seed of the random usage and of the random pauses")
-    _option(fleet, "--start-delay-s", type=float, default=0.05, help="seconds that a task takes to start")
-    _option(
-        fleet,
-        "--install-delay-s",
-        type=float,
-        default=0.05,
-        help="seconds that the installation of missing packages takes",
-    )
-    _option(
-        fleet,
+    option = functools.partial(_option, fleet)
+    option("--capacity", "capacity of each machine that --machines creates", default=DEFAULT_FLEET_CAPACITY)
+    option("--seed", "seed of the random usage and of the random pauses", type=int, default=0)
+    option("--start-delay-s", "seconds that a task takes to start", type=float, default=0.05)
+    option("--install-delay-s", "seconds that the installation of missing packages takes", type=float, default=0.05)
+    option(
         "--window-s",
+        "length in seconds of the usage windows that the machines report for history; 0: no windows",
         type=int,
         default=WINDOW_S,
-        help="length in seconds of the usage windows that the machines report for history; 0: no windows",
     )
     fleet.set_defaults(act=_fleet)
     return parser
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    _option(parser, "--home", type=Path, required=True, help="directory in which this Borglet stores all its files")
-    _option(
-        parser,
-        "--log-level",
-        default="info",
-        choices=["debug", "info", "warning", "error"],
-        help="least severe level to log",
-    )
+    _option(parser, "--home", "directory in which this Borglet stores all its files", type=Path, required=True)
+    levels = ["debug", "info", "warning", "error"]
+    _option(parser, "--log-level", "least severe level to log", default="info", choices=levels)
 
 
 def _add_link(parser: argparse.ArgumentParser) -> None:
-    _option(parser, "--link", required=True, help="https://host:port of the cell's link")
-    _option(
-        parser,
-        "--join-token",
-        default="",
-        help="token for joining the cell; needed only for a home that has not joined yet",
-    )
-    _option(parser, "--port-low", type=int, default=20000, help="first port given to tasks")
-    _option(parser, "--port-high", type=int, default=29999, help="last port given to tasks")
+    _option(parser, "--link", "https://host:port of the cell's link", required=True)
+    _option(parser, "--join-token", "token for joining the cell; needed only for a home that has not joined yet")
+    _option(parser, "--port-low", "first port given to tasks", type=int, default=20000)
+    _option(parser, "--port-high", "last port given to tasks", type=int, default=29999)
 
 
 def _option(
     parser: argparse.ArgumentParser,
     name: str,
+    help: str,
     *,
-    help: str = "",
     required: bool = False,
-    default: object = None,
+    default: object = "",
     type: type = str,
     choices: Sequence[str] | None = None,
 ) -> None:
     """Add an option that BORGLET_<NAME> can also set; argparse checks both values in the same way."""
     given = os.environ.get("BORGLET_" + name.removeprefix("--").replace("-", "_").upper()) or None
-    parser.add_argument(
-        name,
-        help=help,
-        required=required and given is None,
-        default=given if given is not None else default,
-        type=type,
-        choices=choices,
-    )
+    required, default = required and given is None, default if given is None else given
+    parser.add_argument(name, help=help, required=required, default=default, type=type, choices=choices)
 
 
 def _ports(args: argparse.Namespace) -> tuple[int, int]:
@@ -235,23 +177,23 @@ def _run(args: argparse.Namespace) -> int:
     from borglet.service import MachineSettings, run_machine
 
     link_url(args.link)
-    low, high = _ports(args)
     pairs = [pair for text in args.attribute for pair in parse_pairs("attribute", text, "\n")]
     pairs = pairs or parse_pairs("attribute", os.environ.get("BORGLET_ATTRIBUTES", ""), ",")
     run_machine(
         MachineSettings(
             home=args.home.absolute(),
             link=args.link,
-            hostname=check_hostname(args.hostname),
-            address=args.address,
+            machine=MachineSpec(
+                check_hostname(args.hostname),
+                args.address,
+                parse_capacity(args.capacity),
+                args.platform,
+                args.rack,
+                args.power_domain,
+                attributes=tuple(pairs),
+            ),
+            ports=_ports(args),
             join_token=args.join_token,
-            capacity=tuple(parse_capacity(args.capacity).items()),
-            attributes=tuple(pairs),
-            platform=args.platform,
-            rack=args.rack,
-            power_domain=args.power_domain,
-            port_low=low,
-            port_high=high,
             package_bytes=parse_bytes("package-bytes", args.package_bytes) if args.package_bytes else None,
             peer_port=args.peer_port,
             peer_uploads=args.peer_uploads,
@@ -306,7 +248,7 @@ def _fleet(args: argparse.Namespace) -> int:
             install_delay_s=args.install_delay_s,
             window_s=args.window_s,
         )
-        fleet = Fleet(machines, secrets, args.link, settings=settings, home=home)
+        fleet = Fleet(machines, secrets, args.link, home, settings=settings)
         asyncio.run(_until_signalled(fleet))
     return 0
 

@@ -1,4 +1,4 @@
-"""Carries out what `AgentState` decides: the loop between the state, the runtime, the prober and the store.
+"""Carry out the decisions of `AgentState`: the loop between the state, the runtime, the prober and the store.
 
     link ── polled ──► Agent ── handle ──► AgentState
                          │ ◄─ instructions ─┘
@@ -7,8 +7,8 @@
                          ├─► runtime.start, stop, resize, remove
                          └─► prober.probe
 
-Everything happens on one asyncio loop. What fails becomes an event; what can't be understood ends the process:
-tasks outlive it, and the next Borglet adopts them.
+Everything runs on one asyncio loop. A failure becomes an event. An unexpected error ends the process; the tasks
+continue, and the next Borglet adopts them.
 """
 
 from __future__ import annotations
@@ -37,43 +37,14 @@ from borglet.messages import (
     Report,
     TaskIdentity,
     TaskKey,
+    opened,
 )
-from borglet.packages.base import NoPackages, PackageMissing, Packages
+from borglet.packages.base import PackageMissing, Packages
 from borglet.pressure.guard import Guard
-from borglet.pressure.tenants import PressureTenant
+from borglet.pressure.shortage import PressureTenant
 from borglet.prober import Prober
 from borglet.runtimes.base.runtime import Runtime, StartFailed
-from borglet.state.events import (
-    Adopted,
-    AllocsHeld,
-    Ended,
-    Event,
-    InstallFailed,
-    MemoryPressure,
-    PackagesInstalled,
-    Polled,
-    ProbeAnswered,
-    RemovalsWanted,
-    Sampled,
-    Saved,
-    SaveFailed,
-    Started,
-    StartRefused,
-    StopRefused,
-    TimePassed,
-)
-from borglet.state.instructions import (
-    CancelInstall,
-    HoldAllocs,
-    Install,
-    Instruction,
-    Probe,
-    Remove,
-    Resize,
-    Save,
-    Start,
-    Terminate,
-)
+from borglet.state import events, instructions
 from borglet.state.state import AgentState
 from borglet.windows import WINDOW_S, Windows
 
@@ -83,14 +54,14 @@ Clock = Callable[[], float]
 
 
 def steady_clock() -> Clock:
-    """Seconds since the epoch that never run backwards, whatever happens to the machine's clock."""
+    """Return a clock of seconds since the epoch that never runs backwards, even if the machine's clock is set."""
     offset = time.time() - time.monotonic()
     return lambda: time.monotonic() + offset
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How often one Borglet looks at its own machine."""
+    """Intervals at which one Borglet measures its own machine."""
 
     sample_interval_s: float = 5.0
     window_s: int = WINDOW_S  # length of the usage windows reported for history; 0: none
@@ -98,28 +69,28 @@ class AgentSettings:
 
 
 class Agent:
-    """One machine. `open`, then feed it polls; `failed` ends when something went wrong that has no event."""
+    """One machine. Call `open`, then pass polls to it. `failed` ends with an error for which there is no event."""
 
     def __init__(
         self,
         runtime: Runtime,
         store: IdentityStore,
         prober: Prober,
+        packages: Packages,
         *,
         clock: Clock,
         settings: AgentSettings = AgentSettings(),
-        packages: Packages | None = None,
         guard: Guard | None = None,
     ) -> None:
         self.state = AgentState()
         self.runtime = runtime
-        self.packages: Packages = packages if packages is not None else NoPackages()
+        self.packages = packages
         self.packages.bind(self.state.packages_in_use)
         self._installs: dict[TaskKey, asyncio.Task[None]] = {}
         self._store, self._prober, self._clock, self._settings = store, prober, clock, settings
         self._windows = Windows(random.Random(), span_s=settings.window_s) if settings.window_s else None
         self._listeners: list[Callable[[], None]] = []
-        self._allocs_due: HoldAllocs | None = None  # what failed
+        self._allocs_due: instructions.HoldAllocs | None = None  # failed, to be tried again
         self._work: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -129,16 +100,16 @@ class Agent:
         self.failed: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
-        """Adopt what runs, note what ended, restart what should run: no master is needed for that."""
+        """Adopt running tasks, record ends, and restart tasks that should run. This needs no master."""
         self.failed = asyncio.get_running_loop().create_future()
         presences = await self.runtime.presences()
-        self.handle(Adopted(self._store.load(), tuple(presences), tuple(self.runtime.allocs())))
+        self.handle(events.Adopted(self._store.load(), tuple(presences), tuple(self.runtime.allocs())))
         self._ends = asyncio.get_running_loop().create_task(self._watch_ends())
         self._ends.add_done_callback(self._work_done)
 
     async def settle(self) -> None:
-        """Wait, for a short while, until adopted tasks have answered their first probe: thus a restart of the
-        Borglet does not make names come and go."""
+        """Wait a short time until adopted tasks have answered their first probe, so that names still resolve to them
+        after a restart of the Borglet."""
         settled = asyncio.Event()
         self.subscribe(settled.set)
         with contextlib.suppress(TimeoutError):
@@ -149,7 +120,7 @@ class Agent:
         self._listeners.remove(settled.set)
 
     async def close(self) -> None:
-        """Let go of everything; no task is stopped."""
+        """Release all resources. No task is stopped."""
         if self._timer is not None:
             self._timer.cancel()
         running = [*self._work, *([self._ends] if self._ends is not None else [])]
@@ -160,20 +131,20 @@ class Agent:
         await self.runtime.close()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """`listener` is called whenever something changed that a report should tell at once."""
+        """Call `listener` after each change that should be reported at once."""
         self._listeners.append(listener)
 
-    # -- what comes in
+    # -- input
 
     def polled(self, session: int, poll: Poll) -> None:
         if poll.windows_until and self._windows is not None:
             self._windows.stored(poll.windows_until)
         if poll.desired is None and self.state.unmoved_by(session):
             return
-        self.handle(Polled(session, poll.sequence, poll.desired))
+        self.handle(events.Polled(session, poll.sequence, poll.desired))
 
     def identified(self, identities: Sequence[TaskIdentity]) -> None:
-        """New identities of tasks: they reach the runtime before what is to start."""
+        """Pass new identities of tasks to the runtime, before further starts."""
         self._spawn(self._identify(identities))
 
     async def _identify(self, identities: Sequence[TaskIdentity]) -> None:
@@ -185,14 +156,9 @@ class Agent:
                     "cannot store the new identity of task %s, which keeps its old one: %s", identity.key, error
                 )
 
-    async def report(self, session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
-        """The answer to `poll`, as of now, in this version of the protocol."""
-        return self.report_with(await self.read_logs(poll), session, poll, protocol=protocol)
-
-    def report_with(self, logs: list[LogChunk], session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
-        """`report`, when the logs that it asks for have been read."""
-        make = self.state.report if protocol < WIRE_REPORTS_SINCE else self.state.wire_report
-        report = make(
+    def report(self, logs: list[LogChunk], session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
+        """Return the answer to `poll`, as of now, in this version of the protocol. `logs`: those that it asks for."""
+        report = self.state.wire_report(
             session=session,
             sequence=poll.sequence,
             logs=logs,
@@ -201,7 +167,7 @@ class Agent:
         )
         if self._windows is not None and (windows := self._windows.due(self._clock())):
             report = msgspec.structs.replace(report, windows=windows)
-        return report
+        return opened(report) if protocol < WIRE_REPORTS_SINCE else report
 
     async def read_logs(self, poll: Poll) -> list[LogChunk]:
         """Read logs for the request in `poll`."""
@@ -215,9 +181,9 @@ class Agent:
             return LogChunk(request.request_id, 0, 0, "", error=f"the machine cannot read the log: {error}")
 
     async def sample(self) -> None:
-        """Measure once what the tasks use, and act where they disturb each other."""
+        """Measure the usage of all tasks once, and act where they disturb each other."""
         usages = await self.runtime.sample()
-        self.handle(Sampled(usages))
+        self.handle(events.Sampled(usages))
         if self._windows is not None:
             known = [(inc.task, usages[inc.key]) for inc in self.state.incarnations() if inc.key in usages]
             self._windows.add(known, self._clock())
@@ -232,10 +198,10 @@ class Agent:
         tenants = [PressureTenant(inc.task, inc.usage) for inc in self.state.incarnations() if inc.has_processes]
         orders = await guard.look(tenants, self._clock())
         for victim in orders.end:
-            self.handle(MemoryPressure(victim.key, victim.detail))
+            self.handle(events.MemoryPressure(victim.key, victim.detail))
         if orders.removals != self._removals:
             self._removals = orders.removals
-            self.handle(RemovalsWanted(orders.removals))
+            self.handle(events.RemovalsWanted(orders.removals))
 
     async def sample_forever(self) -> None:
         while True:
@@ -260,87 +226,87 @@ class Agent:
         while True:
             presence = await self.runtime.next_end()
             assert presence.exit is not None, f"the runtime reported the end of {presence.key} without an exit"
-            self.handle(Ended(presence.key, presence.run, presence.exit))
+            self.handle(events.Ended(presence.key, presence.run, presence.exit))
 
-    def handle(self, event: Event) -> None:
-        """Take an event in and carry out what follows, until nothing follows at once."""
+    def handle(self, event: events.Event) -> None:
+        """Handle an event, carry out the instructions, and handle the events that they cause at once."""
         before = self.state.version
-        events: deque[Event] = deque([event])
-        while events:
-            for instruction in self.state.handle(events.popleft(), now=self._clock()):
+        pending: deque[events.Event] = deque([event])
+        while pending:
+            for instruction in self.state.handle(pending.popleft(), now=self._clock()):
                 answer = self._execute(instruction)
                 if answer is not None:
-                    events.append(answer)
+                    pending.append(answer)
         self._arm()
         if self.state.version != before:
             for listener in tuple(self._listeners):
                 listener()
 
-    # -- what goes out
+    # -- output
 
-    def _execute(self, instruction: Instruction) -> Event | None:
+    def _execute(self, instruction: instructions.Instruction) -> events.Event | None:
         match instruction:
-            case Save():
+            case instructions.Save():
                 return self._save(instruction)
-            case Install():
+            case instructions.Install():
                 self._installs[instruction.task.key] = self._spawn(self._install(instruction))
-            case CancelInstall():
+            case instructions.CancelInstall():
                 install = self._installs.pop(instruction.key, None)
                 if install is not None:
                     install.cancel()
-            case Start():
+            case instructions.Start():
                 self._spawn(self._start(instruction))
-            case Terminate():
+            case instructions.Terminate():
                 self._spawn(self._terminate(instruction))
-            case Resize():
+            case instructions.Resize():
                 self._spawn(self._resize(instruction))
-            case Remove():
+            case instructions.Remove():
                 self._spawn(self._remove(instruction))
-            case HoldAllocs():
+            case instructions.HoldAllocs():
                 self._spawn(self._hold_allocs(instruction))
-            case Probe():
+            case instructions.Probe():
                 self._spawn(self._probe(instruction))
             case _:
                 assert_never(instruction)
         return None
 
-    def _save(self, instruction: Save) -> Event:
+    def _save(self, instruction: instructions.Save) -> events.Event:
         try:
             self._store.save(instruction.remembered)
         except OSError as error:
             log.error("cannot save the desired state: %s", error)
-            return SaveFailed(instruction.generation, str(error))
-        return Saved(instruction.generation)
+            return events.SaveFailed(instruction.generation, str(error))
+        return events.Saved(instruction.generation)
 
-    async def _install(self, instruction: Install) -> None:
+    async def _install(self, instruction: instructions.Install) -> None:
         task, run = instruction.task, instruction.run
         try:
             await self.packages.install(task.packages)
-            answer: Event = PackagesInstalled(task.key, run)
+            answer: events.Event = events.PackagesInstalled(task.key, run)
         except PackageMissing as error:
             log.warning("cannot provide the packages of task %s (%s): %s", task.name, task.key, error)
-            answer = InstallFailed(task.key, run, str(error))
+            answer = events.InstallFailed(task.key, run, str(error))
         except Exception as error:
             log.exception("cannot install the packages of task %s (%s)", task.name, task.key)
-            answer = InstallFailed(task.key, run, f"the machine could not install the task's packages: {error}")
+            answer = events.InstallFailed(task.key, run, f"the machine could not install the task's packages: {error}")
         self._installs.pop(task.key, None)
         self.handle(answer)
 
-    async def _start(self, instruction: Start) -> None:
+    async def _start(self, instruction: instructions.Start) -> None:
         key, run = instruction.task.key, instruction.run
         try:
             trees = self.packages.trees(instruction.task.packages)
             await self.runtime.start(instruction.task, run=run, trees=trees)
         except (StartFailed, PackageMissing) as error:
             log.warning("cannot start task %s (%s): %s", instruction.task.name, key, error)
-            self.handle(StartRefused(key, run, str(error)))
+            self.handle(events.StartRefused(key, run, str(error)))
         except Exception as error:
             log.exception("cannot start task %s (%s)", instruction.task.name, key)
-            self.handle(StartRefused(key, run, f"the machine could not start the task: {error}"))
+            self.handle(events.StartRefused(key, run, f"the machine could not start the task: {error}"))
         else:
-            self.handle(Started(key, run))
+            self.handle(events.Started(key, run))
 
-    async def _terminate(self, instruction: Terminate) -> None:
+    async def _terminate(self, instruction: instructions.Terminate) -> None:
         log.info(
             "sending SIGTERM to task %s, and SIGKILL after %g s: %s %s",
             instruction.key,
@@ -354,23 +320,23 @@ class Agent:
             )
         except OSError as error:
             log.exception("cannot stop task %s; the Borglet tries again", instruction.key)
-            self.handle(StopRefused(instruction.key, str(error)))
+            self.handle(events.StopRefused(instruction.key, str(error)))
 
-    async def _resize(self, instruction: Resize) -> None:
+    async def _resize(self, instruction: instructions.Resize) -> None:
         try:
             await self.runtime.resize(instruction.task)
         except Exception:
             log.exception("cannot change the limits of task %s, which keeps its old ones", instruction.task.key)
 
-    async def _remove(self, instruction: Remove) -> None:
+    async def _remove(self, instruction: instructions.Remove) -> None:
         try:
             await self.runtime.remove(instruction.key)
         except OSError:
             log.exception("cannot remove the files of task %s", instruction.key)
-        if self.state.allocs:  # the last one of an alloc that is to go may have left it
+        if self.state.allocs:  # it may have been the last task of an alloc that is to be removed
             self._report_allocs()
 
-    async def _hold_allocs(self, instruction: HoldAllocs) -> None:
+    async def _hold_allocs(self, instruction: instructions.HoldAllocs) -> None:
         self._allocs_due = None
         try:
             await self.runtime.hold_allocs(instruction.allocs, instruction.dropped)
@@ -382,12 +348,12 @@ class Agent:
     def _report_allocs(self) -> None:
         allocs = tuple(self.runtime.allocs())
         if allocs != self.state.allocs:
-            self.handle(AllocsHeld(allocs))
+            self.handle(events.AllocsHeld(allocs))
 
-    async def _probe(self, instruction: Probe) -> None:
+    async def _probe(self, instruction: instructions.Probe) -> None:
         address = self.runtime.addresses().get(instruction.key, "")
         answer = await self._prober.probe(instruction.check, instruction.port, address)
-        self.handle(ProbeAnswered(instruction.key, instruction.run, answer.ok, answer.detail, answer.holds_s))
+        self.handle(events.ProbeAnswered(instruction.key, instruction.run, answer.ok, answer.detail, answer.holds_s))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -407,7 +373,7 @@ class Agent:
             self.failed.set_exception(error)
 
     def _arm(self) -> None:
-        """Set the machine's only timer; none while nothing is due."""
+        """Set the machine's only timer, or none if nothing is due."""
         at = self.state.next_wake()
         if at == self._timer_at:
             return
@@ -421,4 +387,4 @@ class Agent:
 
     def _wake(self) -> None:
         self._timer, self._timer_at = None, math.inf
-        self.handle(TimePassed())
+        self.handle(events.TimePassed())

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt to reach a shard. Pure, given its randomness."""
+"""Delays before the next attempt to reach a shard. Pure, except for the random numbers that it is given."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import random
 
 FIRST_S = 0.25
 MOST_S = 5.0
-# After "coming back can't help": a person has to change something first.
+# After an answer that says that a retry cannot help: a person has to change something first.
 REFUSED_S = 60.0
 
 
 class Backoff:
-    """Full jitter over a doubling ceiling: many Borglets that lose one shard don't come back together."""
+    """Full jitter below a doubling ceiling, so that many Borglets that lose one shard do not return at once."""
 
     def __init__(self, rng: random.Random, *, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
         self._rng, self._first_s, self._most_s = rng, first_s, most_s

@@ -1,9 +1,9 @@
-"""Simulated machines, thousands in one process, each a real state behind a real connection.
+"""Thousands of simulated machines in one process, each with a real state and a real connection.
 
-    machines ─► join (500 a request) ─► fleet.json ─► one Agent and one Link each ─► the link
+    machines ─► join (500 per request) ─► fleet.json ─► one Agent and one Link each ─► the link
                                                   one sampler for all, a few machines at a time
 
-Their secrets are in one file. What they ran is forgotten with the process.
+Their secrets are in one file. Their tasks end with the process.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import gc
 import logging
 import random
 import resource
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from borglet.agent import Agent, AgentSettings, Clock, steady_clock
-from borglet.identity.credentials import Credentials, CredentialStore, MemoryKeeper, pinned_context
-from borglet.identity.join import JoinClient, JoinFailed, parse_token
-from borglet.identity.store import Identity, MemoryStore, replace_durably
+from borglet.files import replace_file
+from borglet.identity.credentials import Credentials, pinned_context
+from borglet.identity.join import JoinClient, JoinFailed, join_request, parse_token
+from borglet.identity.store import Identity, MemoryStore
 from borglet.link.client import Introduction, Link, LinkSettings
 from borglet.machines import MachineSpec
-from borglet.messages import JoinRequest
 from borglet.packages.base import SimulatedPackages
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
@@ -36,6 +36,7 @@ from borglet.windows import WINDOW_S
 
 log = logging.getLogger(__name__)
 
+SOFTWARE = "borglet-fleet"
 JOIN_BATCH = 500
 # asyncio gives each TLS connection a read buffer of 256 KiB, all of it resident: 2.4 GiB at 10,000 machines.
 TLS_BUFFER_BYTES = 16 * 2**10
@@ -55,7 +56,7 @@ class FleetSecrets(msgspec.Struct):
 
 
 class FleetKeeper:
-    """Keeps what the machines of one home are given: all of it in one file."""
+    """Stores the identities and authorities of all machines of one home in one file."""
 
     def __init__(self, home: Path, secrets: FleetSecrets) -> None:
         self._path, self._secrets = home / "fleet.json", secrets
@@ -89,12 +90,12 @@ class FleetKeeper:
             del self._secrets.next[identity.hostname]
 
     def _write(self) -> None:
-        replace_durably(self._path, msgspec.json.encode(self._secrets), mode=0o600)
+        replace_file(self._path, msgspec.json.encode(self._secrets))
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """How a fleet behaves as a whole."""
+    """Settings of a whole fleet."""
 
     seed: int = 0
     start_delay_s: float = 0.05
@@ -102,7 +103,6 @@ class FleetSettings:
     sample_interval_s: float = 10.0
     window_s: int = WINDOW_S  # of windows of usage; 0: none
     connecting: int = 32  # machines that dial at a time, each until a shard welcomes it
-    software: str = "borglet-fleet"
 
 
 def load_secrets(home: Path) -> FleetSecrets:
@@ -119,9 +119,9 @@ def load_secrets(home: Path) -> FleetSecrets:
 def join_fleet(
     home: Path, url: str, token: str, machines: Sequence[MachineSpec], *, ports: tuple[int, int]
 ) -> FleetSecrets:
-    """Join those machines that have no secret yet, `JOIN_BATCH` a request; saved after each.
+    """Join the machines that have no secret yet, `JOIN_BATCH` per request, and save after each request.
 
-    Raises `JoinFailed`. Those that joined before it stay joined."""
+    Raises `JoinFailed`. Machines that joined before the failure stay joined."""
     home.mkdir(mode=0o711, parents=True, exist_ok=True)
     known = load_secrets(home)
     strangers = [machine for machine in machines if machine.hostname not in known.secrets]
@@ -131,70 +131,27 @@ def join_fleet(
     try:
         if known.authority not in ("", client.authority):
             raise JoinFailed(f"authority: the machines in {home} belong to another cell; give a different --home")
+        attributes = SimulatedRuntime(Simulation(clock=lambda: 0.0), {}).attributes()
         for start in range(0, len(strangers), JOIN_BATCH):
             batch = strangers[start : start + JOIN_BATCH]
-            answers = client.join_many([join_request(machine, token, ports=ports) for machine in batch])
+            requests = [join_request(machine, attributes, token, ports=ports) for machine in batch]
+            answers = client.join_many(requests)
             known.authority, known.cell = client.authority, answers[0].cell
             known.secrets.update((answer.hostname, answer.secret) for answer in answers)
-            replace_durably(home / "fleet.json", msgspec.json.encode(known), mode=0o600)
+            replace_file(home / "fleet.json", msgspec.json.encode(known))
     finally:
         client.close()
     log.info("%d machines joined cell %s", len(strangers), known.cell)
     return known
 
 
-def join_request(machine: MachineSpec, token: str, *, ports: tuple[int, int]) -> JoinRequest:
-    runtime = SimulatedRuntime(Simulation(clock=lambda: 0.0), machine.capacity)
-    return JoinRequest(
-        token=token,
-        hostname=machine.hostname,
-        address=machine.address,
-        capacity=machine.capacity,
-        attributes={**runtime.attributes(), **dict(machine.attributes)},
-        platform=machine.platform,
-        rack=machine.rack,
-        power_domain=machine.power_domain,
-        port_low=ports[0],
-        port_high=ports[1],
-    )
-
-
+@dataclass(frozen=True, slots=True)
 class FleetMachine:
     """One simulated machine."""
 
-    def __init__(
-        self,
-        spec: MachineSpec,
-        credentials: Credentials,
-        url: str,
-        simulation: Simulation,
-        *,
-        rng: random.Random,
-        software: str,
-        link: LinkSettings,
-        admission: Callable[[], AbstractAsyncContextManager[None]],
-        observe: Callable[[float], None] | None,
-        window_s: int,
-    ) -> None:
-        self.hostname = spec.hostname
-        self.runtime = SimulatedRuntime(simulation, spec.capacity)
-        self.agent = Agent(
-            self.runtime,
-            MemoryStore(),
-            SimulatedProber(),
-            clock=simulation.clock,
-            packages=SimulatedPackages(simulation.install_delay_s, rng),
-            settings=AgentSettings(window_s=window_s),
-        )
-        introduction = Introduction(
-            boot_id=f"{rng.getrandbits(128):032x}",
-            software=software,
-            attributes={**self.runtime.attributes(), **dict(spec.attributes)},
-            capacity=spec.capacity,
-        )
-        self.link = Link(
-            self.agent, credentials, url, introduction, rng=rng, settings=link, admission=admission, observe=observe
-        )
+    hostname: str
+    agent: Agent
+    link: Link
 
     async def run(self) -> None:
         await self.agent.open()
@@ -218,59 +175,50 @@ class Fleet:
         machines: Sequence[MachineSpec],
         secrets: FleetSecrets,
         url: str,
+        home: Path,
         *,
         settings: FleetSettings = FleetSettings(),
         link: LinkSettings = LinkSettings(),
         clock: Clock | None = None,
-        home: Path | None = None,
-        observe: Callable[[float], None] | None = None,
     ) -> None:
-        """`home`: where `secrets` are kept when they are renewed; None: they last as long as this process.
-        `observe` receives the seconds between two polls of each machine."""
+        """`home`: where `secrets` are kept when they are renewed. `clock`: the real one by default."""
         self._settings = settings
-        simulation = Simulation(
-            clock or steady_clock(), settings.seed, settings.start_delay_s, settings.install_delay_s
-        )
-        keeper: CredentialStore = MemoryKeeper() if home is None else FleetKeeper(home, secrets)
+        simulation = Simulation(clock or steady_clock(), settings.seed, settings.start_delay_s)
+        keeper = FleetKeeper(home, secrets)
         contexts = functools.lru_cache(maxsize=4)(pinned_context)  # one for all machines
         rng = random.Random(settings.seed)
         self._dialling = asyncio.Semaphore(settings.connecting)
-        self._network = asyncio.Event()
-        self._network.set()
-        self.machines = [
-            FleetMachine(
-                spec,
-                Credentials(secrets.identity(spec.hostname), secrets.authority, keeper, contexts=contexts),
-                url,
-                simulation,
-                rng=rng,
-                software=settings.software,
-                link=link,
-                admission=self._admit,
-                observe=observe,
-                window_s=settings.window_s,
+
+        def machine_of(spec: MachineSpec) -> FleetMachine:
+            runtime = SimulatedRuntime(simulation, spec.capacity)
+            agent = Agent(
+                runtime,
+                MemoryStore(),
+                SimulatedProber(),
+                SimulatedPackages(settings.install_delay_s, rng),
+                clock=simulation.clock,
+                settings=AgentSettings(window_s=settings.window_s),
             )
-            for spec in machines
-        ]
+            introduction = Introduction(
+                boot_id=f"{rng.getrandbits(128):032x}",
+                software=SOFTWARE,
+                attributes={**runtime.attributes(), **dict(spec.attributes)},
+                capacity=spec.capacity,
+            )
+            credentials = Credentials(secrets.identity(spec.hostname), secrets.authority, keeper, contexts=contexts)
+            connection = Link(agent, credentials, url, introduction, rng=rng, settings=link, admission=self._admit)
+            return FleetMachine(spec.hostname, agent, connection)
+
+        self.machines = [machine_of(spec) for spec in machines]
 
     @property
     def connected(self) -> int:
         return sum(machine.link.connected for machine in self.machines)
 
-    def cut(self) -> None:
-        """Break all connections, and let none begin until `mend`. What runs goes on running."""
-        self._network.clear()
-        for machine in self.machines:
-            machine.link.drop()
-
-    def mend(self) -> None:
-        self._network.set()
-
     @asynccontextmanager
     async def _admit(self) -> AsyncIterator[None]:
-        """Surrounds a machine's attempt to connect: the fleet dials as fast as its shard welcomes, and no faster."""
+        """Surround a machine's attempt to connect, so that the fleet dials no faster than its shard welcomes."""
         async with self._dialling:
-            await self._network.wait()
             yield
 
     async def run(self) -> None:
@@ -279,7 +227,7 @@ class Fleet:
         asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         tune_collector()
         for name in ("borglet.state.incarnations", "borglet.agent", "borglet.link.client"):
-            # A line for each step of each task of thousands of machines would tell nobody anything.
+            # One line per step of each task of thousands of machines would be too many to read.
             logging.getLogger(name).setLevel(max(logging.WARNING, log.getEffectiveLevel()))
         async with asyncio.TaskGroup() as group:
             for machine in self.machines:
@@ -288,7 +236,7 @@ class Fleet:
             group.create_task(self._say_when_connected())
 
     async def _sample_forever(self) -> None:
-        """Each machine once an interval, spread evenly over it."""
+        """Sample each machine once per interval, spread evenly over it."""
         pause_s = self._settings.sample_interval_s / len(self.machines)
         batch = max(1, round(0.05 / pause_s)) if pause_s < 0.05 else 1
         while True:
@@ -306,7 +254,7 @@ class Fleet:
 
 
 def raise_descriptor_limit(wanted: int) -> None:
-    """Raises OSError with the cure when this process may not have so many open files."""
+    """Allow this process so many open files. Raises OSError, with what to do, if the limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= wanted:
         return
@@ -318,7 +266,7 @@ def raise_descriptor_limit(wanted: int) -> None:
 
 
 def tune_collector() -> None:
-    """Connections live long: look at them seldom."""
+    """Let the garbage collector run rarely, because connections live long."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

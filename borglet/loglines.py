@@ -1,4 +1,4 @@
-"""Log lines on stderr: one JSON object each, by the standard library alone."""
+"""Log lines on stderr, one JSON object each, with the standard library alone."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def configure(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # Of the library, only what went wrong: each reconnection has a line of ours.
+    # Log only errors of the library, because the Borglet logs each reconnection itself.
     logging.getLogger("websockets").setLevel(logging.ERROR)

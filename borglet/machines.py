@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-# DNS labels, joined by dots: a machine's name becomes a part of others.
+# DNS labels, joined by dots, because other names contain a machine's name.
 _HOSTNAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)")
 _BYTES = {
@@ -39,14 +39,14 @@ CSV_COLUMNS = (
     "attributes",
     "capacity",
 )
-# RFC 2544 sets these addresses aside for load tests; nobody answers there.
+# RFC 2544 reserves these addresses for load tests; no host answers there.
 _FLEET_NETWORK = (198, 18)
 _MACHINES_A_RACK = 40
 _RACKS_A_POWER_DOMAIN = 10
 
 
 class BadMachine(ValueError):
-    """A description that can't be used; its text names the field and what is wanted."""
+    """An invalid description of a machine. The text names the field and the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def parse_pairs(field: str, text: str, separator: str) -> list[tuple[str, str]]:
 
 
 def uniform_fleet(count: int, capacity: dict[str, int]) -> list[MachineSpec]:
-    """`count` equal machines, 40 a rack and 10 racks a power domain."""
+    """Return `count` equal machines, 40 per rack and 10 racks per power domain."""
     return [
         MachineSpec(
             hostname=f"sim-{number:05d}",
@@ -128,7 +128,7 @@ def fleet_address(number: int) -> str:
 
 
 def read_fleet(path: Path) -> list[MachineSpec]:
-    """The machines of a CSV file with the columns `CSV_COLUMNS`; `capacity` is what else they have: `tpu=4;fpga=1`.
+    """The machines of a CSV file with the columns `CSV_COLUMNS`; `capacity` lists further resources: `tpu=4;fpga=1`.
 
     Raises `BadMachine` with the line's number, or OSError."""
     with path.open(newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Asking a task how it is: one HTTP request or one TCP connection, with nothing but asyncio."""
+"""Probe the health of a task with one HTTP request or one TCP connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BODY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """`detail` says what was found when it is not ok. `holds_s`: asking again sooner is useless."""
+    """`detail`: the reason if it is not ok. `holds_s`: the answer stays the same for so long."""
 
     ok: bool
     detail: str = ""
@@ -84,7 +84,7 @@ async def _status_line(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _take_rest(reader: asyncio.StreamReader) -> None:
-    """Take a small answer whole, so that plain servers don't log a broken pipe at each probe."""
+    """Read a small answer to its end, so that simple servers do not log a broken pipe at each probe."""
     taken = 0
     with contextlib.suppress(TimeoutError, OSError):  # the status is known, so errors of the body do not matter
         async with asyncio.timeout(MAX_BODY_S):
@@ -93,7 +93,7 @@ async def _take_rest(reader: asyncio.StreamReader) -> None:
 
 
 class SimulatedProber:
-    """Every task is healthy, and stays so: simulated machines are asked once."""
+    """A prober that finds every task healthy for ever. Simulated machines are probed once."""
 
     async def probe(self, check: HealthCheck, port: int, address: str = "") -> ProbeAnswer:
         return ProbeAnswer(True, holds_s=math.inf)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import dataclasses
 import gc
 import logging
 import math
@@ -17,14 +17,18 @@ from pathlib import Path
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
 from borglet.identity.credentials import Credentials
-from borglet.identity.join import LinkUnreachable, join_cell
+from borglet.identity.join import LinkUnreachable, join_cell, join_request
 from borglet.identity.store import DiskStore, Identity
 from borglet.link.client import Introduction, Link, link_url
 from borglet.link.shells import Shells
+from borglet.machines import MachineSpec
 from borglet.messages import EndCause, JoinRequest
-from borglet.packages.machine import MachinePackages
-from borglet.packages.manager import PackageSettings
-from borglet.packages.peers import PeerSettings
+from borglet.packages.fetch import Fetcher
+from borglet.packages.manager import PackageManager, PackageSettings
+from borglet.packages.peers import PeerServer, PeerSettings
+from borglet.packages.sources import LinkSources
+from borglet.packages.store import PackageStore
+from borglet.packages.tickets import authority_keys
 from borglet.pressure.guard import Guard
 from borglet.pressure.readings import MachineReadings
 from borglet.prober import SocketProber
@@ -32,12 +36,17 @@ from borglet.runtimes.choice import RuntimeWishes, open_runtime
 from borglet.runtimes.home.supervised import SupervisedRuntime
 from borglet.runtimes.measuring.diskwalk import disk_bytes
 from borglet.runtimes.process import ProcessRuntime
+from borglet.runtimes.supervisor import proctable
 
 log = logging.getLogger(__name__)
 
 SOFTWARE = "borglet 0.2.0"
 LOG_SWEEP_INTERVAL_S = 600.0
-# Beyond the notice a task has: the supervisor's kill, and the news of it.
+# A machine that is short of disk for reasons other than packages gets space within this time.
+COLLECT_INTERVAL_S = 30.0
+# How long to wait for the link to answer when joining.
+JOIN_WAIT_S = 30.0
+# In addition to a task's notice, for the supervisor's kill and its report.
 STOP_ALL_MARGIN_S = 15.0
 
 
@@ -47,17 +56,9 @@ class MachineSettings:
 
     home: Path
     link: str
-    hostname: str
-    address: str
+    machine: MachineSpec  # its capacity and attributes replace what the Borglet measures
+    ports: tuple[int, int] = (20000, 29999)  # first and last port given to tasks
     join_token: str = ""
-    join_wait_s: float = 30.0  # how long to wait for the link to answer when joining
-    capacity: tuple[tuple[str, int], ...] = ()  # replaces what was measured
-    attributes: tuple[tuple[str, str], ...] = ()
-    platform: str = ""
-    rack: str = ""
-    power_domain: str = ""
-    port_low: int = 20000
-    port_high: int = 29999
     package_bytes: int | None = None  # of disk, for archives and trees of packages; None: see `package_room`
     peer_port: int = 0  # where other machines get packages from here; 0: any free one, negative: nowhere
     peer_uploads: int = 4  # at once
@@ -65,24 +66,25 @@ class MachineSettings:
 
 
 def run_machine(settings: MachineSettings) -> None:
-    """Serve until SIGTERM or SIGINT; tasks go on running. Raises `HomeInUse`, `JoinFailed`."""
+    """Serve until SIGTERM or SIGINT. The tasks continue to run. Raises `HomeInUse`, `JoinFailed`."""
     store = DiskStore(settings.home)
     with store.lock():
         runtime = open_runtime(settings.home, settings.wishes)
-        attributes = {**_machine_attributes(), **runtime.attributes(), **dict(settings.attributes)}
         measured = runtime.capacity()
         room = settings.package_bytes if settings.package_bytes is not None else package_room(measured["disk"])
-        # The whole of it, full or empty: what a machine offers must not depend on what it has installed.
+        # The whole budget, used or not: the capacity must not depend on the installed packages.
         measured["disk"] = max(0, measured["disk"] + disk_bytes((settings.home / "packages",)) - room)
-        capacity = {**measured, **dict(settings.capacity)}
-        identity = _join(store, settings, capacity, attributes)
+        machine = dataclasses.replace(settings.machine, capacity=measured | settings.machine.capacity)
+        attributes = {**_machine_attributes(), **runtime.attributes()}
+        request = join_request(machine, attributes, settings.join_token, ports=settings.ports)
+        identity = _join(store, settings.link, request)
         asyncio.run(
             _serve(
                 store,
                 runtime,
                 identity,
                 settings,
-                Introduction(_boot_id(), SOFTWARE, attributes, capacity),
+                Introduction(proctable.boot_id(), SOFTWARE, request.attributes, machine.capacity),
                 PackageSettings(budget_bytes=room),
             )
         )
@@ -93,27 +95,13 @@ def package_room(disk_bytes: int) -> int:
     return min(20 * 2**30, disk_bytes // 10)
 
 
-def _join(
-    store: DiskStore, settings: MachineSettings, capacity: dict[str, int], attributes: dict[str, str]
-) -> Identity:
-    """Waits for a link that does not answer yet. Raises `JoinFailed`."""
-    request = JoinRequest(
-        token=settings.join_token,
-        hostname=settings.hostname,
-        address=settings.address,
-        capacity=capacity,
-        attributes=attributes,
-        platform=settings.platform,
-        rack=settings.rack,
-        power_domain=settings.power_domain,
-        port_low=settings.port_low,
-        port_high=settings.port_high,
-    )
-    deadline = time.monotonic() + settings.join_wait_s
+def _join(store: DiskStore, link: str, request: JoinRequest) -> Identity:
+    """Join the cell, and wait for a link that does not answer yet. Raises `JoinFailed`."""
+    deadline = time.monotonic() + JOIN_WAIT_S
     backoff = Backoff(random.Random(), most_s=1.0)
     while True:
         try:
-            return join_cell(store, settings.link, request)
+            return join_cell(store, link, request)
         except LinkUnreachable as error:
             if time.monotonic() > deadline:
                 raise
@@ -136,25 +124,29 @@ async def _serve(
     readings = MachineReadings(settings.home, introduction.capacity)
     credentials = Credentials(identity, store.authority(), store)
     runtime.api_url = credentials.api_url
-    packages = MachinePackages(
-        settings.home,
-        settings.link,
-        credentials,
-        store.authority,
-        address=settings.address,
-        boot_id=introduction.boot_id,
+    sources = LinkSources(settings.link, credentials)
+    packages = PackageManager(
+        PackageStore(settings.home, boot_id=introduction.boot_id),
+        sources,
+        Fetcher(sources),
+        now=time.time,
         settings=room,
-        peer_port=settings.peer_port,
-        peers=PeerSettings(uploads=settings.peer_uploads),
     )
-    await packages.open()
+    peers = PeerServer(
+        packages.archive,
+        lambda: authority_keys(store.authority()),
+        now=time.time,
+        settings=PeerSettings(uploads=settings.peer_uploads),
+    )
+    await _serve_peers(peers, packages, settings)
+    packages.open()
     agent = Agent(
         runtime,
         store,
-        SocketProber(settings.address),
+        SocketProber(settings.machine.address),
+        packages,
         clock=steady_clock(),
-        packages=packages.manager,
-        guard=Guard(runtime, readings, free_disk=packages.manager.collect),
+        guard=Guard(runtime, readings, free_disk=packages.collect),
     )
     await agent.open()
     assert agent.failed is not None
@@ -167,7 +159,7 @@ async def _serve(
         settings.link,
         introduction,
         rng=random.Random(),
-        welcomed=packages.manager.publish_port,
+        welcomed=packages.publish_port,
         shells=shells,
     )
     gc.collect()
@@ -177,7 +169,7 @@ async def _serve(
         loop.create_task(link.run()),
         loop.create_task(agent.sample_forever()),
         loop.create_task(_sweep_logs(runtime)),
-        loop.create_task(packages.collect_forever()),
+        loop.create_task(_collect_packages(packages)),
     }
     try:
         done, _ = await asyncio.wait({agent.failed, *lasting}, return_when=asyncio.FIRST_COMPLETED)
@@ -187,7 +179,7 @@ async def _serve(
         for task in lasting:
             task.cancel()
         await asyncio.gather(*lasting, return_exceptions=True)
-        await packages.close()
+        await peers.close()
         await shells.close()
         await agent.close()
     log.info("%s ends; its tasks keep running", identity.hostname)
@@ -195,6 +187,29 @@ async def _serve(
 
 async def _until(event: asyncio.Event) -> None:
     await event.wait()
+
+
+async def _serve_peers(peers: PeerServer, packages: PackageManager, settings: MachineSettings) -> None:
+    """Give packages to other machines, if this machine can."""
+    if settings.peer_port < 0:
+        return
+    address = settings.machine.address
+    try:
+        packages.port = await peers.open(address, settings.peer_port)
+    except OSError as error:
+        log.warning("cannot give packages to other machines: %s", error)
+    else:
+        log.info("other machines can download packages at %s:%d", address, packages.port)
+
+
+async def _collect_packages(packages: PackageManager) -> None:
+    await packages.checked()
+    while True:
+        try:
+            await packages.collect()
+        except OSError:
+            log.exception("cannot delete unused packages; the Borglet tries again later")
+        await asyncio.sleep(COLLECT_INTERVAL_S)
 
 
 async def _sweep_logs(runtime: SupervisedRuntime) -> None:
@@ -208,10 +223,10 @@ async def _sweep_logs(runtime: SupervisedRuntime) -> None:
 
 
 def stop_all(home: Path, *, wait_s: float, notice_s: float = math.inf) -> int:
-    """Stop every task of this home, each with its notice but at most `notice_s`; how many were running.
+    """Stop every task of this home, each with its notice but at most `notice_s`. Return how many were running.
 
-    They are started again by the next Borglet of this home if the cell still wants them. Raises `HomeInUse`
-    when a Borglet still owns the home after `wait_s`, TimeoutError when a task does not end."""
+    The next Borglet of this home starts them again if the cell still wants them. Raises `HomeInUse`
+    if a Borglet still owns the home after `wait_s`, and TimeoutError if a task does not end."""
     if not home.is_dir():
         return 0
     with DiskStore(home).lock(wait_s=wait_s):
@@ -241,9 +256,3 @@ async def _stop_all(runtime: SupervisedRuntime, notice_s: float) -> int:
 def _machine_attributes() -> dict[str, str]:
     system = os.uname()
     return {"architecture": system.machine, "kernel": system.release}
-
-
-def _boot_id() -> str:
-    with contextlib.suppress(FileNotFoundError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""

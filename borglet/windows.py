@@ -1,11 +1,11 @@
-"""Usage of each task over five minutes, from samples a few seconds apart: for history, in the terms of Google's
-published trace of 2019 (`instance_usage`). Pure.
+"""Usage of each task over five minutes, from samples a few seconds apart. History stores these windows, with the fields
+of Google's published trace of 2019 (`instance_usage`). Pure.
 
-    samples ─► the open window ─── its end ──► closed windows ─── told, some time later ──► the master stores them
-                                                     ◄── Poll.windows_until ──┘ forgotten
+    samples ─► the open window ─── its end ──► closed windows ─── reported, later ──► the master stores them
+                                                     ◄── Poll.windows_until ──┘ deleted here
 
-Windows begin at whole multiples of their length, so that those of all machines lie beside each other. Machines tell
-them at a moment of their own each, or a cell's would all come at once.
+Windows begin at whole multiples of their length, so that those of all machines cover the same times. Each machine
+reports them at its own moment, so that those of a cell do not arrive all at once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from borglet.messages import RunTask, TaskKey, Usage, UsageWindow
 
 WINDOW_S = 300
-# How much of a window machines take to tell the one before it.
+# The share of a window over which machines spread their reports of the one before it.
 SPREAD = 0.6
-# Kept while nobody takes them, an hour's worth; the oldest go first.
+# Windows kept without acknowledgement, those of one hour. The oldest are deleted first.
 MOST_KEPT = 12
-# Windows of one report at most: the rest follow with the next ones.
+# The most windows in one report. The next reports contain the rest.
 MOST_TOLD = 200
 
 # A reported window is reported again if it is not acknowledged for so long.
@@ -95,12 +95,12 @@ class _Open:
 
 
 def quantile(ordered: list[int], percent: int) -> int:
-    """The least value that `percent` of the samples do not exceed; of 0 the least of all."""
+    """Return the least value that `percent` of the samples do not exceed; for 0, the least of all."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 class Windows:
-    """One machine's. Times are seconds since the epoch, never running backwards."""
+    """The windows of one machine. Times are seconds since the epoch and never run backwards."""
 
     def __init__(self, rng: random.Random, *, span_s: int = WINDOW_S) -> None:
         self._rng, self._span_s = rng, span_s
@@ -136,7 +136,7 @@ class Windows:
         return detail
 
     def stored(self, until: float) -> None:
-        """The master has those that end by then."""
+        """Delete the windows that end by then, because the master has them."""
         self._hush_until = 0.0
         for start in [start for start in self._closed if start + self._span_s <= until]:
             del self._closed[start]

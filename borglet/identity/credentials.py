@@ -38,20 +38,6 @@ class CredentialStore(Protocol):
     def keep_authority(self, pem: str) -> None: ...
 
 
-class MemoryKeeper:
-    """A store in memory, for tests and machines that last no longer than their process."""
-
-    def __init__(self) -> None:
-        self.identity: Identity | None = None
-        self.authority = ""
-
-    def keep_identity(self, identity: Identity) -> None:
-        self.identity = identity
-
-    def keep_authority(self, pem: str) -> None:
-        self.authority = pem
-
-
 class Credentials:
     """One machine's. `context`: TLS that trusts its cell's authorities and no other."""
 

@@ -17,13 +17,14 @@ import logging
 import re
 import ssl
 import urllib.parse
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
 
 from borglet.identity.credentials import pinned_context
 from borglet.identity.store import DiskStore, Identity
+from borglet.machines import MachineSpec
 from borglet.messages import JoinAnswer, JoinRequest
 
 log = logging.getLogger(__name__)
@@ -57,34 +58,46 @@ class Problem(msgspec.Struct):
         return f"{text} {fields}" if fields not in ("", "null", "{}", "[]") else text
 
 
-@dataclass(frozen=True, slots=True)
-class JoinTicket:
-    text: str
-    fingerprint: str
-
-
-def parse_token(text: str) -> JoinTicket:
-    """Raises `JoinFailed`."""
+def parse_token(text: str) -> str:
+    """Return the fingerprint of the cell's authority that a token expects. Raises `JoinFailed`."""
     match = _TOKEN.fullmatch(text.strip())
     if match is None:
         raise JoinFailed(
             "join token: it must have the form borg1.<id>.<secret>.<64 hex digits>; copy the whole token, as"
             " `borgctl machine join-token` printed it"
         )
-    return JoinTicket(text.strip(), match.group(3))
+    return match.group(3)
+
+
+def join_request(
+    machine: MachineSpec, measured: Mapping[str, str], token: str, *, ports: tuple[int, int]
+) -> JoinRequest:
+    """Return the request of one machine. `measured`: attributes that those of `machine` replace."""
+    return JoinRequest(
+        token=token,
+        hostname=machine.hostname,
+        address=machine.address,
+        capacity=machine.capacity,
+        attributes={**measured, **dict(machine.attributes)},
+        platform=machine.platform,
+        rack=machine.rack,
+        power_domain=machine.power_domain,
+        port_low=ports[0],
+        port_high=ports[1],
+    )
 
 
 class JoinClient:
     """Talks to one link, over connections that are kept open. `close` it."""
 
-    def __init__(self, url: str, token: JoinTicket) -> None:
-        """Fetches the authority and checks it against the token. Raises `JoinFailed`."""
+    def __init__(self, url: str, fingerprint: str) -> None:
+        """Fetch the authority and check its fingerprint, which the token contains. Raises `JoinFailed`."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme != "https" or not parts.hostname:
             raise JoinFailed(f"link: {url!r} is not the address of a link; give https://host:port")
         self._address = (parts.hostname, parts.port or 443)
         self._url = url
-        self.authority = self._fetch_authority(token)
+        self.authority = self._fetch_authority(fingerprint)
         self._connection = http.client.HTTPSConnection(
             *self._address, timeout=TIMEOUT_S, context=pinned_context(self.authority)
         )
@@ -103,7 +116,7 @@ class JoinClient:
             raise JoinFailed("the link's answer is about other machines than the request; try again")
         return answers
 
-    def _fetch_authority(self, token: JoinTicket) -> str:
+    def _fetch_authority(self, fingerprint: str) -> str:
         blind = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         blind.check_hostname = False
         blind.verify_mode = ssl.CERT_NONE  # the fingerprint decides
@@ -122,10 +135,10 @@ class JoinClient:
         except ValueError as error:
             raise JoinFailed(f"{self._url}/authority.pem is not a certificate in PEM form: {error}") from error
         found = hashlib.sha256(certificate).hexdigest()
-        if not hmac.compare_digest(found, token.fingerprint):
+        if not hmac.compare_digest(found, fingerprint):
             raise JoinFailed(
                 f"authority: the link at {self._url} has the authority {found}, and the token expects"
-                f" {token.fingerprint}. Either the token belongs to another cell, or someone intercepts the connection"
+                f" {fingerprint}. Either the token belongs to another cell, or someone intercepts the connection"
             )
         # What came beside that one certificate was not vouched for.
         return ssl.DER_cert_to_PEM_cert(certificate)

@@ -22,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 
+from borglet.files import replace_file
 from borglet.state.instructions import Remembered
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class DiskStore:
             return Remembered()
 
     def save(self, remembered: Remembered) -> None:
-        replace_durably(self._home / "desired.json", msgspec.json.encode(remembered), mode=0o600)
+        replace_file(self._home / "desired.json", msgspec.json.encode(remembered))
 
     def identity(self) -> Identity | None:
         """Return the identity; None before the machine has joined. Raises ValueError for a damaged file."""
@@ -98,11 +99,11 @@ class DiskStore:
 
     def keep_identity(self, identity: Identity) -> None:
         """Raises OSError, and then the old one is still there."""
-        replace_durably(self._home / "identity.json", msgspec.json.encode(identity), mode=0o600)
+        replace_file(self._home / "identity.json", msgspec.json.encode(identity))
 
     def keep_authority(self, pem: str) -> None:
         """Raises OSError, and then the old one is still there."""
-        replace_durably(self._home / "authority.pem", pem.encode("ascii"), mode=0o644)
+        replace_file(self._home / "authority.pem", pem.encode("ascii"), mode=0o644)
 
     @contextlib.contextmanager
     def lock(self, *, wait_s: float = 0.0) -> Iterator[None]:
@@ -129,23 +130,6 @@ class DiskStore:
             os.close(descriptor)
 
 
-def replace_durably(path: Path, content: bytes, *, mode: int) -> None:
-    """Replace a whole file so that a crash leaves the old or the new one. Raises OSError."""
-    new = path.with_name(f"{path.name}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(new, flags, mode), "wb") as file:
-        os.fchmod(file.fileno(), mode)  # a leftover of an earlier crash keeps its own mode otherwise
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
 class MemoryStore:
     """A store in memory, for simulated machines and tests."""
 
@@ -157,16 +141,3 @@ class MemoryStore:
 
     def save(self, remembered: Remembered) -> None:
         self.remembered = remembered
-
-
-class FailingStore(MemoryStore):
-    """A store for tests whose saves fail with `error` as long as it is set."""
-
-    def __init__(self, remembered: Remembered | None = None) -> None:
-        super().__init__(remembered)
-        self.error: OSError | None = None
-
-    def save(self, remembered: Remembered) -> None:
-        if self.error is not None:
-            raise self.error
-        super().save(remembered)

@@ -1,11 +1,11 @@
-"""The Borglet's end of the link: it dials a shard, says hello, and from then on answers polls (§3.3).
+"""The Borglet's end of the link: dial a shard, send a hello, and answer polls from then on (§3.3).
 
     connect ─► Hello ─► Welcome ─► Poll ─► Report ─► Poll …
        ▲                   │ Refusal, silence, an invalid message
        └──── jittered pause ◄─┘
 
-A poll with `hold_s` is answered at once when the state changes (changes within `COALESCE_S` travel together), at the
-latest after `hold_s`. A newer poll answers the held one first. Nothing here touches a task.
+A poll with `hold_s` is answered when the state changes, at the latest after `hold_s`. One answer contains all changes
+within `COALESCE_S`. When a newer poll arrives, the held one is answered first. This module does not touch tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -79,7 +79,7 @@ class _Redial(Exception):
 
 
 class LinkRejected(Exception):
-    """The shard does not want this connection. `retry` says whether coming back soon can help."""
+    """The shard rejected this connection. `retry`: whether a new attempt soon can help."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"{refusal.code} ({refusal.field or 'no field'}): {refusal.detail}")
@@ -94,7 +94,6 @@ class _Session:
     number: int
     protocol: int
     told_version: int = -1
-    polled_at: float = 0.0
     held: Poll | None = None
     held_until: float = 0.0
     release: asyncio.TimerHandle | None = None
@@ -114,19 +113,16 @@ class Link:
         rng: random.Random,
         settings: LinkSettings = LinkSettings(),
         admission: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-        observe: Callable[[float], None] | None = None,
         welcomed: Callable[[], None] | None = None,
         shells: Shells | None = None,
     ) -> None:
         """`url`: `https://host:port`. `admission` surrounds each attempt to connect, until a shard welcomes the machine
-        or the attempt fails. `welcomed` is called after each welcome. `observe` takes the seconds between two polls of
-        one session. `shells` opens the shells that polls grant.
-        """
+        or the attempt fails. `welcomed` is called after each welcome. `shells` opens the shells that polls grant."""
         self._agent, self._credentials = agent, credentials
         self._url = link_url(url)
         self._introduction, self._settings = introduction, settings
         self._backoff = Backoff(rng)
-        self._admission, self._observe, self._welcomed = admission, observe, welcomed
+        self._admission, self._welcomed = admission, welcomed
         self._shells = shells
         self._session: _Session | None = None
         agent.subscribe(self._on_change)
@@ -136,7 +132,7 @@ class Link:
         return self._session is not None
 
     def drop(self) -> None:
-        """Break the connection off, as a network that fails does: no good-bye."""
+        """Break the connection without closing it, as a failing network does."""
         if self._session is not None:
             self._session.socket.abort()
 
@@ -192,7 +188,7 @@ class Link:
             socket.close(CloseCode.NORMAL_CLOSURE)
 
     async def _greet(self, socket: ClientSocket) -> tuple[int, int]:
-        """Say hello; the session's number and protocol. Raises `LinkRejected`."""
+        """Send the hello. Return the number and the protocol of the session. Raises `LinkRejected`."""
         introduction = self._introduction
         hello = Hello(
             protocol=OLDEST_PROTOCOL,
@@ -211,7 +207,6 @@ class Link:
             raise LinkRejected(message)
         if not isinstance(message, Welcome):
             self._hang_up(socket, "type: expected welcome or refusal after hello, got poll")
-        assert isinstance(message, Welcome)
         if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
             detail = f"the shard uses protocol {message.protocol}, this Borglet knows {OLDEST_PROTOCOL} to {PROTOCOL}"
             raise LinkRejected(Refusal("protocol", "protocol", detail, retry=False))
@@ -220,15 +215,14 @@ class Link:
         return message.session, message.protocol
 
     async def _receive(self, socket: ClientSocket, timeout_s: float) -> Welcome | Refusal | Poll:
-        """The next message. Raises `LinkRejected` for a frame that is none, after closing with the reason."""
+        """Return the next message. An invalid frame closes the connection with the reason and raises `LinkRejected`."""
         frame = await socket.receive(timeout_s)
         try:
             return decode_to_borglet(frame)
         except MalformedMessage as error:
             self._hang_up(socket, str(error))
-            raise AssertionError("unreachable") from error
 
-    def _hang_up(self, socket: ClientSocket, reason: str) -> None:
+    def _hang_up(self, socket: ClientSocket, reason: str) -> NoReturn:
         """Close the connection and raise `LinkRejected`."""
         short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
         socket.close(CloseCode.INVALID_DATA, short)
@@ -245,8 +239,6 @@ class Link:
                 raise LinkRejected(message)
             if isinstance(message, Welcome):
                 self._hang_up(session.socket, "type: got a second welcome")
-            assert isinstance(message, Poll)
-            self._note_poll(session, loop.time())
             await self._answer_held(session)
             if message.identities:
                 self._agent.identified(message.identities)
@@ -264,18 +256,13 @@ class Link:
             fresh = self._agent.state.version != session.told_version
             self._release_after(session, COALESCE_S if fresh else message.hold_s)
 
-    def _note_poll(self, session: _Session, now: float) -> None:
-        if self._observe is not None and session.polled_at:
-            self._observe(now - session.polled_at)
-        session.polled_at = now
-
     def _on_change(self) -> None:
         session = self._session
         if session is not None and session.held is not None:
             self._release_after(session, COALESCE_S)
 
     def _release_after(self, session: _Session, delay_s: float) -> None:
-        """Answer the held poll in `delay_s`, or sooner if that was planned already."""
+        """Answer the held poll in `delay_s`, or earlier if that is already planned."""
         loop = asyncio.get_running_loop()
         at = loop.time() + delay_s
         if session.release is not None:
@@ -315,10 +302,10 @@ class Link:
         return poll
 
     def _answer(self, session: _Session, poll: Poll | None, logs: list[LogChunk]) -> None:
-        """A connection that has closed is noticed where messages are received."""
+        """Send the report. If the connection has closed, the next `receive` raises."""
         if poll is None:
             return
-        report = self._agent.report_with(logs, session.number, poll, protocol=session.protocol)
+        report = self._agent.report(logs, session.number, poll, protocol=session.protocol)
         if poll.rotate:
             report = msgspec.structs.replace(report, offer=self._credentials.offer())
         session.socket.send(encode(report))

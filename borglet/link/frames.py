@@ -1,6 +1,7 @@
 """WebSocket frames (RFC 6455, §5), of a Borglet, which masks them, and of a shard. Pure: bytes in, messages out.
 
-Instead of a general library's: no object, no queue and no coroutine a frame. Shards and fleets read thousands a second.
+A general library makes an object, a queue entry and a coroutine per frame. Shards and fleets read thousands of frames
+per second, and this module makes none of these.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from enum import IntEnum
 
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # where nobody compiled it
+except ImportError:  # the compiled module is optional
     from websockets.utils import apply_mask
 
 PROTOCOL_ERROR, INVALID_DATA, POLICY_VIOLATION, TOO_BIG = 1002, 1007, 1008, 1009
@@ -35,7 +36,7 @@ _KNOWN = frozenset(Opcode)
 
 
 class BadFrame(Exception):
-    """The peer does not keep to the protocol; `code` is what to close with."""
+    """The peer violates the protocol. `code`: for the close frame."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -44,15 +45,15 @@ class BadFrame(Exception):
 
 @dataclass(slots=True)
 class FrameReader:
-    """Puts messages together from what arrives, in whatever pieces. `most_bytes`: of one message. `masked`: they come
-    from a client."""
+    """Assembles messages from received bytes, in pieces of any size. `most_bytes`: of one message. `masked`: the frames
+    come from a client."""
 
     most_bytes: int
     masked: bool = True
     _left: bytearray | None = None  # the beginning of a frame
-    _wanted: int = 0  # bytes that frame has, as far as is known
+    _wanted: int = 0  # bytes of that frame, if already known
     _parts: list[bytes] = field(default_factory=list)  # of a message in several frames
-    _parts_bytes: int = 0  # what they take here
+    _parts_bytes: int = 0  # memory that these take
 
     def read(self, arrived: memoryview) -> list[tuple[Opcode, bytes]]:
         """Return whole messages and control frames, in order: `TEXT`, `BINARY`, `CLOSE`, `PING` or `PONG` with what
@@ -148,7 +149,7 @@ def frame(opcode: Opcode, content: bytes, *, mask: bytes = b"") -> bytes:
 
 
 def closing(code: int, reason: str, *, mask: bytes = b"") -> bytes:
-    """A close frame; the reason is cut to what fits."""
+    """Return a close frame. A long reason is cut."""
     detail = reason.encode()[:_LONGEST_REASON].decode(errors="ignore").encode()
     return frame(Opcode.CLOSE, struct.pack("!H", code) + detail, mask=mask)
 

@@ -1,7 +1,7 @@
-"""Grants of shells: signed by the cell's authority, for one shell in one incarnation on one machine, for a minute.
+"""Grants of shells. The cell's authority signs each for one shell in one incarnation on one machine, for a minute.
 
-A message on the connection alone opens no shell: an attacker who stole a shard's certificate, or got between the
-two, could not make a grant. `cryptography` is loaded at the first grant; a machine without shells never pays for it.
+A message on the connection alone does not open a shell: an attacker who has a shard's certificate, or intercepts the
+connection, cannot make a grant.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from borglet.messages import SHELL_CONTEXT, ShellClaims, ShellGrant
+from borglet.packages.tickets import authority_keys, is_signed
 
 MAX_LIFE_S = 60.0
 # How far the machine's clock may be from the shard's.
@@ -19,7 +20,7 @@ MAX_SIDE = 1000
 
 
 class GrantRefused(Exception):
-    """The grant allows nothing here; the text says why. `session` is empty where nobody could tell."""
+    """The grant is not valid here; the text has the reason. `session` is empty if it is unknown."""
 
     def __init__(self, detail: str, session: str = "") -> None:
         super().__init__(detail)
@@ -30,13 +31,13 @@ class Grants:
     """The grants of one machine. A grant is valid once, and remembered until it expires."""
 
     def __init__(self, authority: Callable[[], str], hostname: str) -> None:
-        """`authority`: reads its certificate or certificates, PEM, which may be replaced meanwhile."""
+        """`authority`: reads the authority's certificates (PEM), which may be replaced while the Borglet runs."""
         self._authority, self._hostname = authority, hostname
         self._seen: dict[str, float] = {}  # session -> when its grant expires
 
     def take(self, grant: ShellGrant, *, now: float) -> ShellClaims:
         """Return what the grant allows. `now`: seconds since the epoch. Raises `GrantRefused`."""
-        if not self._signed(grant):
+        if not is_signed(authority_keys(self._authority()), SHELL_CONTEXT + grant.claims, grant.signature):
             raise GrantRefused("the grant is not signed by this cell's authority")
         try:
             claims = msgspec.json.decode(grant.claims, type=ShellClaims)
@@ -69,20 +70,3 @@ class Grants:
         if not (1 <= claims.rows <= MAX_SIDE and 1 <= claims.cols <= MAX_SIDE):
             return f"rows, cols: a terminal must have 1 to {MAX_SIDE} of each"
         return ""
-
-    def _signed(self, grant: ShellGrant) -> bool:
-        from cryptography import x509
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ec
-
-        for certificate in x509.load_pem_x509_certificates(self._authority().encode()):
-            key = certificate.public_key()
-            if not isinstance(key, ec.EllipticCurvePublicKey):
-                continue
-            try:
-                key.verify(grant.signature, SHELL_CONTEXT + grant.claims, ec.ECDSA(hashes.SHA256()))
-            except InvalidSignature:
-                continue
-            return True
-        return False

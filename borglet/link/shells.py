@@ -1,10 +1,10 @@
-"""Shells in tasks of this machine: each granted one dials the link by itself, so that polls never wait for bytes.
+"""Shells in tasks of this machine. Each has its own connection to the link, so that polls never wait for its bytes.
 
     Poll.shells ─► Grants.take ─► dial /shell?session=… ─► runtime.open_shell ─► Pty
                                         ▲                                        │
                        client ◄── frames, at most a window unconsumed ──► pump ◄─┘
 
-A shell ends with its program, its task, its client, its limits or its Borglet, whichever is first, and says which.
+A shell ends with its program, its task, its client, its limits or its Borglet. The client receives the reason.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ShellSettings:
-    """How shells behave on this machine, beside what each grant says."""
+    """Settings of all shells on this machine. Each grant has further ones."""
 
     at_once: int = 50
-    alive_s: float = 5.0  # a sign of life goes out so often
-    silence_s: float = 30.0  # without any from the other side for so long, it counts as gone
+    alive_s: float = 5.0  # interval between two ALIVE frames
+    silence_s: float = 30.0  # after so long without a frame, the other side counts as gone
     connect_timeout_s: float = 10.0
-    last_words_s: float = 5.0  # what was printed before the end may still take so long to be consumed
+    last_words_s: float = 5.0  # time for the client to consume the last output
 
 
 class Shells:
-    """All shells of one machine. `offer` what polls bring; `close` before the agent."""
+    """All shells of one machine. Pass grants of polls to `offer`; call `close` before that of the agent."""
 
     def __init__(
         self,
@@ -173,9 +173,9 @@ class _Bridge:
         self._began = self._heard_at = self._used_at = self._loop.time()
         self._unconsumed = 0
         self._room = asyncio.Event()
-        self._typed: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the end of it
+        self._typed: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the end of input
         self._typed_cost = 0
-        self._reading = False  # waiting for the terminal, all that was read before is sent
+        self._reading = False  # it waits for the terminal, and all earlier output is sent
 
     async def run(self) -> str:
         """Returns why it ended, for the log."""
@@ -185,7 +185,7 @@ class _Bridge:
         exited = self._loop.create_task(self._pty.exited())
         everything: set[asyncio.Task[None] | asyncio.Task[int]] = {*others, exited, printing}
         try:
-            # The terminal may be closed by all before the program ends, and be held by others after it.
+            # Processes may close the terminal before the program ends, or hold it open afterwards.
             await asyncio.wait({*others, exited}, return_when=asyncio.FIRST_COMPLETED)
             for task in others:
                 if task.done():
@@ -229,12 +229,12 @@ class _Bridge:
         await self._socket.send(shell_frame(ShellFrame.DATA, data))
 
     async def _last_words(self, printing: asyncio.Task[None]) -> None:
-        """Return the last output of the program, without waiting for other processes that hold its terminal open."""
+        """Wait for the last output of the program, but not for other processes that hold its terminal open."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.last_words_s):
                 while not printing.done():
                     await asyncio.wait({printing}, timeout=0.05)
-                    if self._reading:  # nothing is there to be read
+                    if self._reading:  # no output is left
                         return
 
     async def _listen(self) -> None:

@@ -1,10 +1,10 @@
-"""A client's WebSocket straight on the transport: what a machine has open for as long as it lives.
+"""A client's WebSocket directly on the transport, for the connection that a machine keeps open all the time.
 
     dial ─► TLS ─► Upgrade ─► ClientSocket ── receive ─► messages, in order
                                    ▲ send, close
 
-`websockets` makes the request and checks the answer. Its connections are for anything; ten thousand in one process are
-lighter with one future and no buffer each.
+`websockets` makes the request and checks the answer. Its own connections are general. Ten thousand in one process need
+less memory with one future and no buffer each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from websockets.uri import parse_uri
 
 from borglet.link.frames import NO_STATUS, BadFrame, FrameReader, Opcode, close_code, closing, frame
 
-# Reads of all connections pass through here, one after the other.
+# All connections read into this buffer, one after the other.
 _buffer = memoryview(bytearray(2**16))
 _FINE = (1000, 1001)
 _SWITCHED, _HEAD_ENDS = b" 101 ", b"\r\n\r\n"
@@ -31,7 +31,7 @@ _MOST_HEAD_BYTES = 2**16
 
 
 class ClientSocket(asyncio.BufferedProtocol):
-    """Made by `dial`. All of it happens on one loop; one reader at a time."""
+    """Created by `dial`. It belongs to one loop and has one reader at a time."""
 
     __slots__ = (
         "_closing",
@@ -55,7 +55,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._reader = FrameReader(most_bytes, masked=False)
         self._heard: deque[bytes] = deque()
         self._waiting: asyncio.Future[None] | None = None
-        self._end: Exception | None = None  # once nothing more comes
+        self._end: Exception | None = None  # why the connection ended
         self._closing = False
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -67,30 +67,26 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._deadline = loop.time() + within_s
             if self._timer is None or self._timer.when() > self._deadline:
                 self._arm(loop)
-            self._waiting = loop.create_future()
-            try:
-                await self._waiting
-            finally:
-                self._waiting = None
+            await self._wait(loop)
         if self._heard:
             return self._heard.popleft()
         assert self._end is not None
         raise self._end
 
     def send(self, content: bytes) -> None:
-        """A message, which is text. A connection that has ended is noticed where messages are received."""
+        """Send a text message. If the connection has ended, the next `receive` raises."""
         if not self._closing and self._end is None:
             self._transport.write(frame(Opcode.TEXT, content, mask=os.urandom(4)))
 
     def close(self, code: int, reason: str = "") -> None:
-        """Say why, and go."""
+        """Send the reason and close the connection."""
         if not self._closing and self._end is None:
             self._closing = True
             self._transport.write(closing(code, reason, mask=os.urandom(4)))
         self._transport.close()
 
     def abort(self) -> None:
-        """Break off: no good-bye."""
+        """Break the connection without a close frame."""
         self._transport.abort()
 
     # -- the handshake
@@ -98,11 +94,7 @@ class ClientSocket(asyncio.BufferedProtocol):
     async def upgraded(self) -> None:
         """Raises `InvalidHandshake`, `ConnectionClosed`."""
         if self._handshake is not None and self._end is None:
-            self._waiting = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiting
-            finally:
-                self._waiting = None
+            await self._wait(asyncio.get_running_loop())
         if self._end is not None:
             raise self._end
 
@@ -116,7 +108,7 @@ class ClientSocket(asyncio.BufferedProtocol):
                 return
             arrived, self._head = self._head, None
             if _SWITCHED in arrived[: arrived.find(b"\r\n")]:
-                # What comes behind the answer are frames already.
+                # The bytes after the answer are frames.
                 arrived, frames = arrived[: end + len(_HEAD_ENDS)], arrived[end + len(_HEAD_ENDS) :]
         handshake.receive_data(arrived)
         if handshake.handshake_exc is not None:
@@ -198,12 +190,19 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._end = end
             self._awake()
 
+    async def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._waiting = loop.create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
     def _awake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set one timer. It is moved only when it runs out, because most messages come long before."""
+        """Set the timer. It is set again only when it expires, because most messages come long before."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(self._deadline, self._ran_out)

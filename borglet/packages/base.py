@@ -1,7 +1,7 @@
-"""The port between the Borglet's agent and the packages of its machine, and the two simplest implementations.
+"""The interface between the Borglet's agent and the packages of its machine, and its simulated implementation.
 
-agent ── install(packages) ──► Packages ──► a tree a package, shared by all tasks, read-only
-agent ── trees(packages) ───►           ──► where they are, for the runtime
+agent ── install(packages) ──► Packages ──► one read-only tree per package, shared by all tasks
+agent ── trees(packages) ───►           ──► the places of the trees, for the runtime
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ InUse = Callable[[], Set[str]]
 
 
 class PackageMissing(Exception):
-    """A package is not here and can't be had; the text says which and why, and reaches the owner of the job."""
+    """A package is missing and cannot be installed. The text gives the package and the reason, for the job's owner."""
 
 
 class Packages(Protocol):
@@ -30,16 +30,16 @@ class Packages(Protocol):
         """
 
     async def install(self, packages: Sequence[PackageRef]) -> None:
-        """Make all of them present. Raises `PackageMissing`. Cancelling it stops what nobody else waits for."""
+        """Install all of them. Raises `PackageMissing`. A cancellation stops installations that no other task needs."""
 
     def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
-        """The directory of each, in their order, by mount name. Raises `PackageMissing`."""
+        """Return the directory of each, in their order, by mount name. Raises `PackageMissing`."""
 
     def installed(self) -> list[str]:
-        """Digests, the latest used first, at most `MAX_REPORTED_PACKAGES`."""
+        """Return installed digests, the most recently used first, at most `MAX_REPORTED_PACKAGES`."""
 
     async def close(self) -> None:
-        """Let go of everything; what is installed stays."""
+        """Release all resources. Installed packages stay."""
 
 
 def mount_name(package: PackageRef) -> str:
@@ -53,7 +53,7 @@ def mount_name(package: PackageRef) -> str:
 
 
 def mounts(packages: Sequence[PackageRef], tree: Callable[[PackageRef], Path]) -> dict[str, Path]:
-    """The trees by mount name. Raises `PackageMissing` when two would be seen under one name."""
+    """Return the trees by mount name. Raises `PackageMissing` if two packages have the same mount name."""
     found: dict[str, Path] = {}
     for package in packages:
         name = mount_name(package)
@@ -63,28 +63,6 @@ def mounts(packages: Sequence[PackageRef], tree: Callable[[PackageRef], Path]) -
             )
         found[name] = tree(package)
     return found
-
-
-class NoPackages:
-    """A machine that installs none."""
-
-    def bind(self, in_use: InUse) -> None:
-        pass
-
-    async def install(self, packages: Sequence[PackageRef]) -> None:
-        if packages:
-            raise PackageMissing(f"package {packages[0].name!r}: this Borglet installs no packages")
-
-    def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
-        if packages:
-            raise PackageMissing(f"package {packages[0].name!r}: this Borglet installs no packages")
-        return {}
-
-    def installed(self) -> list[str]:
-        return []
-
-    async def close(self) -> None:
-        pass
 
 
 class SimulatedPackages:

@@ -1,16 +1,17 @@
-"""Where to fetch next, how often, and when to give up. Pure: told what happened, it says what to do.
+"""Choose where to fetch a package next, how often to try, and when to give up. Pure.
 
     Ask the link ─► Try a peer ─► Try the next … ─► Try the store ─► Pause ─► Ask again …      GiveUp
 
-Peers first, in the order in which the link names them. What went wrong counts; what is busy costs time only.
+Peers come first, in the order of the link. Failures count against the number of rounds; busy sources only take time.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from borglet.backoff import Backoff
 from borglet.messages import PackageSources, PeerAddress
@@ -22,34 +23,29 @@ MOST_PAUSE_S = 30.0
 BUSY_PAUSE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPatience:
-    """How long one machine tries to get one package."""
+class FetchPatience(msgspec.Struct, frozen=True):
+    """Limits of the attempts of one machine to get one package."""
 
-    rounds: int = 5  # of asking for sources and trying them, in which something went wrong
-    patience_s: float = 900.0  # also while all that happens is that the link says to come back
-    pause_s: float = 0.5  # after the first round that brought nothing; doubles
+    rounds: int = 5  # rounds of asking for sources and trying them in which a source failed
+    patience_s: float = 900.0  # also if the link only answers to ask again later
+    pause_s: float = 0.5  # after the first round without success; doubles
 
 
-@dataclass(frozen=True, slots=True)
-class AskForSources:
+class AskForSources(msgspec.Struct, frozen=True):
     """Ask the link for sources: `answered` or `unavailable` follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Try:
-    """Fetch from here. `failed` follows where it does not deliver."""
+class Try(msgspec.Struct, frozen=True):
+    """Fetch from this source. `failed` follows if it does not deliver."""
 
     source: PeerAddress
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(msgspec.Struct, frozen=True):
     why: str
 
 
@@ -99,8 +95,8 @@ class Choosing:
         self._named = bool(self._todo)
 
     def unavailable(self, text: str, *, final: bool) -> None:
-        """The link gave no answer; `final`: asking again can't help. Else it costs time only: a cell that is away for a
-        while must not spend the restarts of its tasks."""
+        """Record that the link gave no answer. `final`: a retry cannot help. Otherwise only time passes, so that a cell
+        that is unreachable for a while does not use up the restarts of its tasks."""
         self._complaints.append(text)
         self._away, self._final = True, final
 

@@ -1,11 +1,11 @@
-"""Fetching one archive: from peers first, from the link's store last, and never believing any of them.
+"""Fetch one archive, from peers first and from the link's store last. No source is trusted.
 
     sources ─► peer ─► peer ─► store ─► sources again, after a pause …        until the digest is right
                 │ unreachable, busy, refused, slow, mismatch: reported, not asked again
-                └─ what came is kept: the next one goes on behind it (Range)
+                └─ received bytes are kept: the next source continues after them (Range)
 
-A source that lies is found even if several gave a part: after a mismatch of such a mixture each one has to give the
-whole. Blocking: call it in threads.
+A source with wrong content is found even if several sources gave a part: after a mismatch of such a mixture, each
+source must give the whole archive. Blocking: call it in threads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PIECE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """How patient one machine is."""
+    """Time limits of downloads."""
 
     connect_timeout_s: float = 3.0
     silence_s: float = 10.0  # without a byte
@@ -121,7 +121,7 @@ class _Download:
         self._package, self._file, self._sources = package, file, sources
         self._settings, self._now, self._checkpoint = settings, now, checkpoint
         self._givers: set[PeerAddress] = set()
-        self._unmixed = False  # a mixture was wrong: from now on each gives the whole
+        self._unmixed = False  # parts of several sources did not match: from now on each source gives the whole
         self._restart()
 
     def _restart(self) -> None:
@@ -132,7 +132,7 @@ class _Download:
         self._givers.clear()
 
     def from_source(self, source: PeerAddress, store: str, ticket: str) -> bool:
-        """Whether the archive is complete and right. Raises `SourceFailed`, and what `checkpoint` raises."""
+        """Return whether the archive is complete and right. Raises `SourceFailed`, and what `checkpoint` raises."""
         if self._unmixed:
             self._restart()
         path = f"/packages/{self._package.digest}"

@@ -1,9 +1,9 @@
-"""All packages of one machine: who waits for which, what is fetched, what must go, what others get.
+"""All packages of one machine: waiting tasks, downloads, removals, and archives for peers.
 
     install ─► there already? ─► used            (many tasks may want one package: one installation, all wait)
                  no ─► make room ─► fetch ─► unpack, checked ─► renamed into place ─► the link hears of it
 
-What blocks runs in a few threads of its own. Cancelling the last one who waits ends an installation at its next piece.
+Blocking work runs in a few threads. When the last waiting task is cancelled, the installation ends at its next piece.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +22,6 @@ from borglet.messages import MAX_REPORTED_PACKAGES, PackageRef
 from borglet.packages.archives.limits import ArchiveRefused
 from borglet.packages.base import InUse, PackageMissing, mounts
 from borglet.packages.fetch import Fetcher
-from borglet.packages.retention import excess_of, to_remove
 from borglet.packages.sources import Sources
 from borglet.packages.store import PackageStore, StoredPackage
 
@@ -61,7 +60,7 @@ class _Installation:
 
 
 class PackageManager:
-    """`port`: where this machine serves peers, 0 where it doesn't. `now`: seconds since the epoch. `open` it first."""
+    """Call `open` first. `port`: of the server for peers, 0 for none. `now`: seconds since the epoch."""
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class PackageManager:
         self._notices = ThreadPoolExecutor(1, thread_name_prefix="package-notices")
         self._collecting = asyncio.Lock()
         self._closing = threading.Event()
-        self._unchecked: set[str] = set()  # digests of what is here and was not looked at yet
+        self._unchecked: set[str] = set()  # digests of present packages that are not checked yet
         self._checks: dict[str, asyncio.Future[None]] = {}
         self._opened: asyncio.Future[None] | None = None
         self._checking: asyncio.Future[None] | None = None
@@ -96,7 +95,7 @@ class PackageManager:
     # -- starting and ending
 
     def open(self) -> None:
-        """Begin to look at what is here. Running tasks don't wait for it, an installation for its own package only."""
+        """Start to check the present packages. Running tasks do not wait; an installation waits for its package."""
         self._opened = asyncio.ensure_future(self._open())
         self._checking = asyncio.ensure_future(self._check_all())
 
@@ -200,7 +199,7 @@ class PackageManager:
             self._use(package.digest)
 
     async def _install_all(self, packages: Sequence[PackageRef]) -> bool:
-        """Whether all of them were; False: others gave one up when this one had just joined them."""
+        """Return whether all are installed. False: other tasks cancelled one just when this task had joined."""
         if self._closing.is_set():
             raise PackageMissing(f"package {packages[0].name!r}: this Borglet is shutting down")
         joined = [self._join(package) for package in packages]
@@ -264,9 +263,7 @@ class PackageManager:
     def _use(self, digest: str) -> None:
         at = self._now()
         known = self._installed[digest]
-        self._installed[digest] = StoredPackage(
-            known.digest, known.name, known.format, known.size_bytes, known.disk_bytes, at
-        )
+        self._installed[digest] = replace(known, used_at=at)
         self._store.used(digest, at)
 
     # -- room
@@ -302,14 +299,14 @@ class PackageManager:
         )
 
     async def collect(self) -> int:
-        """Remove what is not in use until budget and disk are kept; how many bytes became free."""
+        """Remove unused packages until budget and disk are kept. Return the number of freed bytes."""
         freed = 0
         async with self._collecting:
             keep = {*self._in_use(), *self._installations}
             for each in to_remove(self._installed.values(), keep, excess_bytes=self._excess()):
                 if each.digest in self._in_use():
-                    continue  # since a moment ago
-                del self._installed[each.digest]  # nobody gets it from now on
+                    continue  # a task began to use it a moment ago
+                del self._installed[each.digest]  # no task and no peer gets it from now on
                 try:
                     await self._chore(self._store.remove, each.digest)
                 except OSError:
@@ -331,3 +328,24 @@ class PackageManager:
         latest = self.installed()
         if self.port and latest:
             self._notices.submit(self._sources.have, latest[0], self.port)
+
+
+def to_remove(installed: Iterable[StoredPackage], in_use: Set[str], *, excess_bytes: int) -> list[StoredPackage]:
+    """Return the packages to remove, the least recently used first, until `excess_bytes` of disk are free.
+
+    Packages in use stay. If all others are too little, all others are returned."""
+    chosen: list[StoredPackage] = []
+    for each in sorted(installed, key=lambda each: (each.used_at, each.digest)):
+        if excess_bytes <= 0:
+            break
+        if each.digest not in in_use:
+            chosen.append(each)
+            excess_bytes -= each.disk_bytes
+    return chosen
+
+
+def excess_of(taken_bytes: int, wanted_bytes: int, *, budget_bytes: int, free_bytes: int, keep_free_bytes: int) -> int:
+    """Return how many bytes must be freed before `wanted_bytes` more fit into the budget and onto the disk."""
+    over_budget = taken_bytes + wanted_bytes - budget_bytes
+    over_disk = wanted_bytes + keep_free_bytes - free_bytes
+    return max(0, over_budget, over_disk)

@@ -1,9 +1,10 @@
-"""Serving archives to other Borglets: plain HTTP, one request a connection, few uploads at once.
+"""Serve archives to other Borglets: plain HTTP, one request per connection, few uploads at once.
 
     GET /packages/<digest>      Authorization: Borg-Ticket <ticket>      Range: bytes=N-
 
-200 or 206 and the archive; 401 for a bad ticket, 404 for what is not here, 503 when all uploads are taken: the asker
-goes elsewhere. Content is public to the cell's machines and checked by its digest: no TLS of our own.
+Answers: 200 or 206 with the archive, 401 for a bad ticket, 404 for an unknown package, 503 if all upload slots are in
+use, so that the client tries another peer. The content is public to the cell's machines, and its digest proves it. For
+this reason there is no TLS.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class PeerSettings:
     """Limits of what one machine serves to others."""
 
     uploads: int = 4  # at once
-    connections: int = 64  # beyond them new ones are closed unheard
+    connections: int = 64  # further connections are closed at once
     header_bytes: int = 8192
     header_timeout_s: float = 5.0
-    least_bytes_s: int = 128 * 1024  # an asker that takes less loses its upload
+    least_bytes_s: int = 128 * 1024  # a slower client loses its upload
     grace_s: float = 10.0
 
 
@@ -49,7 +50,7 @@ class _Answer(Exception):
 
 
 class PeerServer:
-    """`find` gives the archive of a digest, if it is here; `keys` are the authorities'. `now`: epoch, in seconds."""
+    """`find` returns the archive of a digest, if present. `keys`: of the authorities. `now`: epoch, in seconds."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class PeerServer:
         self.served = 0  # uploads that went to their end
 
     async def open(self, address: str, port: int) -> int:
-        """Listen; the port, also where any was asked for with 0. Raises OSError."""
+        """Listen, and return the port, which the kernel chooses if `port` is 0. Raises OSError."""
         self._server = await asyncio.start_server(self._accept, address, port, limit=self._settings.header_bytes)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -106,7 +107,7 @@ class PeerServer:
                 await writer.drain()
 
     async def _request(self, reader: asyncio.StreamReader) -> tuple[str, int]:
-        """Digest and first byte wanted. Raises `_Answer`."""
+        """Return the requested digest and first byte. Raises `_Answer`."""
         try:
             async with asyncio.timeout(self._settings.header_timeout_s):
                 raw = await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Asking the cell's link about packages, with the machine's own credentials: where to fetch, what came of it."""
+"""Ask the cell's link for sources of packages, and report results, with the machine's own credentials."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_ANSWER_BYTES = 256 * 1024
 
 
 class SourcesUnavailable(Exception):
-    """The link did not say where a package is. `final`: asking again can't help."""
+    """The link did not name sources of a package. `final`: a retry cannot help."""
 
     def __init__(self, text: str, *, final: bool = False) -> None:
         super().__init__(text)
@@ -28,13 +28,13 @@ class SourcesUnavailable(Exception):
 
 
 class Sources(Protocol):
-    """Blocking: call it in threads. What only tells never raises: the next report makes it good."""
+    """Blocking: call it in threads. The notices never raise, because the next report corrects a lost one."""
 
     def of(self, digest: str) -> PackageSources:
         """Raises `SourcesUnavailable`."""
 
     def connect_store(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
-        """A connection to the link's own store, not yet opened, and the headers to ask with."""
+        """Return a connection to the link's own store, not yet opened, and the headers of requests."""
 
     def rest(self) -> None:
         """Close the connection of this thread."""
@@ -95,7 +95,7 @@ class LinkSources:
     def _ask(
         self, method: str, path: str, content: msgspec.Struct | None = None, *, keep: bool = False
     ) -> tuple[int, bytes]:
-        """`keep`: the connection, for what this thread asks next: who waits for its turn asks every second.
+        """Send one request. `keep` the connection for the next one of this thread, which may come every second.
 
         Raises OSError, `http.client.HTTPException`."""
         connection = getattr(self._kept, "connection", None)
@@ -103,7 +103,7 @@ class LinkSources:
             try:
                 return self._exchange(connection, method, path, content)
             except (OSError, http.client.HTTPException):
-                self.rest()  # the link closes what was idle; all that is asked may be asked twice
+                self.rest()  # the link closes idle connections; every request may be sent twice
         connection, _ = self.connect_store()
         try:
             return self._exchange(connection, method, path, content)

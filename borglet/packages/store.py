@@ -1,4 +1,4 @@
-"""The packages of one machine on its disk: each installed once, whole or not at all.
+"""The packages of one machine on its disk. Each is installed once, whole or not at all.
 
     home/packages/<digest>/   marker.json   what it is, and digests of its tree: written last, moved in with the rest
                               tree/         read-only, shared by all tasks
@@ -6,9 +6,9 @@
     home/packages/incoming/   being fetched or unpacked; what is found there at a start is removed
     home/packages/trash/      being removed
 
-The files of a tree are not forced to the disk one by one. Within one boot of the machine the kernel's view is whole
-whichever process crashed, and a look at names, sizes and modes is enough; after another boot all of it is read once and
-compared. Blocking: call it in threads. Methods on different digests may run at once.
+The files of a tree are not forced to the disk one by one. Within one boot of the machine, the kernel's view is complete
+whichever process crashed, so names, sizes and modes are checked. After another boot, all content is read and compared
+once. Blocking: call it in threads. Methods on different digests may run at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from borglet.identity.store import replace_durably
+from borglet.files import replace_file, sync_directory
 from borglet.messages import PackageRef
 from borglet.packages.archives.archive import unpack
 from borglet.packages.archives.disk import digests_of, file_digest, remove_tree
@@ -68,7 +68,7 @@ class PackageStore:
         self._incoming, self._trash = self._root / "incoming", self._root / "trash"
 
     def open(self) -> list[str]:
-        """Digests of what seems to be here; nothing is installed before `check` has found it whole."""
+        """Return the digests of present folders. A package is installed only after `check` has found it whole."""
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
         for folder in (self._incoming, self._trash):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -77,9 +77,9 @@ class PackageStore:
         return [f"sha256:{name}" for name in sorted(os.listdir(self._root)) if name not in ("incoming", "trash")]
 
     def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> StoredPackage | None:
-        """Return the packages that are installed and whole. Damaged ones are unpacked again from their archive, or
-        removed. Raises what
-        `checkpoint` raises."""
+        """Return a package if it is whole. A damaged one is unpacked again from its archive, or removed.
+
+        Raises what `checkpoint` raises."""
         folder = self._root / digest.partition(":")[2]
         try:
             return self._checked(folder, checkpoint)
@@ -139,7 +139,7 @@ class PackageStore:
     # -- one package
 
     def begin(self, package: PackageRef) -> Path:
-        """A directory of its own for fetching `archive` into, to be completed or abandoned."""
+        """Create a directory for the download `archive`. Call `complete` or `abandon` with it."""
         incoming = self._incoming / f"{_hex(package.digest)}.{secrets.token_hex(4)}"
         incoming.mkdir(mode=0o700, parents=True)
         return incoming
@@ -152,7 +152,7 @@ class PackageStore:
         most_bytes: int | None = None,
         checkpoint: Callable[[], None] = go_on,
     ) -> StoredPackage:
-        """Unpack `incoming/archive`, whose digest was checked, and install it, whole, in one step. `most_bytes`: of
+        """Unpack `incoming/archive`, whose digest was checked, and install it in one atomic step. `most_bytes`: of
         the tree. Raises `ArchiveRefused`, OSError, and what `checkpoint` raises; then nothing is installed."""
         tree = incoming / "tree"
         tree.mkdir(mode=0o700)
@@ -178,11 +178,11 @@ class PackageStore:
         if final.exists():  # damaged, or it could not be read when it was looked at
             self._discard(final)
         os.rename(incoming, final)
-        _sync_directory(self._root)
+        sync_directory(self._root)
         return self._installed(final, marker)
 
     def abandon(self, incoming: Path) -> None:
-        """Remove what `begin` made; fine after `complete`."""
+        """Remove what `begin` created. Does nothing after `complete`."""
         try:
             remove_tree(incoming)
         except OSError:
@@ -225,7 +225,7 @@ class PackageStore:
     def _write_marker(self, folder: Path, marker: Marker, *, keep_time: bool = False) -> None:
         path = folder / "marker.json"
         used_at = path.stat().st_mtime if keep_time else None
-        replace_durably(path, msgspec.json.encode(marker), mode=0o600)
+        replace_file(path, msgspec.json.encode(marker))
         if used_at is not None:
             os.utime(path, (used_at, used_at))
 
@@ -241,16 +241,8 @@ class PackageStore:
 
 
 def _hex(digest: str) -> str:
-    """The part of a digest that names a directory. Raises ValueError."""
+    """Return the part of a digest that names a directory. Raises ValueError."""
     kind, _, digits = digest.partition(":")
     if kind != "sha256" or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
         raise ValueError(f"digest {digest[:100]!r}: a digest must be sha256: and 64 hex digits")
     return digits
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,15 +1,16 @@
-"""Tickets: the cell's word that a machine may fetch a package from any other that has it.
+"""Tickets of the cell, with which a machine may fetch a package from any other machine that has it.
 
     link ── ticket, signed with the authority's key ──► asker ── ticket ──► peer: checks it with the authority's
                                                                                   certificate, which it has anyway
 
-The holder of a ticket can read one package for some minutes; that what it reads is that package, the digest says.
+The holder of a ticket can read one package for some minutes. The digest proves that the content is that package.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
@@ -20,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from borglet.messages import PackageTicket
 
-# What else the authority signs can't be mistaken for a ticket.
+# With this prefix, nothing else that the authority signs can be mistaken for a ticket.
 CONTEXT = b"borg package ticket 1\n"
 MAX_TICKET_BYTES = 2048
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
@@ -31,7 +32,7 @@ class TicketRefused(Exception):
 
 
 def issue(key: ec.EllipticCurvePrivateKey, ticket: PackageTicket) -> str:
-    """`key`: of the cell's authority."""
+    """Sign a ticket with the key of the cell's authority, and return its text."""
     claims = msgspec.json.encode(ticket)
     return f"{_text(claims)}.{_text(key.sign(CONTEXT + claims, _ALGORITHM))}"
 
@@ -45,7 +46,7 @@ def authority_keys(authorities: str) -> list[ec.EllipticCurvePublicKey]:
 
 
 def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, now: float) -> PackageTicket:
-    """The ticket, if one of `keys` signed it, for `digest`, and not too long before `now` (seconds since the epoch).
+    """Return the ticket if one of `keys` signed it for `digest` and it has not expired at `now` (since the epoch, s).
 
     Raises `TicketRefused`."""
     first, dot, second = text.partition(".")
@@ -55,7 +56,7 @@ def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, 
         claims, signature = _bytes(first), _bytes(second)
     except (binascii.Error, ValueError) as error:
         raise TicketRefused("the ticket is not valid base64") from error
-    if not any(_signed(key, claims, signature) for key in keys):
+    if not is_signed(keys, CONTEXT + claims, signature):
         raise TicketRefused("the ticket is not signed by this cell's authority")
     ticket = msgspec.json.decode(claims, type=PackageTicket)
     if ticket.digest != digest:
@@ -65,12 +66,13 @@ def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, 
     return ticket
 
 
-def _signed(key: ec.EllipticCurvePublicKey, claims: bytes, signature: bytes) -> bool:
-    try:
-        key.verify(signature, CONTEXT + claims, _ALGORITHM)
-    except InvalidSignature:
-        return False
-    return True
+def is_signed(keys: Sequence[ec.EllipticCurvePublicKey], content: bytes, signature: bytes) -> bool:
+    """Return whether one of `keys` signed `content`."""
+    for key in keys:
+        with contextlib.suppress(InvalidSignature):
+            key.verify(signature, content, _ALGORITHM)
+            return True
+    return False
 
 
 def _text(raw: bytes) -> str:

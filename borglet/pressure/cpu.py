@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from borglet.messages import Removal, TaskKey
-from borglet.pressure.tenants import PressureTenant
+from borglet.pressure.shortage import PressureTenant
 
 # A thread that is ready at the moment of a look is work that waits, but one look proves nothing: see `starved_after_s`.
 _MARGIN = 0.05

@@ -19,8 +19,7 @@ from borglet.messages import Removal, TaskKey
 from borglet.pressure import memory
 from borglet.pressure.cpu import CpuControl, CpuSettings
 from borglet.pressure.readings import Readings
-from borglet.pressure.shortage import Shortage, Victim, victims
-from borglet.pressure.tenants import PressureTenant
+from borglet.pressure.shortage import PressureTenant, Shortage, Victim, victims
 from borglet.runtimes.base.runtime import Runtime
 from borglet.runtimes.cgroups.limits import Grant
 

@@ -14,9 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from borglet.messages import TaskKey
-from borglet.pressure.shortage import Shortage
-from borglet.pressure.tenants import PressureTenant
-from borglet.runtimes.cgroups.limits import mebibytes
+from borglet.pressure.shortage import PressureTenant, Shortage
+from borglet.runtimes.cgroups.cgroupfs import mebibytes
 
 MIB = 2**20
 GIB = 2**30

@@ -11,14 +11,28 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from borglet.messages import TaskKey
-from borglet.pressure.tenants import PressureTenant
-from borglet.runtimes.cgroups.limits import mebibytes
+from borglet.messages import RunTask, TaskKey, Usage
+from borglet.runtimes.cgroups.cgroupfs import mebibytes
 
 # Ending a task that uses less would free too little.
 LEAST_BYTES = 2**20
 
 Resource = Literal["ram", "disk"]
+
+
+@dataclass(frozen=True, slots=True)
+class PressureTenant:
+    """A running task as the control loop sees it.
+
+    `usage`: over the last few seconds. `ready`: the number of its threads that were ready to run at the last look."""
+
+    task: RunTask
+    usage: Usage
+    ready: int = 0
+
+    @property
+    def key(self) -> TaskKey:
+        return self.task.key
 
 
 @dataclass(frozen=True, slots=True)

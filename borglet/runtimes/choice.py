@@ -12,12 +12,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network
 from pathlib import Path
 
 from borglet.machines import BadMachine
 from borglet.runtimes.base import accounts
-from borglet.runtimes.base.networks import BadNetwork, parse_network
+from borglet.runtimes.base.networks import parse_network
 from borglet.runtimes.home.logfiles import LogRetention
 from borglet.runtimes.home.supervised import SupervisedRuntime
 from borglet.runtimes.oci.oci import FIRST_UID, UIDS, OciRuntime, OciSettings, Unavailable
@@ -46,7 +45,7 @@ class RuntimeWishes:
 def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
     """Raises `BadMachine` when containers are demanded and can't be had."""
     reason = "chosen"
-    network = _network(wishes)
+    network = parse_network(wishes.network)
     if wishes.runtime != "process":
         try:
             return OciRuntime(
@@ -60,8 +59,6 @@ def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
                     retention=wishes.logs,
                 ),
             )
-        except BadNetwork as error:
-            raise BadMachine(str(error)) from error
         except Unavailable as error:
             if wishes.runtime == "oci":
                 raise BadMachine(f"runtime: {error}") from error
@@ -79,13 +76,6 @@ def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
             retention=wishes.logs,
         ),
     )
-
-
-def _network(wishes: RuntimeWishes) -> IPv4Network | None:
-    try:
-        return parse_network(wishes.network)
-    except BadNetwork as error:
-        raise BadMachine(str(error)) from error
 
 
 def _task_user(home: Path, wishes: RuntimeWishes) -> str:

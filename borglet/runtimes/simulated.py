@@ -49,7 +49,6 @@ class Simulation:
     clock: Callable[[], float]
     seed: int = 0
     start_delay_s: float = 0.05
-    install_delay_s: float = 0.05  # of what a task needs and the machine has not got, on average
 
 
 @dataclass(slots=True)
@@ -165,16 +164,6 @@ class SimulatedRuntime:
         for known in self._tasks.values():
             if known.timer is not None:
                 known.timer.cancel()
-
-    def end(self, key: TaskKey, exit_: Exit) -> None:
-        """Let a running task end this way, now. Raises KeyError for one that does not run."""
-        known = self._tasks[key]
-        if known.exit is not None:
-            raise KeyError(key)
-        self._end(known, exit_)
-
-    def running(self) -> set[TaskKey]:
-        return {key for key, known in self._tasks.items() if known.exit is None}
 
     def _end_after(self, known: _Simulated, delay_s: float, exit_: Exit) -> None:
         if known.timer is not None:

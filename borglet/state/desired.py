@@ -1,4 +1,4 @@
-"""Whether a desired state may come into force. Pure: a rejection is a value that travels in the next report."""
+"""Check whether a desired state may come into force. Pure: the next report contains a rejection as a value."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import msgspec
 
 from borglet.messages import Desired, Refusal, RunTask, TaskKey
 
-# What processes were started with: it can't change under them. A change of these needs a new incarnation.
+# Processes were started with these fields. A change of one of them needs a new incarnation.
 FIXED_FIELDS = ("name", "command", "env", "ports", "user", "working_dir", "packages")
 
 
 def refusal_of(desired: Desired, in_force: Desired | None, present: Mapping[TaskKey, RunTask]) -> Refusal | None:
-    """Why `desired` is rejected, or None. `present`: what is assigned or has processes on the machine."""
+    """Return why `desired` is rejected, or None. `present`: tasks that are assigned or have processes here."""
     return _fence(desired, in_force) or _contradiction(desired) or _changed_in_place(desired, present)
 
 
 def _fence(desired: Desired, in_force: Desired | None) -> Refusal | None:
-    """Order is (history ordinal, revision, epoch). A new history must come with a higher ordinal."""
+    """Reject older states, in the order (history ordinal, revision, epoch). A new history needs a higher ordinal."""
     if in_force is None or desired.history_ordinal > in_force.history_ordinal:
         return None
     if desired.history_ordinal < in_force.history_ordinal:
@@ -77,5 +77,5 @@ def _changed_in_place(desired: Desired, present: Mapping[TaskKey, RunTask]) -> R
 
 
 def differs_in_place(before: RunTask, task: RunTask) -> bool:
-    """Return whether the running task needs the change; what it waited for does not count."""
+    """Return whether a running task needs a change. `waits_for` does not matter any more."""
     return msgspec.structs.replace(before, waits_for=[]) != msgspec.structs.replace(task, waits_for=[])

@@ -2,94 +2,84 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from borglet.messages import AllocReport, Desired, Exit, Removal, TaskKey, Usage
 from borglet.runtimes.base.runtime import Presence
 from borglet.state.instructions import Remembered
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
-    """The Borglet started. What it remembers, and what is on the machine. Always the first event."""
+class Adopted(msgspec.Struct, frozen=True):
+    """The Borglet started. Always the first event. It contains the saved state and what is on the machine."""
 
     remembered: Remembered
     presences: tuple[Presence, ...]
     allocs: tuple[AllocReport, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Polled:
-    """The shard asked, perhaps with a new desired state."""
+class Polled(msgspec.Struct, frozen=True):
+    """A poll of the shard arrived, possibly with a new desired state."""
 
     session: int
     sequence: int
     desired: Desired | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(msgspec.Struct, frozen=True):
     """The data of `Save` is on the disk."""
 
     generation: str
 
 
-@dataclass(frozen=True, slots=True)
-class SaveFailed:
+class SaveFailed(msgspec.Struct, frozen=True):
     generation: str
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class PackagesInstalled:
-    """All packages of the task are there and stay as long as the task is known here."""
+class PackagesInstalled(msgspec.Struct, frozen=True):
+    """All packages of the task are installed. They stay as long as the Borglet knows the task."""
 
     key: TaskKey
     run: int
 
 
-@dataclass(frozen=True, slots=True)
-class InstallFailed:
-    """A package can't be had; `detail` says which and why."""
+class InstallFailed(msgspec.Struct, frozen=True):
+    """A package could not be installed; `detail` gives the package and the reason."""
 
     key: TaskKey
     run: int
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     key: TaskKey
     run: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartRefused:
-    """The runtime could not start it; `detail` says why."""
+class StartRefused(msgspec.Struct, frozen=True):
+    """The runtime could not start the task; `detail` gives the reason."""
 
     key: TaskKey
     run: int
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopRefused:
-    """The runtime failed to deliver the stop; it is tried again."""
+class StopRefused(msgspec.Struct, frozen=True):
+    """The runtime failed to deliver the stop. The Borglet tries again."""
 
     key: TaskKey
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     key: TaskKey
     run: int
     exit: Exit
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeAnswered:
+class ProbeAnswered(msgspec.Struct, frozen=True):
     key: TaskKey
     run: int
     ok: bool
@@ -97,35 +87,30 @@ class ProbeAnswered:
     holds_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(msgspec.Struct, frozen=True):
     usages: dict[TaskKey, Usage]
 
 
-@dataclass(frozen=True, slots=True)
-class AllocsHeld:
-    """The allocs that have a folder here, by now."""
+class AllocsHeld(msgspec.Struct, frozen=True):
+    """The allocs that have a folder here now."""
 
     allocs: tuple[AllocReport, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPressure:
+class MemoryPressure(msgspec.Struct, frozen=True):
     """The machine ran out of an incompressible resource, and this task must end (§6.2)."""
 
     key: TaskKey
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalsWanted:
-    """Throttling does not help: the master should take these tasks away. All of them; empty when it helps again."""
+class RemovalsWanted(msgspec.Struct, frozen=True):
+    """Throttling does not help, so the master should evict these tasks. Each event contains all of them, or none."""
 
     removals: tuple[Removal, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(msgspec.Struct, frozen=True):
     """The time of `AgentState.next_wake` has come."""
 
 

@@ -1,12 +1,11 @@
-"""The verdict over a task's health from the answers to its probes (§2.6). Pure; `prober` asks.
+"""The health of a task from the answers to its probes (§2.6). Pure; `prober` sends the probes.
 
-Right after a start the probes follow each other fast, so that a task is known to be healthy soon after it
-is; once it has answered they come every `interval_s`.
+Right after a start the probes follow each other fast, so that the Borglet soon knows that a task is healthy. After
+the first success they come every `interval_s`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from borglet.messages import Health, HealthCheck
@@ -28,18 +27,11 @@ class HealthWatch:
     succeeded: bool = False
     detail: str = ""  # of the last failure
 
-    def asked(self) -> HealthWatch:
-        return replace(self, due=math.inf)
-
-
-def begin(started_at: float, *, now: float) -> HealthWatch:
-    return HealthWatch(since=started_at, due=now)
-
 
 def answered(
     watch: HealthWatch, check: HealthCheck, *, ok: bool, detail: str, holds_s: float, now: float
 ) -> HealthWatch:
-    """The watch after one answer. `holds_s`: the answer is known to hold that long, ask no sooner."""
+    """Return the watch after one answer. `holds_s`: the answer stays the same for so long, so no probe is needed."""
     if ok:
         due = now + max(check.interval_s, holds_s)
         return replace(watch, due=due, health=Health.HEALTHY, failures=0, succeeded=True, detail="")

@@ -6,18 +6,18 @@ import math
 from collections.abc import Iterable
 
 from borglet.messages import AllocReport, Desired, Health, Phase, RunTask, StopTask, TaskKey
-from borglet.state import health
+from borglet.state.health import HealthWatch
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import GivenUp, HoldAllocs, Instruction, Remembered
 from borglet.state.phases import PhaseStep
 
 
 class Holdings:
-    """Changed by `AgentState` and `reconciling` alone. `version` grows with every change worth a report at once."""
+    """Only `AgentState` and `reconciling` change it. `version` grows with every change that is reported at once."""
 
     def __init__(self) -> None:
         self.version = 0
-        self.incarnations: dict[TaskKey, Incarnation] = {}
+        self.by_key: dict[TaskKey, Incarnation] = {}
         self.desired: Desired | None = None
         self.pending: Desired | None = None  # accepted, but not yet safe on the disk
         self.run: dict[TaskKey, RunTask] = {}
@@ -32,24 +32,24 @@ class Holdings:
 
     @property
     def probing(self) -> bool:
-        """Whether a first answer about some task's health is on its way."""
+        """Whether the first answer about some task's health is still missing."""
         return any(
             inc.watch is not None and inc.watch.due == math.inf and inc.watch.health is Health.UNKNOWN
-            for inc in self.incarnations.values()
+            for inc in self.by_key.values()
         )
 
     def packages_in_use(self) -> set[str]:
-        """Digests that what is here needs, or will need without another word of the master."""
+        """Return the digests that tasks here need, or will need without a further message of the master."""
         return {
             package.digest
-            for inc in self.incarnations.values()
+            for inc in self.by_key.values()
             if inc.phase is not Phase.ENDED
             for package in inc.task.packages
         }
 
     def next_wake(self) -> float:
         """Return the time of the next `TimePassed`; infinite if nothing is due."""
-        return min((self._wake_of(inc) for inc in self.incarnations.values()), default=math.inf)
+        return min((self._wake_of(inc) for inc in self.by_key.values()), default=math.inf)
 
     def _wake_of(self, inc: Incarnation) -> float:
         at = math.inf
@@ -65,21 +65,21 @@ class Holdings:
         return key in self.run or key in self.stop
 
     def blocked(self, inc: Incarnation) -> bool:
-        """Whether an incarnation that must be gone first is not."""
-        for other in self.incarnations.values():
+        """Return whether an incarnation that must end first still holds its place."""
+        for other in self.by_key.values():
             same_task = other.key.job == inc.key.job and other.key.index == inc.key.index
             if other is not inc and (same_task or other.key in inc.task.waits_for) and self._holds(other):
                 return True
         return False
 
     def _holds(self, inc: Incarnation) -> bool:
-        """Whether it has processes or gets them again without a word of the master."""
+        """Return whether it has processes, or will get them again without a further message of the master."""
         again = inc.ran and inc.phase in (Phase.BACKOFF, Phase.INSTALLING)
         return inc.has_processes or (again and inc.key in self.run)
 
     def may_be_forgotten(self, inc: Incarnation) -> bool:
-        """The master has heard of the end, and no longer lists it. While a desired state is on its way to the disk
-        nothing is forgotten: it may list it again."""
+        """Return whether the master has received the end and no longer lists the task. While a desired state is being
+        saved, nothing is forgotten, because that state may list the task again."""
         return inc.acknowledged and inc.dropped and not inc.quarantined and self.pending is None
 
     def remembered(self, desired: Desired | None) -> Remembered:
@@ -93,12 +93,12 @@ class Holdings:
             desired,
             given_up=[
                 GivenUp(inc.key, inc.run, inc.exit)
-                for inc in self.incarnations.values()
+                for inc in self.by_key.values()
                 if inc.given_up and inc.exit is not None and inc.key in listed
             ],
             quarantined=[
                 inc.key
-                for inc in self.incarnations.values()
+                for inc in self.by_key.values()
                 if (inc.ran or inc.phase not in (Phase.ASSIGNED, Phase.INSTALLING))
                 and inc.key not in listed
                 and (changed or inc.quarantined)
@@ -110,7 +110,7 @@ class Holdings:
     def assign(self, task: RunTask, *, now: float) -> None:
         inc = Incarnation(task)
         inc.step(PhaseStep.ASSIGN, now=now)
-        self.incarnations[task.key] = inc
+        self.by_key[task.key] = inc
 
     def put_in_force(self, desired: Desired | None) -> None:
         self.desired = desired
@@ -118,7 +118,7 @@ class Holdings:
         self.stop = {stop.key: stop for stop in desired.stop} if desired is not None else {}
 
     def hold_allocs(self, out: list[Instruction]) -> None:
-        """An alloc that is in neither list is left alone, like a task."""
+        """Create and drop folders of allocs. An alloc in neither list stays unchanged, like a task."""
         wanted = tuple(self.desired.allocs) if self.desired is not None else ()
         dropped = (keys_of(self.allocs) & self.stop.keys()) - {alloc.key for alloc in wanted}
         if wanted or dropped:
@@ -127,9 +127,9 @@ class Holdings:
     # -- invariants
 
     def validate(self) -> None:
-        """Raises AssertionError, with the incarnation, when a promise of `state` is broken."""
+        """Raises AssertionError, with the incarnation, if a guarantee of `state` is broken."""
         holders: dict[tuple[str, int], TaskKey] = {}
-        for key, inc in self.incarnations.items():
+        for key, inc in self.by_key.items():
             story = f"{key} in {inc.phase}: {'; '.join(inc.story)}"
             assert key == inc.key, story
             assert inc.phase is not None, story
@@ -145,15 +145,15 @@ class Holdings:
             assert inc.phase not in (Phase.ASSIGNED, Phase.INSTALLING) or key in self.run, story
             assert not (inc.quarantined and self.listed(key)), story
         for key in self.run:
-            assert key in self.incarnations, f"{key} is in run and unknown"
+            assert key in self.by_key, f"{key} is in run and unknown"
         for key in self.stop:
-            known = self.incarnations.get(key)
+            known = self.by_key.get(key)
             assert known is None or known.phase in (Phase.STOPPING, Phase.ENDED), f"{key} is not stopped"
 
 
 def watch(inc: Incarnation, *, now: float) -> None:
     """Start the health checks of a task that declares one."""
-    inc.watch = health.begin(inc.started_at, now=now) if inc.task.health is not None else None
+    inc.watch = HealthWatch(since=inc.started_at, due=now) if inc.task.health is not None else None
 
 
 def keys_of(allocs: Iterable[AllocReport]) -> set[TaskKey]:

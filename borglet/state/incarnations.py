@@ -16,11 +16,11 @@ STORY_LENGTH = 8
 
 @dataclass(slots=True)
 class Incarnation:
-    """Changed by `AgentState` alone. Times are seconds since the epoch."""
+    """Only `AgentState` and its parts change it. Times are seconds since the epoch."""
 
     task: RunTask
-    phase: Phase | None = None  # None only while it is being made
-    run: int = 0  # starts so far, each counted from the installation of its packages on
+    phase: Phase | None = None  # None only until the first step
+    run: int = 0  # number of starts so far; the installation of packages belongs to a start
     started_at: float = 0.0
     exit: Exit | None = None
     failures: tuple[float, ...] = ()
@@ -30,11 +30,11 @@ class Incarnation:
     stop_notice_s: float | None = None  # the shortest notice given so far in this run
     stop_cause: EndCause = EndCause.STOPPED
     stop_detail: str = ""
-    stop_at: float | None = None  # when the runtime stops it: until then it is leaving, or could not be reached
+    stop_at: float | None = None  # when the runtime stops it; until then it is leaving, or the last stop failed
     leaving: bool = False  # its names no longer resolve to it, and SIGTERM is not sent yet
-    was_up: bool = False  # clients may have been sent to this run
+    was_up: bool = False  # names may have resolved to this run
     resize_due: bool = False
-    installed: bool = False  # its packages are there; it waits until it may start
+    installed: bool = False  # its packages are installed, and it waits until it may start
     ran: bool = False  # its processes were started before
     given_up: bool = False
     quarantined: bool = False
@@ -58,8 +58,8 @@ class Incarnation:
         self.phase = phase
         log.info("task %s (%s): %s, run %d: %s", self.task.name, self.key, step, self.run, phase)
 
-    def report(self, *, expected: bool, measured: bool = True, address: str = "") -> TaskReport:
-        """`measured`: with its usage."""
+    def report(self, *, expected: bool, address: str) -> TaskReport:
+        """Return its line in a report, without its usage (see `WireReport`)."""
         assert self.phase is not None
         return TaskReport(
             key=self.task.key,
@@ -69,7 +69,6 @@ class Incarnation:
             restarts=max(0, self.run - 1),
             started_at=self.started_at,
             spec_version=self.task.spec_version,
-            usage=self.usage if measured else NO_USAGE,
             exit=self.exit,
             expected=expected,
             quarantined=self.quarantined,

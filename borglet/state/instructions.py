@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -11,7 +10,7 @@ from borglet.messages import Desired, EndCause, Exit, HealthCheck, RunAlloc, Run
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """An incarnation that spent its restarts: still listed in `run`, and yet not to be started again."""
+    """An incarnation that used up its restarts. `run` still lists it, but it does not start again."""
 
     key: TaskKey
     run: int
@@ -26,10 +25,9 @@ class Remembered(msgspec.Struct, frozen=True):
     quarantined: list[TaskKey] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Write to the disk, then answer `Saved` or `SaveFailed` with the generation: nothing of a desired state is
-    acted upon before it is safe there."""
+class Save(msgspec.Struct, frozen=True):
+    """Write to the disk, then answer `Saved` or `SaveFailed` with the generation. The Borglet does not act on a
+    desired state before it is saved."""
 
     remembered: Remembered
 
@@ -38,31 +36,27 @@ class Save:
         return self.remembered.desired.generation if self.remembered.desired else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Install:
+class Install(msgspec.Struct, frozen=True):
     """Make the task's packages present. Answered by `Installed` or `InstallFailed`."""
 
     task: RunTask
     run: int
 
 
-@dataclass(frozen=True, slots=True)
-class CancelInstall:
+class CancelInstall(msgspec.Struct, frozen=True):
     """Cancel an installation that no task waits for. A late answer is ignored."""
 
     key: TaskKey
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """Answered by `Started` or `StartRefused`."""
 
     task: RunTask
     run: int
 
 
-@dataclass(frozen=True, slots=True)
-class Terminate:
+class Terminate(msgspec.Struct, frozen=True):
     """SIGTERM, `notice_s`, SIGKILL; the end arrives as `Ended`."""
 
     key: TaskKey
@@ -71,30 +65,26 @@ class Terminate:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
-    """Apply a changed limit or priority to what runs."""
+class Resize(msgspec.Struct, frozen=True):
+    """Apply a changed limit or priority to running processes."""
 
     task: RunTask
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """Forget an ended incarnation: the master has heard of its end."""
+class Remove(msgspec.Struct, frozen=True):
+    """Forget an ended incarnation, because the master has received its end."""
 
     key: TaskKey
 
 
-@dataclass(frozen=True, slots=True)
-class HoldAllocs:
-    """Have a folder for each of `allocs`; let those of `dropped` go. Answered by `AllocsHeld`."""
+class HoldAllocs(msgspec.Struct, frozen=True):
+    """Create a folder for each of `allocs`, and remove those of `dropped`. Answered by `AllocsHeld`."""
 
     allocs: tuple[RunAlloc, ...]
     dropped: frozenset[TaskKey]
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True):
     """Answered by `ProbeAnswered`."""
 
     key: TaskKey

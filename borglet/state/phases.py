@@ -1,6 +1,6 @@
-"""The lifecycle of one incarnation on its machine, as one table. The README's diagram is drawn from it.
+"""The lifecycle of one incarnation on its machine, as one table. The README's diagram is generated from it.
 
-Only what names packages is ever `installing`; it has no processes there, whatever it had before.
+Only a task with packages is ever `installing`. It has no processes in that phase.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class PhaseStep(StrEnum):
 
     ASSIGN = "assign"  # the master lists it in `run` for the first time
     ADOPT = "adopt"  # an earlier Borglet started it
-    INSTALL = "install"  # its packages are fetched, unpacked, or found to be there
-    START = "start"  # nothing stands in its way any more
+    INSTALL = "install"  # its packages are downloaded, unpacked, or already present
+    START = "start"  # nothing blocks it any more
     STARTED = "started"  # its program runs
     STOP = "stop"  # asked for by the master, or it is unhealthy
     RETRY = "retry"  # it ended and is to be started again
@@ -55,7 +55,7 @@ WITH_PROCESSES = frozenset({Phase.STARTING, Phase.UP, Phase.STOPPING})
 
 
 class IllegalStep(RuntimeError):
-    """A step that the table does not know from this phase: a bug of the Borglet, told with its story."""
+    """A step that the table does not contain for this phase. It is a bug of the Borglet; the text has the history."""
 
     def __init__(self, key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[str]) -> None:
         before = "; ".join(story) or "nothing"

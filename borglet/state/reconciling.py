@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 from borglet.messages import EndCause, Health, Phase, StopTask
 from borglet.state import health, stopping
 from borglet.state.events import ProbeAnswered
@@ -12,31 +15,31 @@ from borglet.state.phases import PhaseStep
 
 
 def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None:
-    """Instructions that bring the machine nearer to its desired state are put behind `out`."""
+    """Append to `out` the instructions that bring the machine nearer to its desired state."""
     for key, stop in holdings.stop.items():
-        if (inc := holdings.incarnations.get(key)) is not None:
+        if (inc := holdings.by_key.get(key)) is not None:
             _stop(holdings, inc, stop, out, now=now)
     waiting = [
         inc
-        for inc in holdings.incarnations.values()
+        for inc in holdings.by_key.values()
         if inc.key in holdings.run
         and (inc.phase is Phase.ASSIGNED or (inc.phase is Phase.BACKOFF and inc.start_at <= now))
     ]
     for inc in waiting:
-        if inc.task.packages:  # what must leave first may take its time meanwhile
+        if inc.task.packages:  # in parallel with the end of tasks that must be gone first
             _install(holdings, inc, out, now=now)
     waiting = [inc for inc in waiting if not inc.task.packages]
-    waiting += [inc for inc in holdings.incarnations.values() if inc.installed and inc.phase is Phase.INSTALLING]
+    waiting += [inc for inc in holdings.by_key.values() if inc.installed and inc.phase is Phase.INSTALLING]
     for inc in sorted(waiting, key=lambda inc: inc.key, reverse=True):  # the newest incarnation first
         if not holdings.blocked(inc):
             _start(holdings, inc, out, now=now)
-    for inc in list(holdings.incarnations.values()):
+    for inc in list(holdings.by_key.values()):
         if inc.phase is Phase.UP:
             _keep_up(holdings, inc, out, now=now)
         elif inc.phase is Phase.STOPPING:
             stopping.follow(inc, out, now=now)
         elif inc.phase is Phase.ENDED and holdings.may_be_forgotten(inc):
-            del holdings.incarnations[inc.key]
+            del holdings.by_key[inc.key]
             out.append(Remove(inc.key))
 
 
@@ -75,7 +78,7 @@ def _keep_up(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, no
     check, watch = inc.task.health, inc.watch
     if check is None or watch is None or watch.due > now:
         return
-    inc.watch = watch.asked()
+    inc.watch = dataclasses.replace(watch, due=math.inf)
     port = inc.task.ports.get(check.port)
     if port is not None:
         out.append(Probe(inc.key, inc.run, check, port))
@@ -87,7 +90,7 @@ def _keep_up(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, no
 
 def answered(holdings: Holdings, event: ProbeAnswered, out: list[Instruction], *, now: float) -> None:
     """Handle the result of a health check; after too many failures in a row the task restarts."""
-    inc = holdings.incarnations.get(event.key)
+    inc = holdings.by_key.get(event.key)
     if inc is None or inc.run != event.run or inc.watch is None or inc.task.health is None:
         return
     before = inc.watch.health

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
-from borglet.messages import LogChunk, Phase, Refusal, Removal, Report, TaskKey, TaskReport, WireReport, sealed
+from borglet.messages import LogChunk, Phase, Refusal, Removal, TaskKey, TaskReport, Usage, WireReport, sealed
 from borglet.state.holdings import Holdings
-from borglet.state.usages import figures, total
 
 
 class Reporter:
     def __init__(self, holdings: Holdings) -> None:
         self._holdings = holdings
-        self.refused: Refusal | None = None  # told with the next report, once
+        self.refused: Refusal | None = None  # in the next report, once
         self.removals: tuple[Removal, ...] = ()
         self._session = 0
-        self._awaits_acknowledgement = False  # a report told of ends, and no poll came since
-        # Tasks and allocs as reported last, with these addresses; None since something happened.
+        self._awaits_acknowledgement = False  # a report contained ends, and no poll came since
+        # Tasks and allocs of the last report, with these addresses. None after an event.
         self._sealed: tuple[msgspec.Raw, msgspec.Raw, dict[TaskKey, str]] | None = None
 
     def changed(self) -> None:
@@ -28,12 +26,12 @@ class Reporter:
         self._sealed = None
 
     def asked(self, session: int, sequence: int) -> None:
-        """A poll came: the ends told of before it are acknowledged."""
-        incarnations = self._holdings.incarnations.values()
+        """Record a poll. It acknowledges the ends in reports before it."""
+        incarnations = self._holdings.by_key.values()
         if session != self._session:
             self._session = session
             for inc in incarnations:
-                # Whether the last report of a lost connection arrived, nobody knows: tell it again.
+                # The last report of a lost connection may not have arrived, so the ends are reported again.
                 inc.end_report = None
         self._awaits_acknowledgement = False
         for inc in incarnations:
@@ -43,30 +41,9 @@ class Reporter:
                 self._awaits_acknowledgement = True
 
     def unmoved_by(self, session: int) -> bool:
-        """Whether a poll of this session without a desired state changes nothing here: no end waits to be
-        acknowledged."""
+        """Return whether a poll of this session without a desired state changes nothing here, because no end waits for
+        its acknowledgement."""
         return session == self._session and not self._awaits_acknowledgement
-
-    def report(
-        self,
-        *,
-        session: int,
-        sequence: int,
-        logs: list[LogChunk] | None = None,
-        packages: list[str] | None = None,
-        addresses: Mapping[TaskKey, str] = MappingProxyType({}),
-    ) -> Report:
-        """The full state, as the answer to one poll. Remembers which ends it told of, and tells a rejection once.
-
-        `addresses`: of tasks that have one of their own."""
-        self._mark_ends_reported(session, sequence)
-        tasks = self.tasks(addresses)
-        return Report(
-            **self._common_fields(session, sequence, logs, packages),
-            tasks=tasks,
-            usage=total(task.usage for task in tasks),
-            allocs=list(self._holdings.allocs),
-        )
 
     def wire_report(
         self,
@@ -77,48 +54,54 @@ class Reporter:
         packages: list[str] | None = None,
         addresses: Mapping[TaskKey, str] = MappingProxyType({}),
     ) -> WireReport:
-        """`report` as it travels from protocol 2 on: parts that did not change are reused."""
+        """The full state, as the answer to one poll. Record which ends it reports, and report a rejection once. Parts
+        that did not change are reused.
+
+        `addresses`: of tasks that have a network of their own."""
         if self._sealed is None or self._sealed[2] != addresses:
             self._mark_ends_reported(session, sequence)
-            reports = self.tasks(addresses, measured=False)
+            reports = self._tasks(addresses)
             self._sealed = (sealed(reports), sealed(list(self._holdings.allocs)), dict(addresses))
         tasks, allocs, _ = self._sealed
-        columns, usages = figures([inc.usage for inc in self._holdings.incarnations.values()])
+        columns, usages = _figures([inc.usage for inc in self._holdings.by_key.values()])
+        refused, self.refused = self.refused, None
+        desired = self._holdings.desired
         return WireReport(
-            **self._common_fields(session, sequence, logs, packages),
+            session=session,
+            sequence=sequence,
+            history_id=self._holdings.history_id,
+            generation=desired.generation if desired is not None else "",
+            revision=desired.revision if desired is not None else 0,
+            logs=logs or [],
+            refused=refused,
+            removals=[removal for removal in self.removals if removal.key in self._holdings.run],
+            packages=packages or [],
             tasks=tasks,
             allocs=allocs,
             usage_columns=columns,
             usages=usages,
         )
 
-    def tasks(self, addresses: Mapping[TaskKey, str], *, measured: bool = True) -> list[TaskReport]:
-        """`measured`: with their usage."""
+    def _tasks(self, addresses: Mapping[TaskKey, str]) -> list[TaskReport]:
         return [
-            inc.report(expected=self._holdings.listed(inc.key), measured=measured, address=addresses.get(inc.key, ""))
-            for inc in self._holdings.incarnations.values()
+            inc.report(expected=self._holdings.listed(inc.key), address=addresses.get(inc.key, ""))
+            for inc in self._holdings.by_key.values()
         ]
 
     def _mark_ends_reported(self, session: int, sequence: int) -> None:
         """Record this report as the first one that contains each new end."""
-        for inc in self._holdings.incarnations.values():
+        for inc in self._holdings.by_key.values():
             if inc.phase is Phase.ENDED and inc.end_report is None:
                 inc.end_report = (session, sequence)
                 self._awaits_acknowledgement = True
 
-    def _common_fields(
-        self, session: int, sequence: int, logs: list[LogChunk] | None, packages: list[str] | None
-    ) -> dict[str, Any]:
-        refused, self.refused = self.refused, None
-        desired = self._holdings.desired
-        return {
-            "session": session,
-            "sequence": sequence,
-            "history_id": self._holdings.history_id,
-            "generation": desired.generation if desired is not None else "",
-            "revision": desired.revision if desired is not None else 0,
-            "logs": logs or [],
-            "refused": refused,
-            "removals": [removal for removal in self.removals if removal.key in self._holdings.run],
-            "packages": packages or [],
-        }
+
+def _figures(usages: Sequence[Usage]) -> tuple[int, list[int]]:
+    """Return the number of columns and the rows, the machine's own first, without columns at the end that are all 0."""
+    rows = [msgspec.structs.astuple(usage) for usage in usages]
+    sums = [sum(column) for column in zip(*rows, strict=True)]
+    columns = max((n for n, value in enumerate(sums, 1) if value), default=1)
+    result = sums[:columns] or [0]
+    for row in rows:
+        result += row[:columns]
+    return columns, result

@@ -1,4 +1,4 @@
-"""Whether an incarnation that ended is started again here, and when (§2.6, §3.3). Pure."""
+"""Decide whether and when an ended incarnation starts again here (§2.6, §3.3). Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from borglet.messages import EndCause, Exit, RestartPolicy
 
-# Ends that say nothing about the task itself: it is started again and they are not held against it.
+# Ends that are not the task's fault. It starts again, and they do not count as failures.
 BLAMELESS = frozenset({EndCause.STOPPED, EndCause.MACHINE_RESTARTED})
 
 
@@ -26,20 +26,15 @@ class Final:
     detail: str = ""
 
 
-def is_failure(exit_: Exit) -> bool:
-    """Status 0 is success. A blameless end is neither."""
-    return exit_.cause not in BLAMELESS and not (exit_.cause is EndCause.EXITED and exit_.status == 0)
-
-
 def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, now: float) -> Again | Final:
     """Return what follows an exit under `policy`. `failures`: times of earlier failures, oldest first, in seconds."""
     if exit_.cause is EndCause.MACHINE_SHORT:
-        return Final()  # the master finds it another machine; here it would ask for the same again
+        return Final()  # the master finds another machine; here it would need the same resources again
     if policy.on == "never":
         return Final()
     if exit_.cause in BLAMELESS:
         return Again(now, failures)
-    if not is_failure(exit_):
+    if exit_.cause is EndCause.EXITED and exit_.status == 0:
         return Again(now + policy.backoff_s, failures) if policy.on == "always" else Final()
     recent = (*(at for at in failures if at > now - policy.window_s), now)
     if len(recent) > policy.max_failures:

@@ -1,14 +1,14 @@
-"""The Borglet's decisions: events in, instructions out. No socket, no clock, no file.
+"""The Borglet's decisions. Events go in, instructions come out. There is no socket, clock or file.
 
     Adopted ─┐                                             ┌─► Save (desired state, before it is acted upon)
     Polled ──┼─► AgentState.handle(event, now) ─ reconcile ┼─► Start  Terminate  Resize  Remove
     Ended … ─┘             │                               └─► Probe
-                           └─► report(): the full state
+                           └─► wire_report(): the full state
 
-Level-triggered (§3.3): each event changes what is known, then *reconcile* compares what should be with what
-is. The same event twice, or late, changes nothing. Three promises: never two incarnations of one task with
-processes; what the master lists in neither list is never stopped for it; an end is reported until the master has
-heard of it. Times are seconds since the epoch on a clock that never runs backwards.
+Level-triggered (§3.3): each event changes the state, then *reconcile* compares the desired with the actual state. A
+repeated or late event changes nothing. There are three guarantees: no two incarnations of one task have processes; a
+task in neither list of the master is not stopped for this; an end is reported until the master has received it. Times
+are seconds since the epoch on a clock that never runs backwards.
 """
 
 from __future__ import annotations
@@ -17,29 +17,10 @@ from typing import assert_never
 
 import msgspec
 
-from borglet.messages import NO_USAGE, AllocReport, EndCause, Exit, Phase, Refusal, RunTask, TaskKey
+from borglet.messages import NO_USAGE, EndCause, Exit, Phase, Refusal, RunTask, TaskKey
 from borglet.runtimes.base.runtime import Presence
-from borglet.state import restarts, stopping
+from borglet.state import events, restarts, stopping
 from borglet.state.desired import differs_in_place, refusal_of
-from borglet.state.events import (
-    Adopted,
-    AllocsHeld,
-    Ended,
-    Event,
-    InstallFailed,
-    MemoryPressure,
-    PackagesInstalled,
-    Polled,
-    ProbeAnswered,
-    RemovalsWanted,
-    Sampled,
-    Saved,
-    SaveFailed,
-    Started,
-    StartRefused,
-    StopRefused,
-    TimePassed,
-)
 from borglet.state.holdings import Holdings, keys_of, watch
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import CancelInstall, GivenUp, Instruction, Save
@@ -48,94 +29,76 @@ from borglet.state.reconciling import answered, reconcile
 from borglet.state.reporting import Reporter
 
 
-class AgentState:
-    """All that one Borglet knows: `Holdings`, changed by events. What is said of it: `Reporter`."""
+class AgentState(Holdings):
+    """The state of one Borglet, which events change. `Reporter` builds its reports."""
 
     def __init__(self) -> None:
-        self._known = known = Holdings()
-        self._reporter = reporter = Reporter(known)
-        self.packages_in_use, self.next_wake = known.packages_in_use, known.next_wake
-        self.report, self.wire_report = reporter.report, reporter.wire_report
-        self.unmoved_by, self.validate = reporter.unmoved_by, known.validate
-
-    @property
-    def version(self) -> int:
-        return self._known.version
-
-    @property
-    def history_id(self) -> str:
-        return self._known.history_id
-
-    @property
-    def probing(self) -> bool:
-        return self._known.probing
-
-    @property
-    def allocs(self) -> tuple[AllocReport, ...]:
-        return self._known.allocs
+        super().__init__()
+        self._reporter = reporter = Reporter(self)
+        self.wire_report, self.unmoved_by = reporter.wire_report, reporter.unmoved_by
 
     def incarnations(self) -> tuple[Incarnation, ...]:
-        return tuple(self._known.incarnations.values())
+        return tuple(self.by_key.values())
 
     # -- events
 
-    def handle(self, event: Event, *, now: float) -> list[Instruction]:
-        """Take one event in; what is to be done now comes out, in order."""
+    def handle(self, event: events.Event, *, now: float) -> list[Instruction]:
+        """Handle one event. Return the instructions to carry out now, in order."""
         out: list[Instruction] = []
         match event:
-            case Adopted():
+            case events.Adopted():
                 self._on_adopted(event, now)
-                self._known.hold_allocs(out)
-            case Polled():
+                self.hold_allocs(out)
+            case events.Polled():
                 self._on_polled(event, now, out)
-            case Saved():
+            case events.Saved():
                 self._on_saved(event, now, out)
-            case SaveFailed():
+            case events.SaveFailed():
                 self._on_save_failed(event)
-            case PackagesInstalled():
-                inc = self._known.incarnations.get(event.key)
+            case events.PackagesInstalled():
+                inc = self.by_key.get(event.key)
                 if inc is not None and inc.phase is Phase.INSTALLING and inc.run == event.run:
                     inc.installed = True
-            case InstallFailed():
-                inc = self._known.incarnations.get(event.key)
+            case events.InstallFailed():
+                inc = self.by_key.get(event.key)
                 if inc is not None and inc.phase is Phase.INSTALLING and inc.run == event.run:
                     self._end_run(inc, Exit(EndCause.START_FAILED, now, detail=event.detail), now, out)
-            case Started():
+            case events.Started():
                 self._on_started(event, now)
-            case StartRefused():
+            case events.StartRefused():
                 exit_ = Exit(EndCause.START_FAILED, now, detail=event.detail)
                 self._on_end(event.key, event.run, exit_, now, out)
-            case StopRefused():
+            case events.StopRefused():
                 self._on_stop_refused(event, now)
-            case Ended():
+            case events.Ended():
                 self._on_end(event.key, event.run, event.exit, now, out)
-            case ProbeAnswered():
-                answered(self._known, event, out, now=now)
-            case Sampled():
+            case events.ProbeAnswered():
+                answered(self, event, out, now=now)
+            case events.Sampled():
                 for key, usage in event.usages.items():
-                    if (inc := self._known.incarnations.get(key)) is not None and inc.has_processes:
+                    if (inc := self.by_key.get(key)) is not None and inc.has_processes:
                         inc.usage = usage
-            case AllocsHeld():
-                if keys_of(event.allocs) != keys_of(self._known.allocs):
-                    self._known.version += 1
-                self._known.allocs = event.allocs
-            case MemoryPressure():
+            case events.AllocsHeld():
+                if keys_of(event.allocs) != keys_of(self.allocs):
+                    self.version += 1
+                self.allocs = event.allocs
+            case events.MemoryPressure():
                 self._on_squeezed(event, now, out)
-            case RemovalsWanted():
+            case events.RemovalsWanted():
                 self._reporter.removals = event.removals
-                self._known.version += 1
-            case TimePassed():
+                self.version += 1
+            case events.TimePassed():
                 pass
             case _:
                 assert_never(event)
-        if not isinstance(event, Sampled):
-            reconcile(self._known, out, now=now)
+        if not isinstance(event, events.Sampled):
+            reconcile(self, out, now=now)
             self._reporter.changed()
         return out
 
-    def _on_adopted(self, event: Adopted, now: float) -> None:
-        remembered, self._known.allocs = event.remembered, event.allocs
-        self._known.put_in_force(remembered.desired)
+    def _on_adopted(self, event: events.Adopted, now: float) -> None:
+        remembered, self.allocs = event.remembered, event.allocs
+        self.put_in_force(remembered.desired)
         given_up = {given.key: given for given in remembered.given_up}
         for presence in event.presences:
             inc = self._adopt(presence, now)
@@ -145,53 +108,51 @@ class AgentState:
             elif presence.exit is not None:
                 self._give_up(inc, given_up[inc.key], now)
         for key, given in given_up.items():
-            if (
-                key in self._known.run and key not in self._known.incarnations
-            ):  # it failed before anything was on the disk
-                self._give_up(self._adopt(Presence(self._known.run[key], given.run, 0.0, given.exit), now), given, now)
-        for task in self._known.run.values():
-            if task.key not in self._known.incarnations:
-                self._known.assign(task, now=now)
-        self._known.version += 1
+            if key in self.run and key not in self.by_key:  # it failed before anything was on the disk
+                self._give_up(self._adopt(Presence(self.run[key], given.run, 0.0, given.exit), now), given, now)
+        for task in self.run.values():
+            if task.key not in self.by_key:
+                self.assign(task, now=now)
+        self.version += 1
 
     def _adopt(self, presence: Presence, now: float) -> Incarnation:
-        task = self._known.run.get(presence.key, presence.task)
+        task = self.run.get(presence.key, presence.task)
         inc = Incarnation(task, run=presence.run, started_at=presence.started_at, ran=True)
         inc.resize_due = presence.exit is None and differs_in_place(presence.task, task)
-        inc.was_up = True  # as far as its successor knows
+        inc.was_up = True  # the next Borglet cannot know
         inc.step(PhaseStep.ADOPT, now=now)
         watch(inc, now=now)
-        self._known.incarnations[inc.key] = inc
+        self.by_key[inc.key] = inc
         return inc
 
     def _give_up(self, inc: Incarnation, given: GivenUp, now: float) -> None:
         inc.exit, inc.watch, inc.given_up = given.exit, None, True
         inc.step(PhaseStep.FINISH, now=now)
 
-    def _on_polled(self, event: Polled, now: float, out: list[Instruction]) -> None:
+    def _on_polled(self, event: events.Polled, now: float, out: list[Instruction]) -> None:
         self._reporter.asked(event.session, event.sequence)
         if event.desired is None:
             return
-        present = {key: inc.task for key, inc in self._known.incarnations.items() if inc.phase is not Phase.ENDED}
-        self._reporter.refused = refusal_of(event.desired, self._known.pending or self._known.desired, present)
+        present = {key: inc.task for key, inc in self.by_key.items() if inc.phase is not Phase.ENDED}
+        self._reporter.refused = refusal_of(event.desired, self.pending or self.desired, present)
         if self._reporter.refused is not None:
-            self._known.version += 1
+            self.version += 1
             return
-        self._known.pending = event.desired
-        if event.desired == self._known.desired:
-            self._on_saved(Saved(event.desired.generation), now, out)
+        self.pending = event.desired
+        if event.desired == self.desired:
+            self._on_saved(events.Saved(event.desired.generation), now, out)
         else:
-            out.append(Save(self._known.remembered(event.desired)))
+            out.append(Save(self.remembered(event.desired)))
 
-    def _on_saved(self, event: Saved, now: float, out: list[Instruction]) -> None:
-        if self._known.pending is None or self._known.pending.generation != event.generation:
+    def _on_saved(self, event: events.Saved, now: float, out: list[Instruction]) -> None:
+        if self.pending is None or self.pending.generation != event.generation:
             return
-        desired, self._known.pending = self._known.pending, None
-        changed = self._known.desired is not None and self._known.desired.history_id != desired.history_id
-        self._known.put_in_force(desired)
-        self._known.hold_allocs(out)
-        for inc in list(self._known.incarnations.values()):
-            if self._known.listed(inc.key):
+        desired, self.pending = self.pending, None
+        changed = self.desired is not None and self.desired.history_id != desired.history_id
+        self.put_in_force(desired)
+        self.hold_allocs(out)
+        for inc in list(self.by_key.values()):
+            if self.listed(inc.key):
                 inc.quarantined = inc.dropped = False
                 continue
             if inc.phase is Phase.INSTALLING:
@@ -199,17 +160,17 @@ class AgentState:
                 if inc.ran:  # the end of its earlier run is reported
                     inc.step(PhaseStep.FINISH, now=now)
             if inc.phase in (Phase.ASSIGNED, Phase.INSTALLING):
-                del self._known.incarnations[inc.key]
+                del self.by_key[inc.key]
             else:
                 inc.dropped = inc.phase is Phase.ENDED
                 inc.quarantined = inc.quarantined or changed
         for task in desired.run:
-            known = self._known.incarnations.get(task.key)
+            known = self.by_key.get(task.key)
             if known is None:
-                self._known.assign(task, now=now)
+                self.assign(task, now=now)
             elif known.phase is not Phase.ENDED:
                 self._retarget(known, task, now)
-        self._known.version += 1
+        self.version += 1
 
     def _retarget(self, inc: Incarnation, task: RunTask, now: float) -> None:
         """A change in place: limits, priority, health check, notice, restart policy."""
@@ -220,49 +181,49 @@ class AgentState:
             watch(inc, now=now)
             inc.was_up = inc.was_up or stopping.is_served(inc)
 
-    def _on_save_failed(self, event: SaveFailed) -> None:
-        if self._known.pending is None or self._known.pending.generation != event.generation:
+    def _on_save_failed(self, event: events.SaveFailed) -> None:
+        if self.pending is None or self.pending.generation != event.generation:
             return
-        self._known.pending = None
+        self.pending = None
         detail = f"this machine cannot store the desired state: {event.detail}; make its disk writable"
         self._reporter.refused = Refusal("not-saved", "desired", detail)
-        self._known.version += 1
+        self.version += 1
 
-    def _on_started(self, event: Started, now: float) -> None:
-        inc = self._known.incarnations.get(event.key)
+    def _on_started(self, event: events.Started, now: float) -> None:
+        inc = self.by_key.get(event.key)
         if inc is None or inc.run != event.run:
             return
         if inc.phase is Phase.STARTING:
             inc.step(PhaseStep.STARTED, now=now)
             watch(inc, now=now)
             inc.was_up = stopping.is_served(inc)
-            self._known.version += 1
+            self.version += 1
         elif inc.phase is Phase.STOPPING and not inc.leaving:
             inc.step(PhaseStep.STARTED, now=now)
             inc.stop_at = now  # the stop may have come before there was anything to stop
 
-    def _on_stop_refused(self, event: StopRefused, now: float) -> None:
-        inc = self._known.incarnations.get(event.key)
+    def _on_stop_refused(self, event: events.StopRefused, now: float) -> None:
+        inc = self.by_key.get(event.key)
         if inc is not None and inc.phase is Phase.STOPPING and not inc.leaving:
             inc.stop_at = now + stopping.RETRY_S
 
     def _on_end(self, key: TaskKey, run: int, exit_: Exit, now: float, out: list[Instruction]) -> None:
-        inc = self._known.incarnations.get(key)
+        inc = self.by_key.get(key)
         if inc is None or inc.run != run or not inc.has_processes:
-            return  # late, or told twice
+            return  # late or repeated
         self._end_run(inc, exit_, now, out)
 
     def _end_run(self, inc: Incarnation, exit_: Exit, now: float, out: list[Instruction]) -> None:
         self._close_run(inc, exit_, now)
         if inc.given_up:
-            out.append(Save(self._known.remembered(self._known.pending or self._known.desired)))
+            out.append(Save(self.remembered(self.pending or self.desired)))
 
     def _close_run(self, inc: Incarnation, exit_: Exit, now: float) -> None:
         exit_ = stopping.ended(inc, exit_)
         inc.exit, inc.watch, inc.usage = exit_, None, NO_USAGE
         inc.resize_due = False
-        self._known.version += 1
-        if inc.key not in self._known.run:
+        self.version += 1
+        if inc.key not in self.run:
             inc.step(PhaseStep.FINISH, now=now)
             return
         decision = restarts.decide(inc.task.restart, exit_, inc.failures, now=now)
@@ -276,8 +237,8 @@ class AgentState:
             inc.exit = msgspec.structs.replace(exit_, detail=detail)
         inc.step(PhaseStep.FINISH, now=now)
 
-    def _on_squeezed(self, event: MemoryPressure, now: float, out: list[Instruction]) -> None:
-        inc = self._known.incarnations.get(event.key)
+    def _on_squeezed(self, event: events.MemoryPressure, now: float, out: list[Instruction]) -> None:
+        inc = self.by_key.get(event.key)
         if inc is not None and inc.has_processes and (inc.leaving or inc.stop_notice_s != 0):
             stopping.order(inc, 0.0, EndCause.MACHINE_SHORT, event.detail, out, now=now)
-            self._known.version += 1
+            self.version += 1

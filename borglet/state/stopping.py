@@ -1,13 +1,13 @@
-"""How an incarnation is stopped: out of the answers of its names first, then its notice (§2.3, §2.6). Pure.
+"""Stop an incarnation: first its names no longer resolve to it, then it gets its notice (§2.3, §2.6). Pure.
 
     was up ── stop ──► leaving ── leave_s ──► SIGTERM ── notice_s ──► SIGKILL
-    was not up ─┴─ nobody may wait ─────────────┘
+    was not up ─┴─ stop at once ────────────────┘
 
-The report says `stopping` from the stop on, and the master takes a task out of the answers when it decides that it
-is to stop. `leave_s` is the time in which clients forget where it was, so that SIGTERM meets no new ones.
+The task is reported as `stopping` from the stop on, and the master removes its names when it decides to stop it.
+`leave_s` is the time in which clients forget its address, so that no new ones arrive after SIGTERM.
 
-A stop may bound how long all of it takes (`StopTask.notice_s`): the notice comes first, leaving has what is left.
-A later stop makes it shorter, never longer. A Borglet that adopts a leaving task lets it leave once more.
+A stop may limit the total time (`StopTask.notice_s`): the notice comes first, and leaving gets the rest. A later stop
+makes it shorter, never longer. If a Borglet adopts a leaving task, the time of leaving begins again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from borglet.state.instructions import Instruction, Terminate
 from borglet.state.phases import PhaseStep
 
 RETRY_S = 1.0
-# Nobody asks for this incarnation by its name any more: another serves in its place, or none will. And where the
-# machine is short (§5.5, §6.2), others pay for each second that it stays.
+# With these causes, no client looks up this incarnation any more, because another one serves or none will. Where the
+# machine is short of resources (§5.5, §6.2), each second would harm other tasks.
 AT_ONCE = frozenset({"machine-failure", "quarantine", "superseded", "out-of-resources"})
 
 
@@ -39,13 +39,13 @@ def leave_s(task: RunTask, stop: StopTask) -> float:
 
 
 def is_served(inc: Incarnation) -> bool:
-    """Whether clients may be sent to it now."""
+    """Return whether names may resolve to it now."""
     healthy = inc.task.health is None or (inc.watch is not None and inc.watch.health is Health.HEALTHY)
     return inc.phase is Phase.UP and healthy
 
 
 def ask(inc: Incarnation, stop: StopTask, out: list[Instruction], *, now: float) -> bool:
-    """The master wants it stopped, and it has processes. Whether that is news."""
+    """Apply a stop of the master to a task with processes. Return whether this changed anything."""
     notice = notice_s(inc.task, stop)
     shorter = inc.stop_notice_s is None or notice < inc.stop_notice_s
     at = now + leave_s(inc.task, stop) if inc.was_up else now
@@ -76,7 +76,7 @@ def order(
 
 
 def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
-    """The end of leaving, or another try of a stop that was not delivered."""
+    """End the leaving, or repeat a stop that was not delivered, if it is time."""
     if inc.phase is not Phase.STOPPING or inc.stop_at is None or inc.stop_at > now:
         return
     assert inc.stop_notice_s is not None

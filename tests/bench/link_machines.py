@@ -14,15 +14,43 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from borglet import loglines
+from borglet.agent import Agent
 from borglet.fleet import Fleet, load_secrets
 from borglet.machines import read_fleet
+from borglet.messages import Poll
+
+
+class CuttableFleet(Fleet):
+    """A fleet whose network can fail."""
+
+    _network: asyncio.Event | None = None  # set while the network works
+
+    def cut(self) -> None:
+        """Break all connections, and let none begin until `mend`. Tasks continue to run."""
+        self._network = asyncio.Event()
+        for machine in self.machines:
+            machine.link.drop()
+
+    def mend(self) -> None:
+        assert self._network is not None
+        self._network.set()
+
+    @asynccontextmanager
+    async def _admit(self) -> AsyncIterator[None]:
+        async with super()._admit():
+            if self._network is not None:
+                await self._network.wait()
+            yield
 
 
 class Machines:
@@ -30,11 +58,23 @@ class Machines:
 
     def __init__(self, home: Path, url: str) -> None:
         self._intervals: Counter[int] | None = None
-        self.fleet = Fleet(read_fleet(home / "machines.csv"), load_secrets(home), url, observe=self._observe)
+        self.fleet = CuttableFleet(read_fleet(home / "machines.csv"), load_secrets(home), url, home)
+        for machine in self.fleet.machines:
+            self._observe(machine.agent)
 
-    def _observe(self, interval_s: float) -> None:
-        if self._intervals is not None:
-            self._intervals[round(1000 * interval_s)] += 1
+    def _observe(self, agent: Agent) -> None:
+        """Count the intervals between two polls of each session."""
+        polled, last = agent.polled, (0, 0.0)
+
+        def observed(session: int, poll: Poll) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if self._intervals is not None and session == last[0]:
+                self._intervals[round(1000 * (now - last[1]))] += 1
+            last = (session, now)
+            polled(session, poll)
+
+        agent.polled = observed  # type: ignore[method-assign]
 
     def do(self, line: str) -> Any:
         match line.split():

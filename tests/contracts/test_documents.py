@@ -50,7 +50,7 @@ def runbook() -> str:
 
 
 def test_every_setting_that_a_document_names_exists() -> None:
-    options = re.findall(r'_option\(\s*\w+,\s*"--([a-z-]+)"', (ROOT / "borglet" / "__main__.py").read_text())
+    options = re.findall(r'option\(\s*(?:\w+,\s*)?"--([a-z-]+)"', (ROOT / "borglet" / "__main__.py").read_text())
     machines = {"BORGLET_" + option.upper().replace("-", "_") for option in options} | {"BORGLET_ATTRIBUTES"}
     tasks = set(re.findall(r'"(BORG_[A-Z_]+)"', Path(launch.__file__).read_text())) | {"BORG_ALLOC_ENDED"}
     known = {setting.name for setting in SETTINGS} | machines | tasks | OF_CLIENTS | OF_MAKE_UP

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from borglet.messages import EndCause, Exit, Phase, TaskKey
+from borglet.messages import EndCause, Exit, Phase, TaskKey, opened
 from borglet.state.events import Adopted, Ended, Event, Polled, Saved, Started
 from borglet.state.instructions import Remembered, Save, Start, Terminate
 from borglet.state.state import AgentState
@@ -57,7 +57,7 @@ class SimulatedMachine:
         assert self.loaded is not None
         self.sequence += 1
         self._handle(Polled(self.row.session, self.sequence, self.loaded.desired), now)
-        report = self.agent.report(session=self.row.session, sequence=self.sequence)
+        report = opened(self.agent.wire_report(session=self.row.session, sequence=self.sequence))
         assert report.refused is None, report.refused
         changes = compare(self.loaded.view, report)
         if changes or self.loaded.down:

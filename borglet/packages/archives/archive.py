@@ -1,16 +1,17 @@
-"""An archive becomes a tree: the formats, and the one way through all checks.
+"""Unpack or inspect an archive: the formats, and the one way through all checks.
 
-    file ─► (gunzip) ─► tar stream ─► Tree (the plan: names, links, limits) ─► DiskSink or NullSink
+    file ─► (gunzip) ─► tar stream ─► Tree (the plan: names, links, limits) ─► Sink or DiskSink
     file ─► tar stream ─► index, manifest, layers by digest ─► gunzip, tar stream, whiteouts ─┘     (oci)
 
-Python alone: no Django, no network. The server looks at what is uploaded with `inspect`, a machine installs with
-`unpack`; both refuse the same.
+This module needs neither Django nor a network. The server checks uploads with `inspect`, and a machine installs with
+`unpack`. Both reject the same archives.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +22,7 @@ from borglet.packages.archives.limits import ArchiveCost, ArchiveLimits, Archive
 from borglet.packages.archives.manifest import MANIFEST_BYTES, MANIFEST_NAME, Manifest, read_manifest
 from borglet.packages.archives.streams import ByteStream, Gunzip, Slice
 from borglet.packages.archives.tarstream import EntryKind, TarStream
-from borglet.packages.archives.tree import NullSink, Sink, Tree, TreeDigests
+from borglet.packages.archives.tree import Sink, Tree, TreeDigests
 
 TAR, TAR_GZIP, TAR_ZSTD, OCI = "tar", "tar+gzip", "tar+zstd", "oci"
 FORMATS = (TAR, TAR_GZIP, OCI)
@@ -45,9 +46,9 @@ def unpack(
     limits: ArchiveLimits = ArchiveLimits(),
     checkpoint: Callable[[], None] = go_on,
 ) -> Unpacked:
-    """Write the tree of an archive into `target`, an empty directory. What is there after an error is for the caller
-    to remove. `checkpoint` is called between pieces, and may raise. Raises `ArchiveRefused`, OSError."""
-    with DiskSink(target) as sink:
+    """Write the tree of an archive into `target`, an empty directory. After an error, the caller removes what is
+    there. `checkpoint` is called between pieces, and may raise. Raises `ArchiveRefused`, OSError."""
+    with contextlib.closing(DiskSink(target)) as sink:
         return _read(file, format_, sink, limits, checkpoint)
 
 
@@ -55,7 +56,7 @@ def inspect(
     file: BinaryIO, format_: str, *, limits: ArchiveLimits = ArchiveLimits(), checkpoint: Callable[[], None] = go_on
 ) -> Unpacked:
     """Return what `unpack` would return, without writing anything. Raises `ArchiveRefused`, OSError."""
-    return _read(file, format_, NullSink(), limits, checkpoint)
+    return _read(file, format_, Sink(), limits, checkpoint)
 
 
 def _read(file: BinaryIO, format_: str, sink: Sink, limits: ArchiveLimits, checkpoint: Callable[[], None]) -> Unpacked:
@@ -76,16 +77,10 @@ def _read(file: BinaryIO, format_: str, sink: Sink, limits: ArchiveLimits, check
     manifest = Manifest()
     tar = TarStream(whole, account)
     for entry in tar:
-        if entry.kind is EntryKind.DIRECTORY:
-            tree.add_directory(entry.name)
-        elif entry.kind is EntryKind.SYMBOLIC_LINK:
-            tree.add_link(entry.name, entry.target)
-        elif entry.kind is EntryKind.HARD_LINK:
-            tree.add_hard_link(entry.name, entry.target)
-        elif entry.name in (MANIFEST_NAME, f"./{MANIFEST_NAME}") and entry.size <= MANIFEST_BYTES:
-            content = b"".join(tar.content())
-            manifest = read_manifest(content)
-            tree.add_file(entry.name, entry.size, [content], executable=entry.executable)
-        else:
-            tree.add_file(entry.name, entry.size, tar.content(), executable=entry.executable)
+        content: Iterable[bytes] = tar.content()
+        is_manifest = entry.name in (MANIFEST_NAME, f"./{MANIFEST_NAME}") and entry.size <= MANIFEST_BYTES
+        if entry.kind is EntryKind.FILE and is_manifest:
+            whole_file = b"".join(content)
+            manifest, content = read_manifest(whole_file), [whole_file]
+        tree.add(entry, content)
     return Unpacked(account.entries, account.file_bytes, tree.finish(), manifest)

@@ -1,22 +1,21 @@
-"""Writing a tree to the disk, and comparing one there with what it was.
+"""Write a tree to the disk, and compute the digests of a tree on the disk.
 
-Each directory is opened from the one above it, never through a link, whatever lies there: even if someone else
-writes into the target, nothing leaves it.
+Each directory is opened from its parent and never through a link. Even if another process writes into the target,
+nothing is written outside of it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path as FilePath
-from types import TracebackType
 
 from borglet.packages.archives.limits import go_on
 from borglet.packages.archives.tarstream import EntryKind
-from borglet.packages.archives.tree import Path, TreeDigests, lines_of
+from borglet.packages.archives.tree import Path, Sink, TreeDigests, lines_of
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,20 +23,15 @@ DIRECTORY_MODE, FILE_MODE, PROGRAM_MODE = 0o555, 0o444, 0o555
 _READ_BYTES = 1024 * 1024
 
 
-class DiskSink:
-    """Writes below `target`, an empty directory. A context manager."""
+class DiskSink(Sink):
+    """Writes below `target`, an empty directory. `close` it."""
 
     def __init__(self, target: FilePath) -> None:
         self._root = os.open(target, _DIRECTORY)
         self._path: Path = ()  # of the directory written to last
         self._open: list[int] = []  # descriptors of the directories on the way there, the root's not among them
 
-    def __enter__(self) -> DiskSink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._let_go()
         os.close(self._root)
 
@@ -101,7 +95,7 @@ def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None]
     """Return the digests of the files on the disk, as `Tree.finish` does; without `contents` files are not read and
     that digest is empty.
 
-    Anything that a finished tree can't hold (a device, a file that may be written) changes the listing."""
+    Anything that a finished tree cannot contain (a device, a writable file) changes the listing."""
     listing, everything = hashlib.sha256(), hashlib.sha256()
     for path, found in _walk(root):
         checkpoint()
@@ -148,18 +142,10 @@ def file_digest(path: FilePath, *, checkpoint: Callable[[], None] = go_on) -> st
 
 
 def remove_tree(path: FilePath) -> None:
-    """Delete a directory and all below it, write-protected or not; missing is fine. Raises OSError."""
-    try:
-        with os.scandir(path) as entries:
-            inside = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    except (FileNotFoundError, NotADirectoryError):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        return
-    os.chmod(path, 0o700)
-    for name, is_directory in inside:
-        if is_directory:
-            remove_tree(path / name)
-        else:
-            os.unlink(path / name)
-    os.rmdir(path)
+    """Delete a directory and all below it, write-protected or not, or a file; missing is fine. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        for folder, _, _ in os.walk(path):
+            os.chmod(folder, 0o700)
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How much an archive may be before it is rejected, and the account of what one has used so far."""
+"""The limits of an archive, and the account of what one archive has used so far."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ArchiveLimits:
 
 
 def go_on() -> None:
-    """The checkpoint of work that nobody stops."""
+    """A checkpoint for work that nothing can stop."""
 
 
 class ArchiveCost:

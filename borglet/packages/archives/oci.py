@@ -1,9 +1,9 @@
-"""An OCI image layout in a tar, as a package: index, manifest, layers in order, each blob checked by its digest.
+"""Read an OCI image layout in a tar as a package: index, manifest and layers, each blob checked by its digest.
 
     oci-layout   index.json ─► (index ─►) manifest ─► config, layers     blobs/sha256/<64 hex>
 
-See the image specification of the Open Container Initiative: layout, index, manifest, layer (whiteouts). Of the
-config nothing is used: a task's command, environment and user come from its job.
+See the image specification of the Open Container Initiative: layout, index, manifest, layer (whiteouts). The
+config is not used: a task's command, environment and user come from its job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from borglet.packages.archives.streams import PIECE_BYTES, ByteStream, Gunzip, S
 from borglet.packages.archives.tarstream import EntryKind, TarStream
 from borglet.packages.archives.tree import Tree
 
-# What the specification calls a processor, by what the kernel calls it.
+# The specification's names of processors by the kernel's names.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 MOST_LAYERS = 512
 INDEXES = frozenset(
@@ -62,7 +62,7 @@ class ImageManifest(msgspec.Struct, frozen=True):
 
 
 class _Layout:
-    """The files of the tar outside, by name: where in it their content lies."""
+    """The files of the outer tar by name, with the place of their content."""
 
     def __init__(self, file: BinaryIO, size: int, account: ArchiveCost) -> None:
         self._file, self._account = file, account
@@ -97,7 +97,7 @@ class _Layout:
         return self._files[name]
 
     def check(self, blob: Descriptor) -> str:
-        """The name of a blob whose content is what its digest says. Raises `ArchiveRefused`."""
+        """Check a blob against its digest, and return its name. Raises `ArchiveRefused`."""
         if not _DIGEST.fullmatch(blob.digest):
             raise ArchiveRefused(f"digest {blob.digest[:100]!r}: a digest must be sha256: and 64 hex digits")
         name = f"blobs/sha256/{blob.digest.removeprefix('sha256:')}"
@@ -121,7 +121,7 @@ class _Layout:
 
 
 def is_layout(file: BinaryIO) -> bool:
-    """Whether `file` is a tar of an image layout. Contents are not read, and damage is not an error."""
+    """Return whether `file` is a tar of an image layout, without reading contents. Damage is not an error."""
     size = file.seek(0, os.SEEK_END)
     try:
         outside = TarStream(Slice(file, 0, size), ArchiveCost(ArchiveLimits(), size))
@@ -153,7 +153,7 @@ def read_image(
 
 
 def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) -> ImageManifest:
-    """The image for this machine, in an index or an index inside it."""
+    """Return the manifest of the image for this machine, from an index or from an index inside it."""
     found = [
         each
         for each in layout.document(name, ImageIndex).manifests
@@ -178,14 +178,8 @@ def _apply(layer: TarStream, tree: Tree) -> None:
                 tree.white_out_content(folder or ".")
             elif not base.startswith(_RESERVED):
                 tree.white_out(f"{folder}/{base.removeprefix(_WHITEOUT)}" if folder else base[len(_WHITEOUT) :])
-        elif entry.kind is EntryKind.DIRECTORY:
-            tree.add_directory(entry.name)
-        elif entry.kind is EntryKind.SYMBOLIC_LINK:
-            tree.add_link(entry.name, entry.target)
-        elif entry.kind is EntryKind.HARD_LINK:
-            tree.add_hard_link(entry.name, entry.target.lstrip("/"))
         else:
-            tree.add_file(entry.name, entry.size, layer.content(), executable=entry.executable)
+            tree.add(entry, layer.content())
 
 
 def _pieces(stream: ByteStream) -> Iterator[bytes]:

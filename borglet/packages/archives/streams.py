@@ -1,4 +1,4 @@
-"""Bytes of an archive, read forward only, a bounded piece at a time."""
+"""Streams of bytes of an archive. They are read forward only, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class ByteStream(Protocol):
         """Return at most `size` bytes, possibly fewer, and none at the end."""
 
     def skip(self, size: int) -> int:
-        """Pass over at most `size` bytes, fewer at will. Returns how many: 0 at the end."""
+        """Skip at most `size` bytes, possibly fewer. Return how many; 0 at the end."""
 
 
 class Slice:
-    """Part of a file, from `offset` on. Several may share one file, one after the other."""
+    """Part of a file, from `offset` on. Several slices may read one file in turns."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self._file, self._offset, self._left = file, offset, size
@@ -40,7 +40,7 @@ class Slice:
 
 
 class Gunzip:
-    """Reader of a gzip stream; members after the first go on, zeros after the last are padding."""
+    """Reader of a gzip stream of one or more members. Zeros after the last member are padding."""
 
     def __init__(self, source: ByteStream, account: ArchiveCost) -> None:
         self._source, self._account = source, account

@@ -1,8 +1,8 @@
-"""A reader of tar archives that rejects whatever two readers could understand differently.
+"""A reader of tar archives that rejects everything that two readers could understand differently.
 
-Not `tarfile`: it reads extended headers whole whatever their size, goes on behind damage, and knows sparse files,
-which is what hostile archives are made of. Understood: ustar, GNU long names, pax with path, linkpath and size.
-An entry's owner, times and extended attributes are passed over: a package has none.
+It replaces `tarfile`, which reads extended headers of any size, continues after damage, and accepts sparse files;
+hostile archives use all of these. It reads ustar, GNU long names, and pax with path, linkpath and size. It ignores
+owners, times and extended attributes, because a package has none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REFUSED = {b"3": "a character device", b"4": "a block device", b"6": "a fifo", 
 
 @dataclass(frozen=True, slots=True)
 class TarEntry:
-    """One entry as its headers say. `name` and `target` are as written: nobody has looked at them yet."""
+    """One entry as its headers describe it. `name` and `target` are not checked yet."""
 
     name: str
     kind: EntryKind
@@ -52,7 +52,7 @@ class TarEntry:
 
 
 class TarStream:
-    """Iterate over it; between two entries `content` gives the bytes of the last one, once."""
+    """Iterate over it for the entries. Before the next one, `content` yields the bytes of the present one, once."""
 
     def __init__(self, stream: ByteStream, account: ArchiveCost) -> None:
         self._stream, self._account = stream, account
@@ -78,7 +78,7 @@ class TarStream:
             yield piece
 
     def _skip(self) -> None:
-        """Pass over what nobody read of the last entry's content, and its padding."""
+        """Skip the unread rest of the last entry's content, and its padding."""
         while self._left:
             self._came(self._stream.skip(self._left))
         if self._padding:
@@ -102,7 +102,7 @@ class TarStream:
         return found
 
     def _next(self) -> TarEntry | None:
-        long: dict[str, str] = {}  # what extended headers say of the entry that follows
+        long: dict[str, str] = {}  # fields from extended headers of the next entry
         met: set[bytes] = set()
         while True:
             header = self._exactly(BLOCK)

@@ -1,8 +1,8 @@
-"""The tree that an archive describes: first a plan in memory, then, entry by entry, what a sink writes of it.
+"""The tree that an archive describes: a plan in memory, and a sink that writes each entry of it.
 
-Where an entry lies is decided by the plan alone, which knows every link that came before; the sink never follows one.
-A link may point at what comes later, so links are judged together at the end: a reader that walks the finished
-tree from inside, through whatever links, stays inside.
+The plan alone decides where an entry lies. It contains every earlier link, and the sink never follows one. A link may
+point at a later entry, so all links are checked together at the end: a program that walks the finished tree from
+inside, through any links, stays inside.
 """
 
 from __future__ import annotations
@@ -11,39 +11,22 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from borglet.packages.archives.limits import ArchiveCost, ArchiveRefused
-from borglet.packages.archives.tarstream import EntryKind
+from borglet.packages.archives.tarstream import EntryKind, TarEntry
 
 Path = tuple[str, ...]
 
-# As many links as Linux follows in one look-up.
+# The number of links that Linux follows in one look-up.
 MOST_LINKS = 40
 # Components of links that are followed, and things that whiteouts look at, of a whole archive: some seconds.
 MOST_STEPS = 5_000_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class Sink(Protocol):
-    """Writes below one directory. Paths are of the plan: no component of them is a link."""
-
-    def make_directory(self, path: Path) -> None: ...
-
-    def write_file(self, path: Path, *, executable: bool, content: Iterable[bytes]) -> None: ...
-
-    def make_link(self, path: Path, target: str) -> None: ...
-
-    def make_hard_link(self, path: Path, existing: Path) -> None: ...
-
-    def remove(self, path: Path, *, directory: bool) -> None: ...
-
-    def finish(self, directories: Iterable[Path]) -> None:
-        """Everything is written; `directories`, the deepest first and the root last, become read-only."""
-
-
-class NullSink:
-    """A sink for inspecting an archive without writing it."""
+class Sink:
+    """Writes below one directory. Paths are of the plan: no component of them is a link. This one writes nothing, for
+    inspecting an archive."""
 
     def make_directory(self, path: Path) -> None:
         pass
@@ -62,7 +45,7 @@ class NullSink:
         pass
 
     def finish(self, directories: Iterable[Path]) -> None:
-        pass
+        """Everything is written; `directories`, the deepest first and the root last, become read-only."""
 
 
 @dataclass(slots=True)
@@ -91,7 +74,7 @@ class TreeDigests:
 
 
 class Tree:
-    """Entries go in, in the order of the archive. `layered`: an image, whose layers replace what lies below them."""
+    """The plan. Add entries in the order of the archive. `layered`: an image, whose layers replace those below."""
 
     def __init__(self, sink: Sink, account: ArchiveCost, *, layered: bool = False) -> None:
         self._sink, self._account, self._layered = sink, account, layered
@@ -101,6 +84,17 @@ class Tree:
         self._steps = 0
 
     # -- entries; each raises `ArchiveRefused`
+
+    def add(self, entry: TarEntry, content: Iterable[bytes]) -> None:
+        """Add an entry of an archive. `content`: of a file."""
+        if entry.kind is EntryKind.DIRECTORY:
+            self.add_directory(entry.name)
+        elif entry.kind is EntryKind.SYMBOLIC_LINK:
+            self.add_link(entry.name, entry.target)
+        elif entry.kind is EntryKind.HARD_LINK:
+            self.add_hard_link(entry.name, entry.target.lstrip("/") if self._layered else entry.target)
+        else:
+            self.add_file(entry.name, entry.size, content, executable=entry.executable)
 
     def add_directory(self, name: str) -> None:
         path = self._path(name)
@@ -128,7 +122,7 @@ class Tree:
         if target.startswith("/"):
             if not self._layered:
                 raise ArchiveRefused(f"{name!r}: a link to {target!r} points outside the package; make it relative")
-            # An image means its own root; said relative, it means that wherever the image is mounted.
+            # An absolute link starts at the image's root. A relative one works wherever the image is mounted.
             target = "/".join([*[".."] * (len(path) - 1), *target.split("/")[1:]]) or "."
         parent.children[path[-1]] = ArchiveNode(EntryKind.SYMBOLIC_LINK, self.layer, target=target)
         self._sink.make_link(path, target)
@@ -147,14 +141,14 @@ class Tree:
         )
 
     def white_out(self, name: str) -> None:
-        """The layers below have nothing of this name any more; missing is fine."""
+        """Remove this name from the layers below. It may be missing."""
         path = self._path(name)
         if not path:
             raise ArchiveRefused(f"{name!r}: a whiteout cannot remove the root")
         self._remove_lower(*self._parent(path, name))
 
     def white_out_content(self, name: str) -> None:
-        """The layers below have nothing inside this directory any more."""
+        """Remove everything that the layers below have inside this directory."""
         path = self._path(name)
         node = self._root
         if path:
@@ -164,7 +158,7 @@ class Tree:
             self._remove_lower(node, (*path, child))
 
     def finish(self) -> TreeDigests:
-        """Judge the links, make all of it read-only. Raises `ArchiveRefused`."""
+        """Check the links, make everything read-only, and return the digests. Raises `ArchiveRefused`."""
         listing, contents = hashlib.sha256(), hashlib.sha256()
         for path, node in self._walk():
             if node.kind is EntryKind.SYMBOLIC_LINK:
@@ -178,7 +172,7 @@ class Tree:
     # -- where entries lie
 
     def _path(self, name: str, *, of: str = "") -> Path:
-        """The components of a name. Empty: the root."""
+        """Return the components of a name, none for the root."""
         self._check_text(of or name, name, "")
         if name.startswith("/"):
             raise ArchiveRefused(f"{of or name!r}: {name!r} is an absolute path; pack relative ones")
@@ -215,7 +209,7 @@ class Tree:
         return parent, path
 
     def _parent(self, path: Path, name: str) -> tuple[DirectoryNode, Path]:
-        """The directory above `path`, made if missing, and `path` without links in it."""
+        """Return the parent of `path`, created if missing, and `path` without links in it."""
         node = self._root
         real: Path = ()
         for part in path[:-1]:
@@ -303,9 +297,7 @@ class Tree:
     # -- taking away
 
     def _remove_lower(self, parent: DirectoryNode, path: Path) -> None:
-        """Remove what lower layers put at `path`; of a directory that this layer touched too, only what is not of
-        it.
-        """
+        """Remove what lower layers put at `path`. In a directory, keep what this layer put there."""
         self._step("/".join(path), "applying the whiteouts")
         node = parent.children.get(path[-1])
         if node is None:
@@ -328,7 +320,7 @@ class Tree:
         self._sink.remove(path, directory=node.kind is EntryKind.DIRECTORY)
 
     def _walk(self) -> Iterator[tuple[Path, ArchiveNode]]:
-        """Everything but the root, parents first, names in order."""
+        """Yield every node except the root, parents first, names in order."""
         inside: list[tuple[Path, DirectoryNode, Iterator[str]]] = [((), self._root, iter(sorted(self._root.children)))]
         while inside:
             path, directory, names = inside[-1]
@@ -343,7 +335,7 @@ class Tree:
                 inside.pop()
 
     def _directories(self) -> Iterator[Path]:
-        """All directories: those inside one before it, the root last."""
+        """Yield all directories, children before parents, the root last."""
         inside: list[tuple[Path, Iterator[tuple[str, ArchiveNode]]]] = [((), iter(self._root.children.items()))]
         while inside:
             path, children = inside[-1]

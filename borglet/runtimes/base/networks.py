@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Collection
 from pathlib import Path
 
+from borglet.machines import BadMachine
 from borglet.runtimes.base.runtime import StartFailed
 
 log = logging.getLogger(__name__)
@@ -28,22 +29,18 @@ _LARGEST_PREFIX = 30
 INTERFACE = "eth0"
 
 
-class BadNetwork(ValueError):
-    """The network cannot provide addresses for tasks; the text names the field and the cure."""
-
-
 def parse_network(text: str) -> ipaddress.IPv4Network | None:
-    """Parse a network; None for an empty text. Raises `BadNetwork`."""
+    """Parse a network; None for an empty text. Raises `BadMachine`."""
     if not text:
         return None
     try:
         network = ipaddress.IPv4Network(text)
     except ValueError as error:
-        raise BadNetwork(
+        raise BadMachine(
             f"task-network: {text!r} is not an IPv4 network: {error}; give one such as 10.20.30.0/24"
         ) from error
     if network.prefixlen > _LARGEST_PREFIX:
-        raise BadNetwork(f"task-network: {text!r} is too small for tasks; give /{_LARGEST_PREFIX} or a larger network")
+        raise BadMachine(f"task-network: {text!r} is too small for tasks; give /{_LARGEST_PREFIX} or a larger network")
     return network
 
 
@@ -124,10 +121,10 @@ class TaskNetworks(FormerNetworks):
     """The networks of one home's tasks, with addresses to give."""
 
     def __init__(self, network: ipaddress.IPv4Network, home: Path) -> None:
-        """Raises `BadNetwork` where the machine has no `ip` command."""
+        """Raises `BadMachine` where the machine has no `ip` command."""
         super().__init__(home)
         if not Path(self._ip).is_absolute():
-            raise BadNetwork(
+            raise BadMachine(
                 "task-network: this machine does not have the command ip; on Debian: apt-get install iproute2"
             )
         self.network = network

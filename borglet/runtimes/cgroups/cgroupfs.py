@@ -40,18 +40,18 @@ def _as_absent(error: OSError) -> OSError:
 
 
 def read_number(directory: str, name: str) -> int:
-    """Return the number in a file; 0 if the file is absent or contains `max`."""
+    """Return the number in a file; 0 if there is no group, or the file is absent or contains `max`."""
     try:
-        text = read_text(directory, name).strip()
+        text = read_text(directory, name).strip() if directory else ""
     except FileNotFoundError:
         return 0
     return int(text) if text.isdigit() else 0
 
 
 def read_fields(directory: str, name: str) -> dict[str, int]:
-    """Lines of `key number`; empty where the file is absent."""
+    """Lines of `key number`; empty where there is no group or no such file."""
     try:
-        lines = read_text(directory, name).splitlines()
+        lines = read_text(directory, name).splitlines() if directory else []
     except FileNotFoundError:
         return {}
     return {key: int(value) for key, _, value in (line.partition(" ") for line in lines)}
@@ -124,25 +124,18 @@ def _met_limit(directory: str) -> bool:
 
 def oom_kills(groups: Groups) -> int:
     """How many of its processes the kernel killed to have memory: for this group's own limit, or for the machine."""
-    directory = memory_directory(groups)
-    if not directory:
-        return 0
     name = "memory.oom_control" if "memory" in groups else "memory.events"
-    return read_fields(directory, name).get("oom_kill", 0)
+    return read_fields(memory_directory(groups), name).get("oom_kill", 0)
 
 
 def peak_memory(groups: Groups) -> int:
-    directory = memory_directory(groups)
-    if not directory:
-        return 0
-    return read_number(directory, "memory.max_usage_in_bytes" if "memory" in groups else "memory.peak")
+    name = "memory.max_usage_in_bytes" if "memory" in groups else "memory.peak"
+    return read_number(memory_directory(groups), name)
 
 
 def memory_limit(groups: Groups) -> int:
-    directory = memory_directory(groups)
-    if not directory:
-        return 0
-    return read_number(directory, "memory.limit_in_bytes" if "memory" in groups else "memory.max")
+    name = "memory.limit_in_bytes" if "memory" in groups else "memory.max"
+    return read_number(memory_directory(groups), name)
 
 
 def _processes_directory(groups: Groups) -> str:
@@ -151,8 +144,7 @@ def _processes_directory(groups: Groups) -> str:
 
 def processes_limit(groups: Groups) -> int:
     """Return the limit of processes and threads; 0 for none."""
-    directory = _processes_directory(groups)
-    return read_number(directory, "pids.max") if directory else 0
+    return read_number(_processes_directory(groups), "pids.max")
 
 
 def limit_processes(groups: Groups, count: int) -> None:
@@ -161,8 +153,7 @@ def limit_processes(groups: Groups, count: int) -> None:
 
 
 def refused_forks(groups: Groups) -> int:
-    directory = groups.get("pids") or groups.get("unified", "")
-    return read_fields(directory, "pids.events").get("max", 0) if directory else 0
+    return read_fields(_processes_directory(groups), "pids.events").get("max", 0)
 
 
 def watch_oom(groups: Groups) -> int:
@@ -194,3 +185,7 @@ def remove(groups: Groups) -> bool:
         except OSError:
             gone = False
     return gone
+
+
+def mebibytes(count: int) -> str:
+    return f"{count / 2**20:.4g} MiB"

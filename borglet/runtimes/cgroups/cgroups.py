@@ -24,16 +24,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from borglet.runtimes.cgroups import cgroupfs, v1, v2
-from borglet.runtimes.cgroups.blockdevices import disk_of
 from borglet.runtimes.cgroups.cgroupfs import Groups
-from borglet.runtimes.cgroups.cpulists import parse_cpus
 from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits
-from borglet.runtimes.cgroups.mounts import own_groups
+from borglet.runtimes.cgroups.system import disk_of, own_groups, parse_cpus
 from borglet.runtimes.cgroups.v1 import GroupUsage
 
 log = logging.getLogger(__name__)
-
-__all__ = ["CgroupTree", "GroupUsage", "detect"]
 
 _LEAF = "borglet"
 _BATCH = "-batch"
@@ -267,17 +263,16 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
         offered &= set(v2.CONTROLLERS)
         if "memory" not in offered:
             return None
-        enable = " ".join(f"+{controller}" for controller in sorted(offered))
         try:
-            cgroupfs.write_text(str(base), "cgroup.subtree_control", enable)
+            v2.open_to_children(str(base), offered)
         except OSError:
             if not _leave_for_leaf(base):
                 raise
-            cgroupfs.write_text(str(base), "cgroup.subtree_control", enable)
+            v2.open_to_children(str(base), offered)
         root = base / name
         for directory in (root, _batch_of(root)):
             directory.mkdir(exist_ok=True)
-            cgroupfs.write_text(str(directory), "cgroup.subtree_control", enable)
+            v2.open_to_children(str(directory), offered)
             # Tasks divide among themselves what of their memory is not to be taken back.
             v1.write_where_present(str(directory), "memory.low", "max")
         if "cpu" in offered:

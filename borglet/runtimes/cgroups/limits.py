@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from borglet.messages import EndCause, RunTask, Usage
+from borglet.runtimes.cgroups.cgroupfs import mebibytes
 
 # Priority bands (§2.5) as this module needs them: below it nobody waits for the work.
 BATCH_FLOOR = 100
@@ -128,7 +129,3 @@ def overuse(limit: Mapping[str, int], max_processes: int, usage: Usage) -> Overu
     if disk and usage.disk_bytes > disk:
         return Overuse(EndCause.OUT_OF_DISK, f"limit {mebibytes(disk)}, used {mebibytes(usage.disk_bytes)}")
     return None
-
-
-def mebibytes(count: int) -> str:
-    return f"{count / 2**20:.4g} MiB"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from borglet.runtimes.cgroups import cgroupfs
 from borglet.runtimes.cgroups.cgroupfs import Groups
-from borglet.runtimes.cgroups.cpulists import format_cpus
 from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits
+from borglet.runtimes.cgroups.system import format_cpus
 
 PERIOD_US = 100_000
 # Controller -> the file that shows it can do what it is used for.
@@ -64,11 +64,16 @@ def limit(groups: Groups, limits: KernelLimits, *, disk: str) -> list[str]:
 
 def weigh(directory: str, shares: int, *, idle: bool) -> None:
     """The idle class where groups know it, else the smallest weight. An idle group takes no shares."""
-    if os.path.exists(os.path.join(directory, "cpu.idle")):
-        cgroupfs.write_text(directory, "cpu.idle", str(int(idle)))
-        if idle:
-            return
-    cgroupfs.write_text(directory, "cpu.shares", str(MIN_SHARES if idle else shares))
+    if not make_idle(directory, idle):
+        cgroupfs.write_text(directory, "cpu.shares", str(MIN_SHARES if idle else shares))
+
+
+def make_idle(directory: str, idle: bool) -> bool:
+    """Put the group into the idle class or out of it. Return whether it is there now, which some kernels cannot do."""
+    if not os.path.exists(os.path.join(directory, "cpu.idle")):
+        return False
+    cgroupfs.write_text(directory, "cpu.idle", str(int(idle)))
+    return idle
 
 
 def cap(directory: str, milli: int) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 
 from borglet.runtimes.cgroups import cgroupfs
 from borglet.runtimes.cgroups.cgroupfs import Groups
-from borglet.runtimes.cgroups.cpulists import format_cpus
 from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits, weight_of
-from borglet.runtimes.cgroups.v1 import PERIOD_US, GroupUsage, quota_us, write_where_present
+from borglet.runtimes.cgroups.system import format_cpus
+from borglet.runtimes.cgroups.v1 import PERIOD_US, GroupUsage, make_idle, quota_us, write_where_present
 
 CONTROLLERS = ("memory", "cpu", "pids", "cpuset", "io")
 
@@ -46,11 +45,8 @@ def open_to_children(directory: str, controllers: Collection[str]) -> None:
 
 def weigh(directory: str, shares: int, *, idle: bool) -> None:
     """The idle class where groups know it, else the smallest weight. An idle group takes no weight."""
-    if os.path.exists(os.path.join(directory, "cpu.idle")):
-        cgroupfs.write_text(directory, "cpu.idle", str(int(idle)))
-        if idle:
-            return
-    cgroupfs.write_text(directory, "cpu.weight", str(weight_of(MIN_SHARES if idle else shares)))
+    if not make_idle(directory, idle):
+        cgroupfs.write_text(directory, "cpu.weight", str(weight_of(MIN_SHARES if idle else shares)))
 
 
 def cap(directory: str, milli: int) -> None:

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import msgspec
 
+from borglet.files import replace_file
 from borglet.messages import AllocReport, RunAlloc, TaskKey
-from borglet.runtimes.home.taskdirs import directory_name, key_of, link_into_alloc, replace_file
+from borglet.runtimes.home.taskdirs import directory_name, key_of, link_into_alloc
 from borglet.runtimes.home.trash import throw_away
 from borglet.runtimes.measuring.diskwalk import DiskWalk
 
@@ -57,7 +58,7 @@ class AllocFolders:
 
     def hold(self, alloc: RunAlloc) -> None:
         """Note what the master wants of an alloc. Raises OSError, ValueError."""
-        replace_file(self.ensure(alloc.key), "alloc.json", msgspec.json.encode(alloc), durable=False)
+        replace_file(self.ensure(alloc.key) / "alloc.json", msgspec.json.encode(alloc), durable=False)
 
     def held(self, key: TaskKey) -> RunAlloc | None:
         """Return the note of an alloc; None if the master has not named it yet, or if a crash cut the note short."""

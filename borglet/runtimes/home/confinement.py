@@ -6,13 +6,14 @@ end ───► clear (takes away what prepare_container made and nothing else 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes.base.accounts import Account
+from borglet.runtimes.base.networks import FormerNetworks
 from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
 from borglet.runtimes.supervisor.ptys import PtyRequest
 
@@ -29,40 +30,52 @@ class LaunchPlan:
     address: str = ""  # of its own network; empty: the machine's
 
 
-class Confinement(Protocol):
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """One run of a task that is about to start. See `base.Runtime.start`.
+
+    `kept`: by directory name, all tasks here, an earlier run of this one among them."""
+
+    task: RunTask
+    run: int
+    directory: TaskDirectory
+    trees: Mapping[str, Path]
+    kept: Mapping[str, TaskRecord]
+
+
+class Confinement(ABC):
     """All methods may be called from one asyncio loop only; none blocks it."""
 
     name: str
 
+    def __init__(self, home: Path) -> None:
+        self._former_networks = FormerNetworks(home)
+
+    @abstractmethod
     def attributes(self) -> dict[str, str]:
-        """`isolation.…`: what it keeps tasks from, beyond what control groups do."""
+        """Return `isolation.…`: what it keeps tasks from, beyond what control groups do."""
 
-    def plan(
-        self,
-        task: RunTask,
-        *,
-        run: int,
-        directory: TaskDirectory,
-        trees: Mapping[str, Path],
-        kept: Mapping[str, TaskRecord],
-    ) -> LaunchPlan:
-        """Decide. Nothing changes but what is stored of the users of tenants. Raises `StartFailed`.
+    @abstractmethod
+    def plan(self, start: StartRequest) -> LaunchPlan:
+        """Decide. Nothing changes but what is stored of the users of tenants. Raises `StartFailed`."""
 
-        `trees`: see `base.Runtime.start`. `kept`: by directory name, all tasks here, an earlier run of this one
-        among them."""
-
+    @abstractmethod
     async def prepare_container(self, directory: TaskDirectory, plan: LaunchPlan) -> None:
         """Make what the run needs beside its directory. Raises `StartFailed`, OSError."""
 
-    async def clear(self, directory: TaskDirectory) -> None:
-        """Take away what a run left beside its directory; called at every end, also for one that never ran."""
-
-    def close(self) -> None:
-        """The Borglet ends and leaves no task: take away what was made for all of them."""
-
+    @abstractmethod
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:
         """Return the command that enters the running task on a terminal: its namespaces, groups, user and environment.
 
         Raises `StartFailed`, `ShellRefused`."""
+
+    async def clear(self, directory: TaskDirectory) -> None:
+        """Remove the network of a run, also one of an earlier runtime with networks. Called at every end, also for a
+        run that never started. All other namespaces and mounts end with the last process."""
+        await self._former_networks.disconnect(directory.name)
+
+    def close(self) -> None:
+        """Remove what was made for all tasks. Called when the Borglet ends and leaves no task."""
+        self._former_networks.remove()

@@ -8,7 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from borglet.messages import EndCause, TaskKey, Usage
-from borglet.runtimes.cgroups.limits import mebibytes, overuse
+from borglet.runtimes.cgroups.cgroupfs import mebibytes
+from borglet.runtimes.cgroups.limits import overuse
 from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedTask
 
 

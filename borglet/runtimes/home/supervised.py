@@ -28,7 +28,7 @@ from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.home import supervisors
 from borglet.runtimes.home.adoption import Adoption
 from borglet.runtimes.home.chown_files import hand_over
-from borglet.runtimes.home.confinement import Confinement
+from borglet.runtimes.home.confinement import Confinement, StartRequest
 from borglet.runtimes.home.enforcement import Enforcement
 from borglet.runtimes.home.exit_watcher import ExitWatcher
 from borglet.runtimes.home.logfiles import read_log, sweep_logs
@@ -86,7 +86,7 @@ class SupervisedRuntime:
         message = task
         if self.api_url:
             message = msgspec.structs.replace(task, env={**task.env, "BORG_API_URL": self.api_url})
-        plan = self._confinement.plan(message, run=run, directory=directory, trees=trees, kept=here)
+        plan = self._confinement.plan(StartRequest(message, run, directory, trees, here))
         kept = TaskRecord(task, run, time.time(), own_uid=plan.own_uid, address=plan.address, runtime=self.name)
         incarnation = SupervisedTask(directory, kept)
         self._tasks[task.key] = incarnation

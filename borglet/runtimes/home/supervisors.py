@@ -9,15 +9,13 @@ import marshal
 import os
 import select
 import signal
-import sys
 import time
-from pathlib import Path
 
 from borglet.messages import EndCause
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.cgroups import cgroupfs
 from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory
-from borglet.runtimes.supervisor import proctable
+from borglet.runtimes.supervisor import interpreters, proctable
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +25,7 @@ START_TIMEOUT_S = 20.0
 BEGIN_TIMEOUT_S = 5.0
 KILL_TIMEOUT_S = 5.0
 KILL_POLL_S = 0.01
-_ROOT = str(Path(__file__).resolve().parents[3])
-_CODE = f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.supervisor.shim import main; main()"
+LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
 async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dict[str, str]) -> SupervisorId:
@@ -44,7 +41,12 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
     answer, answer_writer = os.pipe()
     try:
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, MAX_LAUNCH_BYTES)
-        pid = _spawn_process(directory, reader, answer_writer)
+        actions = [
+            (os.POSIX_SPAWN_DUP2, reader, 0),
+            (os.POSIX_SPAWN_DUP2, answer_writer, 1),
+            (os.POSIX_SPAWN_OPEN, 2, str(directory.path / "supervisor.log"), LOG_FLAGS, 0o600),
+        ]
+        pid = interpreters.spawn("shim", "borg-task", directory.name, file_actions=actions)
     except OSError as error:
         os.close(writer)
         os.close(answer)
@@ -67,47 +69,14 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
     return supervisor
 
 
-def _spawn_process(directory: TaskDirectory, stdin: int, stdout: int) -> int:
-    errors = str(directory.path / "supervisor.log")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    argv = [sys.executable, "-I", "-S", "-E", "-c", _CODE, "borg-task", directory.name]
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    return os.posix_spawn(
-        sys.executable,
-        argv,
-        kept,
-        file_actions=[
-            (os.POSIX_SPAWN_DUP2, stdin, 0),
-            (os.POSIX_SPAWN_DUP2, stdout, 1),
-            (os.POSIX_SPAWN_OPEN, 2, errors, flags, 0o600),
-        ],
-        setsid=True,
-        setsigmask=[],
-        setsigdef=[signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD],
-    )
-
-
 async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
     """Wait for the start. Takes over the descriptor `answer`."""
-    loop = asyncio.get_running_loop()
-    line = loop.create_future()
-    received = b""
-
-    def read() -> None:
-        nonlocal received
-        chunk = os.read(answer, 4096)
-        received += chunk
-        if (not chunk or received.endswith(b"\n")) and not line.done():
-            line.set_result(received.decode(errors="replace").strip())
-
-    loop.add_reader(answer, read)
     try:
-        text = await asyncio.wait_for(line, START_TIMEOUT_S)
+        text = await interpreters.read_answer(answer, START_TIMEOUT_S)
     except TimeoutError as error:
         os.kill(pid, signal.SIGKILL)
         raise StartFailed(f"the task's supervisor did not answer within {START_TIMEOUT_S:g} s") from error
     finally:
-        loop.remove_reader(answer)
         os.close(answer)
     word, _, reason = text.partition(" ")
     if word == "failed":
@@ -165,11 +134,8 @@ async def kill_leftovers(directory: TaskDirectory, groups: dict[str, str]) -> se
     while True:
         left = cgroupfs.kill(groups)
         for pid in proctable.with_environment(directory.marker):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
-            left.add(pid)
+            if proctable.send_signal(pid, signal.SIGKILL):
+                left.add(pid)
         if not left or loop.time() > deadline:
             cgroupfs.remove(groups)
             return left

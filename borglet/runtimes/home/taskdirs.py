@@ -25,6 +25,7 @@ from typing import TypeVar
 
 import msgspec
 
+from borglet.files import replace_file
 from borglet.messages import Exit, RunTask, TaskKey
 
 log = logging.getLogger(__name__)
@@ -89,63 +90,25 @@ def link_into_alloc(alloc: TaskKey, task: str) -> str:
     return f"../allocs/{directory_name(alloc)}/logs/{task}"
 
 
-def replace_file(directory: Path, name: str, content: bytes, *, durable: bool) -> None:
-    """Replace a file whole. `durable`: safe on the disk afterwards. Raises OSError."""
-    new = directory / f"{name}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(new, directory / name)
-
-
 class TaskDirectory:
     """One incarnation's files. Writes replace whole files; only an exit is forced to the disk."""
 
     def __init__(self, home: Path, key: TaskKey, *, alloc: Path | None = None) -> None:
         """`alloc`: the folder of the alloc it lives in (`allocfolders`). Raises ValueError for a bad key."""
-        name = directory_name(key)
-        self.name = name
-        self.path = home / "tasks" / name
+        self.name = directory_name(key)
+        self.path = home / "tasks" / self.name
         self.alloc = alloc
         self._home = home
+        self.work, self.tmp = self.path / "work", self.path / "tmp"
+        self.packages = self.path / "packages"
+        # The token is renewed while the task runs, so containers mount the folder, not the file.
+        self.identity = self.path / "identity" / "token"
+        self.root, self.bundle = self.path / "root", self.path / "bundle"
+        self.control = self.path / "control"
 
     @property
     def logs(self) -> Path:
         return log_directory(self._home, self.name)
-
-    @property
-    def work(self) -> Path:
-        return self.path / "work"
-
-    @property
-    def tmp(self) -> Path:
-        return self.path / "tmp"
-
-    @property
-    def packages(self) -> Path:
-        return self.path / "packages"
-
-    @property
-    def identity(self) -> Path:
-        """Return the folder of the signed identity, which is renewed while the task runs. Containers mount the
-        folder, not the file.
-        """
-        return self.path / "identity" / "token"
-
-    @property
-    def root(self) -> Path:
-        return self.path / "root"
-
-    @property
-    def bundle(self) -> Path:
-        return self.path / "bundle"
-
-    @property
-    def control(self) -> Path:
-        return self.path / "control"
 
     @property
     def marker(self) -> str:
@@ -190,14 +153,14 @@ class TaskDirectory:
             (self.packages / name).symlink_to(tree)
 
     def write_kept(self, kept: TaskRecord) -> None:
-        self._replace("task.json", msgspec.json.encode(kept), durable=False)
+        replace_file(self.path / "task.json", msgspec.json.encode(kept), durable=False)
 
     def write_supervisor(self, supervisor: SupervisorId) -> None:
-        self._replace("supervisor.json", msgspec.json.encode(supervisor), durable=False)
+        replace_file(self.path / "supervisor.json", msgspec.json.encode(supervisor), durable=False)
 
     def write_exit(self, exit_: Exit) -> None:
         """Write the exit record in place of a supervisor that is gone or never started."""
-        self._replace("exit.json", msgspec.json.encode(exit_), durable=True)
+        replace_file(self.path / "exit.json", msgspec.json.encode(exit_))
 
     def kept(self) -> TaskRecord | None:
         return self._read("task.json", TaskRecord)
@@ -228,6 +191,3 @@ class TaskDirectory:
         except msgspec.DecodeError as error:
             log.warning("cannot read %s of task %s: %s", name, self.name, error)
             return None
-
-    def _replace(self, name: str, content: bytes, *, durable: bool) -> None:
-        replace_file(self.path, name, content, durable=durable)

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from borglet.files import replace_file
 from borglet.messages import RunTask
 from borglet.runtimes.base.accounts import own_uid
 from borglet.runtimes.base.runtime import StartFailed
-from borglet.runtimes.home.taskdirs import TaskRecord, replace_file
+from borglet.runtimes.home.taskdirs import TaskRecord
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class TenantUsers:
 
     def _store(self, assigned: dict[str, int]) -> None:
         try:
-            replace_file(self._home, FILE, msgspec.json.encode(assigned), durable=True)
+            replace_file(self._home / FILE, msgspec.json.encode(assigned))
         except OSError as error:
             raise StartFailed(f"the machine could not store the user of the task's tenant: {error}") from error
         self._assigned = assigned

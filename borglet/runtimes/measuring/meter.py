@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from borglet.messages import TaskKey, Usage
 from borglet.runtimes.cgroups import cgroupfs
-from borglet.runtimes.cgroups.cgroups import CgroupTree, GroupUsage
+from borglet.runtimes.cgroups.cgroups import CgroupTree
+from borglet.runtimes.cgroups.v1 import GroupUsage
 from borglet.runtimes.measuring.diskwalk import DiskWalk
 from borglet.runtimes.measuring.traffic import Traffic
 from borglet.runtimes.supervisor import proctable
@@ -150,13 +151,11 @@ def _fill(
     ticks = sum(process.cpu_ticks + process.reaped_ticks for process in below)
     if supervisor in processes:  # inherits what orphans of the task have used
         ticks += processes[supervisor].reaped_ticks
-    return GroupUsage(
+    return replace(
+        measured,
         cpu_ns=ticks * 10**9 // proctable.TICKS_PER_S if measured.cpu_ns is None else measured.cpu_ns,
         ram_bytes=sum(p.rss_bytes for p in below) if measured.ram_bytes is None else measured.ram_bytes,
         processes=sum(p.threads for p in below if p.state != b"Z")
         if measured.processes is None
         else measured.processes,
-        throttled_ns=measured.throttled_ns,
-        cached_bytes=measured.cached_bytes,
-        oom_kills=measured.oom_kills,
     )

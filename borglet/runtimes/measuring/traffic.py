@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from borglet.runtimes.cgroups import cgroupfs
+from borglet.runtimes.supervisor import proctable
 
 # Of one task, when its processes are looked at one by one.
 MAX_PROCESSES = 64
@@ -84,12 +85,8 @@ def io_stat(text: str) -> tuple[int, int]:
 
 def _of_process(pid: int) -> tuple[int, int] | None:
     """Return the counters of a process; None if it is gone or not readable."""
-    try:
-        with open(f"/proc/{pid}/io", "rb", buffering=0) as file:
-            fields = dict(line.split(b": ") for line in file.read(1024).splitlines())
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-    return int(fields[b"read_bytes"]), int(fields[b"write_bytes"])
+    fields = dict(line.split(b": ") for line in proctable.read_file(f"/proc/{pid}/io").splitlines())
+    return (int(fields[b"read_bytes"]), int(fields[b"write_bytes"])) if fields else None
 
 
 def _network(pids: Collection[int]) -> tuple[int, int] | None:

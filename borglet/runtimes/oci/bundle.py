@@ -85,10 +85,10 @@ class ContainerOptions:
 
     root: str  # directory on the machine
     mounts: Sequence[Mount]
-    hostname: str  # empty: the machine's
     marker: str  # NAME=value in the init's environment
-    network: str  # path of a network namespace; empty: the machine's
-    shm_bytes: int
+    hostname: str = ""  # empty: the machine's
+    network: str = ""  # path of a network namespace; empty: the machine's
+    shm_bytes: int = DEFAULT_SHM_BYTES
     devices: Sequence[DeviceNode] = ()
 
 
@@ -125,13 +125,13 @@ def config(container: ContainerOptions, account: Account, *, architecture: str) 
 
 
 def process(
-    *,
     argv: list[str],
     environment: dict[str, str],
+    *,
     working_directory: str,
     account: Account,
     open_files: int,
-    oom_score_adj: int,
+    oom_score_adj: int = 0,
 ) -> dict[str, object]:
     """process.json: also what a shell inside the task begins with, so that it can do no more than the task."""
     uid, gid, groups = account

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import resource
 import shutil
 import tempfile
 import time
@@ -28,16 +27,17 @@ import msgspec
 from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes.base import accounts, launch
 from borglet.runtimes.base.accounts import Account
-from borglet.runtimes.base.networks import FormerNetworks, TaskNetworks
+from borglet.runtimes.base.networks import TaskNetworks
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.cgroups.limits import kernel_limits
-from borglet.runtimes.home.confinement import LaunchPlan
+from borglet.runtimes.home.confinement import Confinement, LaunchPlan, StartRequest
 from borglet.runtimes.home.runtime_home import SupervisedSettings
 from borglet.runtimes.home.supervised import SupervisedRuntime
 from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
 from borglet.runtimes.oci import bundle, rootfs
 from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, DeviceNode, Mount
 from borglet.runtimes.supervisor.container import ContainerPlace, run_engine
+from borglet.runtimes.supervisor.exec_task import allowed_files
 from borglet.runtimes.supervisor.ptys import PtyRequest, ShellRefused
 
 log = logging.getLogger(__name__)
@@ -66,9 +66,9 @@ class OciSettings(SupervisedSettings):
     network: IPv4Network | None = None  # whose addresses tasks get that ask for their own
 
 
-@dataclass(frozen=True, slots=True)
-class _Furniture:
-    """The decisions of `plan` that `prepare_container` carries out."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerPlan(LaunchPlan):
+    """How one run will be started in a container."""
 
     process: dict[str, object]
     base: Path | None
@@ -77,19 +77,18 @@ class _Furniture:
     host: str  # its name, where it has a network of its own
 
 
-class ContainerConfinement:
+class ContainerConfinement(Confinement):
     """Confinement in a container."""
 
     name = "oci"
 
     def __init__(self, home: Path, settings: OciSettings, *, engine: str, init: str) -> None:
+        super().__init__(home)
         self._settings = settings
         self._shared_root = rootfs.SharedRoot(home.absolute() / "roots")
         self._shared_root.sweep(_roots_in_use(home.absolute()))
-        self._former_networks = FormerNetworks(home)
         self._networks = TaskNetworks(settings.network, home) if settings.network is not None else None
         self._engine, self._init = engine, init
-        self._furniture: dict[str, _Furniture] = {}
 
     def attributes(self) -> dict[str, str]:
         return {
@@ -100,15 +99,8 @@ class ContainerConfinement:
             "isolation.syscalls": "seccomp",
         }
 
-    def plan(
-        self,
-        task: RunTask,
-        *,
-        run: int,
-        directory: TaskDirectory,
-        trees: Mapping[str, Path],
-        kept: Mapping[str, TaskRecord],
-    ) -> LaunchPlan:
+    def plan(self, start: StartRequest) -> ContainerPlan:
+        task, directory, trees, kept = start.task, start.directory, start.trees, start.kept
         address = self._address(task, directory, kept)
         base = _base(task, trees)
         account, own_uid = self._account(task, directory, kept)
@@ -116,7 +108,7 @@ class ContainerConfinement:
         argv = launch.command(task, packages=packages)
         environment = launch.environment(
             task,
-            run=run,
+            run=start.run,
             home=WORK,
             tmp=TMP,
             path=self._settings.path,
@@ -128,22 +120,19 @@ class ContainerConfinement:
         working_directory = bundle.inside(task.working_dir)
         limits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
         process = bundle.process(
-            argv=argv,
-            environment=environment,
+            argv,
+            environment,
             working_directory=working_directory,
             account=account,
-            open_files=_open_files(self._settings.open_files),
+            open_files=allowed_files(self._settings.open_files),
             oom_score_adj=limits.oom_score_adj,
         )
         devices = self._devices(task)
-        self._furniture[directory.name] = _Furniture(
-            process, base, devices, limits.ram_bytes or bundle.DEFAULT_SHM_BYTES, bundle.hostname_of(task.name)
-        )
         container = ContainerPlace(self._engine, str(directory.bundle), directory.name)
-        return LaunchPlan(
-            account,
-            trees,
-            {
+        return ContainerPlan(
+            account=account,
+            trees=trees,
+            launch={
                 "working_directory": working_directory,
                 "argv": argv,
                 "environment": environment,
@@ -153,6 +142,11 @@ class ContainerConfinement:
             },
             own_uid=own_uid,
             address=address,
+            process=process,
+            base=base,
+            devices=devices,
+            shm_bytes=limits.ram_bytes or bundle.DEFAULT_SHM_BYTES,
+            host=bundle.hostname_of(task.name),
         )
 
     def _address(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, TaskRecord]) -> str:
@@ -205,12 +199,12 @@ class ContainerConfinement:
         return nodes
 
     async def prepare_container(self, directory: TaskDirectory, plan: LaunchPlan) -> None:
-        furniture = self._furniture.pop(directory.name)
+        assert isinstance(plan, ContainerPlan)
         assert plan.account is not None
         network = ""
         if self._networks is not None and plan.address:
             network = str(await self._networks.connect(directory.name, plan.address))
-        hostname = furniture.host if network else ""
+        hostname = plan.host if network else ""
         if directory.bundle.exists():
             shutil.rmtree(directory.bundle)
         directory.bundle.mkdir(mode=0o700)
@@ -222,7 +216,7 @@ class ContainerConfinement:
             identity=directory.identity.parent,
             alloc=directory.alloc,
             trees=plan.trees,
-            base=furniture.base,
+            base=plan.base,
             account=plan.account,
             hosts={hostname: plan.address} if hostname else {},
         )
@@ -232,11 +226,11 @@ class ContainerConfinement:
             hostname=hostname,
             marker=directory.marker,
             network=network,
-            shm_bytes=furniture.shm_bytes,
-            devices=furniture.devices,
+            shm_bytes=plan.shm_bytes,
+            devices=plan.devices,
         )
         write_bundle(
-            directory.bundle, bundle.config(container, plan.account, architecture=os.uname().machine), furniture.process
+            directory.bundle, bundle.config(container, plan.account, architecture=os.uname().machine), plan.process
         )
 
     def shell(
@@ -263,13 +257,6 @@ class ContainerConfinement:
             plain=claims.plain,
             engine=True,
         )
-
-    async def clear(self, directory: TaskDirectory) -> None:
-        """Remove the network of a task. All other namespaces and mounts end with its last process."""
-        await self._former_networks.disconnect(directory.name)
-
-    def close(self) -> None:
-        self._former_networks.remove()
 
 
 class OciRuntime(SupervisedRuntime):
@@ -314,34 +301,9 @@ def probe(home: Path, engine: str, init: str) -> None:
         work.mkdir()
         tmp.mkdir()
         shared = rootfs.SharedRoot(directory / "roots")
-        root, mounts = rootfs.build(
-            directory / "root",
-            shared,
-            work=work,
-            tmp=tmp,
-            identity=None,
-            alloc=None,
-            trees={},
-            base=None,
-            account=account,
-            hosts={},
-        )
-        container = bundle.ContainerOptions(
-            root=str(root),
-            mounts=[*mounts, Mount(init, bundle.INIT)],
-            hostname="",
-            marker="BORG_PROBE=1",
-            network="",
-            shm_bytes=bundle.DEFAULT_SHM_BYTES,
-        )
-        process = bundle.process(
-            argv=[bundle.INIT, "-V"],
-            environment={},
-            working_directory="/",
-            account=account,
-            open_files=64,
-            oom_score_adj=0,
-        )
+        root, mounts = rootfs.build(directory / "root", shared, work=work, tmp=tmp, account=account)
+        container = bundle.ContainerOptions(str(root), [*mounts, Mount(init, bundle.INIT)], "BORG_PROBE=1")
+        process = bundle.process([bundle.INIT, "-V"], {}, working_directory="/", account=account, open_files=64)
         config = bundle.config(container, account, architecture=os.uname().machine) | {"process": process}
         write_bundle(directory, config, process)
         box = ContainerPlace(engine, folder, "probe")
@@ -374,12 +336,6 @@ def _forget_shells(directory: Path) -> None:
 
 def _same_in_alloc(one: RunTask, other: RunTask) -> bool:
     return (one.key.job, one.key.index, one.alloc) == (other.key.job, other.key.index, other.alloc)
-
-
-def _open_files(wanted: int) -> int:
-    """A Borglet without CAP_SYS_RESOURCE can't give more than it has."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
 
 
 def _base(task: RunTask, trees: Mapping[str, Path]) -> Path | None:

@@ -16,8 +16,10 @@ import pwd
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from borglet.runtimes.base.accounts import TASK_UID, Account
+from borglet.runtimes.base.runtime import NO_TREES
 from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, Mount
 
 # Directories of a modern system's root; links on merged-usr machines, and then they are links inside too.
@@ -131,12 +133,12 @@ def build(
     *,
     work: Path,
     tmp: Path,
-    identity: Path | None,
-    alloc: Path | None,
-    trees: Mapping[str, Path],
-    base: Path | None,
     account: Account,
-    hosts: Mapping[str, str],
+    identity: Path | None = None,
+    alloc: Path | None = None,
+    trees: Mapping[str, Path] = NO_TREES,
+    base: Path | None = None,
+    hosts: Mapping[str, str] = MappingProxyType({}),
     machine: Path = Path("/"),
 ) -> tuple[Path, list[Mount]]:
     """The task's root directory, and what is to be shown in it, in order. Raises OSError.

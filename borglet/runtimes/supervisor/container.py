@@ -34,17 +34,12 @@ class ContainerPlace:
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
-    def command(self, verb: str, *options: str, log: str = "engine.log") -> list[str]:
+    def command(self, verb: str, *options: str) -> list[str]:
         """A command line of the engine, to be run by `become_engine`."""
-        return [
-            self.engine,
-            f"--root={self.path('state')}",
-            "--cgroup-manager=disabled",
-            f"--log={self.path(log)}",
-            verb,
-            *options,
-            self.name,
-        ]
+        return [*self._begin(f"--log={self.path('engine.log')}"), verb, *options, self.name]
+
+    def _begin(self, *options: str) -> list[str]:
+        return [self.engine, f"--root={self.path('state')}", "--cgroup-manager=disabled", *options]
 
     def open(self) -> int:
         """Open the container; the pid of its init. Raises OSError in words."""
@@ -65,14 +60,7 @@ class ContainerPlace:
 
     def shell_command(self, process: str) -> list[str]:
         """Starts a further program inside and stays until it ends, with its status. `process`: a file of ours."""
-        return [
-            self.engine,
-            f"--root={self.path('state')}",
-            "--cgroup-manager=disabled",
-            "exec",
-            f"--process={self.path(process)}",
-            self.name,
-        ]
+        return [*self._begin(), "exec", f"--process={self.path(process)}", self.name]
 
     def complaint(self) -> str:
         """The last line the engine wrote."""

@@ -67,6 +67,12 @@ def enter_groups(launch: TaskLaunch) -> None:
         os.sched_setscheduler(0, launch.policy, os.sched_param(0))
 
 
+def allowed_files(wanted: int) -> int:
+    """Return the number of open files for a task. A process without CAP_SYS_RESOURCE can't give more than it has."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+
+
 def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -> None:
     """Become the task in the forked child: inside its groups and limits, as its user. Raises OSError with a readable
     text.
@@ -75,8 +81,7 @@ def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -
     enter_groups(launch)
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write(str(launch.oom_score_adj))
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    files = launch.open_files if hard == resource.RLIM_INFINITY else min(hard, launch.open_files)
+    files = allowed_files(launch.open_files)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if launch.user is not None:

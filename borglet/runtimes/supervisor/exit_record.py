@@ -33,15 +33,11 @@ def out_of_memory(groups: cgroupfs.Groups, *, ram_limit: int) -> dict[str, objec
     """The kernel ended processes of the task: for its own limit or its alloc's, or for the whole machine."""
     limit = cgroupfs.memory_limit(groups) or ram_limit
     used, kills = cgroupfs.peak_memory(groups), cgroupfs.oom_kills(groups)
-    figures = f"limit {mebibytes(limit)}" + (f", used {mebibytes(used)}" if used else "")
+    figures = f"limit {cgroupfs.mebibytes(limit)}" + (f", used {cgroupfs.mebibytes(used)}" if used else "")
     ended = f"the kernel killed {kills} of the task's processes"
     if not cgroupfs.was_at_limit(groups):
         return {"cause": "machine-short", "detail": f"the machine ran out of memory: {ended}; {figures}"}
     return {"cause": "out-of-memory", "detail": f"{figures}; {ended}"}
-
-
-def mebibytes(count: int) -> str:
-    return f"{count / 2**20:.4g} MiB"
 
 
 def to_json(fields: dict[str, object]) -> str:

@@ -14,15 +14,15 @@ from __future__ import annotations
 import os
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def file_name(stream: str, offset: int) -> str:
     return f"{stream}.{offset:016d}"
-
-
-def times_name(stream: str, offset: int) -> str:
-    return f"times.{stream}.{offset:016d}"
 
 
 def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:
@@ -67,14 +67,21 @@ class LogWriter:
     """
 
     def __init__(
-        self, directory: int, stream: str, *, file_bytes: int, keep: int, file_s: float = 86400.0, clock: object = None
+        self,
+        directory: int,
+        stream: str,
+        *,
+        file_bytes: int,
+        keep: int,
+        file_s: float = 86400.0,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.directory = directory  # descriptor of the log directory
         self.stream = stream
         self.file_bytes = file_bytes
         self.keep = keep
         self.file_s = file_s
-        self.clock = time.time if clock is None else clock  # seconds since the epoch
+        self.clock = clock  # seconds since the epoch
         self.marked_at = 0.0
         self.unmarked = 0  # bytes since then
         self.opened_at = 0.0  # when the file was begun, as far as this writer knows
@@ -97,15 +104,11 @@ class LogWriter:
             self.size = about.st_size
         except OSError:
             self.size = 0
-        self.opened_at = self._now()
+        self.opened_at = self.clock()
         self.marked_at = 0.0
 
-    def _now(self) -> float:
-        assert callable(self.clock)
-        return float(self.clock())
-
     def write(self, data: bytes) -> None:
-        now = self._now()
+        now = self.clock()
         too_large = self.size + len(data) > self.file_bytes
         if self.size and (too_large or now - self.opened_at > self.file_s):
             self._rotate()
@@ -127,7 +130,7 @@ class LogWriter:
             return
         self.marked_at, self.unmarked = now, 0
         try:
-            file = os.open(times_name(self.stream, self.first), FLAGS, 0o644, dir_fd=self.directory)
+            file = os.open(file_name(f"times.{self.stream}", self.first), FLAGS, 0o644, dir_fd=self.directory)
         except OSError:
             return  # the lines are there all the same
         try:
@@ -141,7 +144,7 @@ class LogWriter:
         self.first += self.size
         self._open()
         for first, name in files_of(os.listdir(self.directory), self.stream)[: -self.keep]:
-            for old in (name, times_name(self.stream, first)):
+            for old in (name, file_name(f"times.{self.stream}", first)):
                 try:
                     os.unlink(old, dir_fd=self.directory)
                 except OSError:

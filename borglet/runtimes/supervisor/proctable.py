@@ -28,11 +28,26 @@ class Process:
 
 def read(pid: int) -> Process | None:
     """The process, or None when there is none of that number, or of another user who hides it."""
+    stat = read_file(f"/proc/{pid}/stat")
+    return Process(pid, stat) if stat else None
+
+
+def read_file(path: str, at_most: int = 1024) -> bytes:
+    """Return the beginning of a file of a process; empty if it is gone, or of another user who hides it."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
-            return Process(pid, stat.read(1024))
+        with open(path, "rb", buffering=0) as file:
+            return file.read(at_most)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
+        return b""
+
+
+def send_signal(pid: int, number: int) -> bool:
+    """Signal a process. Return whether it was there, and ours to signal."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def table() -> dict[int, Process]:
@@ -76,11 +91,8 @@ def ready_threads(pids: list[int], *, at_most: int) -> int:
             if looked == at_most:
                 return ready
             looked += 1
-            try:
-                with open(f"/proc/{pid}/task/{thread}/stat", "rb", buffering=0) as stat:
-                    ready += Process(pid, stat.read(1024)).state == b"R"
-            except (FileNotFoundError, ProcessLookupError):
-                continue
+            stat = read_file(f"/proc/{pid}/task/{thread}/stat")
+            ready += bool(stat) and Process(pid, stat).state == b"R"
     return ready
 
 
@@ -94,29 +106,15 @@ def still_runs(pid: int, started: int) -> bool:
 def with_environment(entry: str) -> list[int]:
     """Processes started with `NAME=value` in their environment, as far as this user may read it."""
     wanted = entry.encode()
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/environ", "rb", buffering=0) as environ:
-                entries = environ.read(1 << 20).split(b"\0")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # gone, or of another user and thus no task of this one
-        if wanted in entries:
-            found.append(int(name))
-    return found
+    pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    return [int(pid) for pid in pids if wanted in read_file(f"/proc/{pid}/environ", 1 << 20).split(b"\0")]
 
 
 def pss_bytes(pid: int) -> int | None:
     """Memory with shared pages divided among their users; None when gone or not ours to see."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
-            for line in rollup:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
+    for line in read_file(f"/proc/{pid}/smaps_rollup", 1 << 16).splitlines():
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
     return None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
 import fcntl
 import marshal
 import os
@@ -18,21 +19,17 @@ import pty
 import signal
 import socket
 import struct
-import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from borglet.runtimes.supervisor import proctable
+from borglet.runtimes.supervisor import interpreters, proctable
 from borglet.runtimes.supervisor.ptychild import ANSWER, ASK
 
 START_TIMEOUT_S = 20.0
 # Between the hang-up and the kill.
 GRACE_S = 0.5
 MAX_REQUEST_BYTES = 2**20
-_ROOT = str(Path(__file__).resolve().parents[3])
-_CODE = f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.supervisor.ptychild import main; main()"
 _PIDFD_GETFD = 438  # of every architecture
 # Below these numbers are the descriptors that the child expects.
 _FIRST_FREE = 10
@@ -46,7 +43,7 @@ class ShellRefused(Exception):
 class PtyRequest:
     """The program to run. `user`: uid, gid and further groups, None for the Borglet's own. `plain`: on a socket."""
 
-    argv: Sequence[str]
+    argv: list[str]
     environment: dict[str, str]
     directory: str
     groups: dict[str, str]
@@ -129,11 +126,11 @@ class Pty:
         finally:
             for process in everybody:
                 if proctable.still_runs(process.pid, process.started):
-                    _kill(process.pid)
+                    proctable.send_signal(process.pid, signal.SIGKILL)
 
     async def _kill(self) -> int:
         if not self._exited.done():
-            _kill(self.pid)
+            proctable.send_signal(self.pid, signal.SIGKILL)
         return await self.exited()
 
     def _on_exit(self) -> None:
@@ -142,9 +139,7 @@ class Pty:
         _, status = os.waitpid(self.pid, 0)
         self._exited.set_result(os.waitstatus_to_exitcode(status))
 
-    async def _ready(self, add: object, remove: object) -> None:
-        assert callable(add)
-        assert callable(remove)
+    async def _ready(self, add: Callable[..., None], remove: Callable[[int], bool]) -> None:
         master = self._master
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         add(master, _settle, ready)
@@ -158,18 +153,7 @@ class Pty:
 
 async def spawn(request: PtyRequest) -> Pty:
     """Start it. Raises `ShellRefused` with the reason, in words for people."""
-    content = marshal.dumps(
-        {
-            "argv": list(request.argv),
-            "environment": request.environment,
-            "directory": request.directory,
-            "groups": request.groups,
-            "user": request.user,
-            "plain": request.plain,
-            "engine": request.engine,
-            "tcp_ports": request.tcp_ports,
-        }
-    )
+    content = marshal.dumps(dataclasses.asdict(request))
     if len(content) > MAX_REQUEST_BYTES:
         raise ShellRefused(f"command and environment have {len(content)} bytes; the limit is {MAX_REQUEST_BYTES}")
     descriptors: list[int] = []
@@ -187,7 +171,9 @@ async def spawn(request: PtyRequest) -> Pty:
         fcntl.fcntl(ask, fcntl.F_SETPIPE_SZ, MAX_REQUEST_BYTES)
         given = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for number in (ask_reader, answer_writer)]
         descriptors += given
-        pid = _spawn_process(slave, *given)
+        actions = [(os.POSIX_SPAWN_DUP2, slave, number) for number in (0, 1, 2)]
+        actions += [(os.POSIX_SPAWN_DUP2, *pair) for pair in zip(given, (ASK, ANSWER), strict=True)]
+        pid = interpreters.spawn("ptychild", "borg-shell", file_actions=actions)
         pidfd = os.pidfd_open(pid)
         started = Pty(pid, pidfd, master, engine=request.engine)
         descriptors.remove(master)
@@ -196,7 +182,7 @@ async def spawn(request: PtyRequest) -> Pty:
             os.close(number)
             descriptors.remove(number)
         try:
-            reason = await asyncio.wait_for(_read_all(answer), START_TIMEOUT_S)
+            reason = await interpreters.read_answer(answer, START_TIMEOUT_S)
         except TimeoutError:
             reason = f"the shell did not start within {START_TIMEOUT_S:g} s"
         except BaseException:
@@ -211,43 +197,6 @@ async def spawn(request: PtyRequest) -> Pty:
     finally:
         for number in descriptors:
             os.close(number)
-
-
-def _spawn_process(terminal: int, ask: int, answer: int) -> int:
-    argv = [sys.executable, "-I", "-S", "-E", "-c", _CODE, "borg-shell"]
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    return os.posix_spawn(
-        sys.executable,
-        argv,
-        kept,
-        file_actions=[
-            (os.POSIX_SPAWN_DUP2, terminal, 0),
-            (os.POSIX_SPAWN_DUP2, terminal, 1),
-            (os.POSIX_SPAWN_DUP2, terminal, 2),
-            (os.POSIX_SPAWN_DUP2, ask, ASK),
-            (os.POSIX_SPAWN_DUP2, answer, ANSWER),
-        ],
-        setsid=True,
-        setsigmask=[],
-        setsigdef=[signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP],
-    )
-
-
-async def _read_all(reader: int) -> str:
-    """Read until the other side is closed, which the exec does."""
-    loop = asyncio.get_running_loop()
-    received = b""
-    while True:
-        ready: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(reader, _settle, ready)
-        try:
-            await ready
-        finally:
-            loop.remove_reader(reader)
-        chunk = os.read(reader, 4096)
-        if not chunk:
-            return received.decode(errors="replace")
-        received += chunk
 
 
 def _settle(ready: asyncio.Future[None]) -> None:
@@ -285,10 +234,3 @@ def _session_of(pid: int) -> int:
         return os.getsid(pid)
     except ProcessLookupError:
         return -1
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return

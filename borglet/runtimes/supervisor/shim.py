@@ -242,10 +242,7 @@ class TaskSupervisor:
         processes inside.
         """
         for pid in self._everyone() - ({self.init} if number != signal.SIGKILL else set()):
-            try:
-                os.kill(pid, number)
-            except (ProcessLookupError, PermissionError):
-                continue  # ended meanwhile, or took another user's identity: the group's kill meets it
+            proctable.send_signal(pid, number)  # if it took another user's identity, the group's kill meets it
 
     def _kill_everything(self) -> None:
         if self.launch.groups:

@@ -9,6 +9,7 @@ from borglet.identity.store import MemoryStore
 from borglet.messages import HealthCheck, Phase, Poll, Report, TaskKey
 from borglet.prober import ProbeAnswer
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
+from tests.doubles import NoPackages
 from tests.real.borglet.cell import BOUND_S
 from tests.unit.borglet.builders import desired, key, run_task
 
@@ -37,7 +38,7 @@ def test_it_is_probed_and_reported_where_clients_reach_it() -> None:
     async def story() -> Report:
         loop, prober = asyncio.get_running_loop(), Noting()
         runtime = Housed(Simulation(lambda: 1000.0, start_delay_s=0.0), {})
-        agent = Agent(runtime, MemoryStore(), prober, clock=lambda: 1000.0 + loop.time())
+        agent = Agent(runtime, MemoryStore(), prober, NoPackages(), clock=lambda: 1000.0 + loop.time())
         changed = asyncio.Event()
         agent.subscribe(changed.set)
         await agent.open()
@@ -46,7 +47,7 @@ def test_it_is_probed_and_reported_where_clients_reach_it() -> None:
         async with asyncio.timeout(BOUND_S):
             while True:
                 changed.clear()
-                report = await agent.report(1, Poll(1))
+                report = agent.report([], 1, Poll(1))
                 if [task.phase for task in report.tasks] == [Phase.UP, Phase.UP] and len(prober.asked) == 2:
                     break
                 await changed.wait()

@@ -10,10 +10,11 @@ from pathlib import Path
 from borglet.agent import Agent
 from borglet.identity.store import MemoryStore
 from borglet.messages import PackageRef, Phase, Poll, Report, RunTask
-from borglet.packages.base import NoPackages, PackageMissing, SimulatedPackages, mounts
+from borglet.packages.base import PackageMissing, SimulatedPackages, mounts
 from borglet.prober import SimulatedProber
 from borglet.runtimes.base.runtime import NO_TREES
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
+from tests.doubles import NoPackages
 from tests.real.borglet.cell import BOUND_S
 from tests.unit.borglet.builders import desired, package, policy, run_task, stop_task
 
@@ -63,9 +64,7 @@ class Played:
     def __init__(self, shelf: Shelf) -> None:
         self.runtime = Noting()
         loop = asyncio.get_running_loop()
-        self.agent = Agent(
-            self.runtime, MemoryStore(), SimulatedProber(), clock=lambda: 1000.0 + loop.time(), packages=shelf
-        )
+        self.agent = Agent(self.runtime, MemoryStore(), SimulatedProber(), shelf, clock=lambda: 1000.0 + loop.time())
         self.changed = asyncio.Event()
         self.agent.subscribe(self.changed.set)
         self.sequence = 0
@@ -79,7 +78,7 @@ class Played:
         async with asyncio.timeout(BOUND_S):
             while True:
                 self.changed.clear()
-                report = await self.agent.report(1, Poll(self.sequence))
+                report = self.agent.report([], 1, Poll(self.sequence))
                 if holds(report):
                     return report
                 await self.changed.wait()
@@ -146,11 +145,11 @@ def test_what_can_not_be_installed_is_tried_again_and_then_given_up() -> None:
 def test_a_borglet_that_installs_nothing_says_so() -> None:
     async def story() -> None:
         runtime = SimulatedRuntime(Simulation(lambda: 1000.0), {})
-        agent = Agent(runtime, MemoryStore(), SimulatedProber(), clock=lambda: 1000.0)
+        agent = Agent(runtime, MemoryStore(), SimulatedProber(), NoPackages(), clock=lambda: 1000.0)
         await agent.open()
         agent.polled(1, Poll(1, desired=desired(1, [TASK])))
         await asyncio.sleep(0)
-        told = (await agent.report(1, Poll(1))).tasks[0].exit
+        told = agent.report([], 1, Poll(1)).tasks[0].exit
         assert told is not None
         assert told.detail == "package 'app@v1': this Borglet installs no packages"
         await agent.close()

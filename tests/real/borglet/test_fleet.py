@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from pathlib import Path
 
 import pytest
 
@@ -67,14 +68,14 @@ def test_a_batch_task_finishes_when_its_environment_says_so() -> None:
     asyncio.run(whole())
 
 
-def test_a_fleet_dials_no_faster_than_its_shard_welcomes(authority: Authority) -> None:
+def test_a_fleet_dials_no_faster_than_its_shard_welcomes(authority: Authority, tmp_path: Path) -> None:
     machines = uniform_fleet(30, {"cpu": 4000, "ram": 2**34})
     secrets = FleetSecrets("aa", authority.pem, {machine.hostname: "secret" for machine in machines})
 
     async def whole() -> None:
         async with running_shard(authority) as shard:
             shard.welcoming.clear()
-            fleet = Fleet(machines, secrets, shard.url, settings=FleetSettings(connecting=4))
+            fleet = Fleet(machines, secrets, shard.url, tmp_path, settings=FleetSettings(connecting=4))
             task = asyncio.get_running_loop().create_task(fleet.run())
             async with asyncio.timeout(BOUND_S):
                 while shard.greeted < 4:
@@ -97,7 +98,7 @@ def test_simulated_machines_report_windows_of_usage_unless_told_otherwise() -> N
     )
 
 
-def test_a_hundred_machines_connect_run_and_report(authority: Authority) -> None:
+def test_a_hundred_machines_connect_run_and_report(authority: Authority, tmp_path: Path) -> None:
     machines = uniform_fleet(100, {"cpu": 4000, "ram": 2**34})
     secrets = FleetSecrets("aa", authority.pem, {machine.hostname: "secret" for machine in machines})
 
@@ -118,7 +119,7 @@ def test_a_hundred_machines_connect_run_and_report(authority: Authority) -> None
     async def whole() -> None:
         async with running_shard(authority) as shard:
             settings = FleetSettings(start_delay_s=0.0, sample_interval_s=0.1)
-            fleet = Fleet(machines, secrets, shard.url, settings=settings)
+            fleet = Fleet(machines, secrets, shard.url, tmp_path, settings=settings)
             task = asyncio.get_running_loop().create_task(fleet.run())
             conversations = [await shard.arrival() for _ in machines]
             assert len({one.hello.hostname for one in conversations}) == 100

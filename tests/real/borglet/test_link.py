@@ -13,15 +13,15 @@ import pytest
 
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
-from borglet.identity.credentials import BadAuthority, Credentials, MemoryKeeper, pinned_context
-from borglet.identity.store import FailingStore, Identity
+from borglet.identity.credentials import BadAuthority, Credentials, pinned_context
+from borglet.identity.store import Identity
 from borglet.link.client import BadAddress, Introduction, Link, LinkSettings, link_url
 from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, EndCause, Exit, Health, LogRequest, Phase, Refusal
 from borglet.prober import SimulatedProber
 from borglet.runtimes.base.runtime import StartFailed
-from borglet.runtimes.failing import FailingRuntime
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from borglet.state.instructions import Remembered
+from tests.doubles import FailingRuntime, FailingStore, MemoryKeeper, NoPackages, end_task
 from tests.real.borglet.cell import BOUND_S, Authority, Shard, running_shard
 from tests.unit.borglet.builders import check, desired, exited, key, policy, run_task, stop_task
 
@@ -37,7 +37,7 @@ class Rig:
         self.simulated = SimulatedRuntime(Simulation(steady_clock(), start_delay_s=0.0), {"cpu": 1000})
         self.runtime = FailingRuntime(self.simulated)
         self.store = FailingStore(remembered)
-        self.agent = Agent(self.runtime, self.store, SimulatedProber(), clock=steady_clock())
+        self.agent = Agent(self.runtime, self.store, SimulatedProber(), NoPackages(), clock=steady_clock())
         self.link = Link(
             self.agent,
             Credentials(Identity("m1", "aa", "secret"), authority.pem, MemoryKeeper()),
@@ -111,7 +111,7 @@ def test_a_held_poll_is_answered_when_something_changes_and_not_before(authority
             async with asyncio.timeout(0.2):
                 await shard.socket.recv()
         asked = time.monotonic()
-        rig.simulated.end(key(), exited(0))
+        end_task(rig.simulated, key(), exited(0))
         report = await shard.hear()
         assert (report.sequence, report.tasks[0].phase) == (shard.sequence, Phase.ENDED)
         assert time.monotonic() - asked < BOUND_S / 2
@@ -260,7 +260,7 @@ def test_failures_of_the_runtime_are_reported_and_retried(authority: Authority) 
         assert found.exit is not None
         assert (found.restarts, found.exit.cause) == (2, EndCause.START_FAILED)
         assert found.exit.detail == "the machine could not start the task: out of descriptors"
-        rig.simulated.end(key(), Exit(EndCause.OUT_OF_MEMORY, 0.0, signal=9, detail="limit 1 MiB, used 2 MiB"))
+        end_task(rig.simulated, key(), Exit(EndCause.OUT_OF_MEMORY, 0.0, signal=9, detail="limit 1 MiB, used 2 MiB"))
         report = await shard.until(lambda found: found.tasks[0].phase is Phase.UP and found.tasks[0].restarts == 3)
         assert report.tasks[0].exit is not None
         assert report.tasks[0].exit.detail == "limit 1 MiB, used 2 MiB"

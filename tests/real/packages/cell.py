@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from borglet.identity.credentials import Credentials, MemoryKeeper
+from borglet.identity.credentials import Credentials
 from borglet.identity.store import Identity
 from borglet.messages import PackageRef, PackageTicket
 from borglet.packages.archives.archive import TAR_GZIP
@@ -29,6 +29,7 @@ from borglet.packages.peers import PeerServer, PeerSettings
 from borglet.packages.sources import LinkSources
 from borglet.packages.store import PackageStore
 from borglet.packages.tickets import issue
+from tests.doubles import MemoryKeeper
 from tests.real.borglet.cell import Authority
 
 HASTY = FetchSettings(

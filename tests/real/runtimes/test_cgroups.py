@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from borglet.runtimes.cgroups import cgroupfs, v1
-from borglet.runtimes.cgroups.blockdevices import disk_of
 from borglet.runtimes.cgroups.cgroups import CgroupTree, GroupUsage, detect
 from borglet.runtimes.cgroups.limits import KernelLimits
-from borglet.runtimes.cgroups.mounts import own_groups
+from borglet.runtimes.cgroups.system import disk_of, own_groups
 from borglet.runtimes.supervisor.exit_record import out_of_memory
 from tests.real.runtimes.machine import may_limit
 

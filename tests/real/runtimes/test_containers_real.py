@@ -11,8 +11,8 @@ import pytest
 from borglet.messages import RunTask, Slack
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.cgroups.cgroups import CgroupTree
-from borglet.runtimes.cgroups.cpulists import parse_cpus
 from borglet.runtimes.cgroups.limits import Grant
+from borglet.runtimes.cgroups.system import parse_cpus
 from borglet.runtimes.process import ProcessRuntime
 from tests.real.runtimes.machine import MIB, Machine, key, line_of, may_limit, python
 

@@ -8,8 +8,7 @@ import pytest
 
 from borglet.messages import RunTask
 from borglet.runtimes.cgroups.cores import CorePool, NoCores
-from borglet.runtimes.cgroups.cpulists import format_cpus, parse_cpus
-from borglet.runtimes.cgroups.topology import places_of
+from borglet.runtimes.cgroups.system import format_cpus, parse_cpus, places_of
 from tests.real.runtimes.machine import a_task, key
 
 

@@ -11,7 +11,7 @@ import pytest
 from borglet.messages import LogChunk, LogRequest, TaskKey
 from borglet.runtimes.home import logfiles
 from borglet.runtimes.home.logfiles import LogRetention, read_log, sweep_logs
-from borglet.runtimes.supervisor.logwriter import LogWriter, TokenBucket, file_name, times_name
+from borglet.runtimes.supervisor.logwriter import LogWriter, TokenBucket, file_name
 from tests.real.runtimes.machine import key
 
 NAME = f"{key().job}.0.1"
@@ -48,7 +48,7 @@ def test_offsets_are_those_of_the_first_start_over_rotation_and_restart(logs: Pa
     write(descriptor, b"aaaaa", b"bbbbb", b"ccccc")
     write(descriptor, b"ddddd", b"eeeee", b"fffff", b"ggggg", b"hhhhh")  # a new run goes on
     kept = [file_name("stdout", n) for n in (10, 20, 30)]
-    assert sorted(os.listdir(logs)) == [*kept, *(times_name("stdout", n) for n in (10, 20, 30))]
+    assert sorted(os.listdir(logs)) == [*kept, *(file_name("times.stdout", n) for n in (10, 20, 30))]
     assert read(logs, 0) == LogChunk("r", 10, 40, "cccccdddddeeeeefffffggggghhhhh")
     assert read(logs, 18, 5) == LogChunk("r", 18, 23, "ddeee")
     assert read(logs, -3) == LogChunk("r", 37, 40, "hhh")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from borglet.machines import BadMachine
 from borglet.messages import EndCause, HealthCheck
 from borglet.prober import SocketProber
-from borglet.runtimes.base.networks import BadNetwork, TaskNetworks, choose_address, parse_network
+from borglet.runtimes.base.networks import TaskNetworks, choose_address, parse_network
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.oci.oci import OciSettings
 from borglet.runtimes.process import ProcessRuntime
@@ -43,7 +44,7 @@ def test_an_address_of_a_former_network_is_given_up() -> None:
 
 @pytest.mark.parametrize("text", ["10.1.2.3/24", "10.0.0.0/31", "10.0.0.0/32", "fd00::/64", "yes"])
 def test_a_setting_that_is_not_a_network_for_tasks_is_named(text: str) -> None:
-    with pytest.raises(BadNetwork, match=rf"task-network: '{text}'.*give"):
+    with pytest.raises(BadMachine, match=rf"task-network: '{text}'.*give"):
         parse_network(text)
     assert parse_network("") is None
 

@@ -18,7 +18,7 @@ PATH = f"{os.environ['PATH']}:{sys.base_prefix}/bin"
 
 async def opened(tmp_path: Path, *argv: str, plain: bool = False, rows: int = 30, cols: int = 100) -> Pty:
     environment = {"PATH": PATH, "TERM": "dumb", "HOME": str(tmp_path)}
-    return await spawn(PtyRequest(argv, environment, str(tmp_path), {}, None, rows, cols, plain))
+    return await spawn(PtyRequest(list(argv), environment, str(tmp_path), {}, None, rows, cols, plain))
 
 
 async def all_of(pty: Pty) -> bytes:

@@ -15,6 +15,7 @@ from borglet.messages import (
     StopTask,
     TaskKey,
     TaskReport,
+    opened,
 )
 from borglet.runtimes.base.runtime import Presence
 from borglet.state.events import (
@@ -122,7 +123,7 @@ class Machine:
         return self.take(Polled(self.session, self.sequence, wanted))
 
     def report(self) -> Report:
-        return self.state.report(session=self.session, sequence=self.sequence)
+        return opened(self.state.wire_report(session=self.session, sequence=self.sequence))
 
     def of(self, wanted: TaskKey) -> TaskReport:
         return next(task for task in self.report().tasks if task.key == wanted)

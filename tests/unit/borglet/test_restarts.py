@@ -60,7 +60,7 @@ def test_blameless_ends_count_for_nothing() -> None:
 
 def test_failures_within_grace_do_not_count_and_are_asked_about_fast() -> None:
     rule, now = check(grace_s=30.0, failures=2), 1000.0
-    watch = health.begin(now, now=now)
+    watch = health.HealthWatch(since=now, due=now)
     asked = 0
     while now < 1029.0:
         watch = health.answered(watch, rule, ok=False, detail="refused", holds_s=0, now=now)
@@ -72,7 +72,7 @@ def test_failures_within_grace_do_not_count_and_are_asked_about_fast() -> None:
 
 
 def test_after_grace_the_failures_in_a_row_make_the_verdict() -> None:
-    rule, watch = check(grace_s=5.0, failures=2, interval_s=3.0), health.begin(0.0, now=0.0)
+    rule, watch = check(grace_s=5.0, failures=2, interval_s=3.0), health.HealthWatch(since=0.0, due=0.0)
     watch = health.answered(watch, rule, ok=False, detail="refused", holds_s=0, now=6.0)
     assert (watch.health, watch.due) == (Health.UNKNOWN, 9.0)
     watch = health.answered(watch, rule, ok=False, detail="refused", holds_s=0, now=9.0)
@@ -80,7 +80,7 @@ def test_after_grace_the_failures_in_a_row_make_the_verdict() -> None:
 
 
 def test_a_success_ends_grace_and_one_failure_after_it_is_forgiven() -> None:
-    rule, watch = check(grace_s=100.0, failures=2), health.begin(0.0, now=0.0)
+    rule, watch = check(grace_s=100.0, failures=2), health.HealthWatch(since=0.0, due=0.0)
     watch = health.answered(watch, rule, ok=True, detail="", holds_s=0, now=1.0)
     assert (watch.health, watch.due) == (Health.HEALTHY, 6.0)
     watch = health.answered(watch, rule, ok=False, detail="", holds_s=0, now=6.0)
@@ -92,5 +92,7 @@ def test_a_success_ends_grace_and_one_failure_after_it_is_forgiven() -> None:
 
 
 def test_an_answer_that_holds_is_not_asked_for_again() -> None:
-    watch = health.answered(health.begin(0.0, now=0.0), check(), ok=True, detail="", holds_s=math.inf, now=1.0)
+    watch = health.answered(
+        health.HealthWatch(since=0.0, due=0.0), check(), ok=True, detail="", holds_s=math.inf, now=1.0
+    )
     assert watch.due == math.inf

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from borglet.messages import EndCause, Exit, Health, Phase, Removal, RunTask
+from borglet.messages import EndCause, Exit, Health, Phase, Removal, RunTask, opened
 from borglet.runtimes.base.runtime import Presence
 from borglet.state.events import (
     Adopted,
@@ -57,7 +57,7 @@ def test_a_desired_task_is_saved_then_started_then_up() -> None:
     state.handle(Adopted(Remembered(), ()), now=1.0)
     wanted = desired(1, [run_task()])
     assert state.handle(Polled(1, 1, wanted), now=1.0) == [Save(Remembered(wanted))]
-    assert state.report(session=1, sequence=1).generation == ""
+    assert opened(state.wire_report(session=1, sequence=1)).generation == ""
     machine = Machine()
     assert starts(machine.wants(wanted)) == [(key(), 1)]
     assert machine.phase(key()) is Phase.STARTING
@@ -77,7 +77,7 @@ def test_what_could_not_be_saved_is_refused_and_not_acted_upon() -> None:
     wanted = desired(1, [run_task()])
     state.handle(Polled(1, 1, wanted), now=1.0)
     assert state.handle(SaveFailed(wanted.generation, "No space left"), now=1.0) == []
-    report = state.report(session=1, sequence=1)
+    report = opened(state.wire_report(session=1, sequence=1))
     assert report.refused is not None
     assert (report.refused.code, report.generation, report.tasks) == ("not-saved", "", [])
     assert "No space left" in report.refused.detail

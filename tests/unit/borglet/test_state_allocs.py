@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from borglet.messages import AllocReport, Desired, RunAlloc, StopTask, TaskKey
+from borglet.messages import AllocReport, Desired, RunAlloc, StopTask, TaskKey, opened
 from borglet.state.events import Adopted, AllocsHeld, Polled, Saved
 from borglet.state.instructions import HoldAllocs, Instruction, Remembered
 from borglet.state.state import AgentState
@@ -41,7 +41,7 @@ def test_an_alloc_is_held_and_reported() -> None:
     before = state.version
     state.handle(AllocsHeld((AllocReport(SHELF, "aa/ada/shelf/0"),)), now=1.0)
     assert state.version > before
-    assert [alloc.key for alloc in state.report(session=1, sequence=1).allocs] == [SHELF]
+    assert [alloc.key for alloc in opened(state.wire_report(session=1, sequence=1)).allocs] == [SHELF]
 
 
 def test_more_bytes_in_it_are_not_news_worth_a_report_at_once() -> None:
@@ -49,7 +49,7 @@ def test_more_bytes_in_it_are_not_news_worth_a_report_at_once() -> None:
     before = state.version
     state.handle(AllocsHeld((AllocReport(SHELF, "aa/ada/shelf/0", 5),)), now=1.0)
     assert state.version == before
-    assert state.report(session=1, sequence=1).allocs[0].disk_bytes == 5
+    assert opened(state.wire_report(session=1, sequence=1)).allocs[0].disk_bytes == 5
 
 
 def test_one_in_stop_goes_and_one_in_neither_list_stays() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -189,7 +190,7 @@ class Borglet(RuleBasedStateMachine):
         )
         self.hear(wanted.stop)
         self.poll(wanted)
-        assert self.state.report(session=0, sequence=0).generation == wanted.generation
+        assert opened(self.state.wire_report(session=0, sequence=0)).generation == wanted.generation
         self.forget_probe_report()
 
     @precondition(lambda self: any(inc.phase in ("up", "stopping") for inc in self.state.incarnations()))
@@ -232,7 +233,10 @@ class Borglet(RuleBasedStateMachine):
     @rule()
     def report_is_sent(self) -> None:
         report = opened(self.state.wire_report(session=self.session, sequence=self.sequence))
-        assert report.tasks == self.state._reporter.tasks({})
+        assert report.tasks == [
+            msgspec.structs.replace(inc.report(expected=self.state.listed(inc.key), address=""), usage=inc.usage)
+            for inc in self.state.incarnations()
+        ]
         reported = {task.key: task for task in report.tasks}
         for known, presence in self.kept.items():
             assert known in reported, f"{known} is on the machine and not in the report"

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from borglet.identity.store import DiskStore, FailingStore, HomeInUse, Identity, MemoryStore, replace_durably
+from borglet.files import replace_file
+from borglet.identity.store import DiskStore, HomeInUse, Identity, MemoryStore
 from borglet.state.instructions import GivenUp, Remembered
+from tests.doubles import FailingStore
 from tests.unit.borglet.builders import check, desired, exited, key, run_task, stop_task
 
 REMEMBERED = Remembered(
@@ -54,7 +56,7 @@ def test_a_home_that_can_not_be_written_keeps_the_old_state(tmp_path: Path) -> N
 def test_a_secret_file_is_private_even_over_a_loose_leftover(tmp_path: Path) -> None:
     (tmp_path / "secret.new").write_bytes(b"old")
     (tmp_path / "secret.new").chmod(0o666)
-    replace_durably(tmp_path / "secret", b"new", mode=0o600)
+    replace_file(tmp_path / "secret", b"new", mode=0o600)
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
 
 

@@ -15,6 +15,7 @@ from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, Phase, Poll, Report, Usa
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from borglet.windows import MOST_KEPT, MOST_TOLD, RETELL_S, SPREAD, WINDOW_S, Windows, quantile
+from tests.doubles import NoPackages
 from tests.unit.borglet.builders import desired, key, run_task
 
 LATE = WINDOW_S * (1 + SPREAD)  # when any machine has told
@@ -121,7 +122,7 @@ def test_an_agent_tells_the_windows_of_what_it_runs_until_they_are_stored() -> N
 
     async def scenario() -> None:
         runtime = SimulatedRuntime(Simulation(lambda: now[0], start_delay_s=0.0), {"cpu": 1000})
-        agent = Agent(runtime, MemoryStore(), SimulatedProber(), clock=lambda: now[0])
+        agent = Agent(runtime, MemoryStore(), SimulatedProber(), NoPackages(), clock=lambda: now[0])
         await agent.open()
         try:
             agent.polled(1, Poll(1, desired=desired(1, [run_task()])))
@@ -132,12 +133,12 @@ def test_an_agent_tells_the_windows_of_what_it_runs_until_they_are_stored() -> N
                 await agent.sample()
             for protocol in (OLDEST_PROTOCOL, PROTOCOL):
                 now[0] += RETELL_S
-                report = await agent.report(1, Poll(2), protocol=protocol)
+                report = agent.report([], 1, Poll(2), protocol=protocol)
                 sent = decode_to_shard(encode(report))
                 assert isinstance(sent, Report)
                 assert [(window.key, window.start) for window in sent.windows] == [(key(), 0), (key(), WINDOW_S)]
             agent.polled(1, Poll(3, windows_until=WINDOW_S))
-            assert [window.start for window in (await agent.report(1, Poll(3))).windows] == [WINDOW_S]
+            assert [window.start for window in agent.report([], 1, Poll(3)).windows] == [WINDOW_S]
         finally:
             await agent.close()
 

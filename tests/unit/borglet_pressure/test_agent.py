@@ -14,6 +14,7 @@ from borglet.pressure.guard import Guard, GuardSettings
 from borglet.pressure.memory import GIB, AvailableMemory
 from borglet.prober import SimulatedProber
 from borglet.runtimes.base.runtime import Runtime
+from tests.doubles import NoPackages
 from tests.unit.borglet.builders import desired, key, run_task
 from tests.unit.borglet_pressure.machine import PLENTY, Drawn, Recorder
 
@@ -41,6 +42,7 @@ class Watched:
             runtime,
             MemoryStore(),
             SimulatedProber(),
+            NoPackages(),
             clock=lambda: self.now,
             settings=AgentSettings(sample_interval_s=0.01),
             guard=Guard(runtime, readings, settings=settings),
@@ -52,7 +54,7 @@ class Watched:
         self.sequence += 1
         poll = poll or Poll(self.sequence)
         self.agent.polled(1, poll)
-        return await self.agent.report(1, poll)
+        return self.agent.report([], 1, poll)
 
     async def until(self, *phases: Phase) -> Report:
         async with asyncio.timeout(30.0):

@@ -1,4 +1,4 @@
-"""A runtime that fails on demand, for tests: another runtime behind a list of failures to raise."""
+"""Doubles of the ports of a Borglet, for tests: a runtime and a store that fail on demand, and no packages."""
 
 from __future__ import annotations
 
@@ -6,15 +6,33 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from borglet.messages import AllocReport, EndCause, LogChunk, LogRequest, RunAlloc, RunTask, ShellClaims, TaskKey, Usage
+from borglet.identity.store import Identity, MemoryStore
+from borglet.messages import (
+    AllocReport,
+    EndCause,
+    Exit,
+    LogChunk,
+    LogRequest,
+    PackageRef,
+    RunAlloc,
+    RunTask,
+    ShellClaims,
+    TaskKey,
+    Usage,
+)
+from borglet.packages.base import InUse, PackageMissing
 from borglet.runtimes.base.runtime import NO_TREES, Presence, Runtime
 from borglet.runtimes.cgroups.limits import Grant
+from borglet.runtimes.simulated import SimulatedRuntime
 from borglet.runtimes.supervisor.ptys import Pty
+from borglet.state.instructions import Remembered
 
 
 class FailingRuntime:
-    """`fail("start", StartFailed("no such file"), times=3)` makes the next three starts fail. All calls that came in
-    are kept in `calls` as (method, key)."""
+    """Another runtime behind a list of failures.
+
+    `fail("start", StartFailed("no such file"), times=3)` makes the next three starts fail. All calls that came in are
+    kept in `calls` as (method, key)."""
 
     name = "failing"
     api_url = ""
@@ -102,3 +120,57 @@ class FailingRuntime:
 
     async def close(self) -> None:
         await self._inner.close()
+
+
+class FailingStore(MemoryStore):
+    """A store for tests whose saves fail with `error` as long as it is set."""
+
+    def __init__(self, remembered: Remembered | None = None) -> None:
+        super().__init__(remembered)
+        self.error: OSError | None = None
+
+    def save(self, remembered: Remembered) -> None:
+        if self.error is not None:
+            raise self.error
+        super().save(remembered)
+
+
+class NoPackages:
+    """A machine that installs none."""
+
+    def bind(self, in_use: InUse) -> None:
+        pass
+
+    async def install(self, packages: Sequence[PackageRef]) -> None:
+        if packages:
+            raise PackageMissing(f"package {packages[0].name!r}: this Borglet installs no packages")
+
+    def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
+        if packages:
+            raise PackageMissing(f"package {packages[0].name!r}: this Borglet installs no packages")
+        return {}
+
+    def installed(self) -> list[str]:
+        return []
+
+    async def close(self) -> None:
+        pass
+
+
+def end_task(runtime: SimulatedRuntime, key: TaskKey, exit_: Exit) -> None:
+    """Let a running task of a simulated machine end this way, now."""
+    runtime._end(runtime._tasks[key], exit_)
+
+
+class MemoryKeeper:
+    """A store of credentials in memory."""
+
+    def __init__(self) -> None:
+        self.identity: Identity | None = None
+        self.authority = ""
+
+    def keep_identity(self, identity: Identity) -> None:
+        self.identity = identity
+
+    def keep_authority(self, pem: str) -> None:
+        self.authority = pem

@@ -1,0 +1,30 @@
+"""Files that are replaced whole: after a crash, a file has its old or its new content, never half of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+    """Replace a whole file. `durable`: safe against a power loss once this returns. Raises OSError."""
+    new = path.with_name(f"{path.name}.new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(new, flags, mode), "wb") as file:
+        os.fchmod(file.fileno(), mode)  # a leftover of an earlier crash keeps its own mode otherwise
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(new, path)
+    if durable:
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Force the names in a directory to the disk. Raises OSError."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,88 @@
+"""What the kernel says about this machine: our own control groups, disks, and where the cores lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+
+def own_groups(proc: Path) -> dict[str, Path]:
+    """Controller -> directory of our own group; version 2 under the empty name."""
+    paths = {}
+    try:
+        lines = (proc / "cgroup").read_text().splitlines()
+        mounts = (proc / "mountinfo").read_text().splitlines()
+    except OSError:
+        return {}
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            paths[controller] = path
+    found: dict[str, Path] = {}
+    for mount in mounts:
+        before, _, after = mount.partition(" - ")
+        fields, (kind, _, options) = before.split(), after.split(None, 2)
+        if kind not in ("cgroup", "cgroup2"):
+            continue
+        names = [""] if kind == "cgroup2" else [option for option in options.split(",") if option]
+        for controller in names:
+            if controller in paths and controller not in found:
+                found[controller] = _below(Path(fields[4]), fields[3], paths[controller])
+    return found
+
+
+def _below(mount_point: Path, mount_root: str, path: str) -> Path:
+    """Return the place of group `path` under a mount of the subtree `mount_root` (a container sees only its own)."""
+    if mount_root != "/" and path.startswith(mount_root):
+        path = path[len(mount_root) :]
+    candidate = mount_point / path.lstrip("/")
+    return candidate if candidate.is_dir() else mount_point
+
+
+def disk_of(directory: Path, *, devices: Path = Path("/sys/dev/block")) -> str:
+    """`major:minor` of the whole disk below `directory`; empty where no disk is (overlay, tmpfs, a network's)."""
+    number = os.stat(directory).st_dev
+    entry = devices / f"{os.major(number)}:{os.minor(number)}"
+    if not entry.exists():
+        return ""
+    disk = entry.resolve()
+    if (disk / "partition").exists():  # limits are the whole disk's business
+        disk = disk.parent
+    try:
+        return (disk / "dev").read_text().strip()
+    except OSError:
+        return ""
+
+
+def places_of(cores: Collection[int], *, system: Path = Path("/sys/devices/system/cpu")) -> dict[int, tuple[int, int]]:
+    """Core -> (NUMA node, the lowest number among its physical core's threads). Unknown: 0, the core."""
+    found = {}
+    for core in cores:
+        directory = system / f"cpu{core}"
+        try:
+            siblings = parse_cpus((directory / "topology" / "thread_siblings_list").read_text())
+        except OSError:
+            siblings = frozenset()
+        nodes = sorted(int(entry.name[4:]) for entry in directory.glob("node[0-9]*"))
+        found[core] = (nodes[0] if nodes else 0, min(siblings, default=core))
+    return found
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """Return a set of cores as the kernel writes it: `0-3,8`."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def format_cpus(cpus: Collection[int]) -> str:
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][-1] == cpu - 1:
+            runs[-1][1:] = [cpu]
+        else:
+            runs.append([cpu])
+    return ",".join("-".join(map(str, run)) for run in runs)
