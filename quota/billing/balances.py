@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.money import MOST, format_credits
 
 LEAST = -MOST - 1
@@ -32,8 +32,11 @@ def balances(*, available: int, held: int, owed: int, overdraft: int) -> Balance
 def fitting(field: str, amount: int) -> int:
     """`amount`, when it fits 64 bits. Raises `Rejected("too-large")` naming the field."""
     if not LEAST <= amount <= MOST:
-        detail = f"{format_credits(amount)} credits are more than an account can hold, {format_credits(MOST)}"
-        raise Rejected("too-large", f"{field}: {detail}", fields={field: detail})
+        raise invalid(
+            field,
+            f"{format_credits(amount)} credits are more than an account can hold, {format_credits(MOST)}",
+            "too-large",
+        )
     return amount
 
 

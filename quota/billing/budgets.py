@@ -19,7 +19,7 @@ from quota.billing.spent_budgets import format_demotions
 from quota.models import Budget, Order, Tenant
 from quota.notifications import notices
 from quota.vocabulary import months
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, require, system
 
@@ -259,8 +259,7 @@ def _valid(monthly: int | None, alerts: Sequence[int], action: str, overdraft: i
         if amount is not None and fitting(name, amount) < 0:
             raise Rejected("invalid", f"{name}: {amount}; give 0 or more", fields={name: "0 or more"})
     if len(alerts) > _MOST_ALERTS or not all(0 < alert <= _MOST_PERCENT for alert in alerts):
-        detail = f"at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}"
-        raise Rejected("invalid", f"alerts: {detail}", fields={"alerts": detail})
+        raise invalid("alerts", f"at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}")
     if action not in ACTIONS:
         detail = f"one of {', '.join(ACTIONS)}"
         raise Rejected("invalid", f"action: {action!r}; {detail}", fields={"action": detail})

@@ -25,7 +25,7 @@ from quota.billing import budgets
 from quota.billing.balances import Balances, balances, fitting, over_budget
 from quota.models import Account, AccountKind, Budget, Invoice, LedgerEntry, Order, Posting, Tenant
 from quota.notifications import notices
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, require
 
@@ -227,8 +227,9 @@ def budget_hand_down(
     """Hand money of an organisation to one of its teams, or from a team back to it. Raises `Rejected`."""
     require(principal, Action.BILLING_ADMIN, tenant=from_tenant.name)
     if to_tenant.parent_id != from_tenant.id and from_tenant.parent_id != to_tenant.id:
-        detail = f"{to_tenant.name} is neither a team of {from_tenant.name} nor its organisation"
-        raise Rejected("not-related", f"to: {detail}", fields={"to": detail})
+        raise invalid(
+            "to", f"{to_tenant.name} is neither a team of {from_tenant.name} nor its organisation", "not-related"
+        )
     if amount < 0:
         raise Rejected("invalid", f"amount: {amount}; give more than 0", fields={"amount": "more than 0"})
     _refuse_nothing(amount)

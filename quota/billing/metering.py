@@ -25,7 +25,7 @@ from quota.models.fields import WideVectorField
 from quota.pricing.arithmetic import FULL_MILLI, UNIT
 from quota.pricing.price_lists import price_list_at
 from quota.vocabulary import months
-from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.errors import NotFound, Rejected, invalid
 from quota.vocabulary.money import MOST
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import NAMES, SIZE, Vector
@@ -74,8 +74,10 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
         price = usage_price(row.used, prices.usage, band.price_milli if band else 0)
         sums = (*row.limit, *row.reserved, *row.used)
         if min(sums) < 0 or max(sums) > _MOST_SUM or price > MOST:
-            detail = f"negative, of more than {WideVectorField.DIGITS} digits, or costs more than 64 bits hold"
-            raise Rejected("invalid", f"rows.{position}: {detail}", fields={f"rows.{position}": detail})
+            raise invalid(
+                f"rows.{position}",
+                f"negative, of more than {WideVectorField.DIGITS} digits, or costs more than 64 bits hold",
+            )
         values = (
             row.tenant_id,
             cell,

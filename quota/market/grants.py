@@ -11,7 +11,7 @@ from quota.market.order_steps import sentence
 from quota.models import Quota, Tenant
 from quota.notifications.notices import notify
 from quota.pricing.market import band_named, grace_end, market_locked
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import QuantityError, Vector, as_mapping, parse_vector
 
@@ -42,14 +42,12 @@ def quota_grant(
     except QuantityError as error:
         raise Rejected("invalid", str(error), fields={"amounts": str(error)}) from error
     if vector and max(vector) > _LARGEST:
-        detail = f"no quantity may be above {_LARGEST}"
-        raise Rejected("too-large", f"amounts: {detail}", fields={"amounts": detail})
+        raise invalid("amounts", f"no quantity may be above {_LARGEST}", "too-large")
     begin = starts_at or clock.now()
     if ends_at is not None and ends_at <= begin:
         raise Rejected("invalid", "ends_at is not after starts_at", fields={"ends_at": "not after starts_at"})
     if beyond_capacity and not reason.strip():
-        detail = "give a reason for granting more than the cell has"
-        raise Rejected("invalid", f"reason: {detail}", fields={"reason": detail})
+        raise invalid("reason", "give a reason for granting more than the cell has")
     with records.write(principal) as entry:
         market = market_locked(cell)
         until = grace_end(market, begin, ends_at) if ends_at is not None else None

@@ -16,7 +16,7 @@ from quota.models import Market, Order, OrderState, PriorityBand, Quota, Service
 from quota.pricing.market import SOLD, availability, earliest_start, is_sold, market_locked
 from quota.pricing.price_lists import amounts_checked
 from quota.records import RecordEntry
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, may, require
 from quota.vocabulary.resources import NAMES, Vector, describe
 
@@ -37,8 +37,9 @@ def amounts_wanted(amounts: Amounts) -> Vector:
     """A vector that asks for something that is sold. Raises `Rejected` naming the field."""
     vector = amounts_checked(amounts)
     if not any(vector[index] for index in SOLD):
-        detail = f"give at least one of {', '.join(NAMES[index] for index in SOLD)}; nothing else is sold"
-        raise Rejected("invalid", f"amounts: {detail}", fields={"amounts": detail})
+        raise invalid(
+            "amounts", f"give at least one of {', '.join(NAMES[index] for index in SOLD)}; nothing else is sold"
+        )
     return vector
 
 
@@ -46,8 +47,7 @@ def texts(*, key: str = "", **given: str) -> None:
     """Raises `Rejected` naming what is too long or can't be stored."""
     for name, value, most in (("key", key, KEY_CHARACTERS), *((n, v, TEXT_CHARACTERS) for n, v in given.items())):
         if len(value) > most or "\x00" in value:
-            detail = f"at most {most} characters, none of them NUL"
-            raise Rejected("invalid", f"{name}: {detail}", fields={name: detail})
+            raise invalid(name, f"at most {most} characters, none of them NUL")
 
 
 def period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
@@ -55,20 +55,20 @@ def period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None
     now = clock.now()
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         if moment.tzinfo is None:
-            _refuse(name, "give its time zone, such as 2027-01-31T00:00:00Z")
+            raise invalid(name, "give its time zone, such as 2027-01-31T00:00:00Z")
         if moment.microsecond:
-            _refuse(name, "give whole seconds")
+            raise invalid(name, "give whole seconds")
     if ends_at <= starts_at:
-        _refuse("ends_at", "not after starts_at")
+        raise invalid("ends_at", "not after starts_at")
     if ends_at <= now:
-        _refuse("ends_at", f"lies in the past; it is {now.isoformat()}")
+        raise invalid("ends_at", f"lies in the past; it is {now.isoformat()}")
     if starts_at < now - dt.timedelta(minutes=market.quote_minutes):
-        _refuse("starts_at", f"lies in the past; it is {now.isoformat()}. Leave it out to begin now")
+        raise invalid("starts_at", f"lies in the past; it is {now.isoformat()}. Leave it out to begin now")
     if starts_at > now + HORIZON:
-        _refuse("starts_at", f"more than {HORIZON.days} days ahead")
+        raise invalid("starts_at", f"more than {HORIZON.days} days ahead")
     # A day of 25 hours more, for periods of whole days of a time zone.
     if ends_at - starts_at > dt.timedelta(days=market.longest_days, hours=1):
-        _refuse("ends_at", f"cell {market.cell} sells {market.longest_days} days at a time at most")
+        raise invalid("ends_at", f"cell {market.cell} sells {market.longest_days} days at a time at most")
 
 
 def on_sale(market: Market, band: PriorityBand) -> None:
@@ -245,10 +245,6 @@ def without(order: Order) -> Iterator[None]:
     grants.update(beyond_capacity=True)
     yield
     Quota.objects.filter(id__in=lifted).update(beyond_capacity=False)
-
-
-def _refuse(name: str, told: str) -> None:
-    raise Rejected("invalid", f"{name}: {told}", fields={name: told})
 
 
 def _key_used(tenant: Tenant, key: str, order: int) -> Conflict:

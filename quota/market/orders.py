@@ -49,7 +49,7 @@ from quota.pricing.market import band_named, cell_require, grace_end, market_loc
 from quota.pricing.price_lists import quote_preview, quote_taken
 from quota.records import RecordEntry
 from quota.vocabulary import calendar
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 
 
@@ -145,8 +145,7 @@ def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
     """Say no to a pending order, and why; what it held is free again."""
     texts(reason=reason)
     if not reason.strip():
-        detail = "give a reason for the person who ordered"
-        raise Rejected("invalid", f"reason: {detail}", fields={"reason": detail})
+        raise invalid("reason", "give a reason for the person who ordered")
     with deciding(principal, order) as (entry, row):
         take_back(
             entry,
@@ -214,8 +213,7 @@ def order_change(
         changeable(old, "changed")
         begun = old.state == OrderState.ACTIVE.value
         if begun and starts_at is not None:
-            detail = f"order {old.pk} has begun; give amounts and ends_at only"
-            raise Rejected("invalid", f"starts_at: {detail}", fields={"starts_at": detail})
+            raise invalid("starts_at", f"order {old.pk} has begun; give amounts and ends_at only")
         begin = cut_of(old) if begun else starts_at or max(old.starts_at, clock.now().replace(microsecond=0))
         end = ends_at or old.ends_at
         if (vector, end) == (tuple(old.amounts), old.ends_at) and starts_at in (None, old.starts_at):
@@ -282,8 +280,7 @@ def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: 
         if (before := placed_before(tenant, key, {"replaces_id": old.pk, "replaced_as": "transfer"})) is not None:
             return before
         if tenant.pk == old.tenant_id:
-            detail = f"order {old.pk} belongs to {tenant.name} already"
-            raise Rejected("invalid", f"tenant: {detail}", fields={"tenant": detail})
+            raise invalid("tenant", f"order {old.pk} belongs to {tenant.name} already")
         nothing_waits(old, waiting)
         changeable(old, "transferred")
         if old.state == OrderState.PENDING.value:

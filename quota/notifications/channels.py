@@ -19,7 +19,7 @@ from quota.notifications.sending import drop_waiting
 from quota.notifications.webhook_client import may_call, receiver
 from quota.notifications.webhooks import secret_make
 from quota.records import RecordEntry
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 
 MOST_CHANNELS = 20
@@ -41,7 +41,7 @@ def channel_add(
     """A new channel; a webhook with a new secret. Raises `Rejected` naming the field, `Conflict` for one there is."""
     _may_manage(principal, tenant)
     if kind not in WAYS:
-        raise _invalid("kind", _("%(given)r is none of email, webhook") % {"given": kind})
+        raise invalid("kind", _("%(given)r is none of email, webhook") % {"given": kind})
     target = _target(kind, target)
     _choice(kinds, level)
     if NoticeChannel.objects.filter(tenant=tenant).count() >= MOST_CHANNELS:
@@ -112,7 +112,7 @@ def channel_secret_rotate(
     if channel.kind != "webhook":
         raise Rejected("no-secret", _("mail is not signed; only webhooks have a secret"))
     if not dt.timedelta(0) <= overlap <= LONGEST_OVERLAP:
-        raise _invalid("overlap_hours", _("give 0 to %d hours") % (LONGEST_OVERLAP.days * 24))
+        raise invalid("overlap_hours", _("give 0 to %d hours") % (LONGEST_OVERLAP.days * 24))
     with records.write(principal) as entry:
         row = _locked(channel)
         row.secret, row.secret_before = secret_make(), row.secret
@@ -174,14 +174,14 @@ def _target(kind: str, target: str) -> str:
     target = target.strip()
     if kind == "webhook":
         if len(target) > 500:
-            raise _invalid("target", _("an address has at most 500 characters"))
+            raise invalid("target", _("an address has at most 500 characters"))
         to = receiver(target)
         try:
             ipaddress.ip_address(to.host)
         except ValueError:
             return target
         if not may_call(to.host, settings.BORG_WEBHOOK_NETWORKS):
-            raise _invalid(
+            raise invalid(
                 "target",
                 _("this portal does not call private addresses; an SRE can allow networks (BORG_WEBHOOK_NETWORKS)"),
             )
@@ -189,16 +189,16 @@ def _target(kind: str, target: str) -> str:
     try:
         validate_email(target)
     except ValidationError as error:
-        raise _invalid("target", _("%r is not an e-mail address") % target[:100]) from error
+        raise invalid("target", _("%r is not an e-mail address") % target[:100]) from error
     return target
 
 
 def _choice(kinds: Sequence[str], level: str) -> None:
     if level not in LEVELS:
-        raise _invalid("level", _("%(given)r is none of %(known)s") % {"given": level, "known": ", ".join(LEVELS)})
+        raise invalid("level", _("%(given)r is none of %(known)s") % {"given": level, "known": ", ".join(LEVELS)})
     for start in kinds:
         if not any(kind.name == start or kind.name.startswith(f"{start}.") for kind in KINDS):
-            raise _invalid("kinds", _("no notice is of kind %r; see the list of kinds") % start[:64])
+            raise invalid("kinds", _("no notice is of kind %r; see the list of kinds") % start[:64])
 
 
 def _sorted(kinds: Sequence[str]) -> list[str]:
@@ -216,10 +216,6 @@ def _note(entry: RecordEntry, kind: str, channel: NoticeChannel) -> None:
         level=channel.level,
         enabled=channel.enabled,
     )
-
-
-def _invalid(field: str, told: str) -> Rejected:
-    return Rejected("invalid", f"{field}: {told}", fields={field: told})
 
 
 def _taken(target: str) -> Conflict:

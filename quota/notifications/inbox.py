@@ -14,7 +14,7 @@ from quota.models import Notice, NoticeChannel, NoticeDelivery, NoticeRead, Tena
 from quota.notifications.notice_kinds import LEVELS
 from quota.notifications.transports import keys_of
 from quota.selectors import tenant_named
-from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, may
 
 # More unread notifications than this are shown as "99+".
@@ -63,8 +63,7 @@ def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
         rows = rows.filter(Q(kind=choice.kind) | Q(kind__startswith=choice.kind.rstrip(".") + "."))
     if choice.level:
         if choice.level not in LEVELS:
-            detail = f"{choice.level[:20]!r} is none of {', '.join(LEVELS)}"
-            raise Rejected("invalid", f"level: {detail}", fields={"level": detail})
+            raise invalid("level", f"{choice.level[:20]!r} is none of {', '.join(LEVELS)}")
         rows = rows.filter(level__in=LEVELS[LEVELS.index(choice.level) :])
     return rows.filter(unread=True) if choice.unread else rows
 

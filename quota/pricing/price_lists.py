@@ -27,7 +27,7 @@ from quota.pricing.arithmetic import (
 )
 from quota.pricing.market import band_named, cell_require, market_of, room
 from quota.vocabulary.calendar import peak
-from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import SIZE, QuantityError, Vector, as_mapping, parse_vector
 
@@ -77,8 +77,9 @@ def price_list_set(
         now = clock.now()
         begin = valid_from or now
         if begin < now:
-            detail = f"{begin.isoformat()} is past, and prices of the past never change; leave it out for now"
-            raise Rejected("invalid", f"valid_from: {detail}", fields={"valid_from": detail})
+            raise invalid(
+                "valid_from", f"{begin.isoformat()} is past, and prices of the past never change; leave it out for now"
+            )
         version = (PriceList.objects.filter(cell=cell).aggregate(last=Max("version"))["last"] or 0) + 1
         row = PriceList.objects.create(
             cell=cell,
@@ -258,14 +259,11 @@ def amounts_checked(amounts: Amounts) -> Vector:
     except QuantityError as error:
         raise Rejected("invalid", str(error), fields={"amounts": str(error)}) from error
     if len(vector) != SIZE or any(value < 0 for value in vector):
-        detail = f"{SIZE} quantities, none below zero"
-        raise Rejected("invalid", f"amounts: {detail}", fields={"amounts": detail})
+        raise invalid("amounts", f"{SIZE} quantities, none below zero")
     if not any(vector):
-        detail = "the request has no quantity; give at least one above zero"
-        raise Rejected("invalid", f"amounts: {detail}", fields={"amounts": detail})
+        raise invalid("amounts", "the request has no quantity; give at least one above zero")
     if max(vector) > LARGEST:
-        detail = f"no quantity may be above {LARGEST}"
-        raise Rejected("too-large", f"amounts: {detail}", fields={"amounts": detail})
+        raise invalid("amounts", f"no quantity may be above {LARGEST}", "too-large")
     return vector
 
 

@@ -15,7 +15,7 @@ from quota.models import Capability, CapabilityRequest, Membership, Tenant
 from quota.models.fields import dns_label
 from quota.notifications.notices import notify
 from quota.records import RecordEntry
-from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, require
 
 # Privileges are looked at again at least this often.
@@ -217,8 +217,7 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
     if ends <= now:
         raise Rejected("invalid", f"{field} lies in the past", fields={field: "not in the future"})
     if ends > now + LONGEST:
-        detail = f"at most {LONGEST.days} days ahead; grant it again then, if it is still needed"
-        raise Rejected("invalid", f"{field}: {detail}", fields={field: detail})
+        raise invalid(field, f"at most {LONGEST.days} days ahead; grant it again then, if it is still needed")
 
 
 def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:

@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 
 from quota import records
 from quota.models import Tenant
-from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, may, require
 
 # Labels that the zone of a cell uses for itself: `<host>.machine.<cell>.<zone>`.
@@ -39,8 +39,7 @@ def tenant_create(
     tenant = Tenant(name=name, title=title, contact=contact, time_zone=_zone(time_zone or "UTC"))
     validated(tenant, exclude=["created_at"])
     if name in RESERVED_NAMES:
-        detail = f"{name!r} is reserved for the DNS zone; choose another name"
-        raise Rejected("reserved-name", f"name: {detail}", fields={"name": detail})
+        raise invalid("name", f"{name!r} is reserved for the DNS zone; choose another name", "reserved-name")
     with records.write(principal) as entry:
         if parent is not None:
             above = tenants_locked(parent)[parent]
@@ -162,8 +161,9 @@ def time_zones() -> tuple[str, ...]:
 
 def _zone(name: str) -> str:
     if name not in time_zones():
-        detail = f"{name[:64]!r} is not a time zone of the IANA database; give one such as Europe/Zurich or UTC"
-        raise Rejected("invalid", f"time_zone: {detail}", fields={"time_zone": detail})
+        raise invalid(
+            "time_zone", f"{name[:64]!r} is not a time zone of the IANA database; give one such as Europe/Zurich or UTC"
+        )
     return name
 
 
