@@ -51,9 +51,7 @@ def quota_grant(
     with records.write(principal) as entry:
         market = market_locked(cell)
         until = grace_end(market, begin, ends_at) if ends_at is not None else None
-        if not beyond_capacity:
-            fits(cell, row, vector, begin, until)
-        quota = Quota.objects.create(
+        quota = Quota(
             tenant=tenant,
             cell=cell,
             band=row,
@@ -64,6 +62,9 @@ def quota_grant(
             reason=reason,
             beyond_capacity=beyond_capacity,
         )
+        if not beyond_capacity:
+            fits(quota)
+        quota.save()
         entry.append(
             "quota.granted",
             tenant=tenant.name,

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from django.db import IntegrityError
 
 from quota import clock, records
-from quota.market.order_steps import order_locked
+from quota.market.order_steps import WAITING, order_locked, wrong_state
 from quota.models import Market, Order, OrderState, PriorityBand, Quota, ServiceAccount, Tenant
 from quota.pricing.market import SOLD, availability, earliest_start, is_sold, market_locked
 from quota.pricing.price_lists import amounts_checked
@@ -83,11 +83,13 @@ def on_sale(market: Market, band: PriorityBand) -> None:
         raise Rejected("not-sold", f"quota at band {band.name} is not sold", fields={"band": "not sold"})
 
 
-def fits(
-    cell: str, band: PriorityBand, amounts: Sequence[int], starts_at: dt.datetime, until: dt.datetime | None
-) -> None:
-    """Raises `Rejected("sold-out")`, with what is left and the first free date, unless it fits at every instant."""
-    left = availability(cell, band, starts_at, until)
+def fits(row: Order | Quota, *, without: int = 0) -> None:
+    """Raises `Rejected("sold-out")`, with what is left and the first free date, unless an order or a grant fits at
+    every instant until its grace ends. `without`: the id of an order whose grant is not counted.
+    """
+    cell, band, amounts, starts_at = row.cell, row.band, row.amounts, row.starts_at
+    until = row.grace_until or row.ends_at
+    left = availability(cell, band, starts_at, until, without=without)
     short = {
         NAMES[i]: {"asked": int(amounts[i]), "left": max(0, left[i]), "short": int(amounts[i]) - left[i]}
         for i in SOLD
@@ -96,7 +98,7 @@ def fits(
     if not short:
         return
     length = None if until is None else until - starts_at
-    first = earliest_start(cell, band, amounts, length, starts_at)
+    first = earliest_start(cell, band, amounts, length, starts_at, without=without)
     when = f"it is free from {first.isoformat()} on" if first is not None else "there is no time when it is free"
     parts = "; ".join(
         f"{name}: asked {describe(NAMES.index(name), f['asked'])}, {describe(NAMES.index(name), f['left'])} left"
@@ -147,13 +149,8 @@ def nothing_waits(order: Order, waiting: Sequence[Order]) -> None:
 def changeable(order: Order, what: str) -> None:
     """Raises for orders whose time is over."""
     over = order.state == OrderState.ACTIVE.value and order.ends_at <= clock.now()
-    live = (OrderState.PENDING.value, OrderState.APPROVED.value, OrderState.ACTIVE.value)
-    if over or order.state not in live:
-        raise Conflict(
-            "order-state",
-            f"order {order.pk} is {'over' if over else order.state} and can't be {what}; place a new order",
-            figures={"order": order.pk, "state": order.state},
-        )
+    if over or order.state not in (*WAITING, OrderState.ACTIVE.value):
+        raise wrong_state(order, f"is {'over' if over else order.state} and can't be {what}; place a new order")
 
 
 def place_of(order: Order, starts_at: dt.datetime | None) -> tuple[Order, str]:
@@ -179,9 +176,13 @@ def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | 
     order = Order.objects.filter(tenant=tenant, key=key).first() if key else None
     if order is None:
         return None
-    other = [name for name, value in same.items() if getattr(order, name) != value]
-    if other:
-        raise _key_used(tenant, key, order.pk)
+    if any(getattr(order, name) != value for name, value in same.items()):
+        raise Conflict(
+            "key-used",
+            f"key {key!r} of tenant {tenant.name} placed order {order.pk}, which is another one; use a new key",
+            fields={"key": f"used by order {order.pk}"},
+            figures={"order": order.pk},
+        )
     return order
 
 
@@ -235,22 +236,3 @@ def _is_own(principal: Principal, placed_by: str) -> bool:
     if placed_by == principal.name:
         return True
     return ServiceAccount.objects.filter(user__username=placed_by, created_by=principal.name).exists()
-
-
-@contextmanager
-def without(order: Order) -> Iterator[None]:
-    """Inside, the calendar counts as if the order's grant were not there. Nobody else sees it: it is put back."""
-    grants = Quota.objects.filter(order=order, beyond_capacity=False)
-    lifted = list(grants.values_list("id", flat=True))
-    grants.update(beyond_capacity=True)
-    yield
-    Quota.objects.filter(id__in=lifted).update(beyond_capacity=False)
-
-
-def _key_used(tenant: Tenant, key: str, order: int) -> Conflict:
-    return Conflict(
-        "key-used",
-        f"key {key!r} of tenant {tenant.name} placed order {order}, which is another one; use a new key",
-        fields={"key": f"used by order {order}"},
-        figures={"order": order},
-    )

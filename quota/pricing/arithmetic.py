@@ -11,7 +11,7 @@ order costs what the same order costs when it is placed in pieces, one after the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -55,32 +55,16 @@ class PricePart:
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready and exact: what is not whole is written as a fraction, `"1441/2"`."""
-        return {
-            "resource": self.resource,
-            "quantity": self.quantity,
-            "hours": str(self.hours),
-            "base": self.base,
-            "band_milli": self.band_milli,
-            "sold_milli": str(self.sold_milli),
-            "then_milli": str(self.then_milli),
-            "scarcity_milli": str(self.scarcity_milli),
-            "amount": self.amount,
-        }
+        return {name: str(value) if name in _EXACT else value for name, value in asdict(self).items()}
+
+
+_EXACT = frozenset({"hours", "sold_milli", "then_milli", "scarcity_milli"})
 
 
 def part_of(given: Mapping[str, Any]) -> PricePart:
     """The part that `as_json` wrote."""
-    return PricePart(
-        resource=given["resource"],
-        quantity=given["quantity"],
-        hours=Fraction(given["hours"]),
-        base=given["base"],
-        band_milli=given["band_milli"],
-        sold_milli=Fraction(given["sold_milli"]),
-        then_milli=Fraction(given["then_milli"]),
-        scarcity_milli=Fraction(given["scarcity_milli"]),
-        amount=given["amount"],
-    )
+    exact = {name: Fraction(given[name]) for name in _EXACT}
+    return PricePart(**{**given, **exact})
 
 
 def priced(

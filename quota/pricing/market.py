@@ -51,7 +51,7 @@ SELECT band_id, greatest(begin, %(begin)s), CASE WHEN ending < %(until)s THEN en
        coalesce(sum(amounts[4]), 0)::text, coalesce(sum(amounts[5]), 0)::text
 FROM (
   SELECT band_id, starts_at AS begin, coalesce(grace_until, ends_at, 'infinity') AS ending, amounts
-  FROM quota_quota WHERE cell = %(cell)s AND NOT beyond_capacity
+  FROM quota_quota WHERE cell = %(cell)s AND NOT beyond_capacity AND order_id IS DISTINCT FROM %(without)s
     AND (grace_until > %(begin)s OR grace_until IS NULL)
   UNION ALL
   SELECT o.band_id, piece.begin, piece.ending,
@@ -64,7 +64,7 @@ FROM (
   ) AS o
   LEFT JOIN LATERAL (
     SELECT amounts, coalesce(grace_until, ends_at) AS ending FROM quota_quota
-    WHERE order_id = o.replaces_id AND NOT beyond_capacity ORDER BY id LIMIT 1
+    WHERE order_id = o.replaces_id AND order_id <> %(without)s AND NOT beyond_capacity ORDER BY id LIMIT 1
   ) AS old ON true
   CROSS JOIN LATERAL (VALUES
     (true, o.starts_at, least(o.ending, coalesce(old.ending, o.starts_at))),
@@ -200,12 +200,15 @@ def is_sold(band: PriorityBand) -> bool:
 
 
 def room(
-    cell: str, band: PriorityBand | str, begins_at: dt.datetime, ends_at: dt.datetime | None = None
+    cell: str, band: PriorityBand | str, begins_at: dt.datetime, ends_at: dt.datetime | None = None, *, without: int = 0
 ) -> SaleCapacity:
-    """Return what may be sold and is sold in a band in a period; `ends_at` None: for ever. Three queries."""
+    """Return what may be sold and is sold in a band in a period; `ends_at` None: for ever. Three queries.
+
+    `without`: the id of an order whose grant is not counted.
+    """
     row = band_named(band) if isinstance(band, str) else band
     market = market_of(cell)
-    spans = _spans(cell, begins_at, ends_at)
+    spans = _spans(cell, begins_at, ends_at, without)
     prod = set(PriorityBand.objects.filter(prod=True).values_list("id", flat=True))
     shared = prod | {row.id} if row.prod else {row.id}
     capacity = _capacity(cell)
@@ -220,21 +223,11 @@ def room(
     return SaleCapacity(row, limit, together, own_limit, own)
 
 
-def availability(cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None) -> Vector:
+def availability(
+    cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None, *, without: int = 0
+) -> Vector:
     """The least that is left of each resource at any instant of the period; negative where too much is sold."""
-    return room(cell, band, starts_at, ends_at).left(starts_at, ends_at)
-
-
-def sold_share_milli(
-    cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None
-) -> tuple[int, ...]:
-    """The most that is sold at any instant, in thousandths of what may be, by resource; 1000 where nothing may be."""
-    there = room(cell, band, starts_at, ends_at)
-    sold = calendar.peak(there.sold, starts_at, ends_at)
-    return tuple(
-        1000 if limit <= 0 else max(0, sold[i]) * 1000 // limit if i in SOLD else 0
-        for i, limit in enumerate(there.limit)
-    )
+    return room(cell, band, starts_at, ends_at, without=without).left(starts_at, ends_at)
 
 
 def calendar_days(cell: str, band: PriorityBand | str, first: dt.date, days: int, tz: ZoneInfo) -> list[CalendarDay]:
@@ -268,10 +261,12 @@ def earliest_start(
     amounts: Sequence[int],
     length: dt.timedelta | None,
     after: dt.datetime | None = None,
+    *,
+    without: int = 0,
 ) -> dt.datetime | None:
     """The first moment from which `amounts` are left for `length` (none: for ever); None when they never are."""
     begin = after or clock.now()
-    there = room(cell, band, begin)
+    there = room(cell, band, begin, without=without)
     long = _AGES if length is None else length
     return calendar.earliest(there.over_time(begin), _sellable(amounts), long, begin)
 
@@ -289,10 +284,11 @@ def capacity_of(cell: str) -> Vector:
     return _sellable(_capacity(cell))
 
 
-def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None) -> list[tuple[int, Span]]:
+def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None, without: int = 0) -> list[tuple[int, Span]]:
     """Return what is sold by band, cut to the period; equal times are added up. Quantities past 64 bits stay exact."""
     with connection.cursor() as cursor:
-        cursor.execute(_SOLD, {"cell": cell, "begin": begin, "until": until or _FOR_EVER, "size": SIZE})
+        given = {"cell": cell, "begin": begin, "until": until or _FOR_EVER, "size": SIZE, "without": without}
+        cursor.execute(_SOLD, given)  # type: ignore[arg-type]
         return [
             (band_id, Span(begins_at, ends_at, (*(int(value) for value in amounts), 0)))
             for band_id, begins_at, ends_at, *amounts in cursor.fetchall()
