@@ -82,6 +82,31 @@ class QuotaUse(models.Model):
         return f"{self.tenant} at {self.band.name} in {self.cell}"
 
 
+class QuotaExpiry(models.Model):
+    """Quota that a tenant's live jobs still request although it has ended. The row is deleted once they do not.
+
+    `over_at`: since when they request more than what still counts, after the grace; none during it.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="quota_expiries")
+    cell = DnsLabelField(_("cell"))
+    band = models.ForeignKey(PriorityBand, models.CASCADE, related_name="+")
+    began_at = models.DateTimeField(_("from"))
+    over_at = models.DateTimeField(_("grace over"), null=True, blank=True)
+
+    class Meta:
+        db_table = "quota_lapse"
+        ordering = ["began_at", "id"]
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "cell", "band"], name="one_lapse_per_tenant_cell_band")
+        ]
+        verbose_name = _("expired quota")
+        verbose_name_plural = _("expired quota")
+
+    def __str__(self) -> str:
+        return f"{self.tenant} at {self.band.name} in {self.cell}"
+
+
 class CellCapacity(models.Model):
     """The capacity of a cell, reported by scheduling inside its own transactions.
 
