@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.money import MOST, format_credits
@@ -53,9 +53,5 @@ def over_budget(tenant: str, price: int, has: Balances) -> Rejected | None:
         " credits are missing. Order less, for a shorter time or at a cheaper band or cell, or ask an owner of the"
         f" organisation or an SRE for a budget of {format_credits(missing)} more.",
         fields={"price": f"{format_credits(missing)} credits more than may be spent"},
-        figures=shortage(has, price=price, missing=missing),
+        figures={**has.as_json(), "price": price, "missing": missing},
     )
-
-
-def shortage(has: Balances, *, price: int, missing: int) -> dict[str, Any]:
-    return {**has.as_json(), "price": price, "missing": missing}
