@@ -82,15 +82,8 @@ class Spending:
         return self.action not in STOPS_SUBMITTING or self.usage > 0 or self.has.owed < 0
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "month": self.key,
-            "spent": self.spent,
-            "usage": self.usage,
-            "waiting": self.waiting,
-            "limit": self.limit,
-            "percent": self.percent,
-            "exhausted": self.exhausted,
-        }
+        shown = ("spent", "usage", "waiting", "limit", "percent", "exhausted")
+        return {"month": self.key, **{name: getattr(self, name) for name in shown}}
 
 
 def beyond_month(spending: Spending, price: int) -> Rejected | None:

@@ -14,13 +14,11 @@ from quota import clock, records
 from quota.market.order_steps import WAITING, order_locked, wrong_state
 from quota.models import Market, Order, OrderState, PriorityBand, Quota, ServiceAccount, Tenant
 from quota.pricing.market import SOLD, availability, earliest_start, is_sold, market_locked
-from quota.pricing.price_lists import amounts_checked
+from quota.pricing.price_lists import Amounts, amounts_checked
 from quota.records import RecordEntry
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, may, require
 from quota.vocabulary.resources import NAMES, Vector, describe
-
-Amounts = Vector | Mapping[str, int | float | str]
 
 # Nobody orders for later than this.
 HORIZON = dt.timedelta(days=3660)

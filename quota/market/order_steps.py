@@ -301,7 +301,7 @@ def news(
 
 def sentence(amounts: Sequence[int]) -> str:
     """Return the amounts above zero as text: `1 core, 4 GiB of ram`."""
-    return format_quantities({index: value for index, value in enumerate(amounts) if value})
+    return format_quantities(dict(enumerate(amounts)))
 
 
 def cut_of(order: Order) -> dt.datetime:

@@ -13,7 +13,6 @@ import datetime as dt
 from quota import clock
 from quota.billing import ledger
 from quota.market.order_checks import (
-    Amounts,
     amounts_wanted,
     changeable,
     deciding,
@@ -48,7 +47,7 @@ from quota.market.order_steps import (
 )
 from quota.models import Order, OrderState, Quote, Tenant
 from quota.pricing.market import band_named, cell_require, market_locked
-from quota.pricing.price_lists import price_now, price_quoted
+from quota.pricing.price_lists import Amounts, price_now, price_quoted
 from quota.records import RecordEntry
 from quota.vocabulary import calendar
 from quota.vocabulary.errors import Rejected, invalid

@@ -10,16 +10,18 @@ for itself. Ports belong to machines, and priority 0 is free: neither is sold.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from django.db import connection
+from django.db.models import Q
+from django.db.models.functions import Coalesce
 
 from quota import clock, records
-from quota.models import ApprovalRule, CellCapacity, Market, PriorityBand
+from quota.models import ApprovalRule, CellCapacity, Market, Order, OrderState, PriorityBand, Quota
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.calendar import CalendarStep, Span
@@ -27,6 +29,8 @@ from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import PORTS, SIZE, ZERO, Vector, as_mapping
 
+# States of orders that hold capacity and money, and have no grant yet.
+HOLDING = (OrderState.PENDING.value, OrderState.APPROVED.value)
 SOLD = tuple(index for index in range(SIZE) if index != PORTS)
 CREDIT = 1_000_000
 # Made with the first market: what is small needs nobody, what is middling an owner, the rest an SRE.
@@ -75,6 +79,18 @@ FROM (
 WHERE begin < %(until)s AND ending > %(begin)s
 GROUP BY 1, 2, 3
 """
+
+
+class Holding(NamedTuple):
+    """A grant, or an order without one, that keeps quota back until `ends_at`, the end of its grace."""
+
+    grant: int | None
+    order: int | None
+    tenant: str
+    begins_at: dt.datetime
+    ends_at: dt.datetime | None
+    band_id: int
+    amounts: Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +293,19 @@ def sold_steps(
     """Return what is sold in these bands together, over time."""
     wanted = {band.id for band in bands}
     return calendar.steps(span for band_id, span in _spans(cell, begins_at, ends_at) if band_id in wanted)
+
+
+def holdings(cell: str, bands: Iterable[int], after: dt.datetime) -> list[Holding]:
+    """Return what keeps quota of these bands (their ids) back after a moment. Two queries."""
+    until = Coalesce("grace_until", "ends_at")
+    fields = ("tenant__name", "starts_at", "until", "band_id", "amounts")
+    grants = Quota.objects.filter(cell=cell, band__in=bands, beyond_capacity=False).annotate(until=until)
+    counted = grants.filter(Q(until=None) | Q(until__gt=after))
+    orders = Order.objects.filter(cell=cell, band__in=bands, state__in=HOLDING).annotate(until=until)
+    return [
+        *(Holding(*row) for row in counted.values_list("id", "order_id", *fields)),
+        *(Holding(None, *row) for row in orders.values_list("id", *fields)),
+    ]
 
 
 def capacity_of(cell: str) -> Vector:

@@ -73,27 +73,17 @@ def price_list_set(
                 "valid_from", f"{begin.isoformat()} is past, and prices of the past never change; leave it out for now"
             )
         version = (PriceList.objects.filter(cell=cell).aggregate(last=Max("version"))["last"] or 0) + 1
-        row = PriceList.objects.create(
-            cell=cell,
-            version=version,
-            base=prices,
-            usage=used,
-            curve=[list(point) for point in points],
-            valid_from=begin,
-            note=note,
-            created_by=principal.name[:150],
-            created_at=now,
-        )
-        entry.append(
-            "prices.set",
-            cell=cell,
-            version=version,
-            base=prices,
-            usage=used,
-            curve=row.curve,
-            valid_from=begin.isoformat(),
-            note=note,
-        )
+        shown = [list(point) for point in points]
+        kept: dict[str, Any] = {
+            "cell": cell,
+            "version": version,
+            "base": prices,
+            "usage": used,
+            "curve": shown,
+            "note": note,
+        }
+        row = PriceList.objects.create(**kept, valid_from=begin, created_by=principal.name[:150], created_at=now)
+        entry.append("prices.set", **kept, valid_from=begin.isoformat())
         _notify(entry, row)
     return row
 
@@ -233,18 +223,24 @@ def price_quoted(order: Order, quote: int) -> None:
     order.quote, order.price, order.parts, order.prices = row, row.price, row.parts, row.prices
 
 
-def amounts_checked(amounts: Amounts) -> Vector:
-    """A vector over the axis that asks for something and fits 64 bits. Raises `Rejected` naming the field."""
+def amounts_read(amounts: Amounts) -> Vector:
+    """A vector of quantities that fit 64 bits. Raises `Rejected` naming the field."""
     try:
         vector = parse_vector(amounts) if isinstance(amounts, Mapping) else tuple(amounts)
     except QuantityError as error:
         raise Rejected("invalid", str(error), fields={"amounts": str(error)}) from error
+    if vector and max(vector) > LARGEST:
+        raise invalid("amounts", f"no quantity may be above {LARGEST}", "too-large")
+    return vector
+
+
+def amounts_checked(amounts: Amounts) -> Vector:
+    """A vector over the axis that asks for something and fits 64 bits. Raises `Rejected` naming the field."""
+    vector = amounts_read(amounts)
     if len(vector) != SIZE or any(value < 0 for value in vector):
         raise invalid("amounts", f"{SIZE} quantities, none below zero")
     if not any(vector):
         raise invalid("amounts", "the request has no quantity; give at least one above zero")
-    if max(vector) > LARGEST:
-        raise invalid("amounts", f"no quantity may be above {LARGEST}", "too-large")
     return vector
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zoneinfo
 from functools import cache
+from typing import Any
 
 from django.core.exceptions import ValidationError
 
@@ -70,25 +71,20 @@ def tenant_set(
     """Change what may change of a tenant. Its name may not: it is in DNS names, and on bills. Only an SRE sets
     `max_jobs` and `max_teams`."""
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
-    tenant.title, tenant.contact = title, contact
-    changed = ["title", "contact"]  # only what is given is written: the row may be older than what others set
-    if max_jobs is not None and max_jobs != tenant.max_jobs:
+    limits = {"max_jobs": max_jobs, "max_teams": max_teams}
+    given: dict[str, Any] = {"title": title, "contact": contact, "task_api": task_api}
+    # Only what is given is written: the row may be older than what others set.
+    changed = {name: value for name, value in given.items() if value is not None}
+    changed |= {name: value for name, value in limits.items() if value not in (None, getattr(tenant, name))}
+    if changed.keys() & limits.keys():
         require(principal, Action.PLATFORM_ADMIN)
-        tenant.max_jobs = max_jobs
-        changed.append("max_jobs")
-    if max_teams is not None and max_teams != tenant.max_teams:
-        require(principal, Action.PLATFORM_ADMIN)
-        tenant.max_teams = max_teams
-        changed.append("max_teams")
-    if task_api is not None:
-        tenant.task_api = task_api
-        changed.append("task_api")
-    if time_zone is not None and time_zone != tenant.time_zone:
-        tenant.time_zone = _zone(time_zone)
-        changed.append("time_zone")
+    if time_zone not in (None, tenant.time_zone):
+        changed["time_zone"] = _zone(time_zone)
+    for name, value in changed.items():
+        setattr(tenant, name, value)
     validated(tenant)
     with records.write(principal) as entry:
-        tenant.save(update_fields=changed)
+        tenant.save(update_fields=list(changed))
         entry.append(
             "tenant.changed",
             tenant=tenant.name,
