@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -57,13 +57,7 @@ class QuotaStanding:
     used: Vector
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "tenant": self.tenant,
-            "cell": self.cell,
-            "band": self.band,
-            "granted": as_mapping(self.granted),
-            "used": as_mapping(self.used),
-        }
+        return {**asdict(self), "granted": as_mapping(self.granted), "used": as_mapping(self.used)}
 
 
 def standings(principal: Principal, *, tenant: str | None = None) -> list[QuotaStanding]:

@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError as BrokerAway
 from redis import RedisError
 
 from quota.billing.metering import meter
-from quota.market.quota_expiry import lapses_watch
+from quota.market.quota_expiry import expiries_watch
 from scheduling.cells import capacity
 from scheduling.demotion import quota_expiry, spent_budgets
 from scheduling.jobs.health_watch import failing_jobs_watch
@@ -96,12 +96,10 @@ def metering_run() -> None:
 
 @shared_task(name="scheduling.lapses", ignore_result=True)
 def lapses_run() -> None:
-    """Send notices about expired quota of running jobs, and lower jobs after the grace period or with a spent
-    budget.
-    """
-    lapses_watch()
+    """Tell whose quota is over under running jobs; lower those whose time is over, and those of spent budgets."""
+    expiries_watch()
     for cell in Cell.objects.order_by("id"):
-        if dropped := [*quota_expiry.lapses_drop(cell), *spent_budgets.spent_budgets_drop(cell)]:
+        if dropped := [*quota_expiry.expiries_drop(cell), *spent_budgets.spent_budgets_drop(cell)]:
             log.info("jobs demoted to the free priority", cell=cell.name, jobs=[job.name for job in dropped])
 
 

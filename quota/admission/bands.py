@@ -9,15 +9,13 @@ from django.db.models import Q
 from django.db.models.functions import Coalesce
 
 from quota import clock, records
-from quota.models import Order, OrderState, PriorityBand, Quota, Tenant
+from quota.models import HOLDING, Order, PriorityBand, Quota, Tenant
 from quota.models.fields import DNS_LABEL, dns_label
 from quota.notifications.notices import notify
 from quota.vocabulary.bands import DEFAULT_BANDS, DEFAULT_FACTORS, MAX_FACTOR, MAX_PRIORITY, PLAIN, Band, Factors
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import format_number
-
-OPEN = (OrderState.PENDING, OrderState.APPROVED)  # orders that hold, and have no grant yet
 
 
 def band_set(
@@ -83,11 +81,11 @@ def _range_checked(band: Band) -> None:
 def _factors_checked(band: Band, factors: Factors) -> None:
     for name, value in factors._asdict().items():
         if not 0 <= value <= MAX_FACTOR:
-            detail = f"0 to {MAX_FACTOR} thousandths, not {value}"
-            raise Rejected("invalid", f"{name}: {detail}", fields={name: detail})
+            raise invalid(name, f"0 to {MAX_FACTOR} thousandths, not {value}")
     if band.prod and factors.oversell_milli > PLAIN.oversell_milli:
-        detail = f"a prod band is never over-sold; give {PLAIN.oversell_milli} at most"
-        raise Rejected("prod-oversold", f"oversell_milli: {detail}", fields={"oversell_milli": detail})
+        raise invalid(
+            "oversell_milli", f"a prod band is never over-sold; give {PLAIN.oversell_milli} at most", "prod-oversold"
+        )
 
 
 def _notify(entry: records.RecordEntry, row: PriorityBand) -> None:
@@ -97,7 +95,7 @@ def _notify(entry: records.RecordEntry, row: PriorityBand) -> None:
         .annotate(until=Coalesce("grace_until", "ends_at"))
         .filter(Q(until=None) | Q(until__gt=clock.now()))
     )
-    waits = Order.objects.filter(band=row, state__in=[state.value for state in OPEN])
+    waits = Order.objects.filter(band=row, state__in=HOLDING)
     touched = Q(pk__in=owns.values("tenant")) | Q(pk__in=waits.values("tenant"))
     for tenant in Tenant.objects.filter(touched).order_by("id"):
         notify(

@@ -57,9 +57,6 @@ class UsageOf:
     hours: int
     resources: tuple[ResourceUse, ...]
 
-    def resource(self, name: str) -> ResourceUse:
-        return next(one for one in self.resources if one.name == name)
-
 
 def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: int = 14) -> UsageOf:
     """Return what the tenant's jobs requested and used at `band` in `cell` in the last `days` days: three queries.

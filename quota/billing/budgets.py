@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from django.db import connection
 
 from quota import clock, records
-from quota.billing.balances import balances, fitting
-from quota.billing.spending import ACTIONS, DROP, STOPS_SUBMITTING, Spending, beyond_month
+from quota.billing.spending import ACTIONS, DROP, STOPS_SUBMITTING, Spending, balances, beyond_month, fitting
 from quota.billing.spent_budgets import format_demotions
 from quota.models import Budget, Order, Tenant
 from quota.notifications import notices
 from quota.vocabulary import months
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, require, system
 
@@ -96,29 +96,17 @@ def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) 
 def budgets_watch(now: dt.datetime | None = None) -> int:
     """Look after all budgets; idempotent. Returns how many had news. One transaction for each of these."""
     with clock.at(now or clock.now()):
-        return _watch()
-
-
-def _watch() -> int:
-    watched = list(
-        Budget.objects.exclude(alerts=[], action="none", exhausted_at=None).select_related("tenant").order_by("id")
-    )
-    states = spendings([row.tenant for row in watched], budgets=watched)
-    detail = 0
-    for row in watched:
-        state = states[row.tenant_id]
-        if state.alert is None and state.exhausted == (row.exhausted_at is not None):
-            continue
-        with records.write(system("budgets")) as entry:
-            examine(entry, row.tenant)
-        detail += 1
-    return detail
-
-
-def buying_stopped(tenant: Tenant) -> Rejected | None:
-    """Why nothing more may be bought this month; None when it may. To show early: holding money checks it again."""
-    state = spending_of(tenant)
-    return beyond_month(state, 1)
+        rows = Budget.objects.exclude(alerts=[], action="none", exhausted_at=None)
+        watched = list(rows.select_related("tenant").order_by("id"))
+        states = spendings([row.tenant for row in watched], budgets=watched)
+        changed = 0
+        for row in watched:
+            state = states[row.tenant_id]
+            if state.alert is not None or state.exhausted != (row.exhausted_at is not None):
+                with records.write(system("budgets")) as entry:
+                    examine(entry, row.tenant)
+                changed += 1
+    return changed
 
 
 def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
@@ -175,67 +163,47 @@ def spendings(
 
 def _spending(tenant: Tenant, month: dt.date, found: list[int], budget: Budget) -> Spending:
     spent, usage, waiting, available, held, owed = found
-    return Spending(
-        tenant.name,
-        month,
-        spent,
-        usage,
-        waiting,
-        balances(available=available, held=held, owed=owed, overdraft=budget.overdraft),
-        budget.monthly,
-        tuple(budget.alerts),
-        budget.action,
-        budget.told,
-    )
+    has = balances(available=available, held=held, owed=owed, overdraft=budget.overdraft)
+    watched = (budget.monthly, tuple(budget.alerts), budget.action, budget.told)
+    return Spending(tenant.name, month, spent, usage, waiting, has, *watched)
 
 
 def _apply(entry: records.RecordEntry, row: Budget, state: Spending, *, again: bool) -> None:
     tenant, changed = row.tenant, []
     figures = state.as_json()
+
+    def announce(kind: str, subject: str, text: str, level: str, **more: Any) -> None:
+        notices.notify(entry, tenant, kind, subject, text, _URL + tenant.name, level, **more, **figures)
+
     if (alert := state.alert) is not None:
         row.told = {state.key: alert}
         changed.append("told")
-        notices.notify(
-            entry,
-            tenant,
+        announce(
             "budget.alert",
             f"{alert} % of the budget of {tenant.name} are spent",
             f"In {state.key} {format_credits(state.committed)} of {format_credits(state.limit)} credits are spent"
             f" or set aside for orders, {state.percent} %. Available: {format_credits(state.has.available)}.",
-            url=_URL + tenant.name,
-            level="warning",
+            "warning",
             alert=alert,
-            **figures,
         )
     if state.exhausted and (again or row.exhausted_at is None):
         row.exhausted_at = clock.now()
         changed.append("exhausted_at")
         entry.append("budget.exhausted", tenant=tenant.name, action=row.action, **figures)
-        notices.notify(
-            entry,
-            tenant,
+        announce(
             "budget.stopped",
             f"The budget of {tenant.name} is spent",
             f"{_consequence(row)} A higher monthly budget or a grant ends that at once, and the next month"
             " where the monthly budget is what is spent.",
-            url=_URL + tenant.name,
-            level="urgent",
+            "urgent",
             action=row.action,
-            **figures,
         )
     elif not state.exhausted and row.exhausted_at is not None:
         row.exhausted_at = None
         changed.append("exhausted_at")
         entry.append("budget.resumed", tenant=tenant.name, **figures)
-        notices.notify(
-            entry,
-            tenant,
-            "budget.resumed",
-            f"{tenant.name} has a budget again",
-            "What had stopped at the end of the budget is possible again.",
-            url=_URL + tenant.name,
-            **figures,
-        )
+        text = "What had stopped at the end of the budget is possible again."
+        announce("budget.resumed", f"{tenant.name} has a budget again", text, "info")
     if changed:
         row.save(update_fields=changed)
 
@@ -259,8 +227,7 @@ def _valid(monthly: int | None, alerts: Sequence[int], action: str, overdraft: i
         if amount is not None and fitting(name, amount) < 0:
             raise Rejected("invalid", f"{name}: {amount}; give 0 or more", fields={name: "0 or more"})
     if len(alerts) > _MOST_ALERTS or not all(0 < alert <= _MOST_PERCENT for alert in alerts):
-        detail = f"at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}"
-        raise Rejected("invalid", f"alerts: {detail}", fields={"alerts": detail})
+        raise invalid("alerts", f"at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}")
     if action not in ACTIONS:
         detail = f"one of {', '.join(ACTIONS)}"
         raise Rejected("invalid", f"action: {action!r}; {detail}", fields={"action": detail})

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from django.db import connection
 
 from quota.models import Tenant
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.resources import NAMES
 
 # What costs are split by, and how it is found in a metered row `m` and a pool `p` of what was bought.
@@ -123,8 +123,7 @@ def costs(
     if by == "label" and not label:
         raise Rejected("invalid", "label: say which", fields={"label": "missing"})
     if not dt.timedelta(0) < until - since <= LONGEST:
-        detail = f"after since, by {LONGEST.days} days at most"
-        raise Rejected("invalid", f"until: {detail}", fields={"until": detail})
+        raise invalid("until", f"after since, by {LONGEST.days} days at most")
     if not tenants:
         return []
     job, pool = _KEYS[by]

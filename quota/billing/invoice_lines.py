@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
@@ -34,59 +34,23 @@ class InvoiceLine(NamedTuple):
 
 
 COLUMNS = (
-    "invoice",
-    "month",
-    "tenant",
-    "kind",
-    "order",
-    "cell",
-    "band",
-    "text",
-    "posted_at",
-    "starts_at",
-    "ends_at",
-    "credits",
-    "micro_credits",
+    *("invoice", "month", "tenant", "kind", "order", "cell", "band", "text"),
+    *("posted_at", "starts_at", "ends_at", "credits", "micro_credits"),
 )
 
 
 def lines_of(invoice: InvoiceFields) -> list[InvoiceLine]:
     zone = ZoneInfo(invoice.time_zone)
-    return [
-        InvoiceLine(
-            line["kind"],
-            line["order"],
-            line["cell"],
-            line["band"],
-            line["text"],
-            _local(line, "at", zone),
-            _local(line, "starts_at", zone),
-            _local(line, "ends_at", zone),
-            line["amount"],
-        )
-        for line in invoice.lines
-    ]
+    times = ("at", "starts_at", "ends_at")
+    return [InvoiceLine(**{**line, **{name: _local(line[name], zone) for name in times}}) for line in invoice.lines]
 
 
-def table_of(invoice: InvoiceFields, tenant: str) -> Iterator[tuple[object, ...]]:
+def table_of(invoice: InvoiceFields, tenant: str) -> Iterator[Sequence[object]]:
     """A head, then a row per line. Credits with all six decimals: the column adds up to the total exactly."""
     yield COLUMNS
     for line in lines_of(invoice):
-        yield (
-            invoice.number,
-            f"{invoice.month:%Y-%m}",
-            tenant,
-            line.kind,
-            line.order,
-            line.cell,
-            line.band,
-            line.text,
-            _iso(line.at),
-            _iso(line.starts_at),
-            _iso(line.ends_at),
-            exact(line.amount),
-            line.amount,
-        )
+        cells = [cell.isoformat(timespec="seconds") if isinstance(cell, dt.datetime) else cell for cell in line]
+        yield (invoice.number, f"{invoice.month:%Y-%m}", tenant, *cells[:-1], exact(line.amount), line.amount)
 
 
 def exact(amount: int) -> str:
@@ -95,10 +59,5 @@ def exact(amount: int) -> str:
     return f"{'-' if amount < 0 else ''}{whole}.{rest:06d}"
 
 
-def _local(line: Mapping[str, Any], name: str, zone: ZoneInfo) -> dt.datetime | None:
-    given = line[name]
+def _local(given: str | None, zone: ZoneInfo) -> dt.datetime | None:
     return None if given is None else dt.datetime.fromisoformat(given).astimezone(zone)
-
-
-def _iso(moment: dt.datetime | None) -> str:
-    return "" if moment is None else moment.isoformat(timespec="seconds")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import structlog
@@ -19,7 +20,7 @@ from django.db.models import Max, Min
 
 from quota import clock, records
 from quota.billing import ledger, metering
-from quota.models import Account, AccountKind, Invoice, LedgerEntry, Posting, Tenant
+from quota.models import Account, AccountKind, Invoice, Posting, Tenant
 from quota.notifications import notices
 from quota.vocabulary import months
 from quota.vocabulary.errors import Conflict, Rejected
@@ -32,8 +33,10 @@ log = structlog.get_logger(__name__)
 CLOSES_AFTER = dt.timedelta(hours=6)
 DRAFT = "draft"
 
+_LINE = ("kind", "order", "cell", "band", "text", "at", "starts_at", "ends_at", "amount")
 _ORDERS = """
-SELECT p.kind, p.occurred_at, p.text, p.order_id, o.cell, b.name, o.starts_at, o.ends_at, e.amount
+SELECT p.kind, p.order_id, COALESCE(o.cell, ''), COALESCE(b.name, ''), p.text, p.occurred_at, o.starts_at, o.ends_at,
+    e.amount
 FROM quota_posting p JOIN quota_ledgerentry e ON e.posting_id = p.id
 JOIN quota_account a ON a.id = e.account_id AND a.kind = 'revenue'
 LEFT JOIN quota_order o ON o.id = p.order_id LEFT JOIN quota_priorityband b ON b.id = o.band_id
@@ -41,7 +44,8 @@ WHERE p.tenant_id = %s AND p.occurred_at >= %s AND p.occurred_at < %s AND p.kind
 ORDER BY p.order_id, p.occurred_at, p.id
 """
 _USAGE = """
-SELECT m.cell, COALESCE(b.name, ''), min(m.hour), max(m.hour), sum(m.price)
+SELECT 'usage', NULL, m.cell, COALESCE(b.name, ''), 'usage', NULL, min(m.hour), max(m.hour) + interval '1 hour',
+    sum(m.price)
 FROM quota_posting p JOIN quota_meteredhour m ON m.posting_id = p.id LEFT JOIN quota_priorityband b ON b.id = m.band_id
 WHERE p.tenant_id = %s AND p.occurred_at >= %s AND p.occurred_at < %s AND p.kind = 'usage'
 GROUP BY m.cell, b.name ORDER BY m.cell, b.name
@@ -148,31 +152,6 @@ def invoices_close_due(now: dt.datetime | None = None) -> list[Invoice]:
         return closed
 
 
-def invoice_check(invoice: Invoice) -> list[str]:
-    """Return the differences between an invoice or draft and the entries of the revenue account; empty if there are
-    none.
-    """
-    amounts = list(
-        LedgerEntry.objects.filter(
-            account__kind=AccountKind.REVENUE.value,
-            posting__tenant=invoice.tenant,
-            posting__occurred_at__gte=invoice.begins_at,
-            posting__occurred_at__lt=invoice.ends_at,
-        ).values_list("amount", flat=True)
-    )
-    lines = [line["amount"] for line in invoice.lines]
-    compared = {
-        "charged": (invoice.charged, sum(a for a in amounts if a > 0), sum(a for a in lines if a > 0)),
-        "refunded": (invoice.refunded, -sum(a for a in amounts if a < 0), -sum(a for a in lines if a < 0)),
-        "total": (invoice.total, sum(amounts), sum(lines)),
-    }
-    return [
-        f"invoice {invoice.number}: {name} {stated}, the ledger has {posted}, its lines {lined}"
-        for name, (stated, posted, lined) in compared.items()
-        if not stated == posted == lined
-    ]
-
-
 def _draw_up(tenant: Tenant, period: InvoiceMonth) -> Invoice:
     lines = _lines(tenant, period)
     charged = sum(line["amount"] for line in lines if line["amount"] > 0)
@@ -200,42 +179,14 @@ def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
         orders = cursor.fetchall()
         cursor.execute(_USAGE, given)  # type: ignore[arg-type]
         usage = cursor.fetchall()
-    return [
-        _line(kind, amount, at=at, text=text, order=order, cell=cell or "", band=band or "", starts=starts, ends=ends)
-        for kind, at, text, order, cell, band, starts, ends, amount in orders
-    ] + [
-        _line("usage", int(amount), text="usage", cell=cell, band=band, starts=first, ends=last + dt.timedelta(hours=1))
-        for cell, band, first, last, amount in usage
-    ]
+    return [dict(zip(_LINE, map(_written, row), strict=True)) for row in (*orders, *usage)]
 
 
-def _line(
-    kind: str,
-    amount: int,
-    *,
-    text: str,
-    cell: str,
-    band: str,
-    starts: dt.datetime | None,
-    ends: dt.datetime | None,
-    order: int | None = None,
-    at: dt.datetime | None = None,
-) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "order": order,
-        "cell": cell,
-        "band": band,
-        "text": text,
-        "at": _written(at),
-        "starts_at": _written(starts),
-        "ends_at": _written(ends),
-        "amount": amount,
-    }
-
-
-def _written(moment: dt.datetime | None) -> str | None:
-    return None if moment is None else moment.astimezone(dt.UTC).isoformat()
+def _written(value: Any) -> Any:
+    """Return a value of a line JSON-ready. Times are in UTC, and sums of PostgreSQL are whole."""
+    if isinstance(value, dt.datetime):
+        return value.astimezone(dt.UTC).isoformat()
+    return int(value) if isinstance(value, Decimal) else value
 
 
 def _with_something_open() -> Sequence[int]:

@@ -22,10 +22,10 @@ from django.db.models import Max, Sum
 
 from quota import clock, records
 from quota.billing import budgets
-from quota.billing.balances import Balances, balances, fitting, over_budget
+from quota.billing.spending import Balances, balances, fitting, over_budget
 from quota.models import Account, AccountKind, Budget, Invoice, LedgerEntry, Order, Posting, Tenant
 from quota.notifications import notices
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, require
 
@@ -65,13 +65,8 @@ def accounts_locked(*tenants: Tenant) -> dict[AccountKey, Account]:
 
 def balance_of(tenant: Tenant) -> Balances:
     """Return the balances of a tenant without a lock. Posting checks them again."""
-    found = dict(Account.objects.filter(tenant=tenant).values_list("kind", "balance"))
-    return balances(
-        available=found.get(AccountKind.AVAILABLE.value, 0),
-        held=found.get(AccountKind.HELD.value, 0),
-        owed=found.get(AccountKind.OWED.value, 0),
-        overdraft=_overdraft(tenant),
-    )
+    found = {AccountKey(AccountKind(row.kind), tenant.id): row for row in Account.objects.filter(tenant=tenant)}
+    return _balances(tenant, found, Budget.objects.filter(tenant=tenant).first())
 
 
 def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
@@ -79,66 +74,34 @@ def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
 
     An order that costs nothing posts nothing: None.
     """
-    _refuse_spent(order)
-    if order.price == 0:
+    if order.price < 0:
+        raise Rejected("invalid", f"price: {order.price}; give 0 or more", fields={"price": "0 or more"})
+    if fitting("price", order.price) == 0:
         return None
     tenant = order.tenant
     rows = accounts_locked(tenant)
-    if (found := _posted(order)) is not None:
+    if found := _posted(order):
         raise _posted_before(order, "hold", found)
     budget = Budget.objects.filter(tenant=tenant).first() or Budget(tenant=tenant)
-    has = _balances(tenant, rows, overdraft=budget.overdraft)
+    has = _balances(tenant, rows, budget)
     refusal = over_budget(tenant.name, order.price, has) or budgets.refusal_of(order, budget)
     if refusal is not None:
         raise refusal
-    return _post(
-        entry,
-        "hold",
-        tenant,
-        rows,
-        {available(tenant): -order.price, held(tenant): order.price},
-        text=f"order {order.pk} placed",
-        order=order,
-        key=f"hold:{order.pk}",
-    )
+    moves = {available(tenant): -order.price, held(tenant): order.price}
+    return _post_once(entry, "hold", order, rows, moves, text="placed")
 
 
 def unhold(entry: records.RecordEntry, order: Order) -> Posting | None:
     """Give back what was set aside for an order that won't be. Raises `Conflict` unless it is held."""
-    rows, amount = _held_for(order, "unhold")
-    if amount == 0:
-        return None
-    tenant = order.tenant
-    posting = _post(
-        entry,
-        "unhold",
-        tenant,
-        rows,
-        {held(tenant): -amount, available(tenant): amount},
-        text=f"order {order.pk} taken back",
-        order=order,
-        key=f"unhold:{order.pk}",
-    )
-    _settle(entry, tenant, rows)
+    posting = _release(entry, "unhold", order, available(order.tenant), text="taken back")
+    if posting is not None:
+        _settle(entry, order.tenant, accounts_locked(order.tenant))
     return posting
 
 
 def charge(entry: records.RecordEntry, order: Order) -> Posting | None:
     """Take what was set aside. Raises `Conflict` unless it is held."""
-    rows, amount = _held_for(order, "charge")
-    if amount == 0:
-        return None
-    tenant = order.tenant
-    return _post(
-        entry,
-        "charge",
-        tenant,
-        rows,
-        {held(tenant): -amount, REVENUE: amount},
-        text=f"order {order.pk} begins",
-        order=order,
-        key=f"charge:{order.pk}",
-    )
+    return _release(entry, "charge", order, REVENUE, text="begins")
 
 
 def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> Posting | None:
@@ -152,18 +115,13 @@ def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> 
         return None
     tenant = order.tenant
     rows = accounts_locked(tenant)
-    left = (
-        LedgerEntry.objects.filter(posting__order=order, account__kind=AccountKind.REVENUE.value).aggregate(
-            total=Sum("amount")
-        )["total"]
-        or 0
-    )
+    charged = LedgerEntry.objects.filter(posting__order=order, account__kind=AccountKind.REVENUE.value)
+    left = charged.aggregate(total=Sum("amount", default=0))["total"]
     if amount > left:
         detail = f"of order {order.pk} only {format_credits(left)} credits are left to refund"
         raise Rejected("refund-too-large", f"amount: {detail}", fields={"amount": detail}, figures={"left": int(left)})
-    posting = _post(
-        entry, "refund", tenant, rows, {REVENUE: -amount, available(tenant): amount}, text=text, order=order
-    )
+    moves = {REVENUE: -amount, available(tenant): amount}
+    posting = _post(entry, "refund", tenant, rows, moves, text=text, order=order)
     _settle(entry, tenant, rows)
     return posting
 
@@ -184,17 +142,8 @@ def usage(
     """
     rows = accounts_locked(tenant)
     covered = min(amount, max(0, rows[available(tenant)].balance))
-    return _post(
-        entry,
-        "usage",
-        tenant,
-        rows,
-        {available(tenant): -covered, owed(tenant): covered - amount, REVENUE: amount},
-        text=text,
-        key=key,
-        occurred_at=occurred_at,
-        pk=pk,
-    )
+    moves = {available(tenant): -covered, owed(tenant): covered - amount, REVENUE: amount}
+    return _post(entry, "usage", tenant, rows, moves, text=text, key=key, occurred_at=occurred_at, pk=pk)
 
 
 def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str = "") -> Posting:
@@ -208,17 +157,9 @@ def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str
         rows = accounts_locked(tenant)
         if amount < 0:
             _refuse_beyond(tenant, -amount, rows[available(tenant)].balance)
-        posting = _post(
-            entry,
-            "budget",
-            tenant,
-            rows,
-            {TREASURY: -amount, available(tenant): amount},
-            text=text.strip() or ("budget" if amount > 0 else "budget taken back"),
-        )
-        _settle(entry, tenant, rows)
-        _funded(entry, tenant, posting, amount)
-    return posting
+        text = text.strip() or ("budget" if amount > 0 else "budget taken back")
+        moves = {TREASURY: -amount, available(tenant): amount}
+        return _fund(entry, "budget", tenant, rows, moves, text=text)
 
 
 def budget_hand_down(
@@ -227,28 +168,32 @@ def budget_hand_down(
     """Hand money of an organisation to one of its teams, or from a team back to it. Raises `Rejected`."""
     require(principal, Action.BILLING_ADMIN, tenant=from_tenant.name)
     if to_tenant.parent_id != from_tenant.id and from_tenant.parent_id != to_tenant.id:
-        detail = f"{to_tenant.name} is neither a team of {from_tenant.name} nor its organisation"
-        raise Rejected("not-related", f"to: {detail}", fields={"to": detail})
+        raise invalid(
+            "to", f"{to_tenant.name} is neither a team of {from_tenant.name} nor its organisation", "not-related"
+        )
     if amount < 0:
         raise Rejected("invalid", f"amount: {amount}; give more than 0", fields={"amount": "more than 0"})
     _refuse_nothing(amount)
     with records.write(principal) as entry:
         rows = accounts_locked(from_tenant, to_tenant)
         _refuse_beyond(from_tenant, amount, rows[available(from_tenant)].balance)
-        posting = _post(
-            entry,
-            "transfer",
-            to_tenant,
-            rows,
-            {available(from_tenant): -amount, available(to_tenant): amount},
-            text=text.strip() or f"handed from {from_tenant.name} to {to_tenant.name}",
-        )
-        _settle(entry, to_tenant, rows)
-        _funded(entry, to_tenant, posting, amount)
-    return posting
+        text = text.strip() or f"handed from {from_tenant.name} to {to_tenant.name}"
+        moves = {available(from_tenant): -amount, available(to_tenant): amount}
+        return _fund(entry, "transfer", to_tenant, rows, moves, text=text)
 
 
-def _funded(entry: records.RecordEntry, tenant: Tenant, posting: Posting, amount: int) -> None:
+def _fund(
+    entry: records.RecordEntry,
+    kind: str,
+    tenant: Tenant,
+    rows: dict[AccountKey, Account],
+    moves: Mapping[AccountKey, int],
+    *,
+    text: str,
+) -> Posting:
+    """Post money for a tenant to spend, settle its debt, notify it, and look after its budget."""
+    posting, amount = _post(entry, kind, tenant, rows, moves, text=text), moves[available(tenant)]
+    _settle(entry, tenant, rows)
     verb = "were granted to" if amount > 0 else "were taken back from"
     notices.notify(
         entry,
@@ -261,20 +206,15 @@ def _funded(entry: records.RecordEntry, tenant: Tenant, posting: Posting, amount
         posting=posting.pk,
     )
     budgets.examine(entry, tenant)
+    return posting
 
 
 def _settle(entry: records.RecordEntry, tenant: Tenant, rows: dict[AccountKey, Account]) -> None:
     """Pay owed amounts from incoming money first, so that no tenant owes and has money at once."""
     amount = min(-rows[owed(tenant)].balance, rows[available(tenant)].balance)
     if amount > 0:
-        _post(
-            entry,
-            "settle",
-            tenant,
-            rows,
-            {available(tenant): -amount, owed(tenant): amount},
-            text="usage that was owed",
-        )
+        moves = {available(tenant): -amount, owed(tenant): amount}
+        _post(entry, "settle", tenant, rows, moves, text="usage that was owed")
 
 
 def _post(
@@ -361,36 +301,41 @@ def _select_locked(wanted: Set[AccountKey]) -> dict[AccountKey, Account]:
     return {AccountKey(AccountKind(row.kind), row.tenant_id): row for row in rows}
 
 
-def _balances(tenant: Tenant, rows: Mapping[AccountKey, Account], *, overdraft: int) -> Balances:
-    return balances(
-        available=rows[available(tenant)].balance,
-        held=rows[held(tenant)].balance,
-        owed=rows[owed(tenant)].balance,
-        overdraft=overdraft,
-    )
+def _balances(tenant: Tenant, rows: Mapping[AccountKey, Account], budget: Budget | None) -> Balances:
+    of = {place: rows[place(tenant)].balance if place(tenant) in rows else 0 for place in (available, held, owed)}
+    overdraft = budget.overdraft if budget is not None else 0
+    return balances(available=of[available], held=of[held], owed=of[owed], overdraft=overdraft)
 
 
-def _overdraft(tenant: Tenant) -> int:
-    return Budget.objects.filter(tenant=tenant).values_list("overdraft", flat=True).first() or 0
+def _posted(order: Order) -> set[str]:
+    """Kinds of what was posted for an order."""
+    return set(Posting.objects.filter(order=order).values_list("kind", flat=True))
 
 
-def _posted(order: Order) -> set[str] | None:
-    """Kinds of what was posted for an order, None for nothing."""
-    return set(Posting.objects.filter(order=order).values_list("kind", flat=True)) or None
-
-
-def _held_for(order: Order, kind: str) -> tuple[dict[AccountKey, Account], int]:
-    """The tenant's accounts, locked, and what is held for an order: 0 only for one that costs nothing."""
+def _release(entry: records.RecordEntry, kind: str, order: Order, to: AccountKey, *, text: str) -> Posting | None:
+    """Move what is held for an order; None if it costs nothing. Raises `Conflict` unless it is held."""
     if order.price == 0:
-        return {}, 0
-    rows = accounts_locked(order.tenant)
-    found = _posted(order) or set()
+        return None
+    rows, found = accounts_locked(order.tenant), _posted(order)
     if "hold" not in found or found & {"unhold", "charge"}:
         raise _posted_before(order, kind, found)
-    amount = LedgerEntry.objects.get(
-        posting__order=order, posting__kind="hold", account__kind=AccountKind.HELD.value
-    ).amount
-    return rows, int(amount)
+    on_hold = LedgerEntry.objects.filter(posting__order=order, posting__kind="hold")
+    amount = on_hold.get(account__kind=AccountKind.HELD.value).amount
+    return _post_once(entry, kind, order, rows, {held(order.tenant): -amount, to: amount}, text=text)
+
+
+def _post_once(
+    entry: records.RecordEntry,
+    kind: str,
+    order: Order,
+    rows: dict[AccountKey, Account],
+    moves: Mapping[AccountKey, int],
+    *,
+    text: str,
+) -> Posting:
+    """Post what happens once in the life of an order."""
+    key, text = f"{kind}:{order.pk}", f"order {order.pk} {text}"
+    return _post(entry, kind, order.tenant, rows, moves, text=text, order=order, key=key)
 
 
 def _posted_before(order: Order, kind: str, found: set[str]) -> Conflict:
@@ -400,12 +345,6 @@ def _posted_before(order: Order, kind: str, found: set[str]) -> Conflict:
         f"order {order.pk} can't {kind}: so far there was posted {so_far}",
         figures={"order": order.pk, "posted": sorted(found)},
     )
-
-
-def _refuse_spent(order: Order) -> None:
-    if order.price < 0:
-        raise Rejected("invalid", f"price: {order.price}; give 0 or more", fields={"price": "0 or more"})
-    fitting("price", order.price)
 
 
 def _refuse_nothing(amount: int) -> None:

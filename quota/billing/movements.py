@@ -6,10 +6,9 @@ A *movement* is what one posting did to the accounts of one tenant; a hand-down 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import Any
 
 from django.db import connection
 
@@ -75,24 +74,7 @@ def movements(
         cursor.execute(
             _MOVEMENTS, {"tenant": tenant.id, "first": first, "number": number, "since": since, "until": until}
         )
-        return [
-            Movement(
-                posting,
-                at,
-                kind,
-                text,
-                actor,
-                order,
-                int(available),
-                int(held),
-                int(owed),
-                int(available_after),
-                int(balance_after),
-            )
-            for posting, at, kind, text, actor, order, available, held, owed, available_after, balance_after in (
-                cursor.fetchall()
-            )
-        ]
+        return [Movement(*row) for row in cursor.fetchall()]
 
 
 def movements_number(tenant: Tenant) -> int:
@@ -116,37 +98,18 @@ def month_days(principal: Principal, tenant: Tenant, month: dt.date, *, until: d
     ]
 
 
-def table(movements: list[Movement], *, tenant: str) -> Iterator[list[Any]]:
+COLUMNS = (
+    *("posting", "time", "tenant", "kind", "order", "text", "actor"),
+    *("available", "held", "owed", "available_after", "balance_after"),
+)
+
+
+def table(movements: list[Movement], *, tenant: str) -> Iterator[Sequence[object]]:
     """Rows of a CSV file, its header first; micro-credits, exact."""
-    yield [
-        "posting",
-        "time",
-        "tenant",
-        "kind",
-        "order",
-        "text",
-        "actor",
-        "available",
-        "held",
-        "owed",
-        "available_after",
-        "balance_after",
-    ]
+    yield COLUMNS
     for one in movements:
-        yield [
-            one.posting,
-            one.at.astimezone(dt.UTC).isoformat(),
-            tenant,
-            one.kind,
-            one.order,
-            one.text,
-            one.actor,
-            one.available,
-            one.held,
-            one.owed,
-            one.available_after,
-            one.balance_after,
-        ]
+        known = {**asdict(one), "time": one.at.astimezone(dt.UTC).isoformat(), "tenant": tenant}
+        yield [known[name] for name in COLUMNS]
 
 
 def _dates(first: dt.date, last: dt.date) -> Iterator[dt.date]:
@@ -174,8 +137,8 @@ WITH moved AS (
   FROM moved CROSS JOIN now
   WINDOW later AS (ORDER BY posting_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 )
-SELECT p.id, p.occurred_at, p.kind, p.text, p.actor, p.order_id, s.available, s.held, s.owed, s.available_after,
-       s.balance_after
+SELECT p.id, p.occurred_at, p.kind, p.text, p.actor, p.order_id, s.available::bigint, s.held::bigint, s.owed::bigint,
+       s.available_after::bigint, s.balance_after::bigint
 FROM summed AS s JOIN quota_posting AS p ON p.id = s.posting_id
 WHERE (%(since)s::timestamptz IS NULL OR p.occurred_at >= %(since)s)
   AND (%(until)s::timestamptz IS NULL OR p.occurred_at < %(until)s)

@@ -66,16 +66,12 @@ class Statement:
     spending: Spending
 
     def as_json(self) -> dict[str, Any]:
-        budget = self.budget
+        fields = ("monthly", "alerts", "action", "overdraft", "exhausted_at")
         return {
             "tenant": self.tenant.name,
             "time_zone": self.tenant.time_zone,
             **self.spending.has.as_json(),
-            "monthly": budget.monthly,
-            "alerts": budget.alerts,
-            "action": budget.action,
-            "overdraft": budget.overdraft,
-            "exhausted_at": budget.exhausted_at,
+            **{name: getattr(self.budget, name) for name in fields},
             "running": self.spending.as_json(),
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from typing import Any
 
 from quota import clock, records
 from quota.market.order_checks import fits
@@ -11,11 +11,10 @@ from quota.market.order_steps import sentence
 from quota.models import Quota, Tenant
 from quota.notifications.notices import notify
 from quota.pricing.market import band_named, grace_end, market_locked
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.pricing.price_lists import Amounts, amounts_read
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
-from quota.vocabulary.resources import QuantityError, Vector, as_mapping, parse_vector
-
-_LARGEST = 2**63 - 1
+from quota.vocabulary.resources import as_mapping
 
 
 def quota_grant(
@@ -24,7 +23,7 @@ def quota_grant(
     tenant: Tenant,
     cell: str,
     band: str,
-    amounts: Vector | Mapping[str, int | float | str],
+    amounts: Amounts,
     starts_at: dt.datetime | None = None,
     ends_at: dt.datetime | None = None,
     reason: str = "",
@@ -37,25 +36,16 @@ def quota_grant(
     """
     require(principal, Action.PLATFORM_ADMIN)
     row = band_named(band)
-    try:
-        vector = parse_vector(amounts) if isinstance(amounts, Mapping) else tuple(amounts)
-    except QuantityError as error:
-        raise Rejected("invalid", str(error), fields={"amounts": str(error)}) from error
-    if vector and max(vector) > _LARGEST:
-        detail = f"no quantity may be above {_LARGEST}"
-        raise Rejected("too-large", f"amounts: {detail}", fields={"amounts": detail})
+    vector = amounts_read(amounts)
     begin = starts_at or clock.now()
     if ends_at is not None and ends_at <= begin:
         raise Rejected("invalid", "ends_at is not after starts_at", fields={"ends_at": "not after starts_at"})
     if beyond_capacity and not reason.strip():
-        detail = "give a reason for granting more than the cell has"
-        raise Rejected("invalid", f"reason: {detail}", fields={"reason": detail})
+        raise invalid("reason", "give a reason for granting more than the cell has")
     with records.write(principal) as entry:
         market = market_locked(cell)
         until = grace_end(market, begin, ends_at) if ends_at is not None else None
-        if not beyond_capacity:
-            fits(cell, row, vector, begin, until)
-        quota = Quota.objects.create(
+        quota = Quota(
             tenant=tenant,
             cell=cell,
             band=row,
@@ -66,26 +56,13 @@ def quota_grant(
             reason=reason,
             beyond_capacity=beyond_capacity,
         )
-        entry.append(
-            "quota.granted",
-            tenant=tenant.name,
-            cell=cell,
-            band=band,
-            amounts=as_mapping(vector),
-            beyond_capacity=beyond_capacity,
-            reason=reason,
-        )
-        notify(
-            entry,
-            tenant,
-            "quota.granted",
-            f"Granted: {sentence(vector)}, {band} in {cell}",
-            reason,
-            url="/quota/",
-            cell=cell,
-            band=band,
-            amounts=as_mapping(vector),
-        )
+        if not beyond_capacity:
+            fits(quota)
+        quota.save()
+        data: dict[str, Any] = {"cell": cell, "band": band, "amounts": as_mapping(vector)}
+        entry.append("quota.granted", tenant=tenant.name, **data, beyond_capacity=beyond_capacity, reason=reason)
+        subject = f"Granted: {sentence(vector)}, {band} in {cell}"
+        notify(entry, tenant, "quota.granted", subject, reason, "/quota/", **data)
     return quota
 
 
@@ -105,16 +82,8 @@ def quota_end(*, principal: Principal, quota: Quota) -> Quota:
         if row.ends_at is None or row.ends_at > now:
             row.ends_at = row.grace_until = max(now, row.starts_at + dt.timedelta(microseconds=1))
             row.save(update_fields=["ends_at", "grace_until"])
-            entry.append("quota.ended", tenant=row.tenant.name, cell=row.cell, band=row.band.name)
-            notify(
-                entry,
-                row.tenant,
-                "quota.ended",
-                f"Ended: {sentence(row.amounts)}, {row.band.name} in {row.cell}",
-                row.reason,
-                url="/quota/",
-                level="warning",
-                cell=row.cell,
-                band=row.band.name,
-            )
+            data = {"cell": row.cell, "band": row.band.name}
+            entry.append("quota.ended", tenant=row.tenant.name, **data)
+            subject = f"Ended: {sentence(row.amounts)}, {row.band.name} in {row.cell}"
+            notify(entry, row.tenant, "quota.ended", subject, row.reason, "/quota/", "warning", **data)
     return row

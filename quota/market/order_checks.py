@@ -11,16 +11,14 @@ from zoneinfo import ZoneInfo
 from django.db import IntegrityError
 
 from quota import clock, records
-from quota.market.order_steps import order_locked
-from quota.models import Market, Order, OrderState, PriorityBand, Quota, ServiceAccount, Tenant
+from quota.market.order_steps import order_locked, wrong_state
+from quota.models import OPEN, Market, Order, OrderState, PriorityBand, Quota, ServiceAccount, Tenant
 from quota.pricing.market import SOLD, availability, earliest_start, is_sold, market_locked
-from quota.pricing.price_lists import amounts_checked
+from quota.pricing.price_lists import Amounts, amounts_checked
 from quota.records import RecordEntry
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, may, require
 from quota.vocabulary.resources import NAMES, Vector, describe
-
-Amounts = Vector | Mapping[str, int | float | str]
 
 # Nobody orders for later than this.
 HORIZON = dt.timedelta(days=3660)
@@ -37,8 +35,9 @@ def amounts_wanted(amounts: Amounts) -> Vector:
     """A vector that asks for something that is sold. Raises `Rejected` naming the field."""
     vector = amounts_checked(amounts)
     if not any(vector[index] for index in SOLD):
-        detail = f"give at least one of {', '.join(NAMES[index] for index in SOLD)}; nothing else is sold"
-        raise Rejected("invalid", f"amounts: {detail}", fields={"amounts": detail})
+        raise invalid(
+            "amounts", f"give at least one of {', '.join(NAMES[index] for index in SOLD)}; nothing else is sold"
+        )
     return vector
 
 
@@ -46,8 +45,7 @@ def texts(*, key: str = "", **given: str) -> None:
     """Raises `Rejected` naming what is too long or can't be stored."""
     for name, value, most in (("key", key, KEY_CHARACTERS), *((n, v, TEXT_CHARACTERS) for n, v in given.items())):
         if len(value) > most or "\x00" in value:
-            detail = f"at most {most} characters, none of them NUL"
-            raise Rejected("invalid", f"{name}: {detail}", fields={name: detail})
+            raise invalid(name, f"at most {most} characters, none of them NUL")
 
 
 def period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
@@ -55,20 +53,20 @@ def period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None
     now = clock.now()
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         if moment.tzinfo is None:
-            _refuse(name, "give its time zone, such as 2027-01-31T00:00:00Z")
+            raise invalid(name, "give its time zone, such as 2027-01-31T00:00:00Z")
         if moment.microsecond:
-            _refuse(name, "give whole seconds")
+            raise invalid(name, "give whole seconds")
     if ends_at <= starts_at:
-        _refuse("ends_at", "not after starts_at")
+        raise invalid("ends_at", "not after starts_at")
     if ends_at <= now:
-        _refuse("ends_at", f"lies in the past; it is {now.isoformat()}")
+        raise invalid("ends_at", f"lies in the past; it is {now.isoformat()}")
     if starts_at < now - dt.timedelta(minutes=market.quote_minutes):
-        _refuse("starts_at", f"lies in the past; it is {now.isoformat()}. Leave it out to begin now")
+        raise invalid("starts_at", f"lies in the past; it is {now.isoformat()}. Leave it out to begin now")
     if starts_at > now + HORIZON:
-        _refuse("starts_at", f"more than {HORIZON.days} days ahead")
+        raise invalid("starts_at", f"more than {HORIZON.days} days ahead")
     # A day of 25 hours more, for periods of whole days of a time zone.
     if ends_at - starts_at > dt.timedelta(days=market.longest_days, hours=1):
-        _refuse("ends_at", f"cell {market.cell} sells {market.longest_days} days at a time at most")
+        raise invalid("ends_at", f"cell {market.cell} sells {market.longest_days} days at a time at most")
 
 
 def on_sale(market: Market, band: PriorityBand) -> None:
@@ -83,11 +81,13 @@ def on_sale(market: Market, band: PriorityBand) -> None:
         raise Rejected("not-sold", f"quota at band {band.name} is not sold", fields={"band": "not sold"})
 
 
-def fits(
-    cell: str, band: PriorityBand, amounts: Sequence[int], starts_at: dt.datetime, until: dt.datetime | None
-) -> None:
-    """Raises `Rejected("sold-out")`, with what is left and the first free date, unless it fits at every instant."""
-    left = availability(cell, band, starts_at, until)
+def fits(row: Order | Quota, *, without: int = 0) -> None:
+    """Raises `Rejected("sold-out")`, with what is left and the first free date, unless an order or a grant fits at
+    every instant until its grace ends. `without`: the id of an order whose grant is not counted.
+    """
+    cell, band, amounts, starts_at = row.cell, row.band, row.amounts, row.starts_at
+    until = row.grace_until or row.ends_at
+    left = availability(cell, band, starts_at, until, without=without)
     short = {
         NAMES[i]: {"asked": int(amounts[i]), "left": max(0, left[i]), "short": int(amounts[i]) - left[i]}
         for i in SOLD
@@ -96,7 +96,7 @@ def fits(
     if not short:
         return
     length = None if until is None else until - starts_at
-    first = earliest_start(cell, band, amounts, length, starts_at)
+    first = earliest_start(cell, band, amounts, length, starts_at, without=without)
     when = f"it is free from {first.isoformat()} on" if first is not None else "there is no time when it is free"
     parts = "; ".join(
         f"{name}: asked {describe(NAMES.index(name), f['asked'])}, {describe(NAMES.index(name), f['left'])} left"
@@ -147,13 +147,8 @@ def nothing_waits(order: Order, waiting: Sequence[Order]) -> None:
 def changeable(order: Order, what: str) -> None:
     """Raises for orders whose time is over."""
     over = order.state == OrderState.ACTIVE.value and order.ends_at <= clock.now()
-    live = (OrderState.PENDING.value, OrderState.APPROVED.value, OrderState.ACTIVE.value)
-    if over or order.state not in live:
-        raise Conflict(
-            "order-state",
-            f"order {order.pk} is {'over' if over else order.state} and can't be {what}; place a new order",
-            figures={"order": order.pk, "state": order.state},
-        )
+    if over or order.state not in OPEN:
+        raise wrong_state(order, f"is {'over' if over else order.state} and can't be {what}; place a new order")
 
 
 def place_of(order: Order, starts_at: dt.datetime | None) -> tuple[Order, str]:
@@ -179,9 +174,13 @@ def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | 
     order = Order.objects.filter(tenant=tenant, key=key).first() if key else None
     if order is None:
         return None
-    other = [name for name, value in same.items() if getattr(order, name) != value]
-    if other:
-        raise _key_used(tenant, key, order.pk)
+    if any(getattr(order, name) != value for name, value in same.items()):
+        raise Conflict(
+            "key-used",
+            f"key {key!r} of tenant {tenant.name} placed order {order.pk}, which is another one; use a new key",
+            fields={"key": f"used by order {order.pk}"},
+            figures={"order": order.pk},
+        )
     return order
 
 
@@ -235,26 +234,3 @@ def _is_own(principal: Principal, placed_by: str) -> bool:
     if placed_by == principal.name:
         return True
     return ServiceAccount.objects.filter(user__username=placed_by, created_by=principal.name).exists()
-
-
-@contextmanager
-def without(order: Order) -> Iterator[None]:
-    """Inside, the calendar counts as if the order's grant were not there. Nobody else sees it: it is put back."""
-    grants = Quota.objects.filter(order=order, beyond_capacity=False)
-    lifted = list(grants.values_list("id", flat=True))
-    grants.update(beyond_capacity=True)
-    yield
-    Quota.objects.filter(id__in=lifted).update(beyond_capacity=False)
-
-
-def _refuse(name: str, told: str) -> None:
-    raise Rejected("invalid", f"{name}: {told}", fields={name: told})
-
-
-def _key_used(tenant: Tenant, key: str, order: int) -> Conflict:
-    return Conflict(
-        "key-used",
-        f"key {key!r} of tenant {tenant.name} placed order {order}, which is another one; use a new key",
-        fields={"key": f"used by order {order}"},
-        figures={"order": order},
-    )

@@ -22,15 +22,14 @@ from django.db.models.functions import Greatest
 from quota import clock
 from quota.billing import ledger
 from quota.models import (
+    HOLDING,
     ApprovalRule,
     Market,
     Membership,
     Order,
     OrderState,
-    PriceList,
     PriorityBand,
     Quota,
-    Quote,
     ServiceAccount,
     Tenant,
 )
@@ -40,7 +39,7 @@ from quota.records import RecordEntry
 from quota.vocabulary.errors import Conflict, NotFound
 from quota.vocabulary.money import format_credits as in_credits
 from quota.vocabulary.permissions import Role
-from quota.vocabulary.resources import Vector, as_mapping, format_quantities
+from quota.vocabulary.resources import as_mapping, format_quantities
 
 MICROSECOND = dt.timedelta(microseconds=1)
 # A beginning that comes later than this after what was ordered is paid from then on only.
@@ -72,18 +71,18 @@ TRANSITIONS: dict[tuple[OrderState, OrderEvent], OrderState] = {
     (OrderState.ACTIVE, OrderEvent.REPLACE): OrderState.CANCELLED,
     (OrderState.ACTIVE, OrderEvent.EXPIRE): OrderState.EXPIRED,
 }
-WAITING = (OrderState.PENDING.value, OrderState.APPROVED.value)
+
+
+def wrong_state(order: Order, detail: str) -> Conflict:
+    """Return the rejection of what the state of an order does not allow."""
+    return Conflict("order-state", f"order {order.pk} {detail}", figures={"order": order.pk, "state": order.state})
 
 
 def step(order: Order, event: OrderEvent) -> None:
     """Move the order to where the table says. Raises `Conflict` naming order, state and event."""
     after = TRANSITIONS.get((OrderState(order.state), event))
     if after is None:
-        raise Conflict(
-            "order-state",
-            f"order {order.pk} is {order.state}; {event} is not possible then",
-            figures={"order": order.pk, "state": order.state},
-        )
+        raise wrong_state(order, f"is {order.state}; {event} is not possible then")
     order.state = after.value
 
 
@@ -95,7 +94,7 @@ def order_locked(pk: int) -> tuple[Order, list[Order]]:
     rows = (
         Order.objects.select_for_update(of=("self",))
         .select_related("tenant", "band", "prices")
-        .filter(Q(pk=pk) | Q(pk__in=Order.objects.filter(pk=pk).values("replaces")) | Q(replaces=pk, state__in=WAITING))
+        .filter(Q(pk=pk) | Q(pk__in=Order.objects.filter(pk=pk).values("replaces")) | Q(replaces=pk, state__in=HOLDING))
         .order_by("id")
     )
     known = {row.pk: row for row in rows}
@@ -107,47 +106,22 @@ def order_locked(pk: int) -> tuple[Order, list[Order]]:
     return order, [row for row in known.values() if row.replaces_id == pk]
 
 
-def insert(
-    *,
-    market: Market,
-    tenant: Tenant,
-    band: PriorityBand,
-    amounts: Vector,
-    starts_at: dt.datetime,
-    ends_at: dt.datetime,
-    price: int,
-    parts: list[dict[str, Any]],
-    prices: PriceList,
-    placed_by: str,
-    quote: Quote | None = None,
-    renew: bool = False,
-    note: str = "",
-    key: str = "",
-    replaces: Order | None = None,
-    replaced_as: str = "",
-) -> Order:
-    """A new row, pending."""
-    return Order.objects.create(
-        tenant=tenant,
+def new_order(market: Market, *, starts_at: dt.datetime, ends_at: dt.datetime, **fields: Any) -> Order:
+    """Return a pending order that is not stored yet. `fields`: the other columns."""
+    return Order(
         cell=market.cell,
-        band=band,
-        amounts=list(amounts),
         starts_at=starts_at,
         ends_at=ends_at,
-        grace_until=grace_end(market, starts_at, ends_at),
         state=OrderState.PENDING.value,
-        price=price,
-        parts=parts,
-        prices=prices,
-        quote=quote,
-        renew=renew,
-        note=note,
-        key=key,
-        replaces=replaces,
-        replaced_as=replaced_as,
-        placed_by=placed_by,
         created_at=clock.now(),
+        **{"grace_until": grace_end(market, starts_at, ends_at), **fields},
     )
+
+
+def successor(market: Market, old: Order, kind: str, **changes: Any) -> Order:
+    """Return an order that replaces `old`, not stored yet. It asks for the same, but for `changes`."""
+    kept = {"tenant": old.tenant, "band": old.band, "amounts": list(old.amounts), "renew": old.renew, "replaces": old}
+    return new_order(market, replaced_as=kind, **{**kept, **changes})
 
 
 def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tuple[str, str]:
@@ -205,8 +179,7 @@ def begin(entry: RecordEntry, order: Order) -> None:
     """Approved → active: charge, grant, end what it replaces. Paid is only from when it can be used."""
     now = clock.now()
     if order.ends_at <= now:
-        text = "its period ended before it could begin"
-        take_back(entry, order, OrderEvent.CANCEL, by="system", reason=text, kind="order.cancelled")
+        take_back(entry, order, OrderEvent.CANCEL, "its period ended before it could begin", by="system")
         return
     step(order, OrderEvent.BEGIN)
     start = order.starts_at if now - order.starts_at <= LATE else now.replace(microsecond=0)
@@ -217,12 +190,7 @@ def begin(entry: RecordEntry, order: Order) -> None:
     elif old is not None:
         Quota.objects.filter(order=old, grace_until__gt=start).update(grace_until=Greatest("ends_at", start))
     ledger.charge(entry, order)
-    give_back(
-        entry,
-        order,
-        share(order, order.starts_at, start) if start > order.starts_at else 0,
-        text=f"order {order.pk} began late",
-    )
+    give_back(entry, order, share(order, order.starts_at, start), text=f"order {order.pk} began late")
     Quota.objects.create(
         tenant=order.tenant,
         cell=order.cell,
@@ -245,16 +213,17 @@ def before_end(order: Order) -> dt.datetime:
 
 
 def take_back(
-    entry: RecordEntry, order: Order, event: OrderEvent, *, by: str, reason: str, kind: str, level: str = "info"
+    entry: RecordEntry, order: Order, event: OrderEvent, reason: str, *, kind: str = "order.cancelled", by: str = ""
 ) -> None:
-    """End an order that has not begun: what it holds, of capacity and of money, is free."""
+    """End an order that has not begun: what it holds, of capacity and of money, is free. `by`: the actor by default."""
+    by, decided = by or entry.principal.name, event in (OrderEvent.REJECT, OrderEvent.TIME_OUT)
     step(order, event)
     ledger.unhold(entry, order)
     order.reason, order.ended_at = reason[:500], clock.now()
-    if event in (OrderEvent.REJECT, OrderEvent.TIME_OUT):
+    if decided:
         order.decided_by, order.decided_at = by, order.ended_at
     order.save(update_fields=["state", "reason", "ended_at", "decided_by", "decided_at"])
-    news(entry, kind, order, level=level, by=by, reason=reason)
+    news(entry, kind, order, level="warning" if decided else "info", by=by, reason=reason)
 
 
 def stop(entry: RecordEntry, order: Order, event: OrderEvent, *, at: dt.datetime, reason: str) -> None:
@@ -332,7 +301,7 @@ def news(
 
 def sentence(amounts: Sequence[int]) -> str:
     """Return the amounts above zero as text: `1 core, 4 GiB of ram`."""
-    return format_quantities({index: value for index, value in enumerate(amounts) if value})
+    return format_quantities(dict(enumerate(amounts)))
 
 
 def cut_of(order: Order) -> dt.datetime:

@@ -13,12 +13,12 @@ import structlog
 from django.db import connection, transaction
 
 from quota import clock, records
-from quota.market.order_checks import fits, on_sale, without, zone_of
-from quota.market.order_steps import OrderEvent, begin, insert, news, order_locked, step, take_back, waits_in_vain
+from quota.market.order_checks import fits, on_sale, zone_of
+from quota.market.order_steps import OrderEvent, begin, news, order_locked, step, successor, take_back, waits_in_vain
 from quota.market.orders import submit
 from quota.models import Market, Order, OrderState
-from quota.pricing.market import grace_end, market_locked
-from quota.pricing.price_lists import quote_preview
+from quota.pricing.market import market_locked
+from quota.pricing.price_lists import price_now
 from quota.records import RecordEntry
 from quota.vocabulary import calendar
 from quota.vocabulary.errors import Rejected
@@ -75,16 +75,7 @@ def _advance(pk: int, cell: str) -> None:
             deadline = order.created_at + dt.timedelta(hours=market.approval_hours)
             if min(deadline, order.ends_at) <= now:
                 by = clock.format_time(min(deadline, order.ends_at), order.tenant.time_zone)
-                detail = f"no decision was made by {by}"
-                take_back(
-                    entry,
-                    order,
-                    OrderEvent.TIME_OUT,
-                    by=ME.name,
-                    reason=detail,
-                    kind="order.timed-out",
-                    level="warning",
-                )
+                take_back(entry, order, OrderEvent.TIME_OUT, f"no decision was made by {by}", kind="order.timed-out")
         if order.state == OrderState.PENDING.value and waits_in_vain().filter(pk=order.pk).exists():
             order.approver = "sre"
             order.save(update_fields=["approver"])
@@ -159,32 +150,17 @@ def _renewal(entry: RecordEntry, market: Market, order: Order) -> Order:
     if end <= clock.now():
         raise Rejected("too-late", "the period of its renewal has ended too; place a new order")
     on_sale(market, order.band)
-    with without(order):
-        fits(order.cell, order.band, order.amounts, begin_at, grace_end(market, begin_at, end))
-        price, parts, prices = quote_preview(
-            principal=ME,
-            tenant=order.tenant,
-            cell=order.cell,
-            band=order.band.name,
-            amounts=tuple(order.amounts),
-            starts_at=begin_at,
-            ends_at=end,
-        )
-    new = insert(
-        market=market,
-        tenant=order.tenant,
-        band=order.band,
-        amounts=tuple(order.amounts),
+    new = successor(
+        market,
+        order,
+        "renewal",
         starts_at=begin_at,
         ends_at=end,
-        price=price,
-        parts=[part.as_json() for part in parts],
-        prices=prices,
         placed_by=order.placed_by,
         renew=True,
         note=order.note,
-        replaces=order,
-        replaced_as="renewal",
     )
-    submit(entry, new, price)
+    fits(new, without=order.pk)
+    price_now(ME, new, without=order.pk)
+    submit(entry, new, new.price)
     return new

@@ -13,7 +13,6 @@ import datetime as dt
 from quota import clock
 from quota.billing import ledger
 from quota.market.order_checks import (
-    Amounts,
     amounts_wanted,
     changeable,
     deciding,
@@ -27,7 +26,6 @@ from quota.market.order_checks import (
     selling,
     still_there,
     texts,
-    without,
     zone_of,
 )
 from quota.market.order_steps import (
@@ -35,21 +33,23 @@ from quota.market.order_steps import (
     approve,
     cut_of,
     give_back,
-    insert,
+    new_order,
     news,
     replace,
     rule_of,
     share,
     stop,
+    successor,
     take_back,
     waits_in_vain,
+    wrong_state,
 )
-from quota.models import Order, OrderState, Quote, Tenant
-from quota.pricing.market import band_named, cell_require, grace_end, market_locked
-from quota.pricing.price_lists import quote_preview, quote_taken
+from quota.models import OPEN, Order, OrderState, Quote, Tenant
+from quota.pricing.market import band_named, cell_require, market_locked
+from quota.pricing.price_lists import Amounts, price_now, price_quoted
 from quota.records import RecordEntry
 from quota.vocabulary import calendar
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 
 
@@ -89,46 +89,24 @@ def order_place(
             return before
         period(market, begin, ends_at)
         on_sale(market, row)
-        fits(cell, row, vector, begin, grace_end(market, begin, ends_at))
-        if quote is None:
-            price, parts, prices = quote_preview(
-                principal=principal,
-                tenant=tenant,
-                cell=cell,
-                band=band,
-                amounts=vector,
-                starts_at=begin,
-                ends_at=ends_at,
-            )
-            detail, held = [part.as_json() for part in parts], None
-        else:
-            held = quote_taken(
-                tenant=tenant,
-                quote=quote if isinstance(quote, int) else quote.pk,
-                cell=cell,
-                band=band,
-                amounts=vector,
-                starts_at=begin,
-                ends_at=ends_at,
-            )
-            price, detail, prices = held.price, held.parts, held.prices
-        order = insert(
-            market=market,
+        order = new_order(
+            market,
             tenant=tenant,
             band=row,
-            amounts=vector,
+            amounts=list(vector),
             starts_at=begin,
             ends_at=ends_at,
-            price=price,
-            parts=detail,
-            prices=prices,
             placed_by=principal.name,
-            quote=held,
             renew=renew,
             note=note,
             key=key,
         )
-        submit(entry, order, price)
+        fits(order)
+        if quote is None:
+            price_now(principal, order)
+        else:
+            price_quoted(order, quote if isinstance(quote, int) else quote.pk)
+        submit(entry, order, order.price)
     return order
 
 
@@ -145,18 +123,9 @@ def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
     """Say no to a pending order, and why; what it held is free again."""
     texts(reason=reason)
     if not reason.strip():
-        detail = "give a reason for the person who ordered"
-        raise Rejected("invalid", f"reason: {detail}", fields={"reason": detail})
+        raise invalid("reason", "give a reason for the person who ordered")
     with deciding(principal, order) as (entry, row):
-        take_back(
-            entry,
-            row,
-            OrderEvent.REJECT,
-            by=principal.name,
-            reason=reason.strip(),
-            kind="order.rejected",
-            level="warning",
-        )
+        take_back(entry, row, OrderEvent.REJECT, reason.strip(), kind="order.rejected")
     return row
 
 
@@ -166,16 +135,9 @@ def order_cancel(*, principal: Principal, order: Order, reason: str = "") -> Ord
     texts(reason=reason)
     with own(principal, order) as (entry, _, row, waiting):
         for other in waiting:
-            take_back(
-                entry,
-                other,
-                OrderEvent.CANCEL,
-                by=principal.name,
-                reason=f"order {row.pk} was cancelled",
-                kind="order.cancelled",
-            )
+            take_back(entry, other, OrderEvent.CANCEL, f"order {row.pk} was cancelled")
         if row.state != OrderState.ACTIVE.value:
-            take_back(entry, row, OrderEvent.CANCEL, by=principal.name, reason=reason, kind="order.cancelled")
+            take_back(entry, row, OrderEvent.CANCEL, reason)
             return row
         now = clock.now()
         rest = calendar.whole_days_left(now, row.ends_at, zone_of(row.tenant))
@@ -214,8 +176,7 @@ def order_change(
         changeable(old, "changed")
         begun = old.state == OrderState.ACTIVE.value
         if begun and starts_at is not None:
-            detail = f"order {old.pk} has begun; give amounts and ends_at only"
-            raise Rejected("invalid", f"starts_at: {detail}", fields={"starts_at": detail})
+            raise invalid("starts_at", f"order {old.pk} has begun; give amounts and ends_at only")
         begin = cut_of(old) if begun else starts_at or max(old.starts_at, clock.now().replace(microsecond=0))
         end = ends_at or old.ends_at
         if (vector, end) == (tuple(old.amounts), old.ends_at) and starts_at in (None, old.starts_at):
@@ -224,46 +185,32 @@ def order_change(
             )
         period(market, begin, end)
         if not begun:
-            take_back(entry, old, OrderEvent.REPLACE, by=principal.name, reason="changed", kind="order.changed")
-        with without(heir_of):
-            less = all(a <= b for a, b in zip(vector, old.amounts, strict=True)) and end <= old.ends_at
-            if not (less and begun):
-                on_sale(market, old.band)
-                fits(old.cell, old.band, vector, begin, grace_end(market, begin, end))
-            price, parts, prices = quote_preview(
-                principal=principal,
-                tenant=old.tenant,
-                cell=old.cell,
-                band=old.band.name,
-                amounts=vector,
-                starts_at=begin,
-                ends_at=end,
-            )
-        new = insert(
-            market=market,
-            tenant=old.tenant,
-            band=old.band,
-            amounts=vector,
+            take_back(entry, old, OrderEvent.REPLACE, "changed", kind="order.changed")
+        less = all(a <= b for a, b in zip(vector, old.amounts, strict=True)) and end <= old.ends_at
+        new = successor(
+            market,
+            old,
+            kind,
+            amounts=list(vector),
             starts_at=begin,
             ends_at=end,
-            price=price,
-            parts=[part.as_json() for part in parts],
-            prices=prices,
             placed_by=principal.name,
-            renew=old.renew,
             note=note,
             key=key,
             replaces=heir_of,
-            replaced_as=kind,
         )
-        if less and begun:  # nobody looked whether a longer grace is left
+        if not (less and begun):
+            on_sale(market, old.band)
+            fits(new, without=heir_of.pk)
+        else:  # a grace that is longer than the old one may be sold already
             new.grace_until = min(new.grace_until or end, max(end, old.grace_until or end))
-            new.save(update_fields=["grace_until"])
+        price_now(principal, new, without=heir_of.pk)
         if not begun:
-            submit(entry, new, price)
+            submit(entry, new, new.price)
             return new
-        extra = max(0, price - share(old, begin, old.ends_at))
+        extra = max(0, new.price - share(old, begin, old.ends_at))
         approver, rule = ("auto", "nothing more") if less else _rule(new, extra)
+        new.save()
         if approver == "auto":
             replace(entry, old, at=begin, order=new)
         submit(entry, new, extra, decided=(approver, rule))
@@ -282,60 +229,39 @@ def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: 
         if (before := placed_before(tenant, key, {"replaces_id": old.pk, "replaced_as": "transfer"})) is not None:
             return before
         if tenant.pk == old.tenant_id:
-            detail = f"order {old.pk} belongs to {tenant.name} already"
-            raise Rejected("invalid", f"tenant: {detail}", fields={"tenant": detail})
+            raise invalid("tenant", f"order {old.pk} belongs to {tenant.name} already")
         nothing_waits(old, waiting)
         changeable(old, "transferred")
         if old.state == OrderState.PENDING.value:
-            raise Conflict(
-                "order-state",
-                f"order {old.pk} waits for approval; transfer it after the approval",
-                figures={"state": old.state},
-            )
+            raise wrong_state(old, "waits for approval; transfer it after the approval")
         ledger.accounts_locked(old.tenant, tenant)
         begun = old.state == OrderState.ACTIVE.value
         begin = cut_of(old) if begun else old.starts_at
         if begin >= old.ends_at:
-            raise Conflict(
-                "order-state",
-                f"order {old.pk} is about to end; nothing of it can be transferred",
-                figures={"order": old.pk, "state": old.state},
-            )
-        price = min(share(old, begin, old.ends_at), old.price - old.refunded) if begun else old.price
-        if not begun:
-            take_back(
-                entry,
-                old,
-                OrderEvent.REPLACE,
-                by=principal.name,
-                reason=f"transferred to {tenant.name}",
-                kind="order.transferred",
-            )
-            if old.replaces_id is not None:  # it counted beside what it would have replaced, of the same tenant
-                fits(old.cell, old.band, old.amounts, begin, old.grace_until or old.ends_at)
-        new = insert(
-            market=market,
+            raise wrong_state(old, "is about to end; nothing of it can be transferred")
+        new = successor(
+            market,
+            old,
+            "transfer",
             tenant=tenant,
-            band=old.band,
-            amounts=tuple(old.amounts),
             starts_at=begin,
             ends_at=old.ends_at,
-            price=price,
-            parts=[],
+            grace_until=old.grace_until,
+            price=min(share(old, begin, old.ends_at), old.price - old.refunded) if begun else old.price,
             prices=old.prices,
             placed_by=principal.name,
-            renew=old.renew,
             note=note,
             key=key,
-            replaces=old,
-            replaced_as="transfer",
         )
-        new.grace_until = old.grace_until
-        new.save(update_fields=["grace_until"])
+        if not begun:
+            take_back(entry, old, OrderEvent.REPLACE, f"transferred to {tenant.name}", kind="order.transferred")
+            if old.replaces_id is not None:  # it counted beside what it would have replaced, of the same tenant
+                fits(new)
+        new.save()
         if begun:
             replace(entry, old, at=begin, order=new)
         news(entry, "order.transferred", old, by=principal.name, new=new.pk, to=tenant.name)
-        submit(entry, new, price, decided=("auto", "transfer"))
+        submit(entry, new, new.price, decided=("auto", "transfer"))
     return new
 
 
@@ -343,12 +269,8 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
     """Switch renewal on or off. Switching off takes back a renewal that has not begun."""
     with own(principal, order) as (entry, _, row, waiting):
         tried_again = row.state == OrderState.EXPIRED.value and row.renew_next_at is not None
-        if row.state not in (OrderState.PENDING.value, OrderState.APPROVED.value, OrderState.ACTIVE.value) and (
-            renew or not tried_again
-        ):
-            raise Conflict(
-                "order-state", f"order {row.pk} is {row.state}; place a new order", figures={"state": row.state}
-            )
+        if row.state not in OPEN and (renew or not tried_again):
+            raise wrong_state(row, f"is {row.state}; place a new order")
         if row.renew == renew:
             return row
         row.renew, row.renew_error = renew, ""
@@ -357,25 +279,18 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
         row.save(update_fields=["renew", "renew_error", "renew_next_at"])
         for other in waiting:
             if not renew and other.replaced_as == "renewal":
-                take_back(
-                    entry,
-                    other,
-                    OrderEvent.CANCEL,
-                    by=principal.name,
-                    reason="renewal was switched off",
-                    kind="order.cancelled",
-                )
+                take_back(entry, other, OrderEvent.CANCEL, "renewal was switched off")
         entry.append("order.renewal-set", tenant=row.tenant.name, order=row.pk, renew=renew)
     return row
 
 
 def submit(entry: RecordEntry, order: Order, price: int, *, decided: tuple[str, str] | None = None) -> None:
-    """Hold the money, and approve by rule or wait for a decision. `price`: what the rules go by.
+    """Store the order, hold the money, and approve by rule or wait for a decision. `price`: what the rules go by.
 
     An order that a rule leaves to an owner goes to the SREs if no other owner may decide about it.
     """
     order.approver, rule = decided or _rule(order, price)
-    order.save(update_fields=["approver"])
+    order.save()
     ledger.hold(entry, order)
     if order.approver == "auto":
         entry.append("order.placed", tenant=order.tenant.name, order=order.pk, by=order.placed_by)

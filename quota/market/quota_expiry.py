@@ -1,9 +1,9 @@
-"""Quota that expires under running jobs (§2.5): noticed, told, and where the cell says so, due to be dropped.
+"""Quota that expires while jobs use it (§2.5): detection, notifications, and the jobs that are due for demotion.
 
     bought ─► grace: all goes on, the tenant is notified ─► over: growth is rejected ─► `drop_after_hours` later: due
                                                            └── quota is bought, or jobs shrink: forgotten
 
-Only who has the jobs can drop them: `lapses_due` says whose are to be, `excess` how much.
+Only scheduling can demote jobs: `expiries_due` returns whose jobs to demote, and `excess` how much to free.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import connection
 
 from quota import clock, records
 from quota.admission.admission import COUNTED
 from quota.billing.budgets import submitting_stopped
-from quota.models import Lapse, Market, PriorityBand, Tenant
+from quota.models import Market, PriorityBand, QuotaExpiry, Tenant
 from quota.notifications.notices import notify
 from quota.pricing.market import market_of
 from quota.vocabulary.bands import FREE_PRIORITY
@@ -40,11 +41,11 @@ _COUNTS = "fin IS NULL OR fin > %(now)s"
 _BOUGHT = "ends_at IS NULL OR ends_at > %(now)s"
 _FOUND = (
     f"WITH g AS (SELECT tenant_id, cell, band_id, {_sums(_COUNTS, 'c')}, {_sums(_BOUGHT, 'b')},"
-    " max(fin) FILTER (WHERE fin <= %(now)s) AS lapsed_at, max(ends_at) FILTER (WHERE ends_at <= %(now)s) AS ended_at,"
+    " max(fin) FILTER (WHERE fin <= %(now)s) AS expired_at, max(ends_at) FILTER (WHERE ends_at <= %(now)s) AS ended_at,"
     " max(fin) FILTER (WHERE ends_at <= %(now)s AND fin > %(now)s) AS grace_until"
     " FROM (SELECT *, coalesce(grace_until, ends_at) AS fin FROM quota_quota WHERE starts_at <= %(now)s) AS each"
     " GROUP BY tenant_id, cell, band_id)"
-    f" SELECT u.tenant_id, u.cell, u.band_id, {_beyond('c')}, g.lapsed_at, g.ended_at, g.grace_until, u.used,"
+    f" SELECT u.tenant_id, u.cell, u.band_id, {_beyond('c')}, g.expired_at, g.ended_at, g.grace_until, u.used,"
     f" ARRAY[{', '.join(f'coalesce(g.b{i}, 0)::text' for i in COUNTED)}]"
     " FROM quota_quotause AS u LEFT JOIN g USING (tenant_id, cell, band_id)"
     f" WHERE {_beyond('b')} ORDER BY u.tenant_id, u.cell, u.band_id"
@@ -56,20 +57,20 @@ _Key = tuple[int, str, int]
 @dataclass(frozen=True, slots=True)
 class _Found:
     over: bool
-    lapsed_at: dt.datetime | None
+    expired_at: dt.datetime | None
     ended_at: dt.datetime | None
     grace_until: dt.datetime | None
     missing: Mapping[int, int]
 
 
-def lapses_watch() -> int:
+def expiries_watch() -> int:
     """Open, advance and close expiries of quota, and notify of changes. Return how many changed.
 
     Two queries where nothing changes. Each change is a transaction of its own, which looks again at its row.
     """
     now = clock.now()
     found = _found(now)
-    known = {(row.tenant_id, row.cell, row.band_id): row for row in Lapse.objects.all()}
+    known = {(row.tenant_id, row.cell, row.band_id): row for row in QuotaExpiry.objects.all()}
     new = [key for key, one in found.items() if key not in known or (one.over and known[key].over_at is None)]
     tenants = Tenant.objects.in_bulk({tenant for tenant, _, _ in new})
     bands = PriorityBand.objects.in_bulk({band for _, _, band in new})
@@ -78,17 +79,17 @@ def lapses_watch() -> int:
     gone = [row.pk for key, row in known.items() if key not in found]
     back = [row.pk for key, row in known.items() if key in found and row.over_at is not None and not found[key].over]
     if gone:
-        Lapse.objects.filter(pk__in=gone).delete()
+        QuotaExpiry.objects.filter(pk__in=gone).delete()
     if back:
-        Lapse.objects.filter(pk__in=back).update(over_at=None)
+        QuotaExpiry.objects.filter(pk__in=back).update(over_at=None)
     return len(new) + len(gone) + len(back)
 
 
-def lapses_due(cell: str) -> list[Lapse]:
-    """Lapses whose jobs are to be dropped now, the oldest first: by the rules of the cell, or of a spent budget."""
+def expiries_due(cell: str) -> list[QuotaExpiry]:
+    """Expiries whose jobs are to be dropped now, the oldest first: by the rules of the cell, or of a spent budget."""
     market = Market.objects.filter(cell=cell).first() or Market(cell=cell)
     last = clock.now() - dt.timedelta(hours=market.drop_after_hours)
-    rows = list(Lapse.objects.filter(cell=cell, over_at__lte=last).select_related("tenant", "band"))
+    rows = list(QuotaExpiry.objects.filter(cell=cell, over_at__lte=last).select_related("tenant", "band"))
     if market.after_grace == DROP or not rows:
         return rows
     stopped = submitting_stopped({row.tenant_id for row in rows})
@@ -101,61 +102,51 @@ def _found(now: dt.datetime) -> dict[_Key, _Found]:
         return {
             (tenant, cell, band): _Found(
                 over,
-                lapsed,
+                expired,
                 ended,
                 grace,
                 {i: used[i] - int(has) for i, has in zip(COUNTED, bought, strict=True) if used[i] > int(has)},
             )
-            for tenant, cell, band, over, lapsed, ended, grace, used, bought in cursor.fetchall()
+            for tenant, cell, band, over, expired, ended, grace, used, bought in cursor.fetchall()
         }
 
 
 def _advance(tenant: Tenant, cell: str, band: PriorityBand, found: _Found, now: dt.datetime) -> None:
     market = market_of(cell)
     with records.write(ME) as entry:
-        row, made = Lapse.objects.select_for_update(of=("self",)).get_or_create(
+        row, made = QuotaExpiry.objects.select_for_update(of=("self",)).get_or_create(
             tenant=tenant, cell=cell, band=band, defaults={"began_at": found.ended_at or now}
         )
         if not made and (row.over_at is not None or not found.over):
             return
-        missing = format_quantities(found.missing)
-        data = {"cell": cell, "band": band.name, "missing": {NAMES[i]: v for i, v in found.missing.items()}}
-        url = f"/shop/?tenant={tenant.name}&cell={cell}&band={band.name}"
-        if not found.over:
-            until = found.grace_until or now
-            entry.append("quota.grace", tenant=tenant.name, **data, until=until.isoformat())
-            notify(
-                entry,
-                tenant,
-                "quota.grace",
-                f"{band.name} quota in cell {cell} has ended; jobs still ask for it",
-                f"Live jobs of {tenant.name} ask for {missing} more than is bought. Until"
-                f" {clock.format_time(until, tenant.time_zone)} nothing"
-                f" changes; then nothing more can be submitted or grown.{_what_then(market)} Buy quota, or let the jobs"
-                " ask for less.",
-                url=url,
-                level="warning",
-                **data,
-                until=until.isoformat(),
+        data: dict[str, Any] = {
+            "cell": cell,
+            "band": band.name,
+            "missing": {NAMES[i]: v for i, v in found.missing.items()},
+        }
+        if found.over:
+            row.over_at = found.expired_at or now
+            row.save(update_fields=["over_at"])
+            kind, level, when = "quota.grace-over", "urgent", {"over_at": row.over_at.isoformat()}
+            entry.append("quota.grace-over", tenant=tenant.name, **data, **when)
+            subject = f"no more {band.name} quota in cell {cell} for some running jobs"
+            text = (
+                f"more than counts, since {clock.format_time(row.over_at, tenant.time_zone)}. They go on; nothing more"
+                " can be submitted or grown there, while shrinking, restarting and ending always work."
             )
-            return
-        row.over_at = found.lapsed_at or now
-        row.save(update_fields=["over_at"])
-        entry.append("quota.grace-over", tenant=tenant.name, **data, over_at=row.over_at.isoformat())
-        notify(
-            entry,
-            tenant,
-            "quota.grace-over",
-            f"no more {band.name} quota in cell {cell} for some running jobs",
-            f"Live jobs of {tenant.name} ask for {missing} more than counts, since"
-            f" {clock.format_time(row.over_at, tenant.time_zone)}. They go on;"
-            " nothing more can be submitted or grown there, while shrinking, restarting and ending always"
-            f" work.{_what_then(market)} Buy quota, or let the jobs ask for less.",
-            url=url,
-            level="urgent",
-            **data,
-            over_at=row.over_at.isoformat(),
-        )
+        else:
+            until = found.grace_until or now
+            kind, level, when = "quota.grace", "warning", {"until": until.isoformat()}
+            entry.append("quota.grace", tenant=tenant.name, **data, **when)
+            subject = f"{band.name} quota in cell {cell} has ended; jobs still ask for it"
+            text = (
+                f"more than is bought. Until {clock.format_time(until, tenant.time_zone)} nothing changes; then nothing"
+                " more can be submitted or grown."
+            )
+        text = f"{text}{_what_then(market)} Buy quota, or let the jobs ask for less."
+        text = f"Live jobs of {tenant.name} ask for {format_quantities(found.missing)} {text}"
+        url = f"/shop/?tenant={tenant.name}&cell={cell}&band={band.name}"
+        notify(entry, tenant, kind, subject, text, url, level, **data, **when)
 
 
 def _what_then(market: Market) -> str:

@@ -7,14 +7,12 @@ or mended. Orders are named newest first: those that were sold last are the firs
 
 from __future__ import annotations
 
-import datetime as dt
-
-from django.db import connection
+from collections.abc import Sequence
 
 from quota import clock, records
 from quota.models import CellCapacity, Market, PriorityBand, Shortfall
 from quota.notifications.notices import notify
-from quota.pricing.market import SOLD, capacity_of, market_locked, sold_steps
+from quota.pricing.market import SOLD, Holding, capacity_of, holdings, market_locked, sold_steps
 from quota.records import RecordEntry
 from quota.vocabulary import calendar
 from quota.vocabulary.calendar import Excess
@@ -23,20 +21,6 @@ from quota.vocabulary.resources import as_mapping, format_quantities
 
 ME = system("market")
 _NAMED = 20
-
-_TOUCHED = """
-SELECT order_id, tenant, begin, CASE WHEN ending < 'infinity' THEN ending END, amounts FROM (
-  SELECT q.order_id, t.name AS tenant, q.starts_at AS begin, coalesce(q.grace_until, q.ends_at, 'infinity') AS ending,
-         q.amounts
-  FROM quota_quota AS q JOIN quota_tenant AS t ON t.id = q.tenant_id
-  WHERE q.cell = %(cell)s AND NOT q.beyond_capacity AND q.band_id = ANY(%(bands)s)
-  UNION ALL
-  SELECT o.id, t.name, o.starts_at, coalesce(o.grace_until, o.ends_at), o.amounts
-  FROM quota_order AS o JOIN quota_tenant AS t ON t.id = o.tenant_id
-  WHERE o.cell = %(cell)s AND o.state IN ('pending', 'approved') AND o.band_id = ANY(%(bands)s)
-) AS sold
-WHERE begin < %(until)s AND ending > %(begin)s
-"""
 
 
 def shortfalls_examine(cell: str) -> int:
@@ -51,9 +35,10 @@ def shortfalls_examine(cell: str) -> int:
         now = clock.now()
         rows = _open(cell)
         found = excesses_of(cell)
-        touched = _touched(cell, found)
-        for excess, (orders, tenants) in zip(found, touched, strict=True):
-            row = next((row for row in rows if _overlap(row, excess)), None)
+        held = holdings(cell, [band.pk for band in _prod()], now) if found else []
+        for excess in found:
+            orders, tenants = _touched(excess, held)
+            row = next((row for row in rows if excess.overlaps(row.begins_at, row.ends_at)), None)
             if row is not None:
                 rows.remove(row)
                 _change(entry, row, excess, orders, tenants)
@@ -104,37 +89,16 @@ def _open(cell: str) -> list[Shortfall]:
     return list(Shortfall.objects.filter(cell=cell, closed_at=None).order_by("begins_at", "id"))
 
 
-def _touched(cell: str, found: list[Excess]) -> list[tuple[list[int], list[str]]]:
-    """Return for each excess the orders, newest first, and the tenants that own some of the missing resources."""
-    if not found:
-        return []
-    ends = [excess.ends_at for excess in found]
-    until: dt.datetime | str = "infinity" if None in ends else max(end for end in ends if end is not None)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _TOUCHED,
-            {"cell": cell, "bands": [band.pk for band in _prod()], "begin": found[0].begins_at, "until": until},
-        )
-        sold = cursor.fetchall()
-    answers = []
-    for excess in found:
-        short = [index for index in SOLD if excess.short[index]]
-        there = [
-            (order, tenant)
-            for order, tenant, begin, end, amounts in sold
-            if (end is None or end > excess.begins_at)
-            and (excess.ends_at is None or begin < excess.ends_at)
-            and any(amounts[index] > 0 for index in short)
-        ]
-        orders = sorted({order for order, _ in there if order is not None}, reverse=True)
-        answers.append((orders, sorted({tenant for _, tenant in there})))
-    return answers
-
-
-def _overlap(row: Shortfall, excess: Excess) -> bool:
-    return (row.ends_at is None or row.ends_at > excess.begins_at) and (
-        excess.ends_at is None or row.begins_at < excess.ends_at
-    )
+def _touched(excess: Excess, held: Sequence[Holding]) -> tuple[list[int], list[str]]:
+    """Return the orders, newest first, and the tenants that own some of the missing resources."""
+    there = [
+        one
+        for one in held
+        if excess.overlaps(one.begins_at, one.ends_at)
+        and any(one.amounts[index] > 0 for index in SOLD if excess.short[index])
+    ]
+    orders = sorted({one.order for one in there if one.order is not None}, reverse=True)
+    return orders, sorted({one.tenant for one in there})
 
 
 def _change(entry: RecordEntry, row: Shortfall, excess: Excess, orders: list[int], tenants: list[str]) -> None:
@@ -153,7 +117,7 @@ def _change(entry: RecordEntry, row: Shortfall, excess: Excess, orders: list[int
 
 
 def _notify(entry: RecordEntry, kind: str, row: Shortfall, *, level: str = "info") -> None:
-    short = format_quantities({index: value for index, value in enumerate(row.short) if value})
+    short = format_quantities(dict(enumerate(row.short)))
     period = f"from {row.begins_at:%Y-%m-%d %H:%M} " + (
         f"to {row.ends_at:%Y-%m-%d %H:%M} UTC" if row.ends_at is not None else "UTC on"
     )

@@ -174,7 +174,7 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> S
                 "too-large", f"the missing amount is larger than one order may be, {MAX_QUANTITY} of anything"
             )
         # Any member that may submit may see a price. Only ordering requires the right to buy.
-        price, _, _ = quote_preview(
+        price = quote_preview(
             principal=system("admission"),
             tenant=tenant,
             cell=cell,
@@ -182,7 +182,7 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> S
             amounts=missing,
             starts_at=starts_at,
             ends_at=ends_at,
-        )
+        ).price
         there = availability(cell, band, starts_at, grace_end(rules, starts_at, ends_at))
         left = {NAMES[i]: max(0, there[i]) for i in COUNTED if missing[i] > there[i]}
     except Rejected as refusal:

@@ -1,18 +1,17 @@
 """Tables of tenants, quota, money and notifications. The rules are in the domain folders."""
 
-from quota.models.access import Token
-from quota.models.bands import PriorityBand
-from quota.models.lapses import Lapse
 from quota.models.ledger import Account, AccountKind, Budget, Invoice, LedgerEntry, MeteredHour, Posting
 from quota.models.market import ApprovalRule, Market, Shortfall
 from quota.models.notices import Notice, NoticeChannel, NoticeDelivery, NoticeRead
-from quota.models.orders import Order, OrderState
+from quota.models.orders import HOLDING, OPEN, Order, OrderState
 from quota.models.prices import PriceList, Quote
-from quota.models.quota import CellCapacity, Quota, QuotaUse
+from quota.models.quota import CellCapacity, PriorityBand, Quota, QuotaExpiry, QuotaUse
 from quota.models.record import Record, Stream
-from quota.models.tenants import Capability, CapabilityRequest, Invitation, Membership, ServiceAccount, Tenant
+from quota.models.tenants import Capability, CapabilityRequest, Invitation, Membership, ServiceAccount, Tenant, Token
 
 __all__ = [
+    "HOLDING",
+    "OPEN",
     "Account",
     "AccountKind",
     "ApprovalRule",
@@ -22,7 +21,6 @@ __all__ = [
     "CellCapacity",
     "Invitation",
     "Invoice",
-    "Lapse",
     "LedgerEntry",
     "Market",
     "Membership",
@@ -37,6 +35,7 @@ __all__ = [
     "PriceList",
     "PriorityBand",
     "Quota",
+    "QuotaExpiry",
     "QuotaUse",
     "Quote",
     "Record",

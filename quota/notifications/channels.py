@@ -15,11 +15,12 @@ from django.utils.translation import gettext as _
 from quota import clock, records
 from quota.models import Notice, NoticeChannel, NoticeDelivery, Tenant
 from quota.notifications.notice_kinds import KINDS, LEVELS
+from quota.notifications.notices import needed
 from quota.notifications.sending import drop_waiting
 from quota.notifications.webhook_client import may_call, receiver
 from quota.notifications.webhooks import secret_make
 from quota.records import RecordEntry
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 
 MOST_CHANNELS = 20
@@ -39,9 +40,9 @@ def channel_add(
     level: str = "info",
 ) -> NoticeChannel:
     """A new channel; a webhook with a new secret. Raises `Rejected` naming the field, `Conflict` for one there is."""
-    _may_manage(principal, tenant)
+    require(principal, **needed(Action.TENANT_ADMIN, tenant))
     if kind not in WAYS:
-        raise _invalid("kind", _("%(given)r is none of email, webhook") % {"given": kind})
+        raise invalid("kind", _("%(given)r is none of email, webhook") % {"given": kind})
     target = _target(kind, target)
     _choice(kinds, level)
     if NoticeChannel.objects.filter(tenant=tenant).count() >= MOST_CHANNELS:
@@ -74,7 +75,7 @@ def channel_set(
     enabled: bool | None = None,
 ) -> NoticeChannel:
     """Change what is given. A new target starts afresh; switching off gives up what waits."""
-    _may_manage(principal, channel.tenant)
+    require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     _choice(kinds if kinds is not None else channel.kinds, level if level is not None else channel.level)
     try:
         with records.write(principal) as entry, transaction.atomic():
@@ -98,7 +99,7 @@ def channel_set(
 
 def channel_remove(*, principal: Principal, channel: NoticeChannel) -> None:
     """Gone, with what waits for it. The inbox keeps everything."""
-    _may_manage(principal, channel.tenant)
+    require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     with records.write(principal) as entry:
         _note(entry, "channel.removed", channel)
         NoticeChannel.objects.filter(pk=channel.pk).delete()
@@ -108,11 +109,11 @@ def channel_secret_rotate(
     *, principal: Principal, channel: NoticeChannel, overlap: dt.timedelta = OVERLAP
 ) -> NoticeChannel:
     """A new secret. The one before signs beside it for `overlap`, so that the receiver can change it in peace."""
-    _may_manage(principal, channel.tenant)
+    require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     if channel.kind != "webhook":
         raise Rejected("no-secret", _("mail is not signed; only webhooks have a secret"))
     if not dt.timedelta(0) <= overlap <= LONGEST_OVERLAP:
-        raise _invalid("overlap_hours", _("give 0 to %d hours") % (LONGEST_OVERLAP.days * 24))
+        raise invalid("overlap_hours", _("give 0 to %d hours") % (LONGEST_OVERLAP.days * 24))
     with records.write(principal) as entry:
         row = _locked(channel)
         row.secret, row.secret_before = secret_make(), row.secret
@@ -124,7 +125,7 @@ def channel_secret_rotate(
 
 def channel_test(*, principal: Principal, channel: NoticeChannel) -> NoticeDelivery:
     """Send a test notice through this channel alone, within seconds; that ends a pause, too."""
-    _may_manage(principal, channel.tenant)
+    require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     now = clock.now()
     with records.write(principal) as entry:
         row = _locked(channel)
@@ -147,13 +148,6 @@ def channel_test(*, principal: Principal, channel: NoticeChannel) -> NoticeDeliv
         return NoticeDelivery.objects.create(notice=notice, channel=row, next_at=now)
 
 
-def _may_manage(principal: Principal, tenant: Tenant | None) -> None:
-    if tenant is None:
-        require(principal, Action.PLATFORM_ADMIN)
-    else:
-        require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
-
-
 def _locked(channel: NoticeChannel) -> NoticeChannel:
     row = NoticeChannel.objects.select_for_update(of=("self",)).select_related("tenant").filter(pk=channel.pk).first()
     if row is None:
@@ -174,14 +168,14 @@ def _target(kind: str, target: str) -> str:
     target = target.strip()
     if kind == "webhook":
         if len(target) > 500:
-            raise _invalid("target", _("an address has at most 500 characters"))
+            raise invalid("target", _("an address has at most 500 characters"))
         to = receiver(target)
         try:
             ipaddress.ip_address(to.host)
         except ValueError:
             return target
         if not may_call(to.host, settings.BORG_WEBHOOK_NETWORKS):
-            raise _invalid(
+            raise invalid(
                 "target",
                 _("this portal does not call private addresses; an SRE can allow networks (BORG_WEBHOOK_NETWORKS)"),
             )
@@ -189,16 +183,16 @@ def _target(kind: str, target: str) -> str:
     try:
         validate_email(target)
     except ValidationError as error:
-        raise _invalid("target", _("%r is not an e-mail address") % target[:100]) from error
+        raise invalid("target", _("%r is not an e-mail address") % target[:100]) from error
     return target
 
 
 def _choice(kinds: Sequence[str], level: str) -> None:
     if level not in LEVELS:
-        raise _invalid("level", _("%(given)r is none of %(known)s") % {"given": level, "known": ", ".join(LEVELS)})
+        raise invalid("level", _("%(given)r is none of %(known)s") % {"given": level, "known": ", ".join(LEVELS)})
     for start in kinds:
         if not any(kind.name == start or kind.name.startswith(f"{start}.") for kind in KINDS):
-            raise _invalid("kinds", _("no notice is of kind %r; see the list of kinds") % start[:64])
+            raise invalid("kinds", _("no notice is of kind %r; see the list of kinds") % start[:64])
 
 
 def _sorted(kinds: Sequence[str]) -> list[str]:
@@ -216,10 +210,6 @@ def _note(entry: RecordEntry, kind: str, channel: NoticeChannel) -> None:
         level=channel.level,
         enabled=channel.enabled,
     )
-
-
-def _invalid(field: str, told: str) -> Rejected:
-    return Rejected("invalid", f"{field}: {told}", fields={field: told})
 
 
 def _taken(target: str) -> Conflict:

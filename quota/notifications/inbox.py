@@ -12,9 +12,10 @@ from django.db.models.functions import Coalesce
 from quota import clock
 from quota.models import Notice, NoticeChannel, NoticeDelivery, NoticeRead, Tenant
 from quota.notifications.notice_kinds import LEVELS
+from quota.notifications.notices import needed
 from quota.notifications.transports import keys_of
 from quota.selectors import tenant_named
-from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, may
 
 # More unread notifications than this are shown as "99+".
@@ -63,8 +64,7 @@ def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
         rows = rows.filter(Q(kind=choice.kind) | Q(kind__startswith=choice.kind.rstrip(".") + "."))
     if choice.level:
         if choice.level not in LEVELS:
-            detail = f"{choice.level[:20]!r} is none of {', '.join(LEVELS)}"
-            raise Rejected("invalid", f"level: {detail}", fields={"level": detail})
+            raise invalid("level", f"{choice.level[:20]!r} is none of {', '.join(LEVELS)}")
         rows = rows.filter(level__in=LEVELS[LEVELS.index(choice.level) :])
     return rows.filter(unread=True) if choice.unread else rows
 
@@ -88,11 +88,7 @@ def unread_count(principal: Principal) -> int:
 
 def channels_of(principal: Principal, tenant: Tenant | None) -> QuerySet[NoticeChannel]:
     """Return the channels of a tenant that the principal may see; those of the SREs without a tenant."""
-    if not (
-        may(principal, Action.PLATFORM_ADMIN)
-        if tenant is None
-        else may(principal, Action.TENANT_VIEW, tenant=tenant.name)
-    ):
+    if not may(principal, **needed(Action.TENANT_VIEW, tenant)):
         return NoticeChannel.objects.none()
     return NoticeChannel.objects.filter(tenant=tenant).select_related("tenant").order_by("id")
 
@@ -115,9 +111,7 @@ def channel_numbered(principal: Principal, number: int) -> NoticeChannel:
 
 def may_manage(principal: Principal, tenant: Tenant | None) -> bool:
     """Whether one may change its channels, and see their secrets and addresses."""
-    if tenant is None:
-        return may(principal, Action.PLATFORM_ADMIN)
-    return may(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    return may(principal, **needed(Action.TENANT_ADMIN, tenant))
 
 
 def target_shown(principal: Principal, channel: NoticeChannel) -> str:

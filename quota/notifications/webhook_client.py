@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import invalid
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -53,15 +53,17 @@ def receiver(url: str) -> Receiver:
         port = parts.port
         host = (parts.hostname or "").encode("idna").decode("ascii") if not _literal(parts) else parts.hostname
     except ValueError as error:
-        raise _refused(f"{url[:100]!r} is not an address: {error}") from error
+        raise invalid("target", f"{url[:100]!r} is not an address: {error}") from error
     if parts.scheme not in ("http", "https") or not host:
-        raise _refused(f"{url[:100]!r}: give an address that begins with https:// or http://")
+        raise invalid("target", f"{url[:100]!r}: give an address that begins with https:// or http://")
     if parts.username is not None or parts.password is not None:
-        raise _refused("an address must not contain a user and password; the receiver checks the signature instead")
+        raise invalid(
+            "target", "an address must not contain a user and password; the receiver checks the signature instead"
+        )
     if parts.fragment:
-        raise _refused("an address must not contain '#'")
+        raise invalid("target", "an address must not contain '#'")
     if not url.isascii() or any(character <= " " or character == "\x7f" for character in url):
-        raise _refused("write characters other than letters, digits and signs as %XX")
+        raise invalid("target", "write characters other than letters, digits and signs as %XX")
     secure = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Receiver(secure, host, port or (443 if secure else 80), path)
@@ -169,7 +171,3 @@ def _inner(address: IPAddress) -> IPAddress:
 
 def _literal(parts: SplitResult) -> bool:
     return ":" in (parts.hostname or "")
-
-
-def _refused(told: str) -> Rejected:
-    return Rejected("invalid", f"target: {told}", fields={"target": told})

@@ -11,16 +11,15 @@ order costs what the same order costs when it is placed in pieces, one after the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
+from quota.vocabulary.money import MOST as LARGEST
 from quota.vocabulary.resources import NAMES, SIZE
 
-MICRO = 1_000_000  # micro-credits in a credit
-LARGEST = 2**63 - 1  # what a column of money or of a quantity holds
 FULL_MILLI = 1000  # a share of everything; also a factor of one
 LARGEST_FACTOR_MILLI = 1_000_000  # a thousand times the base price
 LARGEST_BASE = 10**15  # a thousand million credits for a unit and an hour
@@ -55,32 +54,16 @@ class PricePart:
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready and exact: what is not whole is written as a fraction, `"1441/2"`."""
-        return {
-            "resource": self.resource,
-            "quantity": self.quantity,
-            "hours": str(self.hours),
-            "base": self.base,
-            "band_milli": self.band_milli,
-            "sold_milli": str(self.sold_milli),
-            "then_milli": str(self.then_milli),
-            "scarcity_milli": str(self.scarcity_milli),
-            "amount": self.amount,
-        }
+        return {name: str(value) if name in _EXACT else value for name, value in asdict(self).items()}
+
+
+_EXACT = frozenset({"hours", "sold_milli", "then_milli", "scarcity_milli"})
 
 
 def part_of(given: Mapping[str, Any]) -> PricePart:
     """The part that `as_json` wrote."""
-    return PricePart(
-        resource=given["resource"],
-        quantity=given["quantity"],
-        hours=Fraction(given["hours"]),
-        base=given["base"],
-        band_milli=given["band_milli"],
-        sold_milli=Fraction(given["sold_milli"]),
-        then_milli=Fraction(given["then_milli"]),
-        scarcity_milli=Fraction(given["scarcity_milli"]),
-        amount=given["amount"],
-    )
+    exact = {name: Fraction(given[name]) for name in _EXACT}
+    return PricePart(**{**given, **exact})
 
 
 def priced(
@@ -175,39 +158,39 @@ def share_with(
 def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
     """Prices by resource as a price list holds them. Raises `Rejected` naming the entry."""
     if not isinstance(given, Mapping):
-        raise _refused(field, "a mapping of resource names to micro-credits for one unit and hour")
+        raise invalid(field, "a mapping of resource names to micro-credits for one unit and hour")
     for name, price in given.items():
         if name in FREE:
-            raise _refused(f"{field}.{name}", "ports are free; leave them out")
+            raise invalid(f"{field}.{name}", "ports are free; leave them out")
         if name not in UNIT:
-            raise _refused(f"{field}.{name}", f"no such resource; there is {', '.join(UNIT)}")
+            raise invalid(f"{field}.{name}", f"no such resource; there is {', '.join(UNIT)}")
         if not _whole(price) or not 0 <= price <= LARGEST_BASE:
-            raise _refused(f"{field}.{name}", f"whole micro-credits between 0 and {LARGEST_BASE}")
+            raise invalid(f"{field}.{name}", f"whole micro-credits between 0 and {LARGEST_BASE}")
     return {name: int(given[name]) for name in UNIT if name in given}
 
 
 def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int]]:
     """A scarcity curve as a price list holds it. Raises `Rejected` naming the point."""
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise _refused(field, "a list of points [sold share in thousandths, factor in thousandths]")
+        raise invalid(field, "a list of points [sold share in thousandths, factor in thousandths]")
     if len(given) > 100:
-        raise _refused(field, f"at most 100 points, not {len(given)}")
+        raise invalid(field, f"at most 100 points, not {len(given)}")
     points: list[tuple[int, int]] = []
     for index, point in enumerate(given):
         here = f"{field}.{index}"
         if isinstance(point, str) or not isinstance(point, Sequence) or len(point) != 2:
-            raise _refused(here, "a pair [sold share in thousandths, factor in thousandths]")
+            raise invalid(here, "a pair [sold share in thousandths, factor in thousandths]")
         share, height = point
         if not (_whole(share) and _whole(height)):
-            raise _refused(here, "a pair of whole thousandths")
+            raise invalid(here, "a pair of whole thousandths")
         if not (0 <= share <= 10 * FULL_MILLI and 1 <= height <= LARGEST_FACTOR_MILLI):
-            raise _refused(
+            raise invalid(
                 here, f"a share of 0 to {10 * FULL_MILLI} and a factor of 1 to {LARGEST_FACTOR_MILLI} thousandths"
             )
         if points and share <= points[-1][0]:
-            raise _refused(here, f"its share is not above the one before, {points[-1][0]}")
+            raise invalid(here, f"its share is not above the one before, {points[-1][0]}")
         if points and height < points[-1][1]:
-            raise _refused(here, "its factor is below the one before: what is scarcer never costs less")
+            raise invalid(here, "its factor is below the one before: what is scarcer never costs less")
         points.append((share, height))
     return points
 
@@ -216,8 +199,7 @@ def _part(
     name: str, quantity: int, hours: Fraction, base: int, band_milli: int, curve: Curve, sold: Fraction, then: Fraction
 ) -> PricePart:
     if quantity > LARGEST:
-        detail = f"more than {LARGEST}, the largest quantity there is"
-        raise Rejected("too-large", f"amounts.{name}: {detail}", fields={f"amounts.{name}": detail})
+        raise invalid(f"amounts.{name}", f"more than {LARGEST}, the largest quantity there is", "too-large")
     scarce = scarcity(curve, sold, then)
     exact = Fraction(quantity * base * band_milli, UNIT.get(name, 1) * FULL_MILLI) * hours * scarce / FULL_MILLI
     amount = -(-exact.numerator // exact.denominator)
@@ -229,7 +211,3 @@ def _part(
 
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _refused(field: str, wanted: str) -> Rejected:
-    return Rejected("invalid", f"{field}: {wanted}", fields={field: wanted})

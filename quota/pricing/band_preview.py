@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-from django.db.models import Q
-from django.db.models.functions import Coalesce
+from typing import Any
 
 from quota import clock
 from quota.admission.bands import factors_of
-from quota.models import CellCapacity, Order, OrderState, PriorityBand, Quota, QuotaUse
-from quota.pricing.market import SOLD, SaleCapacity, room, sold_steps
+from quota.models import CellCapacity, PriorityBand, QuotaUse
+from quota.pricing.market import SOLD, Holding, SaleCapacity, holdings, room, sold_steps
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import Band
 from quota.vocabulary.calendar import Excess
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import ZERO, Vector, as_mapping
-
-_HOLDING = (OrderState.PENDING.value, OrderState.APPROVED.value)
 
 
 def band_preview(
@@ -59,7 +54,8 @@ def _cell(cell: str, row: PriorityBand | None, changed: PriorityBand, now: dt.da
     binds = there.own_limit != there.limit  # else what it shares binds first
     alone = [(excess, True) for excess in calendar.excesses(there.own_limit, own_sold, now)] if binds else []
     over = sorted([*together, *alone], key=lambda found: found[0].begins_at)
-    holdings = _holdings(cell, changed, now) if over else []
+    bands = {changed.id, *(PriorityBand.objects.filter(prod=True).values_list("id", flat=True) if changed.prod else ())}
+    held = holdings(cell, bands, now) if over else []
     return {
         "cell": cell,
         "sold": as_mapping(calendar.peak(own_sold, now, None)),
@@ -67,7 +63,8 @@ def _cell(cell: str, row: PriorityBand | None, changed: PriorityBand, now: dt.da
         "sellable_before": as_mapping(_most(was) if was else ZERO),
         "sellable_after": as_mapping(_most(there)),
         "over": [
-            _touched(excess, [held for held in holdings if held.own or not only_own]) for excess, only_own in over
+            _touched(excess, [one for one in held if one.band_id == changed.id or not only_own])
+            for excess, only_own in over
         ],
     }
 
@@ -78,50 +75,16 @@ def _most(there: SaleCapacity) -> Vector:
     return tuple(value if index in SOLD else 0 for index, value in enumerate(most))
 
 
-class _Holding(NamedTuple):
-    """A grant or an order that keeps quota back; `own`: at the very band, not at one that shares with it."""
-
-    grant: int | None
-    order: int | None
-    tenant: str
-    begins_at: dt.datetime
-    ends_at: dt.datetime | None
-    own: bool
-
-
-def _holdings(cell: str, changed: PriorityBand, now: dt.datetime) -> list[_Holding]:
-    ours = Q(band_id=changed.id) | Q(band__prod=True) if changed.prod else Q(band_id=changed.id)
-    until = Coalesce("grace_until", "ends_at")
-    grants = (
-        Quota.objects.filter(ours, cell=cell, beyond_capacity=False)
-        .annotate(until=until)
-        .filter(Q(until=None) | Q(until__gt=now))
-        .values_list("id", "order_id", "tenant__name", "starts_at", "until", "band_id")
-    )
-    orders = Order.objects.filter(ours, cell=cell, state__in=_HOLDING).values_list(
-        "id", "tenant__name", "starts_at", until, "band_id"
-    )
-    return [
-        *(_Holding(*grant, band == changed.id) for *grant, band in grants),  # type: ignore[call-arg]
-        *(_Holding(None, *order, band == changed.id) for *order, band in orders),  # type: ignore[call-arg]
-    ]
-
-
-def _touched(excess: Excess, holdings: Sequence[_Holding]) -> dict[str, Any]:
+def _touched(excess: Excess, held: Sequence[Holding]) -> dict[str, Any]:
     """Everything that is sold at some instant of the excess."""
-    touched = [
-        held
-        for held in holdings
-        if (excess.ends_at is None or held.begins_at < excess.ends_at)
-        and (held.ends_at is None or held.ends_at > excess.begins_at)
-    ]
+    touched = [one for one in held if excess.overlaps(one.begins_at, one.ends_at)]
     return {
         "begins_at": excess.begins_at.isoformat(),
         "ends_at": excess.ends_at.isoformat() if excess.ends_at else None,
         "short": as_mapping(excess.short),
-        "orders": sorted({held.order for held in touched if held.order}),
-        "grants": sorted({held.grant for held in touched if held.grant and not held.order}),
-        "tenants": sorted({held.tenant for held in touched}),
+        "orders": sorted({one.order for one in touched if one.order}),
+        "grants": sorted({one.grant for one in touched if one.grant and not one.order}),
+        "tenants": sorted({one.tenant for one in touched}),
     }
 
 

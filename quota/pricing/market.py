@@ -10,25 +10,27 @@ for itself. Ports belong to machines, and priority 0 is free: neither is sold.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from django.db import connection
+from django.db.models import Q
+from django.db.models.functions import Coalesce
 
 from quota import clock, records
-from quota.models import ApprovalRule, CellCapacity, Market, PriorityBand
+from quota.models import HOLDING, ApprovalRule, CellCapacity, Market, Order, PriorityBand, Quota
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.calendar import CalendarStep, Span
 from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.money import CREDIT
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import PORTS, SIZE, ZERO, Vector, as_mapping
 
 SOLD = tuple(index for index in range(SIZE) if index != PORTS)
-CREDIT = 1_000_000
 # Made with the first market: what is small needs nobody, what is middling an owner, the rest an SRE.
 DEFAULT_RULES = ((100, "auto", 1_000 * CREDIT), (200, "owner", 10_000 * CREDIT), (300, "sre", None))
 # As good as for ever: how long an open-ended period has to fit.
@@ -51,7 +53,7 @@ SELECT band_id, greatest(begin, %(begin)s), CASE WHEN ending < %(until)s THEN en
        coalesce(sum(amounts[4]), 0)::text, coalesce(sum(amounts[5]), 0)::text
 FROM (
   SELECT band_id, starts_at AS begin, coalesce(grace_until, ends_at, 'infinity') AS ending, amounts
-  FROM quota_quota WHERE cell = %(cell)s AND NOT beyond_capacity
+  FROM quota_quota WHERE cell = %(cell)s AND NOT beyond_capacity AND order_id IS DISTINCT FROM %(without)s
     AND (grace_until > %(begin)s OR grace_until IS NULL)
   UNION ALL
   SELECT o.band_id, piece.begin, piece.ending,
@@ -64,7 +66,7 @@ FROM (
   ) AS o
   LEFT JOIN LATERAL (
     SELECT amounts, coalesce(grace_until, ends_at) AS ending FROM quota_quota
-    WHERE order_id = o.replaces_id AND NOT beyond_capacity ORDER BY id LIMIT 1
+    WHERE order_id = o.replaces_id AND order_id <> %(without)s AND NOT beyond_capacity ORDER BY id LIMIT 1
   ) AS old ON true
   CROSS JOIN LATERAL (VALUES
     (true, o.starts_at, least(o.ending, coalesce(old.ending, o.starts_at))),
@@ -75,6 +77,18 @@ FROM (
 WHERE begin < %(until)s AND ending > %(begin)s
 GROUP BY 1, 2, 3
 """
+
+
+class Holding(NamedTuple):
+    """A grant, or an order without one, that keeps quota back until `ends_at`, the end of its grace."""
+
+    grant: int | None
+    order: int | None
+    tenant: str
+    begins_at: dt.datetime
+    ends_at: dt.datetime | None
+    band_id: int
+    amounts: Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +127,13 @@ class SaleCapacity:
             return [CalendarStep(step.at, level) for step, level in zip(there, left, strict=True)]
         moments = sorted({after, *(step.at for step in (*self.sold, *self.own_sold) if step.at > after)})
         shared, own = _levels(self.sold, moments), _levels(self.own_sold, moments)
-        return [
-            CalendarStep(
-                moment,
-                _sellable(
-                    tuple(min(a - b, c - d) for a, b, c, d in zip(self.limit, one, self.own_limit, two, strict=True))
-                ),
-            )
-            for moment, one, two in zip(moments, shared, own, strict=True)
-        ]
+        levels = map(self.free, shared, own)
+        return [CalendarStep(moment, level) for moment, level in zip(moments, levels, strict=True)]
+
+    def free(self, sold: Vector, own_sold: Vector) -> Vector:
+        """Return what is left when this much is sold."""
+        given = zip(self.limit, sold, self.own_limit, own_sold, strict=True)
+        return _sellable(tuple(min(limit - all_sold, own_limit - own) for limit, all_sold, own_limit, own in given))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +212,15 @@ def is_sold(band: PriorityBand) -> bool:
 
 
 def room(
-    cell: str, band: PriorityBand | str, begins_at: dt.datetime, ends_at: dt.datetime | None = None
+    cell: str, band: PriorityBand | str, begins_at: dt.datetime, ends_at: dt.datetime | None = None, *, without: int = 0
 ) -> SaleCapacity:
-    """Return what may be sold and is sold in a band in a period; `ends_at` None: for ever. Three queries."""
+    """Return what may be sold and is sold in a band in a period; `ends_at` None: for ever. Three queries.
+
+    `without`: the id of an order whose grant is not counted.
+    """
     row = band_named(band) if isinstance(band, str) else band
     market = market_of(cell)
-    spans = _spans(cell, begins_at, ends_at)
+    spans = _spans(cell, begins_at, ends_at, without)
     prod = set(PriorityBand.objects.filter(prod=True).values_list("id", flat=True))
     shared = prod | {row.id} if row.prod else {row.id}
     capacity = _capacity(cell)
@@ -220,21 +235,11 @@ def room(
     return SaleCapacity(row, limit, together, own_limit, own)
 
 
-def availability(cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None) -> Vector:
+def availability(
+    cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None, *, without: int = 0
+) -> Vector:
     """The least that is left of each resource at any instant of the period; negative where too much is sold."""
-    return room(cell, band, starts_at, ends_at).left(starts_at, ends_at)
-
-
-def sold_share_milli(
-    cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None
-) -> tuple[int, ...]:
-    """The most that is sold at any instant, in thousandths of what may be, by resource; 1000 where nothing may be."""
-    there = room(cell, band, starts_at, ends_at)
-    sold = calendar.peak(there.sold, starts_at, ends_at)
-    return tuple(
-        1000 if limit <= 0 else max(0, sold[i]) * 1000 // limit if i in SOLD else 0
-        for i, limit in enumerate(there.limit)
-    )
+    return room(cell, band, starts_at, ends_at, without=without).left(starts_at, ends_at)
 
 
 def calendar_days(cell: str, band: PriorityBand | str, first: dt.date, days: int, tz: ZoneInfo) -> list[CalendarDay]:
@@ -245,19 +250,7 @@ def calendar_days(cell: str, band: PriorityBand | str, first: dt.date, days: int
     own = calendar.days(there.own_sold, first, days, tz)
     limit = _sellable(tuple(map(min, there.limit, there.own_limit)))
     return [
-        CalendarDay(
-            day.date,
-            day.begins_at,
-            day.ends_at,
-            limit,
-            _sellable(day.sold),
-            _sellable(
-                tuple(
-                    min(a - b, c - d)
-                    for a, b, c, d in zip(there.limit, day.sold, there.own_limit, alone.sold, strict=True)
-                )
-            ),
-        )
+        CalendarDay(*day[:3], limit, _sellable(day.sold), there.free(day.sold, alone.sold))
         for day, alone in zip(shared, own, strict=True)
     ]
 
@@ -268,10 +261,12 @@ def earliest_start(
     amounts: Sequence[int],
     length: dt.timedelta | None,
     after: dt.datetime | None = None,
+    *,
+    without: int = 0,
 ) -> dt.datetime | None:
     """The first moment from which `amounts` are left for `length` (none: for ever); None when they never are."""
     begin = after or clock.now()
-    there = room(cell, band, begin)
+    there = room(cell, band, begin, without=without)
     long = _AGES if length is None else length
     return calendar.earliest(there.over_time(begin), _sellable(amounts), long, begin)
 
@@ -284,15 +279,29 @@ def sold_steps(
     return calendar.steps(span for band_id, span in _spans(cell, begins_at, ends_at) if band_id in wanted)
 
 
+def holdings(cell: str, bands: Iterable[int], after: dt.datetime) -> list[Holding]:
+    """Return what keeps quota of these bands (their ids) back after a moment. Two queries."""
+    until = Coalesce("grace_until", "ends_at")
+    fields = ("tenant__name", "starts_at", "until", "band_id", "amounts")
+    grants = Quota.objects.filter(cell=cell, band__in=bands, beyond_capacity=False).annotate(until=until)
+    counted = grants.filter(Q(until=None) | Q(until__gt=after))
+    orders = Order.objects.filter(cell=cell, band__in=bands, state__in=HOLDING).annotate(until=until)
+    return [
+        *(Holding(*row) for row in counted.values_list("id", "order_id", *fields)),
+        *(Holding(None, *row) for row in orders.values_list("id", *fields)),
+    ]
+
+
 def capacity_of(cell: str) -> Vector:
     """Return the capacity of the cell in sold resources, as last reported."""
     return _sellable(_capacity(cell))
 
 
-def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None) -> list[tuple[int, Span]]:
+def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None, without: int = 0) -> list[tuple[int, Span]]:
     """Return what is sold by band, cut to the period; equal times are added up. Quantities past 64 bits stay exact."""
     with connection.cursor() as cursor:
-        cursor.execute(_SOLD, {"cell": cell, "begin": begin, "until": until or _FOR_EVER, "size": SIZE})
+        given = {"cell": cell, "begin": begin, "until": until or _FOR_EVER, "size": SIZE, "without": without}
+        cursor.execute(_SOLD, given)  # type: ignore[arg-type]
         return [
             (band_id, Span(begins_at, ends_at, (*(int(value) for value in amounts), 0)))
             for band_id, begins_at, ends_at, *amounts in cursor.fetchall()

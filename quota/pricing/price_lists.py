@@ -9,25 +9,18 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 from django.db.models import Max
 
 from quota import clock, records
-from quota.models import Order, OrderState, PriceList, PriorityBand, Quote, Tenant
+from quota.models import OPEN, Order, OrderState, PriceList, Quote, Tenant
 from quota.notifications import notices
-from quota.pricing.arithmetic import (
-    FULL_MILLI,
-    LARGEST,
-    PricePart,
-    base_checked,
-    curve_checked,
-    priced,
-    share_with,
-    total,
-)
+from quota.pricing.arithmetic import FULL_MILLI, base_checked, curve_checked, priced, share_with, total
 from quota.pricing.market import band_named, cell_require, market_of, room
 from quota.vocabulary.calendar import peak
-from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
+from quota.vocabulary.money import MOST as LARGEST
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import SIZE, QuantityError, Vector, as_mapping, parse_vector
 
@@ -41,7 +34,6 @@ DEFAULT_BASE: Mapping[str, int] = {
 }
 # Half sold costs no more than empty; the last core of a cell three times as much.
 DEFAULT_CURVE: Sequence[tuple[int, int]] = ((500, 1000), (800, 1300), (950, 2000), (1000, 3000))
-_OPEN = (OrderState.PENDING, OrderState.APPROVED, OrderState.ACTIVE)
 _ALWAYS = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 
 Amounts = Vector | Mapping[str, int | float | str]
@@ -77,30 +69,21 @@ def price_list_set(
         now = clock.now()
         begin = valid_from or now
         if begin < now:
-            detail = f"{begin.isoformat()} is past, and prices of the past never change; leave it out for now"
-            raise Rejected("invalid", f"valid_from: {detail}", fields={"valid_from": detail})
+            raise invalid(
+                "valid_from", f"{begin.isoformat()} is past, and prices of the past never change; leave it out for now"
+            )
         version = (PriceList.objects.filter(cell=cell).aggregate(last=Max("version"))["last"] or 0) + 1
-        row = PriceList.objects.create(
-            cell=cell,
-            version=version,
-            base=prices,
-            usage=used,
-            curve=[list(point) for point in points],
-            valid_from=begin,
-            note=note,
-            created_by=principal.name[:150],
-            created_at=now,
-        )
-        entry.append(
-            "prices.set",
-            cell=cell,
-            version=version,
-            base=prices,
-            usage=used,
-            curve=row.curve,
-            valid_from=begin.isoformat(),
-            note=note,
-        )
+        shown = [list(point) for point in points]
+        kept: dict[str, Any] = {
+            "cell": cell,
+            "version": version,
+            "base": prices,
+            "usage": used,
+            "curve": shown,
+            "note": note,
+        }
+        row = PriceList.objects.create(**kept, valid_from=begin, created_by=principal.name[:150], created_at=now)
+        entry.append("prices.set", **kept, valid_from=begin.isoformat())
         _notify(entry, row)
     return row
 
@@ -138,8 +121,8 @@ def quote_preview(
     amounts: Amounts,
     starts_at: dt.datetime,
     ends_at: dt.datetime,
-) -> tuple[int, tuple[PricePart, ...], PriceList]:
-    """Return the current price: `(price, parts, price list)`. Writes nothing but a new cell's default list.
+) -> Quote:
+    """Return a quote at the current price, not stored. Writes nothing but a new cell's default list.
 
     Any person who may see the tenant's quota may ask for a price.
     """
@@ -148,84 +131,73 @@ def quote_preview(
     vector = amounts_checked(amounts)
     period_checked(starts_at, ends_at)
     cell_require(cell)
-    return _price(cell, row, vector, starts_at, ends_at)
+    quote = Quote(
+        tenant=tenant,
+        cell=cell,
+        band=row,
+        amounts=list(vector),
+        starts_at=starts_at,
+        ends_at=ends_at,
+        made_by=principal.name,
+        created_at=clock.now(),
+    )
+    price_now(principal, quote)
+    return quote
 
 
-def quote_make(
-    *,
-    principal: Principal,
-    tenant: Tenant,
-    cell: str,
-    band: str,
-    amounts: Amounts,
-    starts_at: dt.datetime,
-    ends_at: dt.datetime,
-) -> Quote:
-    """A price that holds for the market's `quote_minutes`, for exactly this. It keeps no quota back."""
+def price_now(principal: Principal, row: Order | Quote, *, without: int = 0) -> None:
+    """Set price, parts and price list of an order or a quote that is not stored yet, to those of now.
+
+    `without`: the id of an order whose grant is not counted as sold.
+    """
+    require(principal, Action.QUOTA_VIEW, tenant=row.tenant.name, cell=row.cell)
+    row.prices = price_list_at(row.cell, clock.now())
+    there = room(row.cell, row.band, row.starts_at, row.ends_at, without=without)
+    most = peak(there.sold, row.starts_at, row.ends_at)
+    # Exact fractions, so that an order in pieces costs what it costs whole.
+    sold = tuple(
+        Fraction(FULL_MILLI * value, limit) if limit > 0 else FULL_MILLI
+        for value, limit in zip(most, there.limit, strict=True)
+    )
+    seconds = Fraction((row.ends_at - row.starts_at) // dt.timedelta(microseconds=1), 10**6)
+    then = share_with(sold, row.amounts, there.limit)
+    parts = priced(row.amounts, seconds, row.prices.base, row.band.price_milli, row.prices.curve, sold, then)
+    row.price, row.parts = total(parts), [part.as_json() for part in parts]
+
+
+def quote_make(*, principal: Principal, tenant: Tenant, cell: str, **wanted: Any) -> Quote:
+    """A price that holds for the market's `quote_minutes`, for exactly this. It keeps no quota back.
+
+    `wanted`: as for `quote_preview`.
+    """
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=cell)
     with records.write(principal) as entry:
-        price, parts, prices = quote_preview(
-            principal=principal,
-            tenant=tenant,
-            cell=cell,
-            band=band,
-            amounts=amounts,
-            starts_at=starts_at,
-            ends_at=ends_at,
-        )
-        vector = amounts_checked(amounts)
-        now = clock.now()
-        quote = Quote.objects.create(
-            tenant=tenant,
-            cell=cell,
-            band=band_named(band),
-            amounts=list(vector),
-            starts_at=starts_at,
-            ends_at=ends_at,
-            price=price,
-            parts=[part.as_json() for part in parts],
-            prices=prices,
-            made_by=principal.name,
-            created_at=now,
-            valid_until=now + dt.timedelta(minutes=market_of(cell).quote_minutes),
-        )
+        quote = quote_preview(principal=principal, tenant=tenant, cell=cell, **wanted)
+        quote.valid_until = quote.created_at + dt.timedelta(minutes=market_of(cell).quote_minutes)
+        quote.save()
         entry.append(
             "quote.made",
             tenant=tenant.name,
             quote=quote.pk,
             cell=cell,
-            band=band,
-            amounts=as_mapping(vector),
-            price=price,
+            band=quote.band.name,
+            amounts=as_mapping(quote.amounts),
+            price=quote.price,
         )
     return quote
 
 
-def quote_taken(
-    *,
-    tenant: Tenant,
-    quote: int,
-    cell: str,
-    band: str,
-    amounts: Sequence[int],
-    starts_at: dt.datetime,
-    ends_at: dt.datetime,
-) -> Quote:
-    """The quote that an order of exactly this may be placed at. Called inside the order's transaction.
+def price_quoted(order: Order, quote: int) -> None:
+    """Set price, parts and price list of an order to those of a quote for exactly this.
 
-    Locks the quote. Raises `NotFound`, `Rejected("quote-mismatch")`, `Conflict("quote-expired"|"quote-used")`.
+    Locks the quote, until the order's transaction ends. Raises `NotFound`, `Rejected("quote-mismatch")`,
+    `Conflict("quote-expired"|"quote-used")`.
     """
     row = Quote.objects.select_for_update(of=("self",)).select_related("band", "prices").filter(pk=quote).first()
-    if row is None or row.tenant_id != tenant.pk:
+    if row is None or row.tenant_id != order.tenant_id:
         raise NotFound("quote", str(quote))
-    wanted = {
-        "cell": (row.cell, cell),
-        "band": (row.band.name, band),
-        "amounts": (tuple(row.amounts), tuple(amounts)),
-        "starts_at": (row.starts_at, starts_at),
-        "ends_at": (row.ends_at, ends_at),
-    }
-    other = [name for name, (quoted, asked) in wanted.items() if quoted != asked]
+    asked = ("cell", "band", "amounts", "starts_at", "ends_at")
+    other = [name for name in asked if getattr(row, name) != getattr(order, name)]
     if other:
         raise Rejected(
             "quote-mismatch",
@@ -248,24 +220,27 @@ def quote_taken(
             fields={"quote": f"used by order {used}"},
             figures={"order": used},
         )
-    return row
+    order.quote, order.price, order.parts, order.prices = row, row.price, row.parts, row.prices
 
 
-def amounts_checked(amounts: Amounts) -> Vector:
-    """A vector over the axis that asks for something and fits 64 bits. Raises `Rejected` naming the field."""
+def amounts_read(amounts: Amounts) -> Vector:
+    """A vector of quantities that fit 64 bits. Raises `Rejected` naming the field."""
     try:
         vector = parse_vector(amounts) if isinstance(amounts, Mapping) else tuple(amounts)
     except QuantityError as error:
         raise Rejected("invalid", str(error), fields={"amounts": str(error)}) from error
+    if vector and max(vector) > LARGEST:
+        raise invalid("amounts", f"no quantity may be above {LARGEST}", "too-large")
+    return vector
+
+
+def amounts_checked(amounts: Amounts) -> Vector:
+    """A vector over the axis that asks for something and fits 64 bits. Raises `Rejected` naming the field."""
+    vector = amounts_read(amounts)
     if len(vector) != SIZE or any(value < 0 for value in vector):
-        detail = f"{SIZE} quantities, none below zero"
-        raise Rejected("invalid", f"amounts: {detail}", fields={"amounts": detail})
+        raise invalid("amounts", f"{SIZE} quantities, none below zero")
     if not any(vector):
-        detail = "the request has no quantity; give at least one above zero"
-        raise Rejected("invalid", f"amounts: {detail}", fields={"amounts": detail})
-    if max(vector) > LARGEST:
-        detail = f"no quantity may be above {LARGEST}"
-        raise Rejected("too-large", f"amounts: {detail}", fields={"amounts": detail})
+        raise invalid("amounts", "the request has no quantity; give at least one above zero")
     return vector
 
 
@@ -286,7 +261,7 @@ def _aware(name: str, moment: dt.datetime) -> None:
 
 def _notify(entry: records.RecordEntry, row: PriceList) -> None:
     """Everybody who owns quota of the cell, or waits for some: renewals and changes are at the new prices."""
-    open_orders = Order.objects.filter(cell=row.cell, state__in=[state.value for state in _OPEN])
+    open_orders = Order.objects.filter(cell=row.cell, state__in=OPEN)
     for tenant in Tenant.objects.filter(pk__in=open_orders.values("tenant")).order_by("id"):
         notices.notify(
             entry,
@@ -299,30 +274,3 @@ def _notify(entry: records.RecordEntry, row: PriceList) -> None:
             version=row.version,
             valid_from=row.valid_from.isoformat(),
         )
-
-
-def seconds_between(starts_at: dt.datetime, ends_at: dt.datetime) -> Fraction:
-    return Fraction((ends_at - starts_at) // dt.timedelta(microseconds=1), 10**6)
-
-
-def _price(
-    cell: str, band: PriorityBand, vector: Vector, starts_at: dt.datetime, ends_at: dt.datetime
-) -> tuple[int, tuple[PricePart, ...], PriceList]:
-    prices = price_list_at(cell, clock.now())
-    there = room(cell, band, starts_at, ends_at)
-    most = peak(there.sold, starts_at, ends_at)
-    # Exact, unlike `market.sold_share_milli`, so that an order in pieces costs what it costs whole.
-    sold = tuple(
-        Fraction(FULL_MILLI * value, limit) if limit > 0 else FULL_MILLI
-        for value, limit in zip(most, there.limit, strict=True)
-    )
-    parts = priced(
-        vector,
-        seconds_between(starts_at, ends_at),
-        prices.base,
-        band.price_milli,
-        prices.curve,
-        sold,
-        share_with(sold, vector, there.limit),
-    )
-    return total(parts), parts, prices

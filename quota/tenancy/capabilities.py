@@ -7,6 +7,7 @@ capability_ask ─► open ─┬─ capability_answer(grant) ─► granted ─
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser
 
@@ -15,7 +16,7 @@ from quota.models import Capability, CapabilityRequest, Membership, Tenant
 from quota.models.fields import dns_label
 from quota.notifications.notices import notify
 from quota.records import RecordEntry
-from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, require
 
 # Privileges are looked at again at least this often.
@@ -52,14 +53,8 @@ def capability_revoke(*, principal: Principal, capability: Capability) -> None:
         same = Capability.objects.filter(user_id=user.pk, kind=capability.kind, cell=capability.cell)
         if not (same.filter(pk=capability.pk).exists() and same.delete()[0]):
             return
-        for tenant in _tenants_of(user) or [None]:
-            entry.append(
-                "capability.revoked",
-                tenant=tenant.name if tenant else "",
-                user=user.get_username(),
-                capability=capability.kind,
-                cell=capability.cell,
-            )
+        for tenant in _tenants_of(user):
+            _note(entry, "capability.revoked", tenant, capability)
             _notify(entry, tenant, f"{user.get_username()} has capability {capability.kind} no longer")
 
 
@@ -107,24 +102,10 @@ def capability_ask(
             asked_by=principal.name,
             asked_at=clock.now(),
         )
-        entry.append(
-            "capability.asked",
-            tenant=tenant.name,
-            user=user.get_username(),
-            capability=kind,
-            cell=cell,
-            reason=made.reason,
-            request=made.pk,
-        )
-        where = f"cell {cell}" if cell else "every cell"
-        notify(
-            entry,
-            None,
-            "capability.changed",
-            f"{user.get_username()} asks for capability {kind} in {where}",
-            f"Tenant {tenant.name}: {made.reason}",
-            url="/admin/quota/capabilityrequest/",
-        )
+        _note(entry, "capability.asked", tenant, made, reason=made.reason, request=made.pk)
+        subject = f"{user.get_username()} asks for capability {kind} in {_where(cell)}"
+        text, url = f"Tenant {tenant.name}: {made.reason}", "/admin/quota/capabilityrequest/"
+        notify(entry, None, "capability.changed", subject, text, url=url)
     return made
 
 
@@ -158,15 +139,7 @@ def capability_answer(
             _check(row.kind, row.cell, row.reason, ends, field="until")
             row.capability = _grant(entry, principal, row.user, row.kind, row.cell, row.reason, ends)
         else:
-            entry.append(
-                "capability.refused",
-                tenant=row.tenant.name,
-                user=row.user.get_username(),
-                capability=row.kind,
-                cell=row.cell,
-                request=row.pk,
-                answer=row.answer,
-            )
+            _note(entry, "capability.refused", row.tenant, row, request=row.pk, answer=row.answer)
             _notify(entry, row.tenant, f"{row.user.get_username()} gets no capability {row.kind}: {row.answer}")
         row.save()
     return row
@@ -181,24 +154,26 @@ def _grant(
     reason: str,
     ends: dt.datetime,
 ) -> Capability:
-    now = clock.now()
     held = Capability.objects.select_for_update().filter(user_id=user.pk, kind=kind, cell=cell)
     capability = held.order_by("id").first() or Capability(user_id=user.pk, kind=kind, cell=cell)
     capability.reason, capability.granted_by, capability.expires_at = reason, principal.name, ends
     capability.save()
-    for tenant in _tenants_of(user) or [None]:
-        entry.append(
-            "capability.granted",
-            tenant=tenant.name if tenant else "",
-            user=user.get_username(),
-            capability=kind,
-            cell=cell,
-            reason=reason,
-            expires_at=ends.isoformat(),
-        )
-        where = f"cell {cell}" if cell else "every cell"
-        _notify(entry, tenant, f"{user.get_username()} has capability {kind} in {where} for {(ends - now).days} days")
+    days = (ends - clock.now()).days
+    for tenant in _tenants_of(user):
+        _note(entry, "capability.granted", tenant, capability, reason=reason, expires_at=ends.isoformat())
+        _notify(entry, tenant, f"{user.get_username()} has capability {kind} in {_where(cell)} for {days} days")
     return capability
+
+
+def _where(cell: str) -> str:
+    return f"cell {cell}" if cell else "every cell"
+
+
+def _note(
+    entry: RecordEntry, kind: str, tenant: Tenant | None, about: Capability | CapabilityRequest, **more: Any
+) -> None:
+    known = {"user": about.user.get_username(), "capability": about.kind, "cell": about.cell}
+    entry.append(kind, tenant=tenant.name if tenant else "", **known, **more)
 
 
 def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) -> None:
@@ -217,13 +192,12 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
     if ends <= now:
         raise Rejected("invalid", f"{field} lies in the past", fields={field: "not in the future"})
     if ends > now + LONGEST:
-        detail = f"at most {LONGEST.days} days ahead; grant it again then, if it is still needed"
-        raise Rejected("invalid", f"{field}: {detail}", fields={field: detail})
+        raise invalid(field, f"at most {LONGEST.days} days ahead; grant it again then, if it is still needed")
 
 
 def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:
-    """Return the tenants whose audit log gets the record: all of which the user is a member."""
-    return list(Tenant.objects.filter(memberships__user_id=user.pk).order_by("id"))
+    """Return the tenants whose audit log gets the record: all of which the user is a member; without one, None."""
+    return list(Tenant.objects.filter(memberships__user_id=user.pk).order_by("id")) or [None]
 
 
 def _notify(entry: RecordEntry, tenant: Tenant | None, subject: str) -> None:

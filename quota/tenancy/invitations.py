@@ -27,7 +27,7 @@ from quota.models import Invitation, Membership, ServiceAccount, Tenant
 from quota.notifications.notices import notify, one_line
 from quota.tenancy.members import check_role, member_set
 from quota.tenancy.tenants import tenants_locked
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 
 _LINK = re.compile(r"([0-9a-f]{16})_[\w-]{20,100}", re.ASCII)
@@ -51,8 +51,7 @@ def invitation_send(
     address, now = _address(email), clock.now()
     ends = expires_at or now + LASTS
     if not now < ends <= now + LONGEST:
-        detail = f"in the future, and at most {LONGEST.days} days ahead"
-        raise Rejected("invalid", f"expires_at: {detail}", fields={"expires_at": detail})
+        raise invalid("expires_at", f"in the future, and at most {LONGEST.days} days ahead")
     key = secrets.token_hex(8)
     secret = f"{key}_{secrets.token_urlsafe(32)}"
     with records.write(principal) as entry:
@@ -199,8 +198,7 @@ def _address(email: str) -> str:
     try:
         validate_email(address)
     except ValidationError as error:
-        detail = "give one address, such as ann@example.org"
-        raise Rejected("invalid", f"email: {detail}", fields={"email": detail}) from error
+        raise invalid("email", "give one address, such as ann@example.org") from error
     if len(address) > 254:
         raise Rejected("invalid", "email: at most 254 characters", fields={"email": "too long"})
     return address.lower()

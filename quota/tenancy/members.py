@@ -52,9 +52,8 @@ def membership_set(
         account = ServiceAccount.objects.select_related("tenant").filter(user_id=user.pk).first()
         if account is not None:
             _check_account(account, tenant, role)
-        if before is not None and before.role == Role.OWNER and role != Role.OWNER:
-            _check_last_owner(tenant, user)
-            _withdraw_invited_by(entry, tenant, user.get_username())
+        if before is not None and role != Role.OWNER:
+            _check_owner(entry, before)
         if role is None:
             if before is not None:
                 before.delete()
@@ -117,9 +116,7 @@ def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser
                 f"{principal.name} is a service account, which an owner of {row.name} removes",
                 fields={"user": "a service account"},
             )
-        if member.role == Role.OWNER:
-            _check_last_owner(row, user)
-            _withdraw_invited_by(entry, row, user.get_username())
+        _check_owner(entry, member)
         member.delete()
         entry.append("member.left", tenant=row.name, user=user.get_username(), role=member.role)
         _notify(entry, row, f"{user.get_username()} has left {row.name}")
@@ -154,21 +151,22 @@ def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) ->
         )
 
 
-def _check_last_owner(tenant: Tenant, user: AbstractBaseUser) -> None:
-    """A team may do without an owner of its own while its organisation has one."""
+def _check_owner(entry: RecordEntry, member: Membership) -> None:
+    """Withdraw the invitations that a former owner has sent, in the tenant and in its teams. Nothing for other roles.
+
+    Raises `Conflict` for the last owner. A team may do without an owner of its own while its organisation has one.
+    """
+    if member.role != Role.OWNER:
+        return
+    tenant, username, now = member.tenant, member.user.get_username(), clock.now()
     homes = [tenant.pk] if tenant.parent_id is None else [tenant.pk, tenant.parent_id]
     owners = Membership.objects.filter(tenant__in=homes, role=Role.OWNER.value, user__is_active=True)
-    if not owners.exclude(tenant=tenant, user_id=user.pk).exists():
+    if not owners.exclude(pk=member.pk).exists():
         raise Conflict(
             "last-owner",
-            f"{user.get_username()} is the last owner of {tenant.name}; make another member an owner first",
+            f"{username} is the last owner of {tenant.name}; make another member an owner first",
             fields={"user": "the last owner"},
         )
-
-
-def _withdraw_invited_by(entry: RecordEntry, tenant: Tenant, username: str) -> None:
-    """Withdraw a former owner's invitations in the tenant and in its teams."""
-    now = clock.now()
     waiting = Invitation.objects.filter(
         Q(tenant=tenant) | Q(tenant__parent=tenant),
         invited_by=username,

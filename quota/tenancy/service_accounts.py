@@ -14,7 +14,7 @@ from quota.notifications.notices import notify
 from quota.records import RecordEntry
 from quota.tenancy.access import token_issue
 from quota.tenancy.tenants import tenants_locked
-from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, Role, Scope, require
 
 ROLES = tuple(role.value for role in Role if role is not Role.OWNER)
@@ -31,8 +31,7 @@ def service_account_create(
     are too many. Locks: the tenant's row."""
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     if not re.match(DNS_LABEL, name):
-        detail = "lower-case letters, digits and hyphens, first a letter, at most 63 characters"
-        raise Rejected("invalid", f"name: {detail}", fields={"name": detail})
+        raise invalid("name", "lower-case letters, digits and hyphens, first a letter, at most 63 characters")
     _check(role, description)
     username = f"{name}@{tenant.name}"
     users = get_user_model().objects
@@ -126,14 +125,12 @@ def service_account_token(
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     wide = sorted(set(scopes or ()) - set(SCOPES))
     if wide:
-        detail = f"some of {', '.join(SCOPES)}: a service account cannot administer"
-        raise Rejected("invalid-scopes", f"scopes: {detail}", fields={"scopes": detail})
+        raise invalid("scopes", f"some of {', '.join(SCOPES)}: a service account cannot administer", "invalid-scopes")
     now = clock.now()
     if expires_at is None and not principal.token:
         expires_at = now + TOKEN_LASTS
     if expires_at is not None and expires_at > now + TOKEN_LONGEST:
-        detail = f"at most {TOKEN_LONGEST.days} days ahead"
-        raise Rejected("invalid", f"expires_at: {detail}", fields={"expires_at": detail})
+        raise invalid("expires_at", f"at most {TOKEN_LONGEST.days} days ahead")
     if not account.user.is_active:
         raise Conflict("disabled", f"{account.user.get_username()} is disabled; enable it first")
     return token_issue(
@@ -158,11 +155,9 @@ def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:
 
 def _check(role: str, description: str) -> None:
     if role not in ROLES:
-        detail = f"one of {', '.join(ROLES)}: owners are people"
-        raise Rejected("invalid", f"role: {detail}", fields={"role": detail})
+        raise invalid("role", f"one of {', '.join(ROLES)}: owners are people")
     if len(description) > MAX_DESCRIPTION or "\x00" in description:
-        detail = f"at most {MAX_DESCRIPTION} characters, none of them NUL"
-        raise Rejected("invalid", f"description: {detail}", fields={"description": detail})
+        raise invalid("description", f"at most {MAX_DESCRIPTION} characters, none of them NUL")
 
 
 def _notify(entry: RecordEntry, tenant: Tenant, subject: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import zoneinfo
 from functools import cache
+from typing import Any
 
 from django.core.exceptions import ValidationError
 
 from quota import records
 from quota.models import Tenant
-from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, may, require
 
 # Labels that the zone of a cell uses for itself: `<host>.machine.<cell>.<zone>`.
@@ -39,8 +40,7 @@ def tenant_create(
     tenant = Tenant(name=name, title=title, contact=contact, time_zone=_zone(time_zone or "UTC"))
     validated(tenant, exclude=["created_at"])
     if name in RESERVED_NAMES:
-        detail = f"{name!r} is reserved for the DNS zone; choose another name"
-        raise Rejected("reserved-name", f"name: {detail}", fields={"name": detail})
+        raise invalid("name", f"{name!r} is reserved for the DNS zone; choose another name", "reserved-name")
     with records.write(principal) as entry:
         if parent is not None:
             above = tenants_locked(parent)[parent]
@@ -71,25 +71,20 @@ def tenant_set(
     """Change what may change of a tenant. Its name may not: it is in DNS names, and on bills. Only an SRE sets
     `max_jobs` and `max_teams`."""
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
-    tenant.title, tenant.contact = title, contact
-    changed = ["title", "contact"]  # only what is given is written: the row may be older than what others set
-    if max_jobs is not None and max_jobs != tenant.max_jobs:
+    limits = {"max_jobs": max_jobs, "max_teams": max_teams}
+    given: dict[str, Any] = {"title": title, "contact": contact, "task_api": task_api}
+    # Only what is given is written: the row may be older than what others set.
+    changed = {name: value for name, value in given.items() if value is not None}
+    changed |= {name: value for name, value in limits.items() if value not in (None, getattr(tenant, name))}
+    if changed.keys() & limits.keys():
         require(principal, Action.PLATFORM_ADMIN)
-        tenant.max_jobs = max_jobs
-        changed.append("max_jobs")
-    if max_teams is not None and max_teams != tenant.max_teams:
-        require(principal, Action.PLATFORM_ADMIN)
-        tenant.max_teams = max_teams
-        changed.append("max_teams")
-    if task_api is not None:
-        tenant.task_api = task_api
-        changed.append("task_api")
-    if time_zone is not None and time_zone != tenant.time_zone:
-        tenant.time_zone = _zone(time_zone)
-        changed.append("time_zone")
+    if time_zone not in (None, tenant.time_zone):
+        changed["time_zone"] = _zone(time_zone)
+    for name, value in changed.items():
+        setattr(tenant, name, value)
     validated(tenant)
     with records.write(principal) as entry:
-        tenant.save(update_fields=changed)
+        tenant.save(update_fields=list(changed))
         entry.append(
             "tenant.changed",
             tenant=tenant.name,
@@ -162,8 +157,9 @@ def time_zones() -> tuple[str, ...]:
 
 def _zone(name: str) -> str:
     if name not in time_zones():
-        detail = f"{name[:64]!r} is not a time zone of the IANA database; give one such as Europe/Zurich or UTC"
-        raise Rejected("invalid", f"time_zone: {detail}", fields={"time_zone": detail})
+        raise invalid(
+            "time_zone", f"{name[:64]!r} is not a time zone of the IANA database; give one such as Europe/Zurich or UTC"
+        )
     return name
 
 

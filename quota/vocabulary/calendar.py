@@ -42,6 +42,9 @@ class Excess(NamedTuple):
     ends_at: dt.datetime | None
     short: Vector
 
+    def overlaps(self, begins_at: dt.datetime, ends_at: dt.datetime | None) -> bool:
+        return (self.ends_at is None or begins_at < self.ends_at) and (ends_at is None or ends_at > self.begins_at)
+
 
 class Day(NamedTuple):
     """A day of a time zone, of 23, 24 or 25 hours; `sold`: the most at any instant of it."""

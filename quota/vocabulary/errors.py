@@ -34,6 +34,11 @@ class Rejected(Exception):
             self.status = status
 
 
+def invalid(field: str, detail: str, code: str = "invalid") -> Rejected:
+    """Return the rejection of one field. `detail`: what is wrong with it, or what it accepts."""
+    return Rejected(code, f"{field}: {detail}", fields={field: detail})
+
+
 class NotFound(Rejected):
     """The thing named does not exist, or the caller may not know that it does."""
 

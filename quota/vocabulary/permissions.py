@@ -42,64 +42,35 @@ class Scope(StrEnum):
 
 
 class Action(StrEnum):
-    CELL_VIEW = "cell.view"
-    CELL_ADMIN = "cell.admin"
-    MACHINE_ADMIN = "machine.admin"
-    JOB_VIEW = "job.view"
-    JOB_WRITE = "job.write"
-    PACKAGE_VIEW = "package.view"
-    PACKAGE_WRITE = "package.write"
-    SHELL_OPEN = "shell.open"  # in a task: who may change the job, and has the capability besides
-    QUOTA_VIEW = "quota.view"
-    QUOTA_BUY = "quota.buy"
-    QUOTA_APPROVE = "quota.approve"  # orders that a rule leaves to an owner
-    BILLING_VIEW = "billing.view"  # balances, ledger, budgets, invoices, costs: for buyers, not for every viewer
-    BILLING_ADMIN = "billing.admin"  # how the budget is watched; hand money down to teams
-    TENANT_VIEW = "tenant.view"
-    TENANT_ADMIN = "tenant.admin"  # members, settings
-    TENANT_SELF = "tenant.self"  # leave it, ask for capabilities
-    PLATFORM_ADMIN = "platform.admin"  # bands, tenants, grants
+    """An action, the scope that a token needs for it, and its name in rejections."""
+
+    scope: Scope
+    words: str
+
+    def __new__(cls, value: str, scope: Scope, words: str) -> Action:
+        action = str.__new__(cls, value)
+        action._value_, action.scope, action.words = value, scope, words
+        return action
+
+    CELL_VIEW = "cell.view", Scope.READ, "look at cells"
+    CELL_ADMIN = "cell.admin", Scope.ADMIN, "change how the cell is run"
+    MACHINE_ADMIN = "machine.admin", Scope.ADMIN, "change machines"
+    JOB_VIEW = "job.view", Scope.READ, "see jobs"
+    JOB_WRITE = "job.write", Scope.WRITE, "change jobs"
+    PACKAGE_VIEW = "package.view", Scope.READ, "see packages"
+    PACKAGE_WRITE = "package.write", Scope.WRITE, "change packages"
+    SHELL_OPEN = "shell.open", Scope.WRITE, "open shells"  # for principals that may change the job, by capability
+    QUOTA_VIEW = "quota.view", Scope.READ, "see quota"
+    QUOTA_BUY = "quota.buy", Scope.WRITE, "buy quota"
+    QUOTA_APPROVE = "quota.approve", Scope.WRITE, "decide about orders"  # orders that a rule leaves to an owner
+    BILLING_VIEW = "billing.view", Scope.READ, "see money"  # for buyers, not for every viewer
+    BILLING_ADMIN = "billing.admin", Scope.ADMIN, "set budgets and hand credits on"
+    TENANT_VIEW = "tenant.view", Scope.READ, "see the tenant"
+    TENANT_ADMIN = "tenant.admin", Scope.ADMIN, "change members and settings"
+    TENANT_SELF = "tenant.self", Scope.WRITE, "do this as a member"  # leave it, ask for capabilities
+    PLATFORM_ADMIN = "platform.admin", Scope.ADMIN, "do what only SREs may"  # bands, tenants, grants
 
 
-_SCOPE: Mapping[Action, Scope] = {
-    Action.CELL_VIEW: Scope.READ,
-    Action.CELL_ADMIN: Scope.ADMIN,
-    Action.MACHINE_ADMIN: Scope.ADMIN,
-    Action.JOB_VIEW: Scope.READ,
-    Action.JOB_WRITE: Scope.WRITE,
-    Action.PACKAGE_VIEW: Scope.READ,
-    Action.PACKAGE_WRITE: Scope.WRITE,
-    Action.SHELL_OPEN: Scope.WRITE,
-    Action.QUOTA_VIEW: Scope.READ,
-    Action.QUOTA_BUY: Scope.WRITE,
-    Action.QUOTA_APPROVE: Scope.WRITE,
-    Action.BILLING_VIEW: Scope.READ,
-    Action.BILLING_ADMIN: Scope.ADMIN,
-    Action.TENANT_VIEW: Scope.READ,
-    Action.TENANT_ADMIN: Scope.ADMIN,
-    Action.TENANT_SELF: Scope.WRITE,
-    Action.PLATFORM_ADMIN: Scope.ADMIN,
-}
-# The names of actions in rejections.
-_WORDS: Mapping[Action, str] = {
-    Action.CELL_VIEW: "look at cells",
-    Action.CELL_ADMIN: "change how the cell is run",
-    Action.MACHINE_ADMIN: "change machines",
-    Action.JOB_VIEW: "see jobs",
-    Action.JOB_WRITE: "change jobs",
-    Action.PACKAGE_VIEW: "see packages",
-    Action.PACKAGE_WRITE: "change packages",
-    Action.SHELL_OPEN: "open shells",
-    Action.QUOTA_VIEW: "see quota",
-    Action.QUOTA_BUY: "buy quota",
-    Action.QUOTA_APPROVE: "decide about orders",
-    Action.BILLING_VIEW: "see money",
-    Action.BILLING_ADMIN: "set budgets and hand credits on",
-    Action.TENANT_VIEW: "see the tenant",
-    Action.TENANT_ADMIN: "change members and settings",
-    Action.TENANT_SELF: "do this as a member",
-    Action.PLATFORM_ADMIN: "do what only SREs may",
-}
 _VIEW = frozenset({Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.QUOTA_VIEW, Action.TENANT_VIEW, Action.TENANT_SELF})
 _ROLE: Mapping[Role, frozenset[Action]] = {
     Role.VIEWER: _VIEW,
@@ -146,9 +117,6 @@ class Principal:
         return self.sre or (kind, "") in self.capabilities or (kind, cell) in self.capabilities
 
 
-SYSTEM = Principal(name="system", sre=True)
-
-
 def system(part: str, *, request_id: str = "") -> Principal:
     """The principal of one of our own processes, e.g. `system("master")`."""
     return Principal(name=f"system:{part}", request_id=request_id, sre=True)
@@ -156,7 +124,7 @@ def system(part: str, *, request_id: str = "") -> Principal:
 
 def may(principal: Principal, action: Action, *, tenant: str | None = None, cell: str = "") -> bool:
     """Whether `principal` may do `action` for `tenant` (where the action is about one) in `cell`."""
-    if _SCOPE[action] not in principal.scopes:
+    if action.scope not in principal.scopes:
         return False
     if principal.tenant is not None and tenant is not None and tenant != principal.tenant:
         return False
@@ -185,11 +153,10 @@ def require(principal: Principal, action: Action, *, tenant: str | None = None, 
                 action,
                 f"{principal.name} may not open shells{what}; that needs the capability {CapabilityKind.SHELL}, which"
                 " an SRE grants (ask on the portal's page Capabilities of the tenant), and"
-                f" a role that may change jobs, through a token with scope {_SCOPE[action]}",
+                f" a role that may change jobs, through a token with scope {action.scope}",
             )
         roles = [role for role, actions in _ROLE.items() if action in actions]
         cure = f"ask an owner of the tenant for the role {' or '.join(roles)}" if roles else "ask an SRE"
         raise Forbidden(
-            action,
-            f"{principal.name} may not {_WORDS[action]}{what}; {cure}, or use a token with scope {_SCOPE[action]}",
+            action, f"{principal.name} may not {action.words}{what}; {cure}, or use a token with scope {action.scope}"
         )

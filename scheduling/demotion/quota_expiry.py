@@ -13,36 +13,40 @@ from django.db.models import QuerySet
 
 from quota import records
 from quota.admission import admission
-from quota.market.quota_expiry import lapses_due
-from quota.models import Lapse
+from quota.market.quota_expiry import expiries_due
+from quota.models import QuotaExpiry
 from quota.notifications.notices import notify
 from quota.vocabulary.bands import FREE_PRIORITY
 from scheduling.demotion.demotion import AT_ONCE, jobs_demote, jobs_with_undo
 from scheduling.models import Cell, Job
 
 
-def lapses_drop(cell: Cell) -> list[Job]:
-    """Lower jobs of every lapse of the cell that is due until the rest fits its quota. Returns the jobs lowered.
+def expiries_drop(cell: Cell) -> list[Job]:
+    """Lower jobs of every expiry of the cell that is due until the rest fits its quota. Returns the jobs lowered.
 
     Locks as `jobs_demote`.
     """
-    return [job for lapse in lapses_due(cell.name) for job in jobs_demote(cell, lapse.tenant, _Lapsed(cell, lapse))]
+    return [
+        job
+        for expiry in expiries_due(cell.name)
+        for job in jobs_demote(cell, expiry.tenant, _ExpiredQuota(cell, expiry))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Lapsed:
+class _ExpiredQuota:
     cell: Cell
-    lapse: Lapse
+    expiry: QuotaExpiry
 
     @property
     def reason(self) -> str:
-        return f"{self.lapse.band.name} quota of {self.lapse.tenant.name} expired at {self.lapse.over_at:%F %R} UTC"
+        return f"{self.expiry.band.name} quota of {self.expiry.tenant.name} expired at {self.expiry.over_at:%F %R} UTC"
 
     def chosen(self, live: QuerySet[Job]) -> Iterable[Job]:
-        lapse = self.lapse
-        left = list(admission.excess(cell=self.cell.name, tenant_id=lapse.tenant_id, band_id=lapse.band_id))
+        expiry = self.expiry
+        left = list(admission.excess(cell=self.cell.name, tenant_id=expiry.tenant_id, band_id=expiry.band_id))
         chosen: list[Job] = []
-        held = live.filter(priority__gte=lapse.band.low, priority__lte=lapse.band.high)
+        held = live.filter(priority__gte=expiry.band.low, priority__lte=expiry.band.high)
         for job in held.iterator(chunk_size=500) if any(left) else ():
             if any(job.requested[i] for i, value in enumerate(left) if value):
                 chosen.append(job)
@@ -52,8 +56,8 @@ class _Lapsed:
         return chosen
 
     def report(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
-        tenant, cell = self.lapse.tenant, self.cell.name
-        data = {"cell": cell, "band": self.lapse.band.name, "jobs": [job.name for job in jobs]}
+        tenant, cell = self.expiry.tenant, self.cell.name
+        data = {"cell": cell, "band": self.expiry.band.name, "jobs": [job.name for job in jobs]}
         entry.append("quota.dropped", tenant=tenant.name, **data)
         notify(
             entry,

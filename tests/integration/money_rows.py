@@ -10,7 +10,7 @@ import datetime as dt
 from quota import clock, records
 from quota.billing import ledger
 from quota.billing.invoices import invoice_close
-from quota.models import Invoice, Order, OrderState, PriceList, PriorityBand, Tenant
+from quota.models import AccountKind, Invoice, LedgerEntry, Order, OrderState, PriceList, PriorityBand, Tenant
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import Vector
 from tests.integration import rows
@@ -94,3 +94,28 @@ def an_invoice(tenant: Tenant, *, begin: dt.datetime = BEGIN) -> Invoice:
         charged(tenant, 3_000_000, begin=begin)
     with clock.at(begin + dt.timedelta(days=40)):
         return invoice_close(principal=ME, tenant=tenant, month=begin.date().replace(day=1))
+
+
+def invoice_check(invoice: Invoice) -> list[str]:
+    """Return the differences between an invoice or draft and the entries of the revenue account; empty if there are
+    none.
+    """
+    amounts = list(
+        LedgerEntry.objects.filter(
+            account__kind=AccountKind.REVENUE.value,
+            posting__tenant=invoice.tenant,
+            posting__occurred_at__gte=invoice.begins_at,
+            posting__occurred_at__lt=invoice.ends_at,
+        ).values_list("amount", flat=True)
+    )
+    lines = [line["amount"] for line in invoice.lines]
+    compared = {
+        "charged": (invoice.charged, sum(a for a in amounts if a > 0), sum(a for a in lines if a > 0)),
+        "refunded": (invoice.refunded, -sum(a for a in amounts if a < 0), -sum(a for a in lines if a < 0)),
+        "total": (invoice.total, sum(amounts), sum(lines)),
+    }
+    return [
+        f"invoice {invoice.number}: {name} {stated}, the ledger has {posted}, its lines {lined}"
+        for name, (stated, posted, lined) in compared.items()
+        if not stated == posted == lined
+    ]

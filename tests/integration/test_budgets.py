@@ -7,8 +7,9 @@ import datetime as dt
 import pytest
 
 from quota import clock, records
-from quota.billing import budgets, ledger
-from quota.billing.budgets import budget_set, budgets_watch, buying_stopped, submitting_stopped
+from quota.billing import ledger
+from quota.billing.budgets import budget_set, budgets_watch, spending_of, submitting_stopped
+from quota.billing.spending import beyond_month
 from quota.models import Budget, Notice, OrderState
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.money import MOST
@@ -58,9 +59,9 @@ def test_the_month_is_the_tenants_own() -> None:
     budget_set(principal=market.ME, tenant=tenant, monthly=100, action="stop-buying")
     with clock.at(APRIL):  # still March over there
         market.charged(tenant, 100)
-        assert buying_stopped(tenant) is not None
+        assert beyond_month(spending_of(tenant), 1) is not None
     with clock.at(APRIL + dt.timedelta(hours=4)):
-        assert buying_stopped(tenant) is None
+        assert beyond_month(spending_of(tenant), 1) is None
 
 
 def test_buying_stops_at_the_monthly_limit_and_says_so() -> None:
@@ -73,7 +74,7 @@ def test_buying_stops_at_the_monthly_limit_and_says_so() -> None:
     assert (refused.value.figures["missing"], refused.value.figures["waiting"]) == (1, 70)
     market.held(tenant, 100, begin=APRIL)  # the next month has a limit of its own
     market.held(tenant, 30)
-    assert buying_stopped(tenant) is not None
+    assert beyond_month(spending_of(tenant), 1) is not None
     budgets_watch()
     assert reported("budget.stopped") == ["budget.stopped"]
     budget_set(principal=market.ME, tenant=tenant, monthly=101, action="stop-buying")
@@ -107,7 +108,7 @@ def test_a_user_who_has_spent_all_on_quota_may_use_it() -> None:
     market.charged(tenant, 100)
     budgets_watch()
     assert submitting_stopped([tenant.pk]) == {}
-    assert buying_stopped(tenant) is not None
+    assert beyond_month(spending_of(tenant), 1) is not None
 
 
 def test_a_new_month_resumes_by_itself() -> None:
@@ -159,5 +160,5 @@ def test_watching_needs_no_query_per_tenant(django_assert_max_num_queries) -> No
 
 
 def test_a_tenant_without_jobs_spends_nothing() -> None:
-    state = budgets.spending_of(rows.a_tenant())
+    state = spending_of(rows.a_tenant())
     assert (state.percent, state.exhausted, state.limit) == (0, False, 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quota import clock, records
 from quota.billing import ledger
-from quota.billing.invoices import invoice_check, invoice_close, invoice_draft, invoices_close_due
+from quota.billing.invoices import invoice_close, invoice_draft, invoices_close_due
 from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter
 from quota.models import Invoice, MeteredHour, Notice, Posting
@@ -21,6 +21,7 @@ from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Role
 from tests.integration import money_rows as market
 from tests.integration import rows, world
+from tests.integration.money_rows import invoice_check
 
 pytestmark = pytest.mark.django_db
 MARCH = dt.date(2026, 3, 1)

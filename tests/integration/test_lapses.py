@@ -11,14 +11,14 @@ from django.utils import timezone
 from quota import clock, records
 from quota.billing import ledger
 from quota.billing.budgets import budget_set, examine
-from quota.market.quota_expiry import lapses_due, lapses_watch
-from quota.models import Budget, Lapse, Market, Notice, PriorityBand, Quota, QuotaUse
+from quota.market.quota_expiry import expiries_due, expiries_watch
+from quota.models import Budget, Market, Notice, PriorityBand, Quota, QuotaExpiry, QuotaUse
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import CPU
 from scheduling.celery_tasks import lapses_run
 from scheduling.core.vocabulary import events
-from scheduling.demotion.quota_expiry import lapses_drop
+from scheduling.demotion.quota_expiry import expiries_drop
 from scheduling.demotion.spent_budgets import spent_budgets_drop
 from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
@@ -62,7 +62,7 @@ def file(name: str, priority: int = 200, *, tasks: int = 1, cpu: str = "1") -> d
 @contextmanager
 def later(moment: dt.datetime):
     with clock.at(moment):
-        lapses_watch()
+        expiries_watch()
         yield
 
 
@@ -81,7 +81,7 @@ def test_during_the_grace_nothing_changes_but_a_notice(cell, tenant, ann) -> Non
     with later(ENDS):
         assert reported() == ["quota.grace"]
         assert world.submit(ann, cell, file("more")).state == "pending"
-        assert lapses_drop(cell) == []
+        assert expiries_drop(cell) == []
     with later(GRACE_ENDS - HOUR):
         assert reported() == ["quota.grace"]
     (notice,) = Notice.objects.all()
@@ -110,8 +110,8 @@ def test_after_the_grace_growth_is_refused_and_everything_else_works(cell, tenan
             assert done.outcome == "updated", number
         job.refresh_from_db()
         assert jobs.job_kill(principal=ann, job=job) >= 1
-        lapses_watch()
-    assert not Lapse.objects.exists()
+        expiries_watch()
+    assert not QuotaExpiry.objects.exists()
     assert QuotaUse.objects.get().used[CPU] == 0
 
 
@@ -128,20 +128,20 @@ def test_jobs_are_lowered_from_the_lowest_priority_and_the_newest_until_the_rest
     with later(GRACE_ENDS):
         pass
     with later(GRACE_ENDS + 5 * HOUR - dt.timedelta(seconds=1)):
-        assert lapses_drop(cell) == []
+        assert expiries_drop(cell) == []
     with later(GRACE_ENDS + 5 * HOUR):
-        assert [job.name for job in lapses_drop(cell)] == ["low", "new"]
+        assert [job.name for job in expiries_drop(cell)] == ["low", "new"]
         assert priorities() == {"high": 300, "old": 200, "new": 0, "tiny": 150, "low": 0}
         assert QuotaUse.objects.get(band__name="production").used[CPU] == 2000
-        assert lapses_drop(cell) == []
-        lapses_watch()
-    assert not Lapse.objects.exists()
+        assert expiries_drop(cell) == []
+        expiries_watch()
+    assert not QuotaExpiry.objects.exists()
 
 
 def test_the_journal_and_a_notice_say_why_and_how_to_raise_them(cell, tenant, ann) -> None:
     world.submit(ann, cell, file("web"))
     with later(GRACE_ENDS + 6 * HOUR):
-        (job,) = lapses_drop(cell)
+        (job,) = expiries_drop(cell)
     (changed,) = [r for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.JobChanged)]
     assert (changed.actor, changed.event.priority) == ("system:lapses", 0)
     assert "production quota of ubar expired at" in changed.event.reason
@@ -162,7 +162,7 @@ def test_tasks_that_run_go_on_where_they_are(cell, tenant, ann) -> None:
     world.bring_up(job, rows.a_machine(cell))
     before = list(Task.objects.order_by("index").values_list("machine", "incarnation", "up", "restarts"))
     with later(GRACE_ENDS + 6 * HOUR):
-        lapses_drop(cell)
+        expiries_drop(cell)
     assert priorities() == {"web": 0}
     assert list(Task.objects.order_by("index").values_list("machine", "incarnation", "up", "restarts")) == before
     assert set(Task.objects.values_list("spec_version", flat=True)) == {2}
@@ -181,7 +181,7 @@ def test_a_master_lets_bought_jobs_preempt_lowered_ones_and_no_others(cell, tena
     master.tick()
     assert Task.objects.get(job=important).state == "pending"
     with later(GRACE_ENDS + 6 * HOUR):
-        assert [job.name for job in lapses_drop(cell)] == ["web"]
+        assert [job.name for job in expiries_drop(cell)] == ["web"]
     assert list(Task.objects.exclude(job=important).values_list("machine", "incarnation")) == before
     master.tick()
     assert Task.objects.get(job=important).machine is not None
@@ -191,20 +191,20 @@ def test_a_master_lets_bought_jobs_preempt_lowered_ones_and_no_others(cell, tena
 def test_quota_bought_in_time_ends_the_lapse(cell, tenant, ann) -> None:
     world.submit(ann, cell, file("web"))
     with later(GRACE_ENDS):
-        assert Lapse.objects.get().over_at == GRACE_ENDS
+        assert QuotaExpiry.objects.get().over_at == GRACE_ENDS
     rows.grant(tenant, cell, "production")
     with later(GRACE_ENDS + 6 * HOUR):
-        assert not Lapse.objects.exists()
-        assert lapses_drop(cell) == []
+        assert not QuotaExpiry.objects.exists()
+        assert expiries_drop(cell) == []
     assert priorities() == {"web": 200}
 
 
 def test_quota_bought_between_the_look_and_the_lock_keeps_jobs(cell, tenant, ann) -> None:
     world.submit(ann, cell, file("web"))
     with later(GRACE_ENDS + 6 * HOUR):
-        assert len(lapses_due(cell.name)) == 1
+        assert len(expiries_due(cell.name)) == 1
         rows.grant(tenant, cell, "production")
-        assert lapses_drop(cell) == []
+        assert expiries_drop(cell) == []
     assert priorities() == {"web": 200}
 
 
@@ -216,7 +216,7 @@ def test_where_the_cell_only_refuses_a_spent_budget_that_drops_lowers(cell, tena
     world.submit(ann, cell, file("web"))
     Budget.objects.update(exhausted_at=ENDS)
     with later(GRACE_ENDS + 6 * HOUR):
-        lapses_drop(cell)
+        expiries_drop(cell)
     assert priorities() == {"web": 0 if lowered else 200}
 
 
@@ -224,7 +224,7 @@ def test_many_jobs_are_lowered_a_few_at_a_time(cell, tenant, ann) -> None:
     for number in range(45):
         world.submit(ann, cell, file(f"j{number}", cpu="100m"))
     with later(GRACE_ENDS + 6 * HOUR):
-        assert len(lapses_drop(cell)) == 45
+        assert len(expiries_drop(cell)) == 45
     assert set(priorities().values()) == {0}
     assert Notice.objects.filter(kind="quota.dropped").count() == 3
 
@@ -236,8 +236,8 @@ def test_looking_costs_two_queries_when_nothing_changes(cell, tenant, ann, djang
         world.submit(world.principal(f"p{number}", tenant=other), cell, file("web"), tenant=other.name)
         Quota.objects.filter(pk=bought.pk).update(ends_at=ENDS, grace_until=GRACE_ENDS)
     with later(GRACE_ENDS), django_assert_num_queries(2):
-        assert lapses_watch() == 0
-    assert Lapse.objects.count() == 5
+        assert expiries_watch() == 0
+    assert QuotaExpiry.objects.count() == 5
 
 
 # -- budgets that are spent, and drop

@@ -145,12 +145,6 @@ def test_sums_past_64_bits_stay_exact(cell: str) -> None:
     for _ in range(3):
         sold("production", vector(BIG))
     assert left("production", 0, 1) == BIG * 9 // 10 - 3 * BIG
-    assert market.sold_share_milli("cc", "production", NOW, NOW + DAY)[0] > 3000
-
-
-def test_the_sold_share_is_of_what_may_be_sold(cell: str) -> None:
-    sold("production", vector(450, 90), 0, 1)
-    assert market.sold_share_milli("cc", "production", NOW, NOW + DAY) == (500, 100, 1000, 1000, 1000, 0)
 
 
 def test_days_are_the_tenants_and_show_the_least_that_is_left(cell: str) -> None:

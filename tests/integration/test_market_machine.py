@@ -31,7 +31,7 @@ from quota import clock
 from quota.admission import capacity
 from quota.admission.bands import bands_ensure
 from quota.billing.budgets import budget_set
-from quota.billing.invoices import invoice_check, invoices_close_due
+from quota.billing.invoices import invoices_close_due
 from quota.billing.ledger import budget_grant
 from quota.billing.ledger_check import ledger_check
 from quota.market.order_sweep import orders_advance
@@ -64,6 +64,7 @@ from quota.pricing.price_lists import price_list_set, quote_make
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU, NAMES, RAM, SIZE, Vector
+from tests.integration.money_rows import invoice_check
 
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(600)]
 

@@ -15,9 +15,9 @@ from quota import clock, records
 from quota.models import Notice, NoticeChannel, NoticeDelivery, Record, Tenant
 from quota.notifications import channels, sending, webhook_client
 from quota.notifications.notices import notify
-from quota.notifications.webhooks import is_signed
 from quota.vocabulary.permissions import system
 from tests.integration.listeners import Hook, Post, listening
+from tests.webhook_receiver import is_signed
 
 pytestmark = pytest.mark.django_db
 SRE = system("test")

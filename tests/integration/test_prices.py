@@ -9,16 +9,17 @@ import pytest
 from quota import clock
 from quota.admission import capacity
 from quota.models import Market, Notice, Order, OrderState, PriceList, PriorityBand, Quota, Quote, Record
-from quota.pricing.arithmetic import MICRO
+from quota.pricing.arithmetic import part_of
 from quota.pricing.price_lists import (
     DEFAULT_BASE,
     price_list_at,
     price_list_set,
+    price_quoted,
     quote_make,
     quote_preview,
-    quote_taken,
 )
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
+from quota.vocabulary.money import CREDIT as MICRO
 from quota.vocabulary.permissions import Principal, Role, system
 from quota.vocabulary.resources import RAM, ZERO, as_mapping
 from tests.integration import rows
@@ -80,9 +81,10 @@ def flat(**changed: object) -> PriceList:
 
 
 def test_a_new_cell_sells_at_once_at_the_default_list(tenant) -> None:
-    price, parts, prices = quote_preview(**ask(tenant))
+    quote = quote_preview(**ask(tenant))
+    prices = quote.prices
     assert (prices.version, prices.base, prices.usage) == (0, DEFAULT_BASE, {})
-    assert price == sum(part.amount for part in parts) == 720 * DEFAULT_BASE["cpu"]
+    assert quote.price == sum(part["amount"] for part in quote.parts) == 720 * DEFAULT_BASE["cpu"]
     assert PriceList.objects.get() == price_list_at("cc", NOON - 9 * MONTH) == prices
 
 
@@ -148,20 +150,23 @@ def test_only_who_runs_the_platform_sets_prices_and_only_of_cells_there_are(tena
 
 def test_prices_rise_with_what_is_sold_and_only_of_the_resource_that_is(tenant) -> None:
     flat(curve=[[500, 1000], [1000, 3000]])
-    assert quote_preview(**ask(tenant))[0] == 720 * MICRO
+    assert quote_preview(**ask(tenant)).price == 720 * MICRO
     other = (0, *ROOM[1:])
     bought(tenant, other)
-    assert quote_preview(**ask(tenant))[0] == 720 * MICRO
+    assert quote_preview(**ask(tenant)).price == 720 * MICRO
     bought(tenant, (71_250, *ZERO[1:]))  # three quarters of what may be sold
-    price, (part,), _ = quote_preview(**ask(tenant))
+    quote = quote_preview(**ask(tenant))
+    (part,) = map(part_of, quote.parts)
     assert part.sold_milli == 750
     assert 2000 < part.scarcity_milli < 2050
-    assert price == part.amount > 720 * MICRO * 2
+    assert quote.price == part.amount > 720 * MICRO * 2
 
 
 def test_bands_of_prod_are_scarce_together_and_others_by_themselves(tenant) -> None:
     bought(tenant, (95_000, *ZERO[1:]), band="monitoring")
-    ((part,), (other,)) = (quote_preview(**ask(tenant, band=band))[1] for band in ("production", "batch"))
+    ((part,), (other,)) = (
+        map(part_of, quote_preview(**ask(tenant, band=band)).parts) for band in ("production", "batch")
+    )
     assert (part.sold_milli, other.sold_milli) == (1000, 0)
 
 
@@ -175,34 +180,41 @@ def test_a_quote_says_what_it_is_for_and_how_long_it_holds(tenant) -> None:
     assert (record.tenant, record.data["amounts"]) == ("ubar", as_mapping(quote.amounts))
 
 
-def exactly(made: Quote, **changed: object) -> dict:
-    return {
+def taken(made: Quote, **changed: object) -> Order:
+    """An order of exactly what was quoted, but for `changed`, at the price of the quote."""
+    given = {
         "tenant": made.tenant,
         "quote": made.pk,
         "cell": made.cell,
-        "band": made.band.name,
+        "band": made.band,
         "amounts": made.amounts,
         "starts_at": made.starts_at,
         "ends_at": made.ends_at,
         **changed,
     }
+    number = given.pop("quote")
+    if isinstance(given["band"], str):
+        given["band"] = PriorityBand.objects.get(name=given["band"])
+    order = Order(**given)
+    price_quoted(order, number)
+    return order
 
 
 def test_a_quote_holds_though_prices_rise_until_it_ends(tenant) -> None:
     quote = quote_make(**ask(tenant))
     flat(base={"cpu": 9 * MICRO})
-    assert quote_preview(**ask(tenant))[0] > quote.price
+    assert quote_preview(**ask(tenant)).price > quote.price
     with clock.at(quote.valid_until - dt.timedelta(microseconds=1)):
-        assert quote_taken(**exactly(quote)).price == quote.price
+        assert taken(quote).price == quote.price
     with clock.at(quote.valid_until), pytest.raises(Conflict, match="ask for a new one") as refused:
-        quote_taken(**exactly(quote))
+        taken(quote)
     assert refused.value.code == "quote-expired"
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"amounts": (1001, 0, 0, 0, 0, 0)},
+        {"amounts": [1001, 0, 0, 0, 0, 0]},
         {"band": "batch"},
         {"cell": "dd"},
         {"starts_at": NOON + dt.timedelta(seconds=1)},
@@ -213,16 +225,16 @@ def test_a_quote_holds_though_prices_rise_until_it_ends(tenant) -> None:
 def test_a_quote_is_used_only_for_exactly_what_it_quotes(tenant, changed) -> None:
     quote = quote_make(**ask(tenant))
     with pytest.raises(Rejected, match="ask for a new quote") as refused:
-        quote_taken(**exactly(quote, **changed))
+        taken(quote, **changed)
     assert (refused.value.code, list(refused.value.fields)) == ("quote-mismatch", list(changed))
 
 
 def test_a_quote_is_its_tenants_and_for_one_order(tenant) -> None:
     quote = quote_make(**ask(tenant))
     with pytest.raises(NotFound):
-        quote_taken(**exactly(quote, tenant=rows.a_tenant("other")))
+        taken(quote, tenant=rows.a_tenant("other"))
     with pytest.raises(NotFound):
-        quote_taken(**exactly(quote, quote=quote.pk + 1))
+        taken(quote, quote=quote.pk + 1)
     order = Order.objects.create(
         tenant=tenant,
         cell="cc",
@@ -238,7 +250,7 @@ def test_a_quote_is_its_tenants_and_for_one_order(tenant) -> None:
         created_at=NOON,
     )
     with pytest.raises(Conflict) as refused:
-        quote_taken(**exactly(quote))
+        taken(quote)
     assert (refused.value.code, refused.value.figures["order"]) == ("quote-used", order.pk)
 
 

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.admission.sizing import usage_of
+from quota.admission.sizing import ResourceUse, UsageOf, usage_of
 from quota.models import MeteredHour, PriorityBand
 from quota.vocabulary.errors import Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role, system
@@ -54,12 +54,16 @@ def metered(tenant, hours_ago: int, cpu: int, *, job: str = "a", cell: str = "cc
     )
 
 
+def resource(use: UsageOf, name: str) -> ResourceUse:
+    return next(one for one in use.resources if one.name == name)
+
+
 def test_jobs_are_summed_by_hour_and_hours_are_ranked(cell, tenant) -> None:
     for hours_ago in range(1, 101):
         metered(tenant, hours_ago, 100 * hours_ago)
     metered(tenant, 100, 4_000, job="b")
     told = usage_of(ME, tenant, cell.name, "production", days=14)
-    cpu = told.resource("cpu")
+    cpu = resource(told, "cpu")
     assert told.hours == 100
     assert (cpu.granted, cpu.asked, cpu.reserved) == (10_000, 14_000, 10_500)
     assert (cpu.used_p50, cpu.used_p95, cpu.used_max) == (2_500, 4_750, 7_000)
@@ -73,19 +77,19 @@ def test_other_bands_cells_tenants_and_older_hours_are_left_out(cell, tenant) ->
     metered(tenant, 1, 9_000, band="batch")
     metered(tenant, 1, 9_000, cell="dd")
     metered(rows.a_tenant("other"), 1, 9_000, job="c")
-    assert usage_of(ME, tenant, cell.name, "production").resource("cpu").asked == 100
+    assert resource(usage_of(ME, tenant, cell.name, "production"), "cpu").asked == 100
 
 
 def test_without_jobs_there_is_only_what_is_granted(cell, tenant) -> None:
     told = usage_of(ME, tenant, cell.name, "production")
-    assert (told.hours, told.resource("ram").granted, told.resource("ram").suggested) == (0, 2**33, 0)
+    assert (told.hours, resource(told, "ram").granted, resource(told, "ram").suggested) == (0, 2**33, 0)
 
 
 def test_sums_beyond_64_bits_are_reported(cell, tenant) -> None:
     for job in "abc":
         metered(tenant, 1, 0, job=job)
     MeteredHour.objects.update(limit=[2**63 - 1] * 6)
-    assert usage_of(ME, tenant, cell.name, "production").resource("disk").asked == -(-3 * (2**63 - 1) // 3600)
+    assert resource(usage_of(ME, tenant, cell.name, "production"), "disk").asked == -(-3 * (2**63 - 1) // 3600)
 
 
 def test_it_takes_three_queries(cell, tenant, django_assert_num_queries) -> None:

@@ -36,7 +36,7 @@ def ordered(
     tenant: str, band: str = "batch", *, days_ago: int = 1, state: OrderState = OrderState.EXPIRED, cell: str = "cc"
 ) -> Order:
     with clock.at(NOON - days_ago * DAY):
-        price, parts, prices = quote_preview(
+        quote = quote_preview(
             principal=ME,
             tenant=rows.a_tenant(tenant),
             cell="cc",
@@ -53,9 +53,9 @@ def ordered(
             starts_at=clock.now(),
             ends_at=clock.now() + DAY,
             state=state.value,
-            price=price,
-            parts=[part.as_json() for part in parts],
-            prices=prices,
+            price=quote.price,
+            parts=quote.parts,
+            prices=quote.prices,
             placed_by="ann",
             created_at=clock.now(),
         )

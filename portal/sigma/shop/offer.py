@@ -16,13 +16,12 @@ from portal.sigma.shop.availability import DayLeft
 from portal.sigma.shop.period import DAY, QuotaPeriod, instants
 from portal.sigma.shop.sizes import LABELS, band_words
 from portal.sigma.shop.wish import Wish, fields_of
-from quota.billing.balances import Balances
 from quota.billing.budgets import spendings
 from quota.billing.ledger import balance_of
-from quota.billing.spending import beyond_month
+from quota.billing.spending import Balances, beyond_month
 from quota.models import Budget, Market, PriorityBand, Tenant
 from quota.pricing import market
-from quota.pricing.arithmetic import PricePart
+from quota.pricing.arithmetic import PricePart, part_of
 from quota.pricing.price_lists import quote_preview
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
@@ -157,7 +156,7 @@ def offer_for(
 ) -> QuotaOffer:
     """Return the offer for a wish. `cells`: those that sell. Raises `Rejected` if the wish cannot be priced."""
     rules = market.market_of(wish.cell)
-    price, parts, _prices = quote_preview(
+    quote = quote_preview(
         principal=principal,
         tenant=tenant,
         cell=wish.cell,
@@ -172,8 +171,8 @@ def offer_for(
     first = None if fits or not rules.selling else _first_fit(rules, wish, now=now)
     offer = QuotaOffer(
         wish=wish,
-        price=price,
-        parts=[part_line(part) for part in parts],
+        price=quote.price,
+        parts=[part_line(part_of(part)) for part in quote.parts],
         balances=balance_of(tenant),
         charts=_charts(days, wish),
         days=days,
@@ -187,7 +186,7 @@ def offer_for(
     if not offer.missing:
         moment = max(wish.starts_at, now)
         state = spendings([tenant], budgets=Budget.objects.filter(tenant=tenant), now=moment)[tenant.pk]
-        offer.month = beyond_month(state, price)
+        offer.month = beyond_month(state, quote.price)
     if not rules.selling:
         detail = _("Cell %s sells nothing now, because an SRE has stopped its sales. Choose another cell.")
         detail %= wish.cell
@@ -239,7 +238,7 @@ def alternatives(
         left = left_for(rules, wish.cell, wish.band, wish.starts_at, wish.ends_at)
         if not rules.selling or not enough(left, wish.amounts):
             continue
-        price, _parts, _prices = quote_preview(
+        price = quote_preview(
             principal=principal,
             tenant=tenant,
             cell=wish.cell,
@@ -247,7 +246,7 @@ def alternatives(
             amounts=wish.amounts,
             starts_at=wish.starts_at,
             ends_at=wish.ends_at,
-        )
+        ).price
         if price < offer.price or not offer.fits:
             percent = round(100 * (price - offer.price) / offer.price) if offer.price else 0
             found.append(Alternative(what, but, price, percent, fields_of(wish)))

@@ -12,8 +12,9 @@ import pytest
 
 from quota.notifications.notice_kinds import wanted
 from quota.notifications.webhook_client import may_call, receiver
-from quota.notifications.webhooks import is_signed, secret_make, sign
+from quota.notifications.webhooks import secret_make, sign
 from quota.vocabulary.errors import Rejected
+from tests.webhook_receiver import is_signed
 
 BODY = b'{"id":"notice-1"}'
 
