@@ -96,7 +96,7 @@ def metering_run() -> None:
 
 @shared_task(name="scheduling.lapses", ignore_result=True)
 def lapses_run() -> None:
-    """Tell whose quota is over under running jobs; lower those whose time is over, and those of spent budgets."""
+    """Notify tenants of expired quota, and lower jobs after the grace period or with a spent budget."""
     expiries_watch()
     for cell in Cell.objects.order_by("id"):
         if dropped := [*quota_expiry.expiries_drop(cell), *spent_budgets.spent_budgets_drop(cell)]:
