@@ -30,14 +30,16 @@ def brake_list(ctx: typer.Context, cell: CellOption = None) -> None:
     """
     session = context.of(ctx)
     rows = session.client.get(_path(session, cell))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("BRAKE", "STATE", "TASKS HELD", "SINCE", "BY", "DETAIL"),
-        [
-            (row["brake"], row["state"], row["tasks_held"], output.when(row["since"]), row["decided_by"], row["detail"])
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "BRAKE": "brake",
+            "STATE": "state",
+            "TASKS HELD": "tasks_held",
+            "SINCE": lambda row: output.when(row["since"]),
+            "BY": "decided_by",
+            "DETAIL": "detail",
+        },
         empty="No brakes.",
     )
 
@@ -116,7 +118,7 @@ def _decide(ctx: typer.Context, cell: str | None, kind: str, verb: str, body: di
     path = f"{_path(session, cell)}{part(kind)}:{verb}"
     answer = session.client.post(path, body, **({"dry_run": "1"} if dry_run else {}))
     would = "would be" if dry_run else "is"
-    return output.as_json(answer) if session.json else output.say(f"Brake {kind} {would} {answer['state']}.")
+    return session.say(answer, f"Brake {kind} {would} {answer['state']}.")
 
 
 def _release(

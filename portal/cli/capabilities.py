@@ -30,22 +30,17 @@ def capability_list(ctx: typer.Context) -> None:
     """List your capabilities and those of the members of your tenants. SREs see all of them."""
     session = context.of(ctx)
     rows = list(session.client.pages(_CAPABILITIES))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("NUMBER", "USER", "KIND", "CELL", "BY", "ENDS", "REASON"),
-        [
-            (
-                row["id"],
-                row["user"],
-                row["kind"],
-                row["cell"] or "every cell",
-                row["granted_by"],
-                output.when(row["expires_at"]),
-                row["reason"],
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "NUMBER": "id",
+            "USER": "user",
+            "KIND": "kind",
+            "CELL": lambda row: row["cell"] or "every cell",
+            "BY": "granted_by",
+            "ENDS": lambda row: output.when(row["expires_at"]),
+            "REASON": "reason",
+        },
         empty="No capabilities. Request one with `borgctl tenant capability ask`.",
     )
 
@@ -55,24 +50,19 @@ def capability_requests(ctx: typer.Context) -> None:
     """List the requests for capabilities and their answers."""
     session = context.of(ctx)
     rows = list(session.client.pages(_REQUESTS))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("NUMBER", "TENANT", "USER", "KIND", "CELL", "STATE", "ASKED", "REASON", "ANSWER"),
-        [
-            (
-                row["id"],
-                row["tenant"],
-                row["user"],
-                row["kind"],
-                row["cell"] or "every cell",
-                row["state"],
-                output.when(row["asked_at"]),
-                row["reason"],
-                row["answer"],
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "NUMBER": "id",
+            "TENANT": "tenant",
+            "USER": "user",
+            "KIND": "kind",
+            "CELL": lambda row: row["cell"] or "every cell",
+            "STATE": "state",
+            "ASKED": lambda row: output.when(row["asked_at"]),
+            "REASON": "reason",
+            "ANSWER": "answer",
+        },
         empty="No requests.",
     )
 
@@ -124,9 +114,7 @@ def capability_answer(
     session = context.of(ctx)
     body: dict[str, Any] = {"granted": grant, "answer": answer, **_until(session, until, None, "until")}
     done = session.client.put(f"{_REQUESTS}{part(number)}/", body, **dry(dry_run))
-    if session.json:
-        return output.as_json(done)
-    return output.say(f"Request {number} of {done['user']} {would(dry_run)} {done['state']}.")
+    return session.say(done, f"Request {number} of {done['user']} {would(dry_run)} {done['state']}.")
 
 
 @capability.command("grant")
@@ -158,9 +146,7 @@ def capability_revoke(
     """Revoke a capability at once. For SREs."""
     session = context.of(ctx)
     session.client.delete(f"{_CAPABILITIES}{part(number)}/", **dry(dry_run))
-    if session.json:
-        return output.as_json({"removed": not dry_run})
-    return output.say(f"Capability {number} {would(dry_run)} revoked.")
+    return session.say({"removed": not dry_run}, f"Capability {number} {would(dry_run)} revoked.")
 
 
 def _until(session: Context, given: str | None, tenant: str | None, field: str) -> dict[str, str]:

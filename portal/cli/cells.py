@@ -24,12 +24,8 @@ def cells(ctx: typer.Context) -> None:
     """List all cells."""
     session = context.of(ctx)
     rows = list(session.client.pages("/api/v1/cells/"))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("CELL", "CLUSTER", "SITE", "REVISION"),
-        [(row["name"], row["cluster"], row["site"], row["revision"]) for row in rows],
-        empty="No cells.",
+    return session.table(
+        rows, {"CELL": "name", "CLUSTER": "cluster", "SITE": "site", "REVISION": "revision"}, empty="No cells."
     )
 
 
@@ -44,24 +40,19 @@ def machines(
     """List the machines of a cell."""
     session = context.of(ctx)
     rows = list(session.client.pages(f"/api/v1/cells/{part(session.cell(cell))}/machines/", state=state))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("MACHINE", "STATE", "TASKS", "ADDRESS", "RACK", "PLATFORM", "CPU", "RAM", "REASON"),
-        [
-            (
-                row["hostname"],
-                row["state"],
-                row["tasks_running"],
-                row["address"],
-                row["rack"],
-                row["platform"],
-                quantity("cpu", row["capacity"]["cpu"]),
-                quantity("ram", row["capacity"]["ram"]),
-                row["reason"],
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "MACHINE": "hostname",
+            "STATE": "state",
+            "TASKS": "tasks_running",
+            "ADDRESS": "address",
+            "RACK": "rack",
+            "PLATFORM": "platform",
+            "CPU": lambda row: quantity("cpu", row["capacity"]["cpu"]),
+            "RAM": lambda row: quantity("ram", row["capacity"]["ram"]),
+            "REASON": "reason",
+        },
         empty="No machines." if state else "No machines. Add one with `borgctl machine join-token`.",
     )
 
@@ -117,7 +108,7 @@ def machine_grow(
     path = machine_path(session, cell, hostname).removesuffix("/")
     answer = session.client.post(f"{path}:grow", {"capacity": capacity})
     shown = output.figures(answer["capacity"])
-    return output.as_json(answer) if session.json else output.say(f"{hostname} now has the capacity {shown}.")
+    return session.say(answer, f"{hostname} now has the capacity {shown}.")
 
 
 @machine.command("rotate")
@@ -156,7 +147,7 @@ def machine_join_token(
     session = context.of(ctx)
     path = f"/api/v1/cells/{part(session.cell(cell))}/join-tokens/"
     answer = session.client.post(path, {"uses": uses, "ttl_s": ttl})
-    return output.as_json(answer) if session.json else output.say(answer["token"])
+    return session.say(answer, answer["token"])
 
 
 def machine_path(session: Context, cell: str | None, hostname: str) -> str:
@@ -179,4 +170,4 @@ def _do(
     )
     would = "would be" if dry_run else "is"
     text = message.format(host=hostname, would=would, state=answer["state"])
-    return output.as_json(answer) if session.json else output.say(text)
+    return session.say(answer, text)

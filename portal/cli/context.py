@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import profiles
+from portal.cli import output, profiles
 from portal.cli.client import Client, part
 from portal.cli.failure import CommandFailed, bad_usage
 
@@ -40,6 +41,21 @@ class Context:
     @cached_property
     def client(self) -> Client:
         return Client(self.profile)
+
+    def say(self, answer: Any, text: str) -> None:
+        """Write the API's answer with `--json`, else a sentence."""
+        if self.json:
+            output.as_json(answer)
+        else:
+            output.say(text)
+
+    def table(self, rows: Sequence[Any], columns: Mapping[str, str | Callable[[Any], Any]], *, empty: str) -> None:
+        """Write the API's rows with `--json`, else a table. `columns`: head -> field, or function, of a row."""
+        if self.json:
+            output.as_json(rows)
+            return
+        cells = [[row[of] if isinstance(of, str) else of(row) for of in columns.values()] for row in rows]
+        output.table(tuple(columns), cells, empty=empty)
 
     def cell(self, given: str | None = None) -> str:
         cell = given or self.profile.cell

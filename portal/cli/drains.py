@@ -85,25 +85,20 @@ def drains(ctx: typer.Context, cell: CellOption = None) -> None:
     """List the draining machines, the tasks left on them, and the disruption budgets they wait for."""
     session = context.of(ctx)
     rows = _progress(session, cell)
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("MACHINE", "STATE", "LEFT", "OF", "MOVING", "STOPPING", "WAITING FOR", "DEADLINE", "BY", "REASON"),
-        [
-            (
-                row["machine"],
-                row["state"],
-                row["tasks_left"],
-                row["tasks_at_beginning"],
-                row["tasks_leaving"],
-                row["tasks_stopping"],
-                waiting(row),
-                _deadline(row),
-                row["asked_by"],
-                row["reason"],
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "MACHINE": "machine",
+            "STATE": "state",
+            "LEFT": "tasks_left",
+            "OF": "tasks_at_beginning",
+            "MOVING": "tasks_leaving",
+            "STOPPING": "tasks_stopping",
+            "WAITING FOR": waiting,
+            "DEADLINE": _deadline,
+            "BY": "asked_by",
+            "REASON": "reason",
+        },
         empty="No machine is draining.",
     )
 
@@ -121,7 +116,7 @@ def _wait(session: Context, cell: str | None, wanted: set[str]) -> None:
         left = [row for row in rows if not row["done"]]
         summary = _format_progress(rows, left)
         if not left:
-            return output.as_json(rows) if session.json else output.say(summary)
+            return session.say(rows, summary)
         if all(_stuck(row) for row in left):
             raise CommandFailed("deadline", f"the deadline has passed: {summary}", document={"drains": rows})
         if all(_stuck(row) or _unreachable(row) for row in left):

@@ -50,22 +50,17 @@ def invitations(ctx: typer.Context, tenant: TenantOption = None) -> None:
     """List the invitations to a tenant and their states."""
     session = context.of(ctx)
     rows = list(session.client.pages(f"{path_of(whose(session, tenant))}invitations/"))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("KEY", "E-MAIL", "ROLE", "STATE", "BY", "SENT", "ENDS"),
-        [
-            (
-                row["key"],
-                row["email"],
-                row["role"],
-                row["state"],
-                row["invited_by"],
-                output.when(row["created_at"]),
-                output.when(row["expires_at"]),
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "KEY": "key",
+            "E-MAIL": "email",
+            "ROLE": "role",
+            "STATE": "state",
+            "BY": "invited_by",
+            "SENT": lambda row: output.when(row["created_at"]),
+            "ENDS": lambda row: output.when(row["expires_at"]),
+        },
         empty="No invitations.",
     )
 
@@ -85,6 +80,4 @@ def withdraw(
     session = context.of(ctx)
     path = f"{path_of(whose(session, tenant))}invitations/{part(key)}/"
     answer = session.client.delete(path, **dry(dry_run))
-    if session.json:
-        return output.as_json(answer)
-    return output.say(f"The invitation for {answer['email']} {would(dry_run)} withdrawn.")
+    return session.say(answer, f"The invitation for {answer['email']} {would(dry_run)} withdrawn.")

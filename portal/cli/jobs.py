@@ -103,23 +103,18 @@ def status(
         return output.as_json(answer) if session.json else _show(answer)
     path = f"/api/v1/cells/{part(session.cell(cell))}/jobs/"
     rows = list(session.client.pages(path, state=state, tenant=tenant, label=label or None))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("JOB", "HEALTH", "RUNNING", "PENDING", "DEAD", "PRIORITY", "BAND", "SUBMITTED"),
-        [
-            (
-                f"{row['cell']}/{row['tenant']}/{row['name']}",
-                _health(row),
-                f"{row['tasks_up']}/{row['tasks_total']}",
-                row["tasks_pending"],
-                row["tasks_dead"],
-                row["priority"],
-                row["band"],
-                output.when(row["created_at"]),
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "JOB": lambda row: f"{row['cell']}/{row['tenant']}/{row['name']}",
+            "HEALTH": _health,
+            "RUNNING": lambda row: f"{row['tasks_up']}/{row['tasks_total']}",
+            "PENDING": "tasks_pending",
+            "DEAD": "tasks_dead",
+            "PRIORITY": "priority",
+            "BAND": "band",
+            "SUBMITTED": lambda row: output.when(row["created_at"]),
+        },
         empty="No jobs. Submit one with `borgctl submit FILE`.",
     )
 

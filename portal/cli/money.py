@@ -118,22 +118,17 @@ def ledger(
     query = {"tenant": tenant, "kind": kind, "order": order}
     asked = {name: value for name, value in query.items() if value is not None}
     rows = list(session.client.pages(f"{_QUOTA}ledger/", at_most=limit, **asked))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("POSTING", "TIME", "KIND", "TENANT", "ORDER", "ENTRIES", "TEXT"),
-        [
-            (
-                row["id"],
-                output.when(row["occurred_at"]),
-                row["kind"],
-                row["tenant"],
-                row["order"],
-                ", ".join(f"{_account(one)} {credits_of(one['amount'])}" for one in row["entries"]),
-                row["text"],
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "POSTING": "id",
+            "TIME": lambda row: output.when(row["occurred_at"]),
+            "KIND": "kind",
+            "TENANT": "tenant",
+            "ORDER": "order",
+            "ENTRIES": lambda row: ", ".join(f"{_account(one)} {credits_of(one['amount'])}" for one in row["entries"]),
+            "TEXT": "text",
+        },
         empty="No postings.",
     )
 
@@ -143,22 +138,17 @@ def invoices(ctx: typer.Context, tenant: TenantOption = None) -> None:
     """List the invoices of past months, newest first."""
     session = context.of(ctx)
     rows = list(session.client.pages(f"{_QUOTA}invoices/", **({"tenant": tenant} if tenant else {})))  # type: ignore[arg-type]
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("INVOICE", "TENANT", "MONTH", "CHARGED", "REFUNDED", "TOTAL", "ISSUED"),
-        [
-            (
-                row["number"],
-                row["tenant"],
-                row["month"],
-                credits_of(row["charged"]),
-                credits_of(row["refunded"]),
-                credits_of(row["total"]),
-                output.when(row["issued_at"]),
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "INVOICE": "number",
+            "TENANT": "tenant",
+            "MONTH": "month",
+            "CHARGED": lambda row: credits_of(row["charged"]),
+            "REFUNDED": lambda row: credits_of(row["refunded"]),
+            "TOTAL": lambda row: credits_of(row["total"]),
+            "ISSUED": lambda row: output.when(row["issued_at"]),
+        },
         empty="No invoices yet. `borgctl quota invoice` shows a preview for the current month.",
     )
 

@@ -41,22 +41,17 @@ def notices_list(
     rows = list(session.client.pages(_NOTICES, at_most=limit, **asked))
     if read and rows:
         session.client.post(f"{_NOTICES}read/", {"up_to": rows[0]["id"], **({"tenant": tenant} if tenant else {})})
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("NOTICE", "TIME", "TENANT", "LEVEL", "KIND", "NEW", "SUBJECT"),
-        [
-            (
-                row["id"],
-                output.when(row["created_at"]),
-                row["tenant"] or "(SREs)",
-                row["level"],
-                row["kind"],
-                "new" if row["unread"] else "",
-                row["subject"],
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "NOTICE": "id",
+            "TIME": lambda row: output.when(row["created_at"]),
+            "TENANT": lambda row: row["tenant"] or "(SREs)",
+            "LEVEL": "level",
+            "KIND": "kind",
+            "NEW": lambda row: "new" if row["unread"] else "",
+            "SUBJECT": "subject",
+        },
         empty="No notifications.",
     )
 
@@ -66,9 +61,7 @@ def kinds(ctx: typer.Context) -> None:
     """List the kinds of notifications."""
     session = context.of(ctx)
     rows = session.client.get(f"{_NOTICES}kinds/")
-    if session.json:
-        return output.as_json(rows)
-    return output.table(("KIND", "ABOUT"), [(row["name"], row["about"]) for row in rows], empty="None.")
+    return session.table(rows, {"KIND": "name", "ABOUT": "about"}, empty="None.")
 
 
 @notices.command()
@@ -76,23 +69,18 @@ def channels(ctx: typer.Context) -> None:
     """List the channels that deliver notifications, and their state."""
     session = context.of(ctx)
     rows = list(session.client.pages(_CHANNELS))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("CHANNEL", "TENANT", "KIND", "TO", "ABOUT", "MIN LEVEL", "STATE", "ERROR"),
-        [
-            (
-                row["id"],
-                row["tenant"] or "(SREs)",
-                row["kind"],
-                row["target"],
-                ", ".join(row["kinds"]) or "anything",
-                row["level"],
-                _state(row),
-                row["error"],
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "CHANNEL": "id",
+            "TENANT": lambda row: row["tenant"] or "(SREs)",
+            "KIND": "kind",
+            "TO": "target",
+            "ABOUT": lambda row: ", ".join(row["kinds"]) or "anything",
+            "MIN LEVEL": "level",
+            "STATE": _state,
+            "ERROR": "error",
+        },
         empty="No channels: notifications are only in the inbox. Add a channel with `borgctl notices add`.",
     )
 
@@ -141,7 +129,7 @@ def test(ctx: typer.Context, channel: Channel) -> None:
     """Send a test notification through a channel. This also ends a pause. `deliveries` shows the result."""
     session = context.of(ctx)
     answer = session.client.post(f"{_CHANNELS}{part(channel)}/test/")
-    return output.as_json(answer) if session.json else output.say("A test notification is on its way.")
+    return session.say(answer, "A test notification is on its way.")
 
 
 @notices.command()
@@ -153,23 +141,18 @@ def deliveries(
     """List the deliveries of a channel, newest first."""
     session = context.of(ctx)
     rows = list(session.client.pages(f"{_CHANNELS}{part(channel)}/deliveries/", at_most=limit))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("NOTICE", "KIND", "STATE", "ATTEMPTS", "SENT", "NEXT", "ERROR", "SUBJECT"),
-        [
-            (
-                row["notice"],
-                row["kind"],
-                row["state"],
-                row["attempts"],
-                output.when(row["sent_at"]),
-                output.when(row["next_at"]) if row["state"] == "waiting" else "",
-                row["error"],
-                row["subject"],
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "NOTICE": "notice",
+            "KIND": "kind",
+            "STATE": "state",
+            "ATTEMPTS": "attempts",
+            "SENT": lambda row: output.when(row["sent_at"]),
+            "NEXT": lambda row: output.when(row["next_at"]) if row["state"] == "waiting" else "",
+            "ERROR": "error",
+            "SUBJECT": "subject",
+        },
         empty="No deliveries yet.",
     )
 
@@ -201,9 +184,7 @@ def remove(ctx: typer.Context, channel: Channel, dry_run: DryRun = False) -> Non
     """Remove a channel. The inbox keeps all notifications."""
     session = context.of(ctx)
     session.client.delete(f"{_CHANNELS}{part(channel)}/", **({"dry_run": "1"} if dry_run else {}))
-    if session.json:
-        return output.as_json({"removed": not dry_run})
-    return output.say(f"Channel {channel} {'would be' if dry_run else 'is'} removed.")
+    return session.say({"removed": not dry_run}, f"Channel {channel} {'would be' if dry_run else 'is'} removed.")
 
 
 def _state(row: dict[str, Any]) -> str:

@@ -48,24 +48,19 @@ def orders(
     """List the orders of your tenants. --state pending lists those that wait for a decision."""
     session = context.of(ctx)
     rows = list(session.client.pages(_ORDERS, state=state, tenant=tenant, cell=cell))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("ORDER", "TENANT", "CELL", "BAND", "STATE", "FROM", "UNTIL", "CREDITS", "AMOUNTS"),
-        [
-            (
-                row["id"],
-                row["tenant"],
-                row["cell"],
-                row["band"],
-                row["state"],
-                output.when(row["starts_at"]),
-                output.when(row["ends_at"]),
-                credits_of(row["price"]),
-                amounts_shown(row["amounts"]),
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "ORDER": "id",
+            "TENANT": "tenant",
+            "CELL": "cell",
+            "BAND": "band",
+            "STATE": "state",
+            "FROM": lambda row: output.when(row["starts_at"]),
+            "UNTIL": lambda row: output.when(row["ends_at"]),
+            "CREDITS": lambda row: credits_of(row["price"]),
+            "AMOUNTS": lambda row: amounts_shown(row["amounts"]),
+        },
         empty="No orders. Place one with `borgctl quota buy`.",
     )
 
@@ -130,9 +125,9 @@ def cancel(ctx: typer.Context, number: Number, reason: Reason = "", yes: Yes = F
         sure(f"Cancel order {number}? {ends}{_comes_back(before, would)}.")
     dry = {"dry_run": "1"} if dry_run else {}
     answer = session.client.post(_path(number) + "cancel/", {"reason": reason}, **dry)
-    if session.json:
-        return output.as_json(answer)
-    return output.say(f"Order {number} {'would be' if dry_run else 'is'} cancelled: {_comes_back(before, answer)}.")
+    return session.say(
+        answer, f"Order {number} {'would be' if dry_run else 'is'} cancelled: {_comes_back(before, answer)}."
+    )
 
 
 @app.command()

@@ -106,24 +106,19 @@ def package_list(
     session = context.of(ctx)
     path = f"/api/v1/cells/{part(session.cell(cell))}/packages/"
     rows = list(session.client.pages(path, tenant=tenant or session.profile.tenant or None, name=name))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("PACKAGE", "TENANT", "TAGS", "SIZE", "FORMAT", "JOBS", "UPLOADED", "BY", "DIGEST"),
-        [
-            (
-                row["name"],
-                row["tenant"],
-                ",".join(row["tags"]),
-                quantity("disk", row["size_bytes"]),
-                row["format"],
-                ",".join(row["jobs"]),
-                output.when(row["uploaded_at"]),
-                row["uploaded_by"],
-                row["digest"],
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "PACKAGE": "name",
+            "TENANT": "tenant",
+            "TAGS": lambda row: ",".join(row["tags"]),
+            "SIZE": lambda row: quantity("disk", row["size_bytes"]),
+            "FORMAT": "format",
+            "JOBS": lambda row: ",".join(row["jobs"]),
+            "UPLOADED": lambda row: output.when(row["uploaded_at"]),
+            "BY": "uploaded_by",
+            "DIGEST": "digest",
+        },
         empty="No packages. Upload one with `borgctl package upload FILE --name NAME`.",
     )
 

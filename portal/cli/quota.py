@@ -61,20 +61,15 @@ def bands(ctx: typer.Context) -> None:
     """List the priority bands and their price factors."""
     session = context.of(ctx)
     rows = list(session.client.pages("/api/v1/quota/bands/"))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("BAND", "PRIORITIES", "PROD", "PRICE", "SOLD UP TO"),
-        [
-            (
-                row["name"],
-                f"{row['low']}-{row['high']}",
-                "yes" if row["prod"] else "no",
-                f"x {format_number(row['price_milli'] / 1000)}",
-                _oversold(row),
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "BAND": "name",
+            "PRIORITIES": lambda row: f"{row['low']}-{row['high']}",
+            "PROD": lambda row: "yes" if row["prod"] else "no",
+            "PRICE": lambda row: f"x {format_number(row['price_milli'] / 1000)}",
+            "SOLD UP TO": _oversold,
+        },
         empty="No bands.",
     )
 

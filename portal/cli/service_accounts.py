@@ -25,22 +25,17 @@ def account_list(ctx: typer.Context, tenant: TenantOption = None) -> None:
     """List the service accounts of a tenant."""
     session = context.of(ctx)
     rows = list(session.client.pages(_path(whose(session, tenant))))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("NAME", "USER", "ROLE", "STATE", "BY", "SINCE", "PURPOSE"),
-        [
-            (
-                row["name"],
-                row["user"],
-                row["role"],
-                "enabled" if row["enabled"] else "disabled",
-                row["created_by"],
-                output.when(row["created_at"]),
-                row["description"],
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "NAME": "name",
+            "USER": "user",
+            "ROLE": "role",
+            "STATE": lambda row: "enabled" if row["enabled"] else "disabled",
+            "BY": "created_by",
+            "SINCE": lambda row: output.when(row["created_at"]),
+            "PURPOSE": "description",
+        },
         empty="No service accounts.",
     )
 
@@ -59,9 +54,7 @@ def add(
     owner = whose(session, tenant)
     body = {"name": name, "role": role.value, "description": description}
     answer = session.client.post(_path(owner), body, **dry(dry_run))
-    if session.json:
-        return output.as_json(answer)
-    return output.say(f"Service account {answer['user']} {would(dry_run)} {answer['role']} of {owner}.")
+    return session.say(answer, f"Service account {answer['user']} {would(dry_run)} {answer['role']} of {owner}.")
 
 
 @account.command("set")
@@ -102,9 +95,7 @@ def remove(
     if not (yes or dry_run):
         sure(f"Remove service account {name} of {owner}? Its tokens stop working at once, permanently.")
     session.client.delete(_path(owner, name), **dry(dry_run))
-    if session.json:
-        return output.as_json({"removed": not dry_run})
-    return output.say(f"Service account {name} of {owner} {would(dry_run)} removed.")
+    return session.say({"removed": not dry_run}, f"Service account {name} of {owner} {would(dry_run)} removed.")
 
 
 @account.command()
@@ -131,9 +122,7 @@ def token(
     if until is not None:
         body["expires_at"] = periods.end("until", until, time_zone=time_zone_of(session, owner)).isoformat()
     answer = session.client.post(f"{_path(owner, name)}tokens/", body, **dry(dry_run))
-    if session.json:
-        return output.as_json(answer)
-    return output.say("Dry run: no token was issued." if dry_run else answer["secret"])
+    return session.say(answer, "Dry run: no token was issued." if dry_run else answer["secret"])
 
 
 @account.command()

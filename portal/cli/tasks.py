@@ -114,22 +114,17 @@ def events(
     session = context.of(ctx)
     path = f"{session.job(job).path}events/" if job else f"/api/v1/cells/{part(session.cell(cell))}/events/"
     rows = list(session.client.pages(path, at_most=limit))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("REVISION", "TIME", "EVENT", "SUBJECT", "MACHINE", "DETAIL", "BY"),
-        [
-            (
-                f"{row['revision']}.{row['seq']}",
-                output.when(row["time"]),
-                row["kind"],
-                _about(row),
-                row["machine"],
-                _event_detail(row["data"]),
-                row["actor"],
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "REVISION": lambda row: f"{row['revision']}.{row['seq']}",
+            "TIME": lambda row: output.when(row["time"]),
+            "EVENT": "kind",
+            "SUBJECT": _about,
+            "MACHINE": "machine",
+            "DETAIL": lambda row: _event_detail(row["data"]),
+            "BY": "actor",
+        },
         empty="No events.",
     )
 

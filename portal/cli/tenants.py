@@ -34,11 +34,9 @@ def tenant_list(
     """List the tenants that you can see."""
     session = context.of(ctx)
     rows = list(session.client.pages(_TENANTS, parent=below))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("TENANT", "TITLE", "BELOW", "TIME ZONE", "CONTACT"),
-        [(row["name"], row["title"], row["parent"], row["time_zone"], row["contact"]) for row in rows],
+    return session.table(
+        rows,
+        {"TENANT": "name", "TITLE": "title", "BELOW": "parent", "TIME ZONE": "time_zone", "CONTACT": "contact"},
         empty="No tenants that you can see.",
     )
 
@@ -157,9 +155,7 @@ def move(
         raise bad_usage("no destination is given: use --below TENANT or --alone", below="give it, or --alone")
     session = context.of(ctx)
     answer = session.client.post(f"{path_of(name)}move/", {"parent": below}, **dry(dry_run))
-    if session.json:
-        return output.as_json(answer)
-    return output.say(f"Tenant {name} {would(dry_run)} {f'below {below}' if below else 'on its own'} now.")
+    return session.say(answer, f"Tenant {name} {would(dry_run)} {f'below {below}' if below else 'on its own'} now.")
 
 
 @tenant.command()
@@ -207,9 +203,7 @@ def remove(ctx: typer.Context, user: UserArgument, tenant: TenantOption = None, 
     session = context.of(ctx)
     owner = whose(session, tenant)
     session.client.delete(f"{path_of(owner)}members/{part(user)}/", **dry(dry_run))
-    if session.json:
-        return output.as_json({"removed": not dry_run})
-    return output.say(f"{user} {would(dry_run)} removed from {owner}.")
+    return session.say({"removed": not dry_run}, f"{user} {would(dry_run)} removed from {owner}.")
 
 
 def path_of(tenant: str) -> str:
@@ -231,9 +225,7 @@ def _role_of(session: Context, tenant: str, user: str) -> str | None:
 
 def _set_role(session: Context, tenant: str, user: str, role: Role, *, dry_run: bool) -> None:
     answer = session.client.put(f"{path_of(tenant)}members/{part(user)}/", {"role": role.value}, **dry(dry_run))
-    if session.json:
-        return output.as_json(answer)
-    return output.say(f"{user} {would(dry_run)} {answer['role']} of {tenant}.")
+    return session.say(answer, f"{user} {would(dry_run)} {answer['role']} of {tenant}.")
 
 
 def _members(rows: list[dict[str, Any]]) -> None:

@@ -54,17 +54,16 @@ def login(
         tenant=tenant or _only(ours_now, "/api/v1/tenants/"),
     )
     file = profiles.save(profile)
-    if session.json:
-        return output.as_json(
-            {
-                "profile": profile.name,
-                "file": str(file),
-                "cell": profile.cell,
-                "tenant": profile.tenant,
-                "token": answer["token"],
-            }
-        )
-    return output.say(f"Signed in as {name}; profile {profile.name} is in {file}.")
+    return session.say(
+        {
+            "profile": profile.name,
+            "file": str(file),
+            "cell": profile.cell,
+            "tenant": profile.tenant,
+            "token": answer["token"],
+        },
+        f"Signed in as {name}; profile {profile.name} is in {file}.",
+    )
 
 
 @tokens.command("issue")
@@ -90,7 +89,7 @@ def tokens_issue(
     session = context.of(ctx)
     given = {"name": name, "scopes": scope, "tenant": tenant, "expires_at": expires}
     answer = session.client.post("/api/v1/tokens/", {key: value for key, value in given.items() if value is not None})
-    return output.as_json(answer) if session.json else output.say(answer["secret"])
+    return session.say(answer, answer["secret"])
 
 
 @tokens.command("list")
@@ -128,7 +127,7 @@ def tokens_revoke(ctx: typer.Context, key: str) -> None:
         raise bad_usage(f"{key!r} is not a key of a token; `borgctl tokens list` lists the keys", key="not a key")
     session = context.of(ctx)
     answer = session.client.delete(f"/api/v1/tokens/{part(key)}/")
-    return output.as_json(answer) if session.json else output.say(f"Token {key} is revoked.")
+    return session.say(answer, f"Token {key} is revoked.")
 
 
 def _password(from_stdin: bool) -> str:
