@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from django.db.models import Count, Sum
+from django.db.models import Count, QuerySet, Sum
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from quota import clock
-from quota.admission.sold import sold_at
+from quota.admission.capacity import sold_at
 from quota.models import Account, CellCapacity, NoticeDelivery, Order, OrderState, Shortfall
 from quota.vocabulary.resources import NAMES
 
@@ -21,29 +21,27 @@ class MarketCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         capacity = {row.cell: row.capacity for row in CellCapacity.objects.all()}
         yield _sold(capacity)
-        short = GaugeMetricFamily(
+        yield _counts(
             "borg_quota_shortfalls",
             "Shortfalls that are open: times at which more prod quota is sold than the cell has",
-            labels=["cell"],
+            Shortfall.objects.filter(closed_at__isnull=True),
+            by="cell",
+            known=capacity,
         )
-        found = dict(_counted(Shortfall.objects.filter(closed_at__isnull=True), "cell"))
-        for cell in sorted({*capacity, *found}):
-            short.add_metric([cell], found.get(cell, 0))
-        yield short
-        waiting = GaugeMetricFamily(
-            "borg_orders_waiting", "Orders that somebody has to decide about", labels=["approver"]
+        yield _counts(
+            "borg_orders_waiting",
+            "Orders that somebody has to decide about",
+            Order.objects.filter(state=OrderState.PENDING.value),
+            by="approver",
+            known=("owner", "sre"),
         )
-        orders = dict(_counted(Order.objects.filter(state=OrderState.PENDING.value), "approver"))
-        for approver in sorted({"owner", "sre", *orders}):
-            waiting.add_metric([approver], orders.get(approver, 0))
-        yield waiting
-        deliveries = GaugeMetricFamily(
-            "borg_notice_deliveries", "Deliveries of notices that wait, and that were given up", labels=["state"]
+        yield _counts(
+            "borg_notice_deliveries",
+            "Deliveries of notices that wait, and that were given up",
+            NoticeDelivery.objects.exclude(state="sent"),
+            by="state",
+            known=("failed", "waiting"),
         )
-        states = dict(_counted(NoticeDelivery.objects.exclude(state="sent"), "state"))
-        for state in ("failed", "waiting"):
-            deliveries.add_metric([state], states.get(state, 0))
-        yield deliveries
         yield GaugeMetricFamily(
             "borg_ledger_imbalance_microcredits",
             "Sum of all accounts, in micro-credits; anything but 0 is an error",
@@ -64,6 +62,10 @@ def _sold(capacity: dict[str, list[int]]) -> GaugeMetricFamily:
     return share
 
 
-def _counted(rows: Any, by: str) -> Iterator[tuple[str, int]]:
-    for row in rows.order_by().values(by).annotate(n=Count("id")):
-        yield row[by], row["n"]
+def _counts(name: str, text: str, rows: QuerySet[Any], *, by: str, known: Iterable[str]) -> GaugeMetricFamily:
+    """Numbers of rows by a column; 0 for values that are known and have no row."""
+    gauge = GaugeMetricFamily(name, text, labels=[by])
+    found = dict(rows.order_by().values_list(by).annotate(n=Count("id")))
+    for value in sorted({*known, *found}):
+        gauge.add_metric([value], found.get(value, 0))
+    return gauge

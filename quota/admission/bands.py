@@ -9,15 +9,13 @@ from django.db.models import Q
 from django.db.models.functions import Coalesce
 
 from quota import clock, records
-from quota.models import Order, OrderState, PriorityBand, Quota, Tenant
+from quota.models import HOLDING, Order, PriorityBand, Quota, Tenant
 from quota.models.fields import DNS_LABEL, dns_label
 from quota.notifications.notices import notify
 from quota.vocabulary.bands import DEFAULT_BANDS, DEFAULT_FACTORS, MAX_FACTOR, MAX_PRIORITY, PLAIN, Band, Factors
 from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import format_number
-
-OPEN = (OrderState.PENDING, OrderState.APPROVED)  # orders that hold, and have no grant yet
 
 
 def band_set(
@@ -97,7 +95,7 @@ def _notify(entry: records.RecordEntry, row: PriorityBand) -> None:
         .annotate(until=Coalesce("grace_until", "ends_at"))
         .filter(Q(until=None) | Q(until__gt=clock.now()))
     )
-    waits = Order.objects.filter(band=row, state__in=[state.value for state in OPEN])
+    waits = Order.objects.filter(band=row, state__in=HOLDING)
     touched = Q(pk__in=owns.values("tenant")) | Q(pk__in=waits.values("tenant"))
     for tenant in Tenant.objects.filter(touched).order_by("id"):
         notify(

@@ -14,8 +14,7 @@ from typing import Any
 from django.db import connection
 
 from quota import clock, records
-from quota.billing.balances import balances, fitting
-from quota.billing.spending import ACTIONS, DROP, STOPS_SUBMITTING, Spending, beyond_month
+from quota.billing.spending import ACTIONS, DROP, STOPS_SUBMITTING, Spending, balances, beyond_month, fitting
 from quota.billing.spent_budgets import format_demotions
 from quota.models import Budget, Order, Tenant
 from quota.notifications import notices

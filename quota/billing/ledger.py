@@ -22,7 +22,7 @@ from django.db.models import Max, Sum
 
 from quota import clock, records
 from quota.billing import budgets
-from quota.billing.balances import Balances, balances, fitting, over_budget
+from quota.billing.spending import Balances, balances, fitting, over_budget
 from quota.models import Account, AccountKind, Budget, Invoice, LedgerEntry, Order, Posting, Tenant
 from quota.notifications import notices
 from quota.vocabulary.errors import Conflict, Rejected, invalid

@@ -66,7 +66,7 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
         return 0
     bands = {band.name: band for band in PriorityBand.objects.all()}
     prices = price_list_at(cell, hour)
-    columns: list[list[Any]] = [[] for _ in range(10)]
+    values: list[tuple[Any, ...]] = []
     for position, row in enumerate(rows):
         if row.band and row.band not in bands:
             raise NotFound("band", row.band, known=list(bands))
@@ -78,21 +78,20 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
                 f"rows.{position}",
                 f"negative, of more than {WideVectorField.DIGITS} digits, or costs more than 64 bits hold",
             )
-        values = (
+        given = (
             row.tenant_id,
             cell,
             band.pk if band else None,
             row.job_uid,
             row.job,
-            dict(row.labels),
+            json.dumps(dict(row.labels)),
             _array(row.limit),
             _array(row.reserved),
             _array(row.used),
             price,
         )
-        for column, value in zip(columns, values, strict=True):
-            column.append(value)
-    return _upsert(hour, columns)
+        values.append(given)
+    return _upsert(hour, [list(column) for column in zip(*values, strict=True)])
 
 
 def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) -> int:
@@ -193,7 +192,6 @@ def _claim(tenant: Tenant, cell: str, begin: dt.datetime, end: dt.datetime) -> t
 
 
 def _upsert(hour: dt.datetime, columns: list[list[Any]]) -> int:
-    columns[5] = [json.dumps(labels) for labels in columns[5]]
     with connection.cursor() as cursor:
         cursor.execute(
             'INSERT INTO quota_meteredhour (tenant_id, cell, band_id, job_uid, job, labels, "limit", reserved, used,'

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 from django.db import IntegrityError
 
 from quota import clock, records
-from quota.market.order_steps import WAITING, order_locked, wrong_state
-from quota.models import Market, Order, OrderState, PriorityBand, Quota, ServiceAccount, Tenant
+from quota.market.order_steps import order_locked, wrong_state
+from quota.models import OPEN, Market, Order, OrderState, PriorityBand, Quota, ServiceAccount, Tenant
 from quota.pricing.market import SOLD, availability, earliest_start, is_sold, market_locked
 from quota.pricing.price_lists import Amounts, amounts_checked
 from quota.records import RecordEntry
@@ -147,7 +147,7 @@ def nothing_waits(order: Order, waiting: Sequence[Order]) -> None:
 def changeable(order: Order, what: str) -> None:
     """Raises for orders whose time is over."""
     over = order.state == OrderState.ACTIVE.value and order.ends_at <= clock.now()
-    if over or order.state not in (*WAITING, OrderState.ACTIVE.value):
+    if over or order.state not in OPEN:
         raise wrong_state(order, f"is {'over' if over else order.state} and can't be {what}; place a new order")
 
 

@@ -22,6 +22,7 @@ from django.db.models.functions import Greatest
 from quota import clock
 from quota.billing import ledger
 from quota.models import (
+    HOLDING,
     ApprovalRule,
     Market,
     Membership,
@@ -70,7 +71,6 @@ TRANSITIONS: dict[tuple[OrderState, OrderEvent], OrderState] = {
     (OrderState.ACTIVE, OrderEvent.REPLACE): OrderState.CANCELLED,
     (OrderState.ACTIVE, OrderEvent.EXPIRE): OrderState.EXPIRED,
 }
-WAITING = (OrderState.PENDING.value, OrderState.APPROVED.value)
 
 
 def wrong_state(order: Order, detail: str) -> Conflict:
@@ -94,7 +94,7 @@ def order_locked(pk: int) -> tuple[Order, list[Order]]:
     rows = (
         Order.objects.select_for_update(of=("self",))
         .select_related("tenant", "band", "prices")
-        .filter(Q(pk=pk) | Q(pk__in=Order.objects.filter(pk=pk).values("replaces")) | Q(replaces=pk, state__in=WAITING))
+        .filter(Q(pk=pk) | Q(pk__in=Order.objects.filter(pk=pk).values("replaces")) | Q(replaces=pk, state__in=HOLDING))
         .order_by("id")
     )
     known = {row.pk: row for row in rows}

@@ -29,7 +29,6 @@ from quota.market.order_checks import (
     zone_of,
 )
 from quota.market.order_steps import (
-    WAITING,
     OrderEvent,
     approve,
     cut_of,
@@ -45,7 +44,7 @@ from quota.market.order_steps import (
     waits_in_vain,
     wrong_state,
 )
-from quota.models import Order, OrderState, Quote, Tenant
+from quota.models import OPEN, Order, OrderState, Quote, Tenant
 from quota.pricing.market import band_named, cell_require, market_locked
 from quota.pricing.price_lists import Amounts, price_now, price_quoted
 from quota.records import RecordEntry
@@ -270,7 +269,7 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
     """Switch renewal on or off. Switching off takes back a renewal that has not begun."""
     with own(principal, order) as (entry, _, row, waiting):
         tried_again = row.state == OrderState.EXPIRED.value and row.renew_next_at is not None
-        if row.state not in (*WAITING, OrderState.ACTIVE.value) and (renew or not tried_again):
+        if row.state not in OPEN and (renew or not tried_again):
             raise wrong_state(row, f"is {row.state}; place a new order")
         if row.renew == renew:
             return row

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import connection
 
@@ -118,44 +119,34 @@ def _advance(tenant: Tenant, cell: str, band: PriorityBand, found: _Found, now: 
         )
         if not made and (row.over_at is not None or not found.over):
             return
-        missing = format_quantities(found.missing)
-        data = {"cell": cell, "band": band.name, "missing": {NAMES[i]: v for i, v in found.missing.items()}}
-        url = f"/shop/?tenant={tenant.name}&cell={cell}&band={band.name}"
-        if not found.over:
-            until = found.grace_until or now
-            entry.append("quota.grace", tenant=tenant.name, **data, until=until.isoformat())
-            notify(
-                entry,
-                tenant,
-                "quota.grace",
-                f"{band.name} quota in cell {cell} has ended; jobs still ask for it",
-                f"Live jobs of {tenant.name} ask for {missing} more than is bought. Until"
-                f" {clock.format_time(until, tenant.time_zone)} nothing"
-                f" changes; then nothing more can be submitted or grown.{_what_then(market)} Buy quota, or let the jobs"
-                " ask for less.",
-                url=url,
-                level="warning",
-                **data,
-                until=until.isoformat(),
+        data: dict[str, Any] = {
+            "cell": cell,
+            "band": band.name,
+            "missing": {NAMES[i]: v for i, v in found.missing.items()},
+        }
+        if found.over:
+            row.over_at = found.expired_at or now
+            row.save(update_fields=["over_at"])
+            kind, level, when = "quota.grace-over", "urgent", {"over_at": row.over_at.isoformat()}
+            entry.append("quota.grace-over", tenant=tenant.name, **data, **when)
+            subject = f"no more {band.name} quota in cell {cell} for some running jobs"
+            text = (
+                f"more than counts, since {clock.format_time(row.over_at, tenant.time_zone)}. They go on; nothing more"
+                " can be submitted or grown there, while shrinking, restarting and ending always work."
             )
-            return
-        row.over_at = found.expired_at or now
-        row.save(update_fields=["over_at"])
-        entry.append("quota.grace-over", tenant=tenant.name, **data, over_at=row.over_at.isoformat())
-        notify(
-            entry,
-            tenant,
-            "quota.grace-over",
-            f"no more {band.name} quota in cell {cell} for some running jobs",
-            f"Live jobs of {tenant.name} ask for {missing} more than counts, since"
-            f" {clock.format_time(row.over_at, tenant.time_zone)}. They go on;"
-            " nothing more can be submitted or grown there, while shrinking, restarting and ending always"
-            f" work.{_what_then(market)} Buy quota, or let the jobs ask for less.",
-            url=url,
-            level="urgent",
-            **data,
-            over_at=row.over_at.isoformat(),
-        )
+        else:
+            until = found.grace_until or now
+            kind, level, when = "quota.grace", "warning", {"until": until.isoformat()}
+            entry.append("quota.grace", tenant=tenant.name, **data, **when)
+            subject = f"{band.name} quota in cell {cell} has ended; jobs still ask for it"
+            text = (
+                f"more than is bought. Until {clock.format_time(until, tenant.time_zone)} nothing changes; then nothing"
+                " more can be submitted or grown."
+            )
+        text = f"{text}{_what_then(market)} Buy quota, or let the jobs ask for less."
+        text = f"Live jobs of {tenant.name} ask for {format_quantities(found.missing)} {text}"
+        url = f"/shop/?tenant={tenant.name}&cell={cell}&band={band.name}"
+        notify(entry, tenant, kind, subject, text, url, level, **data, **when)
 
 
 def _what_then(market: Market) -> str:

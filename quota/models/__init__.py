@@ -1,17 +1,17 @@
 """Tables of tenants, quota, money and notifications. The rules are in the domain folders."""
 
-from quota.models.access import Token
-from quota.models.bands import PriorityBand
 from quota.models.ledger import Account, AccountKind, Budget, Invoice, LedgerEntry, MeteredHour, Posting
 from quota.models.market import ApprovalRule, Market, Shortfall
 from quota.models.notices import Notice, NoticeChannel, NoticeDelivery, NoticeRead
-from quota.models.orders import Order, OrderState
+from quota.models.orders import HOLDING, OPEN, Order, OrderState
 from quota.models.prices import PriceList, Quote
-from quota.models.quota import CellCapacity, Quota, QuotaExpiry, QuotaUse
+from quota.models.quota import CellCapacity, PriorityBand, Quota, QuotaExpiry, QuotaUse
 from quota.models.record import Record, Stream
-from quota.models.tenants import Capability, CapabilityRequest, Invitation, Membership, ServiceAccount, Tenant
+from quota.models.tenants import Capability, CapabilityRequest, Invitation, Membership, ServiceAccount, Tenant, Token
 
 __all__ = [
+    "HOLDING",
+    "OPEN",
     "Account",
     "AccountKind",
     "ApprovalRule",

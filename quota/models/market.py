@@ -6,8 +6,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
-from quota.models.bands import PriorityBand
 from quota.models.fields import DnsLabelField, VectorField
+from quota.models.quota import PriorityBand
 from quota.models.tenants import Tenant
 
 

@@ -8,9 +8,9 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
-from quota.models.bands import PriorityBand
 from quota.models.fields import DnsLabelField, VectorField, never_negative
 from quota.models.prices import PriceList, Quote
+from quota.models.quota import PriorityBand
 from quota.models.tenants import Tenant
 
 
@@ -27,6 +27,11 @@ class OrderState(StrEnum):
     EXPIRED = "expired"
     REJECTED = "rejected"
     CANCELLED = "cancelled"
+
+
+# Orders in these states hold capacity and money, and have no grant yet.
+HOLDING = (OrderState.PENDING.value, OrderState.APPROVED.value)
+OPEN = (*HOLDING, OrderState.ACTIVE.value)
 
 
 class Order(models.Model):

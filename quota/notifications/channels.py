@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from quota import clock, records
 from quota.models import Notice, NoticeChannel, NoticeDelivery, Tenant
 from quota.notifications.notice_kinds import KINDS, LEVELS
+from quota.notifications.notices import needed
 from quota.notifications.sending import drop_waiting
 from quota.notifications.webhook_client import may_call, receiver
 from quota.notifications.webhooks import secret_make
@@ -39,7 +40,7 @@ def channel_add(
     level: str = "info",
 ) -> NoticeChannel:
     """A new channel; a webhook with a new secret. Raises `Rejected` naming the field, `Conflict` for one there is."""
-    _may_manage(principal, tenant)
+    require(principal, **needed(Action.TENANT_ADMIN, tenant))
     if kind not in WAYS:
         raise invalid("kind", _("%(given)r is none of email, webhook") % {"given": kind})
     target = _target(kind, target)
@@ -74,7 +75,7 @@ def channel_set(
     enabled: bool | None = None,
 ) -> NoticeChannel:
     """Change what is given. A new target starts afresh; switching off gives up what waits."""
-    _may_manage(principal, channel.tenant)
+    require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     _choice(kinds if kinds is not None else channel.kinds, level if level is not None else channel.level)
     try:
         with records.write(principal) as entry, transaction.atomic():
@@ -98,7 +99,7 @@ def channel_set(
 
 def channel_remove(*, principal: Principal, channel: NoticeChannel) -> None:
     """Gone, with what waits for it. The inbox keeps everything."""
-    _may_manage(principal, channel.tenant)
+    require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     with records.write(principal) as entry:
         _note(entry, "channel.removed", channel)
         NoticeChannel.objects.filter(pk=channel.pk).delete()
@@ -108,7 +109,7 @@ def channel_secret_rotate(
     *, principal: Principal, channel: NoticeChannel, overlap: dt.timedelta = OVERLAP
 ) -> NoticeChannel:
     """A new secret. The one before signs beside it for `overlap`, so that the receiver can change it in peace."""
-    _may_manage(principal, channel.tenant)
+    require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     if channel.kind != "webhook":
         raise Rejected("no-secret", _("mail is not signed; only webhooks have a secret"))
     if not dt.timedelta(0) <= overlap <= LONGEST_OVERLAP:
@@ -124,7 +125,7 @@ def channel_secret_rotate(
 
 def channel_test(*, principal: Principal, channel: NoticeChannel) -> NoticeDelivery:
     """Send a test notice through this channel alone, within seconds; that ends a pause, too."""
-    _may_manage(principal, channel.tenant)
+    require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     now = clock.now()
     with records.write(principal) as entry:
         row = _locked(channel)
@@ -145,13 +146,6 @@ def channel_test(*, principal: Principal, channel: NoticeChannel) -> NoticeDeliv
         )
         _note(entry, "channel.tested", row)
         return NoticeDelivery.objects.create(notice=notice, channel=row, next_at=now)
-
-
-def _may_manage(principal: Principal, tenant: Tenant | None) -> None:
-    if tenant is None:
-        require(principal, Action.PLATFORM_ADMIN)
-    else:
-        require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
 
 
 def _locked(channel: NoticeChannel) -> NoticeChannel:

@@ -12,6 +12,7 @@ from django.db.models.functions import Coalesce
 from quota import clock
 from quota.models import Notice, NoticeChannel, NoticeDelivery, NoticeRead, Tenant
 from quota.notifications.notice_kinds import LEVELS
+from quota.notifications.notices import needed
 from quota.notifications.transports import keys_of
 from quota.selectors import tenant_named
 from quota.vocabulary.errors import NotFound, invalid
@@ -87,11 +88,7 @@ def unread_count(principal: Principal) -> int:
 
 def channels_of(principal: Principal, tenant: Tenant | None) -> QuerySet[NoticeChannel]:
     """Return the channels of a tenant that the principal may see; those of the SREs without a tenant."""
-    if not (
-        may(principal, Action.PLATFORM_ADMIN)
-        if tenant is None
-        else may(principal, Action.TENANT_VIEW, tenant=tenant.name)
-    ):
+    if not may(principal, **needed(Action.TENANT_VIEW, tenant)):
         return NoticeChannel.objects.none()
     return NoticeChannel.objects.filter(tenant=tenant).select_related("tenant").order_by("id")
 
@@ -114,9 +111,7 @@ def channel_numbered(principal: Principal, number: int) -> NoticeChannel:
 
 def may_manage(principal: Principal, tenant: Tenant | None) -> bool:
     """Whether one may change its channels, and see their secrets and addresses."""
-    if tenant is None:
-        return may(principal, Action.PLATFORM_ADMIN)
-    return may(principal, Action.TENANT_ADMIN, tenant=tenant.name)
+    return may(principal, **needed(Action.TENANT_ADMIN, tenant))
 
 
 def target_shown(principal: Principal, channel: NoticeChannel) -> str:

@@ -59,10 +59,7 @@ def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant |
     One's own mark, so nothing is recorded. Never goes backwards. One statement. Raises `Rejected`.
     """
     for tenant in tenants:
-        if tenant is None:
-            require(principal, Action.PLATFORM_ADMIN)
-        else:
-            require(principal, Action.TENANT_VIEW, tenant=tenant.name)
+        require(principal, **needed(Action.TENANT_VIEW, tenant))
     if principal.user_id is None:
         raise Rejected("no-person", f"{principal.name} is not a person; only people have an inbox", status=403)
     newest = Notice.objects.order_by("-id").values_list("id", flat=True).first() or 0
@@ -76,6 +73,11 @@ def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant |
             " SET notice_id = greatest(quota_noticeread.notice_id, excluded.notice_id)",
             [principal.user_id, up_to, [tenant.pk if tenant else None for tenant in tenants]],
         )
+
+
+def needed(action: Action, tenant: Tenant | None) -> dict[str, Any]:
+    """Return the permission for an action on notices of a tenant; those of the SREs (none) are for SREs."""
+    return {"action": Action.PLATFORM_ADMIN} if tenant is None else {"action": action, "tenant": tenant.name}
 
 
 def one_line(subject: str) -> str:

@@ -17,10 +17,9 @@ from itertools import pairwise
 from typing import Any
 
 from quota.vocabulary.errors import Rejected, invalid
+from quota.vocabulary.money import MOST as LARGEST
 from quota.vocabulary.resources import NAMES, SIZE
 
-MICRO = 1_000_000  # micro-credits in a credit
-LARGEST = 2**63 - 1  # what a column of money or of a quantity holds
 FULL_MILLI = 1000  # a share of everything; also a factor of one
 LARGEST_FACTOR_MILLI = 1_000_000  # a thousand times the base price
 LARGEST_BASE = 10**15  # a thousand million credits for a unit and an hour

@@ -21,18 +21,16 @@ from django.db.models import Q
 from django.db.models.functions import Coalesce
 
 from quota import clock, records
-from quota.models import ApprovalRule, CellCapacity, Market, Order, OrderState, PriorityBand, Quota
+from quota.models import HOLDING, ApprovalRule, CellCapacity, Market, Order, PriorityBand, Quota
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.calendar import CalendarStep, Span
 from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.money import CREDIT
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import PORTS, SIZE, ZERO, Vector, as_mapping
 
-# States of orders that hold capacity and money, and have no grant yet.
-HOLDING = (OrderState.PENDING.value, OrderState.APPROVED.value)
 SOLD = tuple(index for index in range(SIZE) if index != PORTS)
-CREDIT = 1_000_000
 # Made with the first market: what is small needs nobody, what is middling an owner, the rest an SRE.
 DEFAULT_RULES = ((100, "auto", 1_000 * CREDIT), (200, "owner", 10_000 * CREDIT), (300, "sre", None))
 # As good as for ever: how long an open-ended period has to fit.
@@ -129,15 +127,13 @@ class SaleCapacity:
             return [CalendarStep(step.at, level) for step, level in zip(there, left, strict=True)]
         moments = sorted({after, *(step.at for step in (*self.sold, *self.own_sold) if step.at > after)})
         shared, own = _levels(self.sold, moments), _levels(self.own_sold, moments)
-        return [
-            CalendarStep(
-                moment,
-                _sellable(
-                    tuple(min(a - b, c - d) for a, b, c, d in zip(self.limit, one, self.own_limit, two, strict=True))
-                ),
-            )
-            for moment, one, two in zip(moments, shared, own, strict=True)
-        ]
+        levels = map(self.free, shared, own)
+        return [CalendarStep(moment, level) for moment, level in zip(moments, levels, strict=True)]
+
+    def free(self, sold: Vector, own_sold: Vector) -> Vector:
+        """Return what is left when this much is sold."""
+        given = zip(self.limit, sold, self.own_limit, own_sold, strict=True)
+        return _sellable(tuple(min(limit - all_sold, own_limit - own) for limit, all_sold, own_limit, own in given))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,19 +250,7 @@ def calendar_days(cell: str, band: PriorityBand | str, first: dt.date, days: int
     own = calendar.days(there.own_sold, first, days, tz)
     limit = _sellable(tuple(map(min, there.limit, there.own_limit)))
     return [
-        CalendarDay(
-            day.date,
-            day.begins_at,
-            day.ends_at,
-            limit,
-            _sellable(day.sold),
-            _sellable(
-                tuple(
-                    min(a - b, c - d)
-                    for a, b, c, d in zip(there.limit, day.sold, there.own_limit, alone.sold, strict=True)
-                )
-            ),
-        )
+        CalendarDay(*day[:3], limit, _sellable(day.sold), there.free(day.sold, alone.sold))
         for day, alone in zip(shared, own, strict=True)
     ]
 

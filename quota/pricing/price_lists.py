@@ -14,12 +14,13 @@ from typing import Any
 from django.db.models import Max
 
 from quota import clock, records
-from quota.models import Order, OrderState, PriceList, Quote, Tenant
+from quota.models import OPEN, Order, OrderState, PriceList, Quote, Tenant
 from quota.notifications import notices
-from quota.pricing.arithmetic import FULL_MILLI, LARGEST, base_checked, curve_checked, priced, share_with, total
+from quota.pricing.arithmetic import FULL_MILLI, base_checked, curve_checked, priced, share_with, total
 from quota.pricing.market import band_named, cell_require, market_of, room
 from quota.vocabulary.calendar import peak
 from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
+from quota.vocabulary.money import MOST as LARGEST
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import SIZE, QuantityError, Vector, as_mapping, parse_vector
 
@@ -33,7 +34,6 @@ DEFAULT_BASE: Mapping[str, int] = {
 }
 # Half sold costs no more than empty; the last core of a cell three times as much.
 DEFAULT_CURVE: Sequence[tuple[int, int]] = ((500, 1000), (800, 1300), (950, 2000), (1000, 3000))
-_OPEN = (OrderState.PENDING, OrderState.APPROVED, OrderState.ACTIVE)
 _ALWAYS = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 
 Amounts = Vector | Mapping[str, int | float | str]
@@ -261,7 +261,7 @@ def _aware(name: str, moment: dt.datetime) -> None:
 
 def _notify(entry: records.RecordEntry, row: PriceList) -> None:
     """Everybody who owns quota of the cell, or waits for some: renewals and changes are at the new prices."""
-    open_orders = Order.objects.filter(cell=row.cell, state__in=[state.value for state in _OPEN])
+    open_orders = Order.objects.filter(cell=row.cell, state__in=OPEN)
     for tenant in Tenant.objects.filter(pk__in=open_orders.values("tenant")).order_by("id"):
         notices.notify(
             entry,

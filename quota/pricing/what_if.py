@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
@@ -12,7 +12,7 @@ from django.db import connection
 from django.db.models import Q
 
 from quota import clock
-from quota.models import Order, OrderState, PriceList, PriorityBand
+from quota.models import OPEN, Order, OrderState, PriceList, PriorityBand
 from quota.pricing.arithmetic import (
     FULL_MILLI,
     UNIT,
@@ -33,8 +33,7 @@ WINDOW = dt.timedelta(days=30)
 MOST_ORDERS = 20_000  # the newest; a few seconds of arithmetic
 EXAMPLES = ((CPU, 1000), (RAM, 2**30))  # a core, a GiB
 SHARES_MILLI = (0, FULL_MILLI // 2, FULL_MILLI)
-_OPEN = (OrderState.PENDING, OrderState.APPROVED, OrderState.ACTIVE)
-_LEFT_OUT = (OrderState.DRAFT, OrderState.REJECTED, OrderState.CANCELLED)
+_LEFT_OUT = (OrderState.DRAFT.value, OrderState.REJECTED.value, OrderState.CANCELLED.value)
 
 
 @dataclass(slots=True)
@@ -70,19 +69,19 @@ def what_if(
     points = curve_checked(curve)
     cell_require(cell)
     since = clock.now() - WINDOW
-    everything, bands, tenants, cut = _orders(cell, since, prices, points)
-    metered, metered_bands, metered_tenants = _usage(cell, since, used)
+    orders, cut = _orders(cell, since, prices, points)
+    metered = _usage(cell, since, used)
     return {
         "cell": cell,
         "since": since.isoformat(),
         "compared_with": price_list_at(cell, clock.now()).version,
-        "orders": asdict(everything),
+        "orders": asdict(orders.everything),
         "orders_cut": cut,
-        "by_band": _sorted(bands),
-        "by_tenant": _sorted(tenants),
-        "usage": asdict(metered),
-        "usage_by_band": _sorted(metered_bands),
-        "usage_by_tenant": _sorted(metered_tenants),
+        "by_band": _sorted(orders.bands),
+        "by_tenant": _sorted(orders.tenants),
+        "usage": asdict(metered.everything),
+        "usage_by_band": _sorted(metered.bands),
+        "usage_by_tenant": _sorted(metered.tenants),
         "examples": examples(price_list_at(cell, clock.now()), prices, points),
     }
 
@@ -114,13 +113,11 @@ def _price(
     return total(priced(amounts, seconds, base, band_milli, curve, shares))
 
 
-def _orders(
-    cell: str, since: dt.datetime, base: Mapping[str, int], curve: Curve
-) -> tuple[Sum, Iterable[Sum], Iterable[Sum], bool]:
-    everything, bands, tenants = Sum(""), _Sums(), _Sums()
+def _orders(cell: str, since: dt.datetime, base: Mapping[str, int], curve: Curve) -> tuple[_Sums, bool]:
+    sums = _Sums()
     rows = (
-        Order.objects.filter(Q(created_at__gte=since) | Q(state__in=[state.value for state in _OPEN]), cell=cell)
-        .exclude(state__in=[state.value for state in _LEFT_OUT])
+        Order.objects.filter(Q(created_at__gte=since) | Q(state__in=OPEN), cell=cell)
+        .exclude(state__in=_LEFT_OUT)
         .order_by("-id")
         .values_list("band__name", "tenant__name", "price", "parts", "replaces__parts")[: MOST_ORDERS + 1]
     )
@@ -129,14 +126,13 @@ def _orders(
         parts = [part_of(part) for part in kept or replaced or ()]
         whole = total(parts)
         after = before * total(repriced(parts, base, curve)) // whole if whole else before
-        for detail in (everything, bands[band], tenants[tenant]):
-            detail.add(before, after)
-    return everything, bands.values(), tenants.values(), len(rows) > MOST_ORDERS
+        sums.add(band, tenant, before, after)
+    return sums, len(rows) > MOST_ORDERS
 
 
-def _usage(cell: str, since: dt.datetime, usage: Mapping[str, int]) -> tuple[Sum, Iterable[Sum], Iterable[Sum]]:
+def _usage(cell: str, since: dt.datetime, usage: Mapping[str, int]) -> _Sums:
     """Return the cost of the measured usage at today's factor of its band. The free priority stays free."""
-    everything, bands, tenants = Sum(""), _Sums(), _Sums()
+    sums = _Sums()
     columns = ", ".join(f"sum(m.used[{index + 1}])" for index in range(SIZE))
     with connection.cursor() as cursor:
         cursor.execute(
@@ -157,17 +153,24 @@ def _usage(cell: str, since: dt.datetime, usage: Mapping[str, int]) -> tuple[Sum
             start=Fraction(0),
         )
         after = -(-exact.numerator // exact.denominator)
-        for detail in (everything, bands[band], tenants[tenant]):
-            detail.add(int(before), after, count)
-    return everything, bands.values(), tenants.values()
+        sums.add(band, tenant, int(before), after, count)
+    return sums
 
 
-class _Sums(dict[str, Sum]):
-    def __missing__(self, name: str) -> Sum:
-        self[name] = Sum(name)
-        return self[name]
+class _Sums:
+    """Sums of everything, by band, and by tenant."""
+
+    def __init__(self) -> None:
+        self.everything = Sum("")
+        self.bands: dict[str, Sum] = {}
+        self.tenants: dict[str, Sum] = {}
+
+    def add(self, band: str, tenant: str, before: int, after: int, count: int = 1) -> None:
+        named = (self.bands.setdefault(band, Sum(band)), self.tenants.setdefault(tenant, Sum(tenant)))
+        for row in (self.everything, *named):
+            row.add(before, after, count)
 
 
-def _sorted(sums: Iterable[Sum]) -> list[dict[str, Any]]:
+def _sorted(sums: Mapping[str, Sum]) -> list[dict[str, Any]]:
     """Sort by change, largest first."""
-    return [asdict(row) for row in sorted(sums, key=lambda row: (-abs(row.after - row.before), row.name))]
+    return [asdict(row) for row in sorted(sums.values(), key=lambda row: (-abs(row.after - row.before), row.name))]

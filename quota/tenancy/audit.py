@@ -39,13 +39,8 @@ def records_visible(
         rows = rows.filter(tenant__in=administered(principal))
     if kind:
         rows = rows.filter(Q(kind=kind) | Q(kind__startswith=kind.rstrip(".") + "."))
-    if actor:
-        rows = rows.filter(actor=actor)
-    if since is not None:
-        rows = rows.filter(time__gte=since)
-    if until is not None:
-        rows = rows.filter(time__lt=until)
-    return rows
+    limits = {"actor": actor, "time__gte": since, "time__lt": until}
+    return rows.filter(**{name: value for name, value in limits.items() if value})
 
 
 def makers_of(actors: Iterable[str]) -> dict[str, str]:

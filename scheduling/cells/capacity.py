@@ -19,7 +19,7 @@ import structlog
 from django.db import connection
 from numpy.typing import NDArray
 
-from quota.admission.sold import sold_at
+from quota.admission.capacity import sold_at
 from quota.vocabulary.resources import CPU, DISK, RAM, SIZE, ZERO, Vector, total
 from scheduling.core.reclamation.stranded import stranded
 from scheduling.core.vocabulary.requirement import INDEX_BITS

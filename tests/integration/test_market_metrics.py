@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from quota.admission.sold import sold_at
+from quota.admission.capacity import sold_at
 from quota.metrics import MarketCollector
 from quota.models import (
     Account,

@@ -9,7 +9,7 @@ import pytest
 from quota import clock
 from quota.admission import capacity
 from quota.models import Market, Notice, Order, OrderState, PriceList, PriorityBand, Quota, Quote, Record
-from quota.pricing.arithmetic import MICRO, part_of
+from quota.pricing.arithmetic import part_of
 from quota.pricing.price_lists import (
     DEFAULT_BASE,
     price_list_at,
@@ -19,6 +19,7 @@ from quota.pricing.price_lists import (
     quote_preview,
 )
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
+from quota.vocabulary.money import CREDIT as MICRO
 from quota.vocabulary.permissions import Principal, Role, system
 from quota.vocabulary.resources import RAM, ZERO, as_mapping
 from tests.integration import rows

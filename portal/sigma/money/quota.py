@@ -15,8 +15,7 @@ from portal.sigma.reads.order_words import grant_standing
 from portal.sigma.reads.orders import orders_visible
 from portal.sigma.shop.sizes import LABELS
 from quota import clock
-from quota.market.order_steps import WAITING
-from quota.models import PriorityBand
+from quota.models import HOLDING, PriorityBand
 from quota.pricing.arithmetic import UNIT
 from quota.pricing.market import calendar_days, is_sold
 from quota.selectors import QuotaStanding, grants_visible, standings, tenants_visible
@@ -78,7 +77,7 @@ def quota(request: HttpRequest, principal: Principal) -> HttpResponse:
 def _rows(principal: Principal, now: dt.datetime) -> list[QuotaRow]:
     """Return all rows, in four queries."""
     asked: dict[tuple[str, str, str], Vector] = {}
-    waiting = orders_visible(principal).filter(state__in=WAITING).order_by()
+    waiting = orders_visible(principal).filter(state__in=HOLDING).order_by()
     for *key, amounts in waiting.values_list("tenant__name", "cell", "band__name", "amounts"):
         asked[tuple(key)] = add(asked.get(tuple(key), ZERO), amounts[:SIZE])  # type: ignore[arg-type, index]
     ends: dict[tuple[str, str, str], dt.datetime] = {}

@@ -16,10 +16,9 @@ from portal.sigma.shop.availability import DayLeft
 from portal.sigma.shop.period import DAY, QuotaPeriod, instants
 from portal.sigma.shop.sizes import LABELS, band_words
 from portal.sigma.shop.wish import Wish, fields_of
-from quota.billing.balances import Balances
 from quota.billing.budgets import spendings
 from quota.billing.ledger import balance_of
-from quota.billing.spending import beyond_month
+from quota.billing.spending import Balances, beyond_month
 from quota.models import Budget, Market, PriorityBand, Tenant
 from quota.pricing import market
 from quota.pricing.arithmetic import PricePart, part_of
