@@ -1,4 +1,4 @@
-"""The stream of news that belongs to no cell, of the same shape as a cell's journal.
+"""The stream of records that belong to no cell, of the same shape as a cell's journal.
 
 with records.write(principal) as entry:
     ... change rows ...

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Level(StrEnum):
-    """How much it matters. Channels say from which level on they want to hear."""
+    """Importance of a notice. Each channel has a lowest level that it sends."""
 
     INFO = "info"
     WARNING = "warning"

@@ -33,7 +33,7 @@ from quota.vocabulary.resources import PORTS, SIZE, ZERO, Vector, as_mapping
 SOLD = tuple(index for index in range(SIZE) if index != PORTS)
 # Made with the first market: what is small needs nobody, what is middling an owner, the rest an SRE.
 DEFAULT_RULES = ((100, "auto", 1_000 * CREDIT), (200, "owner", 10_000 * CREDIT), (300, "sre", None))
-# As good as for ever: how long an open-ended period has to fit.
+# An open-ended period has to fit for this long.
 _AGES = dt.timedelta(days=36_600)
 _FOR_EVER = "infinity"
 # Highest accepted value of each rule of a market; 0 is the lowest of all but those in `_AT_LEAST_ONE`.
@@ -207,7 +207,7 @@ def band_named(name: str) -> PriorityBand:
 
 
 def is_sold(band: PriorityBand) -> bool:
-    """Whether there is anything to buy at a band: not where all is free, nor where nothing may be sold."""
+    """Return whether quota of a band is sold: not where all is free, nor where nothing may be sold."""
     return band.high > FREE_PRIORITY and band.oversell_milli > 0
 
 

@@ -29,7 +29,7 @@ DEFAULT_BANDS: tuple[Band, ...] = (MONITORING, PRODUCTION, BATCH, BEST_EFFORT)
 
 
 class Factors(NamedTuple):
-    """How quota of a band is sold, in thousandths: of the base price, and of what a cell has."""
+    """Factors of a band's quota in thousandths: of the base price, and of the cell's capacity that may be sold."""
 
     price_milli: int
     oversell_milli: int
