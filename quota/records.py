@@ -64,10 +64,6 @@ def write(principal: Principal) -> Iterator[RecordEntry]:
         entry._flush()
 
 
-def tail(*, after: int, limit: int = 10_000) -> list[Record]:
-    return list(Record.objects.filter(revision__gt=after).order_by("revision")[:limit])
-
-
 def _take(count: int) -> tuple[int, dt.datetime]:
     with connection.cursor() as cursor:
         cursor.execute(

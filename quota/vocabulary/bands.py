@@ -57,11 +57,3 @@ def band_of(priority: int, bands: Sequence[Band] = DEFAULT_BANDS) -> Band:
             return band
     ranges = ", ".join(f"{band.name} {band.low}-{band.high}" for band in bands)
     raise LookupError(f"priority {priority} is in no band; the bands are {ranges}")
-
-
-def may_preempt(preemptor: int, victim: int, bands: Sequence[Band] = DEFAULT_BANDS) -> bool:
-    """Whether a task of priority `preemptor` may take the place of one of priority `victim` (§2.5)."""
-    if preemptor <= victim:
-        return False
-    band = band_of(preemptor, bands)
-    return band.preempts_within or not band.low <= victim <= band.high
