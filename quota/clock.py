@@ -1,4 +1,4 @@
-"""The market's clock: one place that says what time it is, so that a test can play a year in a second.
+"""The market's clock: one function returns the time, so that a test can run through a year in a second.
 
 with clock.at(moment):
     orders_advance()
@@ -24,7 +24,7 @@ def now() -> dt.datetime:
 
 @contextmanager
 def at(moment: dt.datetime) -> Iterator[None]:
-    """Inside, it is `moment` for this thread of control."""
+    """Set the clock to `moment` inside the block, for this thread or task."""
     token = _set.set(moment)
     try:
         yield

@@ -76,7 +76,7 @@ class IdPaging(DescribedPaging, CursorPagination):
 
 
 class NewestPaging(IdPaging):
-    """The same, newest first."""
+    """Pages by id, newest first."""
 
     ordering = "-id"
 

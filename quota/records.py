@@ -1,4 +1,4 @@
-"""The stream of news that belongs to no cell, of the same shape as a cell's journal.
+"""The stream of records that belong to no cell, of the same shape as a cell's journal.
 
 with records.write(principal) as entry:
     ... change rows ...
@@ -62,10 +62,6 @@ def write(principal: Principal) -> Iterator[RecordEntry]:
         entry = RecordEntry(principal)
         yield entry
         entry._flush()
-
-
-def tail(*, after: int, limit: int = 10_000) -> list[Record]:
-    return list(Record.objects.filter(revision__gt=after).order_by("revision")[:limit])
 
 
 def _take(count: int) -> tuple[int, dt.datetime]:

@@ -50,7 +50,7 @@ _RULES = (
         " WHERE created_at < %(until)s), sent AS (DELETE FROM quota_noticedelivery AS d USING old"
         " WHERE d.notice_id = old.id) DELETE FROM quota_notice AS n USING old WHERE n.id = old.id",
     ),
-    # What has a price and no posting waits for its charge, however old.
+    # An hour with a price and without a posting waits for its charge, however old it is.
     _Rule(
         "metered hours",
         HOURS_KEPT,

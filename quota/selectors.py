@@ -24,7 +24,7 @@ def tenants_visible(principal: Principal) -> QuerySet[Tenant]:
 
 
 def tenant_named(principal: Principal, name: str) -> Tenant:
-    """Raises `NotFound`, also when the principal may not know that it exists."""
+    """Return a tenant. Raises `NotFound`, also when the principal may not know that it exists."""
     tenant = Tenant.objects.filter(name=name).first()
     if tenant is None or not may(principal, Action.TENANT_VIEW, tenant=name):
         raise NotFound("tenant", name)
@@ -32,7 +32,7 @@ def tenant_named(principal: Principal, name: str) -> Tenant:
 
 
 def tokens_of(principal: Principal) -> QuerySet[Token]:
-    """One's own; through a token bound to a tenant, only those bound to it too."""
+    """Return one's own tokens; through a token bound to a tenant, only those bound to it too."""
     rows = (
         Token.objects.filter(user_id=principal.user_id)  # type: ignore[misc]
         .select_related("tenant", "user", "parent")

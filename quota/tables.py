@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from django.http import HttpResponse
 
-# What a spreadsheet would take for a formula or a command.
+# A spreadsheet takes text with these beginnings for a formula or a command.
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n")
 _NUMBER = re.compile(r"^-?[0-9]+(\.[0-9]+)?\Z")
 

@@ -1,4 +1,4 @@
-"""Admission control (§2.5): may this be asked for? Answered inside the transaction that submits.
+"""Admission control (§2.5), inside the transaction that submits.
 
     asks ─► bands ─► QuotaUse rows locked, budgets beside them ─► grants in force ─► charged | Rejected
 

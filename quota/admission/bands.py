@@ -89,7 +89,7 @@ def _factors_checked(band: Band, factors: Factors) -> None:
 
 
 def _notify(entry: records.RecordEntry, row: PriorityBand) -> None:
-    """Everybody who owns quota at it, or waits for some."""
+    """Notify all tenants that own quota at a band, or wait for some."""
     owns = (
         Quota.objects.filter(band=row)
         .annotate(until=Coalesce("grace_until", "ends_at"))

@@ -18,7 +18,7 @@ def publish(*, cell: str, capacity: Sequence[int], revision: int) -> None:
         cell=cell, defaults={"capacity": list(capacity), "revision": revision}
     )
     if not created and row.revision < revision:
-        # Whether more is sold than there is takes long to find out: it is only marked here, under the cell's lock.
+        # The comparison with what is sold takes long, so under the cell's lock the row is only marked.
         kept = len(capacity) >= len(row.capacity) and all(
             new >= old for new, old in zip(capacity, row.capacity, strict=False)
         )

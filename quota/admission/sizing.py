@@ -22,7 +22,7 @@ from quota.vocabulary.resources import NAMES, PORTS, SIZE
 
 HOUR_S = 3600
 MOST_DAYS = 366
-# What limits need above the busiest hour's use, in thousandths of it.
+# Limits should be this much of the busiest hour's use, in thousandths.
 MARGIN_MILLI = 1250
 
 

@@ -1,4 +1,4 @@
-"""How spending is watched: monthly limits, alerts, and what stops when a budget is spent.
+"""Watching of spending: monthly limits, alerts, and the actions when a budget is spent.
 
 `Budget.exhausted_at` is what admission reads; it is kept here: at each grant, change of the budget, and by
 `budgets_watch`. Buying is checked against the limit itself, when money is held. Money to spend comes from
@@ -58,7 +58,7 @@ def budget_set(
     action: str = "none",
     overdraft: int | None = None,
 ) -> Budget:
-    """How a tenant's spending is watched, whole. `overdraft` None leaves it; only an SRE changes it, for it is credit.
+    """Set how a tenant's spending is watched, all fields at once. `overdraft` None keeps it; only an SRE may change it.
 
     Raises `Rejected` naming the field.
     """
@@ -119,7 +119,7 @@ def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
 
 
 def refusal_of(order: Order, budget: Budget) -> Rejected | None:
-    """Why the month that an order begins in has no room for its price. Asked under the tenant's accounts' locks."""
+    """Return why the month in which an order begins has no room for its price. The tenant's accounts are locked."""
     if budget.monthly is None or budget.action == "none":
         return None
     moment = max(order.starts_at, clock.now())

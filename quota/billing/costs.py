@@ -21,7 +21,7 @@ from quota.models import Tenant
 from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.resources import NAMES
 
-# What costs are split by, and how it is found in a metered row `m` and a pool `p` of what was bought.
+# The keys that costs are split by, each as SQL over a metered row `m` and over a pool `p` of bought quota.
 _KEYS = {
     "job": ("m.tenant || '/' || m.cell || '/' || m.job", "''"),
     "team": ("m.tenant", "p.tenant"),
@@ -115,8 +115,11 @@ class Cost(NamedTuple):
 def costs(
     tenants: Sequence[Tenant], *, since: dt.datetime, until: dt.datetime, by: str = "job", label: str = ""
 ) -> list[Cost]:
-    """Dearest first. Usage counts by the hours that begin in the period. Fractions of micro-credits are given to the
-    largest remainders, so that rows add up to the total. One query. Raises `Rejected` naming the field."""
+    """Return costs, the dearest first. Usage counts by the hours that begin in the period. One query.
+
+    Fractions of micro-credits go to the largest remainders, so that rows add up to the total. Raises `Rejected` naming
+    the field.
+    """
     if by not in _KEYS:
         detail = f"one of {', '.join(SPLITS)}"
         raise Rejected("invalid", f"by: {by!r}; {detail}", fields={"by": detail})

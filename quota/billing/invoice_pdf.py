@@ -123,7 +123,7 @@ def _row(line: InvoiceLine) -> list[Any]:
     }.get(line.kind, "%(text)s") % {"order": line.order, "text": line.text}
     place = f"{line.cell}, {line.band}" if line.band else line.cell
     period = f"{line.starts_at:%F} – {line.ends_at:%F}" if line.starts_at and line.ends_at else ""
-    # Only what may need another font or a second line is a paragraph: these cost the most.
+    # Only cells that may need another font or a second line are paragraphs, because paragraphs are slow.
     return [f"{line.at:%F}" if line.at else "", _text(what), _text(place), period, format_credits(line.amount)]
 
 

@@ -29,7 +29,7 @@ from quota.vocabulary.permissions import Action, Principal, require, system
 
 log = structlog.get_logger(__name__)
 
-# By then usage of the last day is charged.
+# The usage of a month's last day is charged before this.
 CLOSES_AFTER = dt.timedelta(hours=6)
 DRAFT = "draft"
 
@@ -159,10 +159,8 @@ def _draw_up(tenant: Tenant, period: InvoiceMonth) -> Invoice:
     return Invoice(
         number=DRAFT,
         tenant=tenant,
-        month=period.month,
+        **period._asdict(),
         time_zone=tenant.time_zone,
-        begins_at=period.begins_at,
-        ends_at=period.ends_at,
         lines=lines,
         charged=charged,
         refunded=refunded,

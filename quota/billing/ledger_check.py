@@ -1,4 +1,4 @@
-"""Whether the whole ledger holds, asked by one statement, so that it sees one moment even of a live system."""
+"""Check of the whole ledger by one statement, so that it sees one moment even of a live system."""
 
 from __future__ import annotations
 

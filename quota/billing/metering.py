@@ -32,7 +32,7 @@ from quota.vocabulary.resources import NAMES, SIZE, Vector
 
 log = structlog.get_logger(__name__)
 
-# By then the reports of the last hour of a day have come; what comes later is charged with the next day.
+# The reports of a day's last hour have arrived after this time. Later ones are charged with the next day.
 SETTLE = dt.timedelta(hours=2)
 _MOST_SUM = 10**WideVectorField.DIGITS - 1
 

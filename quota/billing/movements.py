@@ -16,7 +16,7 @@ from quota.models import AccountKind, LedgerEntry, Tenant
 from quota.vocabulary import months
 from quota.vocabulary.permissions import Action, Principal, require
 
-# What a file holds at most, the newest first; beyond it, ask for one month at a time.
+# The most rows of a file, the newest first. Users who need more export one month at a time.
 MOST_ROWS = 100_000
 
 

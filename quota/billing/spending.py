@@ -48,7 +48,7 @@ def fitting(field: str, amount: int) -> int:
 
 
 def over_budget(tenant: str, price: int, has: Balances) -> Rejected | None:
-    """Why `price` can't be paid, None when it can."""
+    """Return why `price` can't be paid, None when it can."""
     missing = price - has.spendable
     if missing <= 0:
         return None
@@ -122,8 +122,8 @@ class Spending:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget's action is due. Submitting stops only once *usage* took part in it: who has spent all on
-        quota may use what was bought."""
+        """Return whether the budget's action is due. Submitting stops only if *usage* took part in the spending:
+        bought quota stays usable for a tenant that has spent all on it."""
         if self.action == "none" or not self.spent_up:
             return False
         return self.action not in STOPS_SUBMITTING or self.usage > 0 or self.has.owed < 0
@@ -134,7 +134,7 @@ class Spending:
 
 
 def beyond_month(spending: Spending, price: int) -> Rejected | None:
-    """Why an order of the month can't be paid under a monthly limit that stops buying; None when it can."""
+    """Return why an order of the month can't be paid under a monthly limit that stops buying; None when it can."""
     if spending.action == "none" or spending.monthly is None:
         return None
     left = max(0, spending.monthly - spending.committed)

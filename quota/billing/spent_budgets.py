@@ -44,7 +44,7 @@ def drops_due(cell: str) -> list[SpentBudget]:
 
 
 def is_due(tenant_id: int, cell: str) -> bool:
-    """The same of one tenant, looked at again."""
+    """Return whether jobs of one tenant in a cell are to be demoted now."""
     return _spent().filter(tenant=tenant_id, exhausted_at__lte=clock.now() - _delay(cell)).exists()
 
 

@@ -49,7 +49,9 @@ def texts(*, key: str = "", **given: str) -> None:
 
 
 def period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
-    """Forward, in whole seconds, not over, begun no longer ago than a quote holds, no longer than the cell sells."""
+    """Raises `Rejected` unless a period runs forward, in whole seconds, is not over, begins no longer ago than a quote
+    holds, and is no longer than the cell sells.
+    """
     now = clock.now()
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         if moment.tzinfo is None:

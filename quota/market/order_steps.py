@@ -42,7 +42,7 @@ from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import as_mapping, format_quantities
 
 MICROSECOND = dt.timedelta(microseconds=1)
-# A beginning that comes later than this after what was ordered is paid from then on only.
+# An order that begins this much later than ordered is paid only from its actual beginning on.
 LATE = dt.timedelta(minutes=5)
 # Before the end, people are reminded or the renewal is ordered: this long, a quarter of the period at most.
 AHEAD = dt.timedelta(days=7)
@@ -191,17 +191,8 @@ def begin(entry: RecordEntry, order: Order) -> None:
         Quota.objects.filter(order=old, grace_until__gt=start).update(grace_until=Greatest("ends_at", start))
     ledger.charge(entry, order)
     give_back(entry, order, share(order, order.starts_at, start), text=f"order {order.pk} began late")
-    Quota.objects.create(
-        tenant=order.tenant,
-        cell=order.cell,
-        band=order.band,
-        amounts=order.amounts,
-        starts_at=start,
-        ends_at=order.ends_at,
-        grace_until=order.grace_until,
-        order=order,
-        reason=f"order {order.pk}",
-    )
+    same = {name: getattr(order, name) for name in ("tenant", "cell", "band", "amounts", "ends_at", "grace_until")}
+    Quota.objects.create(**same, starts_at=start, order=order, reason=f"order {order.pk}")
     order.renew_next_at = before_end(order)
     order.save(update_fields=["state", "refunded", "renew_next_at"])
     news(entry, "order.active", order, starts_at=start.isoformat())
@@ -274,11 +265,8 @@ def news(
     """Record an event of an order, and notify the members of its tenant."""
     data = {
         "order": order.pk,
-        "cell": order.cell,
         "band": order.band.name,
-        "state": order.state,
-        "price": order.price,
-        "refunded": order.refunded,
+        **{name: getattr(order, name) for name in ("cell", "state", "price", "refunded")},
         "starts_at": order.starts_at.isoformat(),
         "ends_at": order.ends_at.isoformat(),
         "amounts": as_mapping(order.amounts),

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 ME = system("market")
 # Orders looked at in one sweep; the next one takes the rest.
 BATCH = 500
-# A renewal that failed is tried again so often, until the grace is over.
+# A renewal that failed is tried again after this time, until the grace is over.
 AGAIN = dt.timedelta(hours=1)
 
 _DUE = """

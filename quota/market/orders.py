@@ -111,7 +111,7 @@ def order_place(
 
 
 def order_approve(*, principal: Principal, order: Order, reason: str = "") -> Order:
-    """Say yes to a pending order. Nobody decides about an order of their own, but for SREs."""
+    """Approve a pending order. Only SREs may decide about their own orders."""
     texts(reason=reason)
     with deciding(principal, order) as (entry, row):
         still_there(row)
@@ -120,7 +120,7 @@ def order_approve(*, principal: Principal, order: Order, reason: str = "") -> Or
 
 
 def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
-    """Say no to a pending order, and why; what it held is free again."""
+    """Reject a pending order with a reason; what it held is free again."""
     texts(reason=reason)
     if not reason.strip():
         raise invalid("reason", "give a reason for the person who ordered")
@@ -130,7 +130,7 @@ def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
 
 
 def order_cancel(*, principal: Principal, order: Order, reason: str = "") -> Order:
-    """Take an order back. Before it begins everything is free again; afterwards its grant ends now, and whole days
+    """Cancel an order. Before it begins everything is free again; afterwards its grant ends now, and whole days
     of the tenant's time zone that are left are refunded. Orders that wait to replace it are taken back too."""
     texts(reason=reason)
     with own(principal, order) as (entry, _, row, waiting):
@@ -167,7 +167,7 @@ def order_change(
     texts(note=note, key=key)
     vector = amounts_wanted(amounts) if amounts is not None else tuple(order.amounts)
     with own(principal, order) as (entry, market, old, waiting):
-        # What has not begun may wait to replace one that has: its change does so instead.
+        # An order that has not begun may wait to replace one that has. Its change then replaces that one.
         heir_of, kind = place_of(old, starts_at)
         same = {"replaces_id": heir_of.pk, "replaced_as": kind, "amounts": list(vector)}
         if (before := placed_before(old.tenant, key, same)) is not None:
@@ -219,9 +219,9 @@ def order_change(
 
 
 def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: str = "", key: str = "") -> Order:
-    """Hand what is left of an order to another team, which pays what the first gets back. Returns the new order.
+    """Transfer the rest of an order to another team, which pays what the first gets back. Returns the new order.
 
-    One must be allowed to buy for both.
+    The principal must be allowed to buy for both.
     """
     texts(note=note, key=key)
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=order.cell)

@@ -1,4 +1,4 @@
-"""When a cell has less than what is sold to prod (§2.5): who is touched, told to the SREs until it is mended.
+"""Shortfalls: times when a cell has less than what is sold to prod (§2.5), reported to the SREs until they end.
 
 Nothing has to stop selling: what is left is below zero then, and no order fits. A time without a gap during which more
 is sold than the cell has – its whole capacity, of which the headroom was never sold – is one row, open until it is over
@@ -105,7 +105,7 @@ def _change(entry: RecordEntry, row: Shortfall, excess: Excess, orders: list[int
     """Bring an open row up to date; people hear of it when more or less is short."""
     before = (row.begins_at, row.ends_at, list(row.short), row.orders, row.tenants)
     short = list(row.short)
-    # What has begun keeps its beginning.
+    # A shortfall that has begun keeps its beginning.
     if row.begins_at > excess.begins_at or row.begins_at > clock.now():
         row.begins_at = excess.begins_at
     row.ends_at, row.short, row.orders, row.tenants = excess.ends_at, list(excess.short), orders, tenants

@@ -93,7 +93,7 @@ class LedgerEntry(models.Model):
 
 
 class Budget(models.Model):
-    """How a tenant's money is watched. Amounts in micro-credits.
+    """Rules for watching a tenant's money. Amounts in micro-credits.
 
     `monthly`: what it means to spend in a calendar month, none for whatever is available. `alerts`: percent of it
     (else of what was granted and is not spent) at which notices go out. `action`: what happens at 100 %: `none`,

@@ -1,4 +1,4 @@
-"""How a cell's quota is sold: its rules, who must approve what, and what was sold that is not there any more."""
+"""The market of a cell: its rules, the rules of approval, and shortfalls of quota that is sold."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class QuotaExpiry(models.Model):
 class CellCapacity(models.Model):
     """The capacity of a cell, reported by scheduling inside its own transactions.
 
-    `lowered`: there is less than before, and nobody has looked yet whether more is sold (`services.shortfalls`).
+    `lowered`: there is less than before, and nobody has looked yet whether more is sold (`quota.market.shortfalls`).
     """
 
     cell = DnsLabelField(_("cell"), unique=True)

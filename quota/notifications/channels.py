@@ -1,4 +1,4 @@
-"""Where a tenant wants its notices, beside the inbox; and the SREs theirs (`tenant` none)."""
+"""Channels for notices of a tenant, beside the inbox; also for those of the SREs (`tenant` none)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 
 MOST_CHANNELS = 20
-# How long the secret before the last rotation goes on signing beside the new one, unless said otherwise.
+# By default, the old secret signs beside the new one for this long after a rotation.
 OVERLAP = dt.timedelta(days=1)
 LONGEST_OVERLAP = dt.timedelta(days=30)
 WAYS = ("email", "webhook")
@@ -98,7 +98,7 @@ def channel_set(
 
 
 def channel_remove(*, principal: Principal, channel: NoticeChannel) -> None:
-    """Gone, with what waits for it. The inbox keeps everything."""
+    """Remove a channel and its waiting deliveries. The inbox keeps everything."""
     require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     with records.write(principal) as entry:
         _note(entry, "channel.removed", channel)
@@ -205,10 +205,7 @@ def _note(entry: RecordEntry, kind: str, channel: NoticeChannel) -> None:
         tenant=channel.tenant.name if channel.tenant else "",
         channel=channel.pk,
         way=channel.kind,
-        target=channel.target,
-        kinds=channel.kinds,
-        level=channel.level,
-        enabled=channel.enabled,
+        **{name: getattr(channel, name) for name in ("target", "kinds", "level", "enabled")},
     )
 
 

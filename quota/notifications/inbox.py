@@ -20,7 +20,7 @@ from quota.vocabulary.permissions import Action, Principal, may
 
 # More unread notifications than this are shown as "99+".
 UNREAD_SHOWN = 99
-# How a door names the SREs' own inbox and channels. No tenant can have the name: it ends with a hyphen.
+# Name of the SREs' own inbox and channels in URLs. It ends with a hyphen, so no tenant can have it.
 SRE = "sre-"
 
 
@@ -70,7 +70,7 @@ def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
 
 
 def unread_count(principal: Principal) -> int:
-    """How many notices of one's inbox one has not read, `UNREAD_SHOWN` + 1 at most. One query, by index alone."""
+    """Return the number of unread notices in one's inbox, at most `UNREAD_SHOWN` + 1. One query, by index alone."""
     if principal.user_id is None:
         return 0
     with connection.cursor() as cursor:
@@ -94,7 +94,7 @@ def channels_of(principal: Principal, tenant: Tenant | None) -> QuerySet[NoticeC
 
 
 def channels_visible(principal: Principal) -> QuerySet[NoticeChannel]:
-    """All that the principal may see: those of the own tenants, and the SREs' for an SRE."""
+    """Return the channels that the principal may see: those of its own tenants, and the SREs' for an SRE."""
     of = Q(tenant__name__in=_member_of(principal))
     if may(principal, Action.PLATFORM_ADMIN):
         of |= Q(tenant__isnull=True)
@@ -102,7 +102,7 @@ def channels_visible(principal: Principal) -> QuerySet[NoticeChannel]:
 
 
 def channel_numbered(principal: Principal, number: int) -> NoticeChannel:
-    """Raises `NotFound`, also for one of a tenant that the principal may not see."""
+    """Return a channel. Raises `NotFound`, also for one of a tenant that the principal may not see."""
     channel = NoticeChannel.objects.select_related("tenant").filter(pk=number).first()
     if channel is None or not channels_of(principal, channel.tenant).filter(pk=number).exists():
         raise NotFound("channel", str(number))
@@ -110,7 +110,7 @@ def channel_numbered(principal: Principal, number: int) -> NoticeChannel:
 
 
 def may_manage(principal: Principal, tenant: Tenant | None) -> bool:
-    """Whether one may change its channels, and see their secrets and addresses."""
+    """Return whether the principal may change a tenant's channels, and see their secrets and addresses."""
     return may(principal, **needed(Action.TENANT_ADMIN, tenant))
 
 

@@ -1,4 +1,4 @@
-"""E-mail as the portal writes it: plain text, and the same as simple HTML. How it leaves is Django's to know."""
+"""E-mail of the portal: plain text, and the same as simple HTML. Django sends it."""
 
 from __future__ import annotations
 

@@ -5,19 +5,10 @@ Adding one touches one line here, and one of quota/README.md; other kinds cannot
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import NamedTuple
 
-
-class Level(StrEnum):
-    """How much it matters. Channels say from which level on they want to hear."""
-
-    INFO = "info"
-    WARNING = "warning"
-    URGENT = "urgent"
-
-
-LEVELS: tuple[str, ...] = tuple(level.value for level in Level)
+# From the least important to the most. Each channel has a lowest level that it sends.
+LEVELS = ("info", "warning", "urgent")
 
 
 class NoticeKind(NamedTuple):

@@ -1,4 +1,4 @@
-"""Telling people: one row, written with the change that it tells of. Sending comes later, from the row."""
+"""Notifications of people: one row, written with the change that it reports. Sending comes later, from the row."""
 
 from __future__ import annotations
 

@@ -36,13 +36,13 @@ log = structlog.get_logger(__name__)
 NOTICES_AT_ONCE = 500
 CHANNELS_AT_ONCE = 16
 DELIVERIES_AT_ONCE = 20
-# One channel's share of a run, and how long nobody else touches it: two sends more than its share.
+# One channel's share of a run, and the time for which its sender keeps it: two sends more than its share.
 SHARE_S = 30.0
 LEASE = dt.timedelta(seconds=90)
 RUN_S = 50.0
 FIRST_RETRY, LONGEST_RETRY = dt.timedelta(seconds=30), dt.timedelta(hours=1)
 GIVEN_UP_AFTER = dt.timedelta(days=1)
-# Where the receiver itself says no, it is asked again only so often, and then the next notice has its turn.
+# If the receiver itself rejects a notice, it is sent this often at most. Then the next notice follows.
 REFUSED_AT_MOST = 5
 _LOCK = 0x626F7267_6E6F7465  # "borgnote"
 
@@ -75,7 +75,7 @@ def notices_send(*, run_s: float = RUN_S) -> Sent:
 
 
 def retry_after(attempts: int) -> dt.timedelta:
-    """How long to wait after so many attempts: 30 s, doubling to an hour."""
+    """Return the wait after this many attempts: 30 s, doubling to an hour."""
     return cast("dt.timedelta", min(FIRST_RETRY * 2 ** min(attempts - 1, 10), LONGEST_RETRY))
 
 
@@ -133,7 +133,7 @@ def claim(most: int) -> list[tuple[NoticeChannel, list[NoticeDelivery]]]:
 
 
 def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
-    """Write down how it went, and let go of the channel. One that failed for a day is paused, and its people told.
+    """Store the outcomes, and release the channel. One that failed for a day is paused, and its people are notified.
 
     Locks the channel's row, then the stream's.
     """
@@ -182,7 +182,7 @@ def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
 
 
 def drop_waiting(channel: NoticeChannel, reason: str) -> int:
-    """Give up what waits for a channel, with the reason."""
+    """Give up the waiting deliveries of a channel, with the reason."""
     return NoticeDelivery.objects.filter(channel=channel, state="waiting").update(state="failed", error=reason[:300])
 
 
@@ -235,7 +235,7 @@ def _serve(
 
 @contextmanager
 def _alone() -> Iterator[bool]:
-    """Whether this sender is the only one; PostgreSQL lets go of the lock when it dies."""
+    """Yield whether this sender is the only one. PostgreSQL releases the lock when it dies."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK])
         mine = bool(cursor.fetchone()[0])

@@ -1,4 +1,4 @@
-"""How one notice leaves through one channel: as a mail, or as a signed webhook. No database here."""
+"""Sending of one notice through one channel: as a mail, or as a signed webhook. No database here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quota.notifications.webhooks import body_of, sign
 
 
 def send(channel: NoticeChannel, delivery: NoticeDelivery, now: dt.datetime) -> None:
-    """Raises `Failed`. `delivery` comes with its notice and that one's tenant."""
+    """Send a delivery, which has its notice and tenant loaded. Raises `DeliveryFailed`."""
     if channel.kind == "webhook":
         _webhook(channel, delivery, now)
     else:

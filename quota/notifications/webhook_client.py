@@ -1,4 +1,4 @@
-"""Calling an address that a tenant chose: only http(s), only addresses of the open internet, and never for long.
+"""Client for addresses that a tenant chose: only http(s), only addresses of the open internet, with a short time limit.
 
 A person who may set an address could otherwise make the portal call addresses that only it can reach. So names are
 resolved once, every address is judged, and the connection goes to the very address that was judged; redirects are not

@@ -19,7 +19,7 @@ def secret_make() -> str:
 
 
 def body_of(message: Mapping[str, Any]) -> bytes:
-    """The same bytes for every attempt."""
+    """Return the body of a webhook: the same bytes for every attempt."""
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
 
 

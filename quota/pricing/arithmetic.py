@@ -24,7 +24,7 @@ FULL_MILLI = 1000  # a share of everything; also a factor of one
 LARGEST_FACTOR_MILLI = 1_000_000  # a thousand times the base price
 LARGEST_BASE = 10**15  # a thousand million credits for a unit and an hour
 
-# How much of an axis' unit the base price is for: a core, a GiB, a GiB of disk, a GiB/s, an accelerator.
+# The quantity, in the axis' unit, that a base price is for: a core, a GiB, a GiB of disk, a GiB/s, an accelerator.
 UNIT: Mapping[str, int] = {"cpu": 1000, "ram": 2**30, "disk": 2**30, "disk_bandwidth": 2**30, "accelerators": 1000}
 FREE = frozenset(NAMES) - UNIT.keys()  # ports
 

@@ -25,7 +25,7 @@ from quota.models import HOLDING, ApprovalRule, CellCapacity, Market, Order, Pri
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.calendar import CalendarStep, Span
-from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.errors import NotFound, Rejected, invalid
 from quota.vocabulary.money import CREDIT
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import PORTS, SIZE, ZERO, Vector, as_mapping
@@ -33,19 +33,19 @@ from quota.vocabulary.resources import PORTS, SIZE, ZERO, Vector, as_mapping
 SOLD = tuple(index for index in range(SIZE) if index != PORTS)
 # Made with the first market: what is small needs nobody, what is middling an owner, the rest an SRE.
 DEFAULT_RULES = ((100, "auto", 1_000 * CREDIT), (200, "owner", 10_000 * CREDIT), (300, "sre", None))
-# As good as for ever: how long an open-ended period has to fit.
+# An open-ended period has to fit for this long.
 _AGES = dt.timedelta(days=36_600)
 _FOR_EVER = "infinity"
-# Highest accepted value of each rule of a market; 0 is the lowest of all but those in `_AT_LEAST_ONE`.
-_MOST = {
-    "headroom_milli": 1000,
-    "grace_hours": 24 * 366,
-    "drop_after_hours": 24 * 366,
-    "quote_minutes": 60 * 24 * 31,
-    "approval_hours": 24 * 366,
-    "longest_days": 3660,
+# Lowest and highest value of each rule of a market that is a number.
+_BOUNDS = {
+    "headroom_milli": (0, 1000),
+    "grace_hours": (0, 24 * 366),
+    "drop_after_hours": (0, 24 * 366),
+    "quote_minutes": (1, 60 * 24 * 31),
+    "approval_hours": (1, 24 * 366),
+    "longest_days": (1, 3660),
 }
-_AT_LEAST_ONE = frozenset({"quote_minutes", "approval_hours", "longest_days"})
+_CHOICES: dict[str, tuple[bool | str, ...]] = {"selling": (True, False), "after_grace": ("refuse", "drop")}
 
 _SOLD = """
 SELECT band_id, greatest(begin, %(begin)s), CASE WHEN ending < %(until)s THEN ending END,
@@ -207,7 +207,7 @@ def band_named(name: str) -> PriorityBand:
 
 
 def is_sold(band: PriorityBand) -> bool:
-    """Whether there is anything to buy at a band: not where all is free, nor where nothing may be sold."""
+    """Return whether quota of a band is sold: not where all is free, nor where nothing may be sold."""
     return band.high > FREE_PRIORITY and band.oversell_milli > 0
 
 
@@ -347,18 +347,13 @@ def _made(cell: str) -> Market:
 
 
 def _check_rule(name: str, value: Any) -> None:
-    wrong = ""
-    if name == "selling":
-        wrong = "" if isinstance(value, bool) else "true or false"
-    elif name == "after_grace":
-        wrong = "" if value in ("refuse", "drop") else "refuse or drop"
-    elif name in _MOST:
-        least = 1 if name in _AT_LEAST_ONE else 0
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        wrong = "" if whole and least <= value <= _MOST[name] else f"a whole number from {least} to {_MOST[name]}"
-    else:
-        wrong = "no such rule of a market"
-    if wrong:
-        raise Rejected(
-            "invalid", f"{name}: {value!r}; give {wrong}" if name in _MOST else f"{name}: {wrong}", fields={name: wrong}
-        )
+    """Raises `Rejected` naming the rule."""
+    if name in _BOUNDS:
+        least, most = _BOUNDS[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            wrong = f"a whole number from {least} to {most}"
+            raise Rejected("invalid", f"{name}: {value!r}; give {wrong}", fields={name: wrong})
+    elif name not in _CHOICES:
+        raise invalid(name, "no such rule of a market")
+    elif not any(value == choice and type(value) is type(choice) for choice in _CHOICES[name]):
+        raise invalid(name, " or ".join(str(choice).lower() for choice in _CHOICES[name]))

@@ -245,7 +245,7 @@ def amounts_checked(amounts: Amounts) -> Vector:
 
 
 def period_checked(starts_at: dt.datetime, ends_at: dt.datetime) -> None:
-    """Forward, and not over. Raises `Rejected` naming the field."""
+    """Raises `Rejected` naming the field unless a period runs forward and is not over."""
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         _aware(name, moment)
     if ends_at <= starts_at:
@@ -260,7 +260,7 @@ def _aware(name: str, moment: dt.datetime) -> None:
 
 
 def _notify(entry: records.RecordEntry, row: PriceList) -> None:
-    """Everybody who owns quota of the cell, or waits for some: renewals and changes are at the new prices."""
+    """Notify all tenants with open orders in the cell: their renewals and changes are at the new prices."""
     open_orders = Order.objects.filter(cell=row.cell, state__in=OPEN)
     for tenant in Tenant.objects.filter(pk__in=open_orders.values("tenant")).order_by("id"):
         notices.notify(

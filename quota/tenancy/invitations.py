@@ -34,7 +34,7 @@ _LINK = re.compile(r"([0-9a-f]{16})_[\w-]{20,100}", re.ASCII)
 
 LASTS = dt.timedelta(days=7)
 LONGEST = dt.timedelta(days=30)
-# Whatever an owner does, strangers get no flood of mail from here.
+# These limits keep owners from flooding strangers with mail.
 OPEN_AT_MOST, A_DAY_AT_MOST, A_DAY_PER_ADDRESS = 100, 200, 3
 
 

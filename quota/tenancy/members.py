@@ -84,7 +84,7 @@ def member_named(principal: Principal, tenant: Tenant, username: str, *, joining
 
 
 def _may_join(principal: Principal, user: AbstractBaseUser) -> bool:
-    """Whether `principal` may make `user` a member: an SRE anybody, an owner of the organisation itself."""
+    """Return whether `principal` may make `user` a member: an SRE adds anybody, an owner of the organisation itself."""
     return may(principal, Action.PLATFORM_ADMIN) or (user.pk is not None and user.pk == principal.user_id)
 
 

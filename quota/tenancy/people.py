@@ -38,7 +38,7 @@ def tokens_of_account(principal: Principal, account: ServiceAccount) -> QuerySet
 
 
 def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
-    """One's own, those of the members of one's tenants for owners, all for SREs; also those that have ended."""
+    """Return one's own capabilities, for owners those of their members, for SREs all; also those that have ended."""
     rows = Capability.objects.select_related("user").order_by("id")
     if may(principal, Action.PLATFORM_ADMIN):
         return rows
@@ -47,7 +47,7 @@ def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
 
 
 def requests_visible(principal: Principal) -> QuerySet[CapabilityRequest]:
-    """One's own, those through one's tenants for owners, all for SREs."""
+    """Return one's own requests, for owners those through their tenants, for SREs all."""
     rows = CapabilityRequest.objects.select_related("user", "tenant", "capability").order_by("id")
     if may(principal, Action.PLATFORM_ADMIN):
         return rows

@@ -1,4 +1,4 @@
-"""How often passwords may be guessed: one mechanism for the sign-in form, `POST /api/v1/login/` and reauthentication.
+"""Limits on guessing passwords: one mechanism for the sign-in form, `POST /api/v1/login/` and reauthentication.
 
     attempt ─► waiting time over? ─ no ─► TooManyAttempts (429, Retry-After); the password is not looked at
                    │ yes: count the attempt as wrong

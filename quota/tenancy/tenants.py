@@ -151,7 +151,7 @@ def validated(instance: Tenant, *, exclude: list[str] | None = None) -> None:
 
 @cache
 def time_zones() -> tuple[str, ...]:
-    """All that a tenant may choose, in order."""
+    """Return all time zones that a tenant may choose, in order."""
     return tuple(sorted(zoneinfo.available_timezones()))
 
 

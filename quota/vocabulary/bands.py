@@ -29,7 +29,7 @@ DEFAULT_BANDS: tuple[Band, ...] = (MONITORING, PRODUCTION, BATCH, BEST_EFFORT)
 
 
 class Factors(NamedTuple):
-    """How quota of a band is sold, in thousandths: of the base price, and of what a cell has."""
+    """Factors of a band's quota in thousandths: of the base price, and of the cell's capacity that may be sold."""
 
     price_milli: int
     oversell_milli: int
@@ -57,11 +57,3 @@ def band_of(priority: int, bands: Sequence[Band] = DEFAULT_BANDS) -> Band:
             return band
     ranges = ", ".join(f"{band.name} {band.low}-{band.high}" for band in bands)
     raise LookupError(f"priority {priority} is in no band; the bands are {ranges}")
-
-
-def may_preempt(preemptor: int, victim: int, bands: Sequence[Band] = DEFAULT_BANDS) -> bool:
-    """Whether a task of priority `preemptor` may take the place of one of priority `victim` (§2.5)."""
-    if preemptor <= victim:
-        return False
-    band = band_of(preemptor, bands)
-    return band.preempts_within or not band.low <= victim <= band.high

@@ -1,4 +1,4 @@
-"""Why a request was rejected: one class, whose values every door renders (REST as RFC 9457, CLI as a sentence)."""
+"""Rejections: one class, which REST renders as RFC 9457 and the CLI as a sentence."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How people read and write amounts of money. 1 credit is 1,000,000 micro-credits (pure)."""
+"""Amounts of money as people read and write them. 1 credit is 1,000,000 micro-credits (pure)."""
 
 from __future__ import annotations
 
 import re
 
 CREDIT = 1_000_000
-# What the columns of amounts hold.
+# The largest amount that a column holds.
 MOST = 2**63 - 1
 
 _AMOUNT = re.compile(r"^(-?)([0-9]{1,19})(?:\.([0-9]{1,6}))?\Z")

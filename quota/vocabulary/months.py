@@ -15,7 +15,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 def month_of(moment: dt.datetime, zone: str) -> dt.date:
     """The month that `moment` (aware) lies in."""
     month = moment.astimezone(ZoneInfo(zone)).date().replace(day=1)
-    # Where clocks are put back over the midnight between two months, the old month's last hour comes twice.
+    # If clocks are put back over the midnight between two months, the old month's last hour comes twice.
     return after(month) if moment >= begin_of(after(month), zone) else month
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quota.vocabulary.bands import DEFAULT_BANDS, may_preempt
+from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.resources import NAMES
 from scheduling.core.cell.state import CellState
 from scheduling.core.pass_ import schedule_pass
@@ -19,7 +19,7 @@ from scheduling.core.vocabulary.policy import Policy, Search
 from scheduling.core.vocabulary.requirement import split_task_id
 from tests.builders import World
 from tests.properties.worlds import add_job, add_machine, full, worlds
-from tests.unit.core.twins import Twin
+from tests.unit.core.twins import Twin, may_preempt
 
 thorough = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

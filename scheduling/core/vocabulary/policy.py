@@ -120,7 +120,7 @@ class Policy:
         return prod and (latency_sensitive or not self.batch_in_prod_by_reservation)
 
     def ceiling(self, priority: int) -> int:
-        """A task of `priority` may preempt exactly the priorities below this (`quota.vocabulary.bands.may_preempt`)."""
+        """A task of `priority` may preempt exactly the priorities below this (§2.5)."""
         try:
             band = band_of(priority, self.bands)
         except LookupError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from quota.vocabulary.bands import may_preempt
+from quota.vocabulary.bands import DEFAULT_BANDS, Band, band_of
 from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.cell.attributes import holds
 from scheduling.core.cell.audit import tasks_on
@@ -16,6 +17,14 @@ from scheduling.core.vocabulary.requirement import Requirement, split_task_id
 EPVM_BASE = 10.0
 WHOLE = 1000
 RUNNERS_UP = 3
+
+
+def may_preempt(preemptor: int, victim: int, bands: Sequence[Band] = DEFAULT_BANDS) -> bool:
+    """Whether a task of priority `preemptor` may take the place of one of priority `victim` (§2.5)."""
+    if preemptor <= victim:
+        return False
+    band = band_of(preemptor, bands)
+    return band.preempts_within or not band.low <= victim <= band.high
 
 
 @dataclass
