@@ -3,7 +3,8 @@
 A call in no group fails with ENOSYS, as on an older kernel, so that programs use older calls (C libraries try `clone3`
 and then `clone`). Calls that reach out of a container, or into rarely used parts of the kernel, are in `REFUSED` and
 fail with EPERM. Names that a machine does not know do no harm. Left out on purpose: new namespaces and mounts; tracing
-and reading other processes' memory; kernel modules, keys, BPF, performance counters, io_uring, userfaultfd (a history of holes); setting clocks; swapping; quota; accounting.
+and reading other processes' memory; kernel modules, keys, BPF, performance counters, io_uring, userfaultfd (all had
+many holes); setting clocks; swapping; quota; accounting.
 """
 
 from __future__ import annotations
