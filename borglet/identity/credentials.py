@@ -3,8 +3,8 @@
     Poll.rotate ─► offer: a new secret is made and kept beside the old one ─► Report.offer (its digest)
     Poll.accepted ─► dial in with the new one ─► admitted: the old one is forgotten, here and in the cell
 
-The secret itself crosses the wire only to dial in. Whatever breaks off in between, one of the two that are kept opens
-the link: the newest is tried first, and the other one where it is refused.
+The secret itself is sent only to dial in. If the exchange is interrupted at any point, one of the two stored secrets
+opens the link: the Borglet tries the newest first, and the other one if the cell rejects it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CredentialStore(Protocol):
 
 
 class Credentials:
-    """One machine's. `context`: TLS that trusts its cell's authorities and no other."""
+    """The credentials of one machine. `context`: TLS that trusts its cell's authorities and no other."""
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class Credentials:
         *,
         contexts: Callable[[str], ssl.SSLContext] | None = None,
     ) -> None:
-        """`contexts`: makes them; machines of one process may share those of one authority. Raises `BadAuthority`."""
+        """`contexts`: makes TLS contexts; machines of one process may share those of one authority. Raises
+        `BadAuthority`."""
         self._identity, self._keeper = identity, keeper
         self._contexts = contexts or pinned_context
         self.context = self._contexts(authority)
@@ -67,13 +68,13 @@ class Credentials:
         return self._identity.api_url
 
     def authorization(self) -> str:
-        """The header to dial in with."""
+        """Return the `Authorization` header for dialling the link."""
         self._tried_newest = self._newest
         secret = self._identity.next if self._newest else self._identity.secret
         return f"Bearer {self._identity.hostname}:{secret}"
 
     def bearer(self) -> str:
-        """The header for what is asked beside the link: with the secret that opened it last."""
+        """Return the `Authorization` header for other requests, with the secret that opened the link last."""
         return f"Bearer {self._identity.hostname}:{self._identity.secret}"
 
     def refused(self) -> bool:
@@ -87,13 +88,13 @@ class Credentials:
             return
         log.info("the cell accepted the new secret of this machine; the old secret is no longer valid")
         self._newest = False
-        # Should it not reach the disk: there both are, and the newest is tried first.
+        # If this write fails, both secrets are still on the disk, and the newest is tried first.
         renewed = msgspec.structs.replace(self._identity, secret=self._identity.next, next="")
         self._keep(renewed)
         self._identity = renewed
 
     def offer(self) -> str:
-        """SHA-256 of the secret to be used next, which is on the disk; empty when it could not be kept there."""
+        """Return the SHA-256 of the next secret, which is on the disk; empty if it could not be stored there."""
         if not self._identity.next:
             kept = self._keep(msgspec.structs.replace(self._identity, next=secrets.token_urlsafe(32)))
             if not kept:
@@ -101,7 +102,7 @@ class Credentials:
         return hashlib.sha256(self._identity.next.encode()).hexdigest()
 
     def accepted(self, digest: str) -> bool:
-        """The cell knows the secret with this digest. Whether it is the one offered, so that it is time to dial."""
+        """Record that the cell knows the secret with this digest. Return whether it is the offered one."""
         if not self._identity.next or digest != self.offer():
             log.warning("the shard accepted a secret that this machine did not offer; the Borglet ignores this")
             return False
@@ -128,7 +129,7 @@ class Credentials:
         log.info("the Borglet now trusts %d authorities of the cell", authority.count("BEGIN CERTIFICATE"))
 
     def _keep(self, identity: Identity) -> bool:
-        """Whether it is on the disk, and known here then."""
+        """Store and use an identity. Return False, with no change, if the disk rejects it."""
         try:
             self._keeper.keep_identity(identity)
         except OSError as error:

@@ -1,11 +1,11 @@
-"""Joining a cell with a token that an SRE made: from a fingerprint to an identity.
+"""Join a cell with a token of an SRE: from a fingerprint to an identity.
 
     token: borg1.<id>.<secret>.<sha256 of the authority's certificate, DER, hex>
 
     GET /authority.pem  (any certificate)  ─► its fingerprint is the token's? ─► POST /join (that authority) ─► identity
 
-No public authority vouches for a cell. The token carries the fingerprint, so a server that answers in the cell's place
-is noticed before the token is sent.
+No public authority signs the certificates of a cell. The token contains the fingerprint, so a server that answers in
+the cell's place is noticed before the token is sent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Answer = TypeVar("Answer")
 
 
 class JoinFailed(Exception):
-    """This machine did not join its cell; the text says why and what to do. Nothing was kept."""
+    """This machine did not join its cell. The text has the reason and what to do. Nothing was stored."""
 
 
 class LinkUnreachable(JoinFailed):
@@ -45,7 +45,7 @@ class LinkUnreachable(JoinFailed):
 
 
 class Problem(msgspec.Struct):
-    """An error of the server (RFC 9457). `fields`: what is wrong with which."""
+    """An error of the server (RFC 9457). `fields`: errors by field."""
 
     code: str = ""
     title: str = ""
@@ -88,7 +88,7 @@ def join_request(
 
 
 class JoinClient:
-    """Talks to one link, over connections that are kept open. `close` it."""
+    """A client of one link, whose connection stays open. Call `close`."""
 
     def __init__(self, url: str, fingerprint: str) -> None:
         """Fetch the authority and check its fingerprint, which the token contains. Raises `JoinFailed`."""
@@ -110,7 +110,7 @@ class JoinClient:
         return self._post("/join", request, JoinAnswer)
 
     def join_many(self, requests: list[JoinRequest]) -> list[JoinAnswer]:
-        """All or none, answers in the order of `requests`. Raises `JoinFailed`."""
+        """Join all machines or none. Return answers in the order of `requests`. Raises `JoinFailed`."""
         answers = self._post("/join:bulk", requests, list[JoinAnswer])
         if [answer.hostname for answer in answers] != [request.hostname for request in requests]:
             raise JoinFailed("the link's answer is about other machines than the request; try again")
@@ -140,7 +140,7 @@ class JoinClient:
                 f"authority: the link at {self._url} has the authority {found}, and the token expects"
                 f" {fingerprint}. Either the token belongs to another cell, or someone intercepts the connection"
             )
-        # What came beside that one certificate was not vouched for.
+        # The token proves only that one certificate.
         return ssl.DER_cert_to_PEM_cert(certificate)
 
     def _post(self, path: str, content: object, kind: type[Answer]) -> Answer:
@@ -178,7 +178,7 @@ class JoinClient:
 
 
 def join_cell(store: DiskStore, url: str, request: JoinRequest) -> Identity:
-    """Join, and keep the identity. A home that has joined keeps the one it has, and its token stays unused.
+    """Join, and store the identity. A home that has joined keeps its identity, and the token stays unused.
 
     Raises `JoinFailed`."""
     try:

@@ -69,7 +69,7 @@ class DiskStore:
         except msgspec.MsgspecError as error:
             aside = path.with_name(f"desired.json.unreadable.{time.time_ns()}")
             os.replace(path, aside)
-            # What runs is left alone and reported; the master tells again what it wants.
+            # Running tasks continue and are reported, and the master sends the desired state again.
             log.error("cannot read %s (%s); the Borglet moved it to %s", path, error, aside)
             return Remembered()
 
@@ -93,21 +93,21 @@ class DiskStore:
         return (self._home / "authority.pem").read_text("ascii")
 
     def save_identity(self, identity: Identity, *, authority: str) -> None:
-        """The identity comes last: who finds it has joined completely."""
+        """Store both. The identity comes last, so that a home with an identity has joined completely."""
         self.keep_authority(authority)
         self.keep_identity(identity)
 
     def keep_identity(self, identity: Identity) -> None:
-        """Raises OSError, and then the old one is still there."""
+        """Raises OSError; then the old identity is still there."""
         replace_file(self._home / "identity.json", msgspec.json.encode(identity))
 
     def keep_authority(self, pem: str) -> None:
-        """Raises OSError, and then the old one is still there."""
+        """Raises OSError; then the old authorities are still there."""
         replace_file(self._home / "authority.pem", pem.encode("ascii"), mode=0o644)
 
     @contextlib.contextmanager
     def lock(self, *, wait_s: float = 0.0) -> Iterator[None]:
-        """Own this home. Raises `HomeInUse` when another process still does after `wait_s`."""
+        """Own this home. Raises `HomeInUse` if another process still owns it after `wait_s`."""
         path = self._home / "lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + wait_s

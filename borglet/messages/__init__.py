@@ -3,18 +3,18 @@
 A conversation, after TLS and a WebSocket upgrade authenticated as the machine (`Authorization: Bearer
 <hostname>:<secret>`, path `/link`):
 
-    Borglet ── Hello ──────────► shard      who I am, which history I last served
-    Borglet ◄─ Welcome | Refusal ─ shard    session number, or why not (then the connection closes)
+    Borglet ── Hello ──────────► shard      the machine and the history that it last served
+    Borglet ◄─ Welcome | Refusal ─ shard    session number, or a rejection (then the connection closes)
     Borglet ◄─ Poll ───────────── shard     every few seconds, at once when the desired state changes
     Borglet ── Report ─────────► shard      the FULL state of the machine
 
-A Borglet never speaks unasked, except that a `Poll` with `hold_s` may be answered late: at once when the
-state changes, at the latest after `hold_s`. Each frame is one JSON object, tagged by `type`.
+A Borglet only answers polls. It may answer a `Poll` with `hold_s` late: when the state changes, at the latest after
+`hold_s`. Each frame is one JSON object, tagged by `type`.
 
 The desired state is level-triggered. It is sent in full, and only when the Borglet's last `Report` does not
-acknowledge its `generation`. It is fenced by (history ordinal, revision, epoch): a Borglet refuses an older one.
-A Borglet starts what is in `run`, stops what is in `stop`, and *leaves alone* what is in neither: it reports
-it, and the master decides. Thus no lossy database, no late message can kill work by omission.
+acknowledge its `generation`. It is fenced by (history ordinal, revision, epoch): a Borglet rejects an older one.
+A Borglet starts the tasks in `run`, stops those in `stop`, and leaves all others *running*: it reports them, and the
+master decides. So neither lost rows of a database nor a late message can stop tasks by omission.
 
 Other packages import messages from here; the parts of this package import each other. The imports below are the list
 of public names: mypy and ruff treat this module as a re-export (`pyproject.toml`).

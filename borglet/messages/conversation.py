@@ -10,8 +10,8 @@ from borglet.messages.refusals import MalformedMessage, Refusal
 from borglet.messages.reports import WireReport
 from borglet.messages.shells import ShellGrant
 
-# Version 2 speaks to 1: both sides keep N and N-1, a release apart. What N adds has a default, so that N-1 may leave it
-# out, and is unknown to N-1, which ignores it; no enumeration of N-1 ever gets a new value, for N-1 would reject it.
+# Both sides speak N and N-1, which are one release apart. New fields of N have defaults, so that N-1 may leave them
+# out, and N-1 ignores them. No enumeration of N-1 ever gets a new value, because N-1 would reject it.
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
 WIRE_REPORTS_SINCE = 2
@@ -19,7 +19,7 @@ MAX_FRAME_BYTES = 8 * 2**20
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
-    protocol: int  # the oldest that this Borglet speaks, so that an older shard takes it
+    protocol: int  # the oldest that this Borglet speaks, so that an older shard accepts it
     hostname: str
     boot_id: str
     software: str
@@ -36,8 +36,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", tag_field="type"):
     cell: str
     history_id: str
     zone: str = ""
-    authority: str = ""  # PEM of all authorities to trust from now on; empty: those it said it trusts
-    api_url: str = ""  # where tasks reach the REST API
+    authority: str = ""  # PEM of all authorities to trust from now on; empty: those of its hello
+    api_url: str = ""  # address of the REST API for tasks
 
 
 class TaskIdentity(msgspec.Struct, frozen=True):
@@ -56,9 +56,9 @@ class Poll(msgspec.Struct, frozen=True, tag="poll", tag_field="type", omit_defau
     desired: Desired | None = None  # None: unchanged since the generation the last report acknowledged
     logs: list[LogRequest] = []
     identities: list[TaskIdentity] = []  # new ones, of tasks that should run here
-    rotate: bool = False  # make a new secret, keep it, and say its digest as `Report.offer`
+    rotate: bool = False  # make a new secret, store it, and send its digest as `Report.offer`
     accepted: str = ""  # the offer that counts from now on: dial in with it, which ends the old secret
-    shells: list[ShellGrant] = []  # to be dialled for at once; nothing of them is in a report
+    shells: list[ShellGrant] = []  # to be dialled at once; reports do not contain them
     windows_until: int = 0  # windows of usage that end by then are stored, or not wanted
 
 
@@ -70,7 +70,7 @@ _to_shard = msgspec.json.Decoder(ToShard)
 
 
 def common_protocol(hello: Hello) -> int | None:
-    """The newest that this module and the other side both speak; None: there is none."""
+    """Return the newest protocol that both sides speak, or None."""
     newest = min(max(hello.protocol, hello.newest), PROTOCOL)
     return newest if newest >= max(hello.protocol, OLDEST_PROTOCOL) else None
 

@@ -68,18 +68,18 @@ class RunTask(msgspec.Struct, frozen=True):
     working_dir: str = ""
     user: str = ""
     packages: list[PackageRef] = []  # installed before it starts, read-only below /packages/<name>
-    root: str = "host"  # what it sees as /: host (the machine's /usr, read-only) or packages (the first of them)
+    root: str = "host"  # its /: host (the machine's /usr, read-only) or packages (the first of them)
     network: str = "host"  # host, or own: a network namespace with an address of its own (§8.1)
     slack: Slack = Slack()
     whole_cores: bool = False  # cores of limit["cpu"] are kept free of other latency-sensitive tasks (§6.2)
-    devices: list[int] = []  # numbers of the accelerators allotted, a device twice never
+    devices: list[int] = []  # numbers of the allotted accelerators, each once
     alloc: TaskKey | None = None  # the alloc of this machine that it lives in (§2.4)
-    leave_s: float = 0.0  # between leaving the answers of its names and SIGTERM, where a stop leaves room for it
+    leave_s: float = 0.0  # between the removal of its names and SIGTERM, if a stop leaves time for it
 
 
 class StopTask(msgspec.Struct, frozen=True):
-    """An incarnation that should not run here. `notice_s` bounds how long that takes: the task's own notice when it is
-    longer, and leaving the answers of its names, which has what the notice leaves. No master sends it yet."""
+    """An incarnation that should not run here. `notice_s` limits the total time of its stop: the notice comes first,
+    and leaving (`state.stopping`) gets the rest. No master sends it yet."""
 
     key: TaskKey
     cause: str  # kill, preemption, update, drain, superseded, machine-failure, quarantine
@@ -87,11 +87,10 @@ class StopTask(msgspec.Struct, frozen=True):
 
 
 class RunAlloc(msgspec.Struct, frozen=True):
-    """Room on this machine that tasks of several jobs share: a control group and a folder (§2.4).
+    """Resources of this machine that tasks of several jobs share: a control group and a folder (§2.4).
 
-    `ended`: its own time here is over. What its folder holds is kept for its log savers, which are in `run`.
-    An alloc that is listed no more stays, like a task, until its key is in `stop`.
-    """
+    `ended`: the alloc has ended. Its folder is kept for its log savers, which are in `run`. An alloc that is not listed
+    any more stays, like a task, until its key is in `stop`."""
 
     key: TaskKey
     name: str  # BNS name of the alloc

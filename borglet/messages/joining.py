@@ -1,4 +1,4 @@
-"""A machine joins a cell, and whom it trusts from then on."""
+"""Messages with which a machine joins a cell, and the digest of the authorities that it trusts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     token: str
     hostname: str
-    address: str  # where clients reach its tasks
+    address: str  # at which clients reach its tasks
     capacity: dict[str, int]
     attributes: dict[str, str] = {}
     platform: str = ""
@@ -35,10 +35,9 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----\s.*?-----END CERTIFICATE
 
 
 def authority_digest(pem: str) -> str:
-    """SHA-256 over the fingerprints of all certificates in `pem`, in order of value: 64 hex digits.
+    """Return the SHA-256 over the sorted fingerprints of all certificates in `pem`: 64 hex digits.
 
-    Raises ValueError for what holds no certificate.
-    """
+    Raises ValueError for a text without certificates."""
     try:
         found = [ssl.PEM_cert_to_DER_cert(part) for part in _CERTIFICATE.findall(pem)]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Parts of logs, asked for and read."""
+"""Requests for parts of logs, and their answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from borglet.messages.desired import TaskKey
 class LogRequest(msgspec.Struct, frozen=True):
     """Read part of a task's log: at most `limit_bytes` from `offset` (negative: from the end).
 
-    With `search`, the lines that hold it from `offset` on (0: all that is kept), each as `LogLine`, at most
-    `limit_lines`; `LogChunk.end` is where to go on, `LogChunk.complete` says whether that is the end of the log.
+    With `search`, the answer has the lines that contain it from `offset` on (0: the whole log), each as `LogLine`, at
+    most `limit_lines`. `LogChunk.end` is the offset of the next search, and `LogChunk.complete` whether the log ends.
     """
 
     request_id: str
@@ -26,7 +26,7 @@ class LogRequest(msgspec.Struct, frozen=True):
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """One line found. `at`: about when it was printed (seconds since the epoch); 0 where nobody knows."""
+    """One found line. `at`: the approximate time at which it was printed (seconds since the epoch); 0 if unknown."""
 
     offset: int
     text: str

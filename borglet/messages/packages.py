@@ -1,4 +1,4 @@
-"""Packages (§3.2): what they are, who has them, who may fetch them."""
+"""Packages (§3.2): references, sources and tickets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 class PackageRef(msgspec.Struct, frozen=True):
     """One content-addressed archive (§3.2). `digest` is of the archive as stored: `sha256:` and 64 hex digits."""
 
-    name: str  # as the job file says it, for people: `name@tag` or `name@sha256:…`
+    name: str  # as in the job file, for people: `name@tag` or `name@sha256:…`
     digest: str
     size_bytes: int
     format: str = "tar"  # tar, tar+gzip, tar+zstd: a manifest beside a tree; oci: an OCI image layout in a tar
@@ -22,16 +22,16 @@ class PeerAddress(msgspec.Struct, frozen=True):
 
 
 class PackageSources(msgspec.Struct, frozen=True):
-    """Answer to GET /packages/<digest>/sources: where this machine should fetch a package, best first."""
+    """Answer to GET /packages/<digest>/sources: the sources of a package for this machine, best first."""
 
     peers: list[PeerAddress]
-    store: str  # path on the link's own host, when no peer will do; empty: come back in `retry_after_s`
+    store: str  # path on the link's own host, if no peer delivers; empty: ask again in `retry_after_s`
     ticket: str  # signed by the cell's authority; opens that package at any peer, for some minutes
     retry_after_s: float = 0.0
 
 
 class PackageHave(msgspec.Struct, frozen=True):
-    """POST /packages/<digest>/have: it is installed here, and served on `port`; 0: not served."""
+    """POST /packages/<digest>/have: the package is installed here, and served on `port`; 0: not served."""
 
     port: int = 0
 
@@ -39,7 +39,7 @@ class PackageHave(msgspec.Struct, frozen=True):
 class PackageFailed(msgspec.Struct, frozen=True):
     """POST /packages/<digest>/failed: a source that did not deliver. An empty address means the link's store.
 
-    `reason`: mismatch (other content than the digest says), slow, unreachable, busy, rejected.
+    `reason`: mismatch (content with another digest), slow, unreachable, busy, rejected.
     """
 
     address: str

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
-    """Why a message was not accepted; nothing was changed. `retry` says whether coming back can help."""
+    """The reason why a message was rejected; nothing was changed. `retry`: whether a new attempt can help."""
 
     code: str
     field: str

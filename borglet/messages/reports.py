@@ -29,19 +29,18 @@ class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type", omit_d
     removals: list[Removal] = []
     packages: list[str] = []  # digests installed here, the latest used first, at most MAX_REPORTED_PACKAGES
     allocs: list[AllocReport] = []
-    windows: list[UsageWindow] = []  # told until `Poll.windows_until` says that they are stored
+    windows: list[UsageWindow] = []  # repeated until `Poll.windows_until` acknowledges them
     offer: str = ""  # SHA-256 of the secret that this machine will use next, 64 hex digits
 
 
 class WireReport(Report, frozen=True, kw_only=True, tag="report", tag_field="type", omit_defaults=True):
-    """A report as it travels from protocol 2 on: what hardly ever changes as bytes that are made once and compared as
-    bytes, what always changes apart from it, as bare numbers. A report of protocol 1 is read as one without `usages`.
-    """
+    """The form of a report from protocol 2 on. Parts that rarely change are bytes, which are made once and compared as
+    bytes. Usage, which always changes, is a list of numbers. A report of protocol 1 is read as one without `usages`."""
 
     tasks: msgspec.Raw  # type: ignore[assignment]  # list[TaskReport], without usage
     allocs: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]  # list[AllocReport]
     usage_columns: int = 0  # how many of `Usage`'s fields, the first ones, are in `usages`; the others are 0
-    # First of the machine as a whole, then of each task in the order of `tasks`.
+    # First those of the whole machine, then those of each task in the order of `tasks`.
     usages: list[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]] = []
 
 

@@ -1,4 +1,4 @@
-"""Shells in tasks: who may have one, and the frames of a shell's own WebSocket."""
+"""Shells in tasks: their grants, and the frames of a shell's own WebSocket."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ShellClaims(msgspec.Struct, frozen=True):
     command: list[str] = []  # empty: a login shell
     rows: int = 24
     cols: int = 80
-    plain: bool = False  # no terminal: what talks to it is a program
+    plain: bool = False  # no terminal, because the client is a program
     term: str = "xterm-256color"
 
 
 class ShellGrant(msgspec.Struct, frozen=True):
     """`claims`: JSON of `ShellClaims`. `signature`: ECDSA with SHA-256 by the cell's authority over
-    `SHELL_CONTEXT` and `claims`, so that it can be mistaken for nothing else that the authority signs."""
+    `SHELL_CONTEXT` and `claims`, so that it cannot be mistaken for anything else that the authority signs."""
 
     claims: bytes
     signature: bytes
@@ -38,8 +38,8 @@ class ShellGrant(msgspec.Struct, frozen=True):
 
 SHELL_CONTEXT = b"borg shell grant 1\n"
 # A shell's own WebSocket (`/shell?session=…`) carries binary frames: one byte of kind, then its payload.
-# Each side sends at most this many bytes beyond what the other has said it consumed: nothing between them
-# ever holds more, however fast a task prints and however slow a browser draws.
+# Each side sends at most this many bytes that the other has not confirmed as consumed. So no buffer between them ever
+# holds more, with any speed of task and browser.
 SHELL_WINDOW_BYTES = 256 * 1024
 SHELL_FRAME_BYTES = 16 * 1024
 # A frame counts as at least this much, so that the number of frames on their way is bounded too.
@@ -49,14 +49,14 @@ SHELL_LEAST_COST = 512
 class ShellFrame(StrEnum):
     """Kinds of frames. `client` is the browser or borgctl."""
 
-    DATA = "d"  # both ways: what was typed, what was printed
-    CONSUMED = "a"  # both ways: how much of the window may be used again, decimal
+    DATA = "d"  # both ways: typed input, printed output
+    CONSUMED = "a"  # both ways: consumed bytes of the window, decimal
     RESIZE = "r"  # from the client: "<rows> <cols>"
-    END = "e"  # from a plain client: nothing more will be typed
+    END = "e"  # from a plain client: the end of input
     ALIVE = "p"  # both ways, every few seconds
     OPENED = "o"  # from the task: the shell runs
     EXIT = "x"  # from the task, the last: "status <n>" | "signal <n>"
-    FAILED = "f"  # both ways, the last: why there is no shell, or none any more
+    FAILED = "f"  # both ways, the last: why the shell cannot open, or has ended
 
 
 def shell_frame(kind: ShellFrame, payload: bytes = b"") -> bytes:

@@ -18,7 +18,7 @@ class Phase(StrEnum):
     UP = "up"
     STOPPING = "stopping"
     BACKOFF = "backoff"  # it failed; the Borglet starts it again after a delay
-    ENDED = "ended"  # it will not run again here; `exit` says why. Kept until the master stops listing it.
+    ENDED = "ended"  # it will not run again here; `exit` has the reason. Kept until the master stops listing it.
 
 
 class Health(StrEnum):
@@ -51,14 +51,14 @@ class Exit(msgspec.Struct, frozen=True):
     status: int | None = None
     signal: int | None = None
     detail: str = ""
-    notice: str = ""  # of a stop, what there was of the notice the task had asked for: full, short, none (§2.3)
+    notice: str = ""  # of a stop: how much of its notice the task got: full, short, none (§2.3)
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Measured over the last few seconds. CPU in milli-cores, the rest as its name says. Fields are added at the end:
     `WireReport.usages` goes by their order.
 
-    `throttled_milli`: CPU that it would have used but was denied by its quota; 0 where nobody counts it.
+    `throttled_milli`: CPU that its quota denied; 0 if it is not measured.
     """
 
     cpu_milli: int = 0
@@ -70,7 +70,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     threads: int = 0
     read_bytes_s: int = 0  # from disks
     written_bytes_s: int = 0
-    received_bytes_s: int = 0  # over a network of its own; 0 where it shares the machine's
+    received_bytes_s: int = 0  # over its own network; 0 if it shares the machine's
     sent_bytes_s: int = 0
     oom_kills: int = 0  # by the kernel, since the run began
 
@@ -79,7 +79,7 @@ NO_USAGE = Usage()
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """A task that the machine asks the master to take away (§6.2): throttling did not help. It runs on until then."""
+    """A task that the machine asks the master to evict (§6.2), because throttling did not help. It runs until then."""
 
     key: TaskKey
     reason: str  # cpu-starved
@@ -87,8 +87,8 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 class UsageWindow(msgspec.Struct, frozen=True, array_like=True):
-    """The usage of one incarnation from `start` (seconds since the epoch) for `span_s`: means over its samples, where
-    the name says nothing else. `cpu_distribution`: percentiles 0, 10, …, 100; `cpu_tail`: 91 to 99."""
+    """The usage of one incarnation from `start` (seconds since the epoch) for `span_s`: means over its samples, if the
+    name says nothing else. `cpu_distribution`: percentiles 0, 10, …, 100; `cpu_tail`: 91 to 99."""
 
     key: TaskKey
     start: int
@@ -132,7 +132,7 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AllocReport(msgspec.Struct, frozen=True):
-    """An alloc whose folder is on the machine. `disk_bytes`: what its folder holds, logs of its tasks included."""
+    """An alloc whose folder is on the machine. `disk_bytes`: of its folder, with the logs of its tasks."""
 
     key: TaskKey
     name: str

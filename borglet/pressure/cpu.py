@@ -1,13 +1,13 @@
-"""Latency-sensitive tasks that use slack are capped before batch starves for minutes (§6.2). Pure.
+"""Limit latency-sensitive tasks that use slack before batch starves for minutes (§6.2). Pure.
 
-Batch is in the idle class: a latency-sensitive task that never sleeps leaves it nothing. For seconds that is as it
-should be. After `starved_after_s`
+Batch is in the idle class, so a latency-sensitive task that never sleeps leaves no CPU for it. For seconds this is
+intended. After `starved_after_s`:
 
     batch starves ─► tasks above their own limit get ceilings, down to that limit at most ─► batch has its floor
     batch has had it for `relax_after_s` ─► ceilings rise step by step, and go where nobody touches them
-    others than tasks hold the machine ─► batch leaves the idle class for a minute at a time: it yields to the machine's
-                                          own work, but a machine that has other things to do must not stop it
-    nothing left to cap, for `remove_after_s` ─► the master is asked to take starved tasks away, one after the other
+    other processes use the machine ─► batch leaves the idle class for a minute at a time: it shares the CPU with them,
+                                       so that they do not stop it altogether
+    nothing left to limit, for `remove_after_s` ─► the Borglet asks the master to evict starved tasks, one by one
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from dataclasses import dataclass, field
 from borglet.messages import Removal, TaskKey
 from borglet.pressure.shortage import PressureTenant
 
-# A thread that is ready at the moment of a look is work that waits, but one look proves nothing: see `starved_after_s`.
+# A ready thread is work that waits, but a single measurement proves nothing: see `starved_after_s`.
 _MARGIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSettings:
-    """`floor_share`: of the machine's CPU, what all of batch together gets if it wants that much."""
+    """`floor_share`: the share of the machine's CPU that all of batch together gets if it needs that much."""
 
     floor_share: float = 0.05
     outside_after_s: float = 5.0  # batch starves, and processes outside tasks use most of the machine
     outside_share: float = 0.5
-    weigh_s: float = 60.0  # for so long batch then competes with everybody
+    weigh_s: float = 60.0  # time for which batch then competes with all processes
     starved_after_s: float = 30.0
-    settle_s: float = 10.0  # between two steps: the last one must show first
+    settle_s: float = 10.0  # between two steps, so that the effect of the last one shows
     relax_after_s: float = 60.0
     relax_factor: float = 1.25
     remove_after_s: float = 180.0
@@ -53,7 +53,7 @@ class CpuControl:
     _removed_at: float = 0.0
 
     def batch_idle(self, now: float) -> bool:
-        """Whether batch gets only what nobody else wants."""
+        """Return whether batch gets only CPU that no other process wants."""
         return now >= self._weighs_until
 
     def step(
@@ -89,16 +89,16 @@ class CpuControl:
         self._remove(tenants, starved_s)
 
     def _missing(self, tenants: Sequence[PressureTenant], machine_milli: int) -> int:
-        """How much of its floor batch wants and does not get, milli-cores."""
+        """Return how much of its floor batch wants and does not get, in milli-cores."""
         batch = [tenant for tenant in tenants if not tenant.task.latency_sensitive]
         got = sum(tenant.usage.cpu_milli for tenant in batch)
-        # What its own quota denies a task is not what others take from it.
+        # CPU that its own quota denies a task is not taken by other tasks.
         wanted = sum(1000 * t.ready for t in batch if t.task.slack.cpu or not t.usage.throttled_milli)
         floor = min(int(machine_milli * self.settings.floor_share), got + wanted)
         return floor - got if got < floor * (1 - 4 * _MARGIN) else 0
 
     def _tighten(self, tenants: Sequence[PressureTenant], missing: int) -> bool:
-        """False when nobody is above its own limit."""
+        """Lower ceilings. Return False if no task is above its own limit."""
         excess = {
             t.key: t.usage.cpu_milli - _own(t)
             for t in tenants
@@ -107,7 +107,7 @@ class CpuControl:
         total = sum(excess.values())
         if not total:
             return False
-        share = min(1.0, missing * 1.2 / total)  # of its excess alone: nobody gets less than its own limit
+        share = min(1.0, missing * 1.2 / total)  # of the excess alone, so that no task gets less than its own limit
         for tenant in tenants:
             if (over := excess.get(tenant.key)) is not None:
                 self.ceilings[tenant.key] = int(tenant.usage.cpu_milli - over * share)
@@ -119,7 +119,7 @@ class CpuControl:
         self.ceilings = {key: milli for key, milli in raised.items() if milli < machine_milli and throttled[key]}
 
     def _remove(self, tenants: Sequence[PressureTenant], starved_s: float) -> None:
-        """The lowest priority first: it waits longest here, and may run at once elsewhere."""
+        """Choose the starved task with the lowest priority: it waits longest here, and may run at once elsewhere."""
         starved = [
             t
             for t in tenants

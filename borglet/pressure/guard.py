@@ -1,11 +1,11 @@
-"""The control loop of one machine (§6.2): looks at it, decides by the pure modules, acts through the runtime.
+"""The control loop of one machine (§6.2): measure, decide with the pure modules, and act through the runtime.
 
     agent ── usage of what runs ──► Guard.look ──► runtime.adjust   ceilings, memory of slack, batch as a whole
                                         │
-                                        └─► Orders ──► agent: whom to end (machine-short), whom the master should take
+                                        └─► Orders ──► agent: tasks to end (machine-short), tasks to be evicted
 
-Compressible first: batch is throttled while memory is only tight. Memory is looked at twice a second, everything else
-when the agent samples; when memory gets tight the agent samples at once.
+Batch is throttled first, while memory is only tight. Memory is measured twice per second, everything else when the
+agent samples. When memory gets tight, the agent samples at once.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ class GuardSettings:
     least_interval_s: float = 0.25  # between two looks, when memory gets tight
     tight_interval_s: float = 1.0  # and while it stays so
     batch_when_tight: float = 0.1  # of the machine's CPU
-    # For so long a task that must end counts as gone: it uses its notice, and its files stay until the master knows.
+    # Time for which an ending task counts as gone: it uses its notice, and its files stay until the master knows.
     ram_grace_s: float = 10.0
     disk_grace_s: float = 120.0
-    busy_share: float = 0.95  # below it nobody starves, and threads are not counted
+    busy_share: float = 0.95  # below it no task starves, and threads are not counted
     cpu: CpuSettings = field(default_factory=CpuSettings)
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """`end`: now, with cause machine-short. `removals`: what the master is asked to take away."""
+    """`end`: tasks to end now, with cause machine-short. `removals`: tasks that the master should evict."""
 
     end: tuple[Victim, ...] = ()
     removals: tuple[Removal, ...] = ()
 
 
 class Guard:
-    """`free_disk`: removes what nobody uses, such as packages, from a disk that is short; returns how many bytes."""
+    """`free_disk`: removes unused files, such as packages, if the disk is short, and returns the number of bytes."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Guard:
         self._helpless: set[str] = set()  # resources that are short although no task may be ended for them: logged once
 
     async def look(self, tenants: Sequence[PressureTenant], now: float) -> Orders:
-        """One round. `tenants`: all that runs, with fresh usage; `now`: seconds on any clock that never runs
+        """Do one round. `tenants`: all running tasks, with fresh usage; `now`: seconds on any clock that never runs
         backwards."""
         busy = self._readings.busy_share()
         tenants = await self._with_ready(tenants, busy)
@@ -93,7 +93,7 @@ class Guard:
             await asyncio.sleep(min(left_s, settings.memory_interval_s))
 
     async def _with_ready(self, tenants: Sequence[PressureTenant], busy: float) -> list[PressureTenant]:
-        """Threads that are ready to run are counted only where someone may starve."""
+        """Count threads that are ready to run, but only if a task may starve."""
         batch = [tenant.key for tenant in tenants if not tenant.task.latency_sensitive]
         if busy < self._settings.busy_share or not batch:
             return list(tenants)
@@ -107,7 +107,7 @@ class Guard:
         return memory.shortage_of(resource, self._readings.disk(), sum(tenant.usage.disk_bytes for tenant in tenants))
 
     async def _relieve_disk(self, tenants: Sequence[PressureTenant], now: float) -> list[Victim]:
-        """Files that nobody uses go before anybody ends; what tasks free shows when the master has let go of them."""
+        """Remove unused files before any task ends. The files of ended tasks go when the master has forgotten them."""
         if self._leaving["disk"]:
             return []
         if self._free_disk is not None and self._shortage("disk", tenants) is not None:

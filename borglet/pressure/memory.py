@@ -1,11 +1,11 @@
-"""Memory and disk of a machine: when they are tight, when they are short, and what slack may take (§6.2). Pure.
+"""Decide when memory and disk of a machine are tight or short, and how far slack may grow (§6.2). Pure.
 
     available ──────────────► plenty    slack tasks may grow by what is spare
               ─ 2 × reserve ► tight     slack stops growing, batch is throttled: it asks for less
               ─ 1 × reserve ► short     tasks end (`shortage`) until a little more than the reserve is there
 
-The same when the tasks together hold more than the machine has promised to the cell. Page cache counts nowhere: the
-kernel takes it back.
+The same applies when the tasks together hold more than the machine offers to the cell. Page cache does not count,
+because the kernel takes it back.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from borglet.runtimes.cgroups.cgroupfs import mebibytes
 
 MIB = 2**20
 GIB = 2**30
-# Ceilings of slack move in these steps, so that most looks write nothing.
+# Ceilings of slack change in these steps, so that most rounds write nothing.
 GRAIN_BYTES = 16 * MIB
-# Of what was promised, tasks may hold this share before the machine counts as tight.
+# Tasks may hold this share of the offered memory before the machine counts as tight.
 TIGHT_SHARE = 0.97
-# The page cache that is "available" may be what everybody works with: more standing still than this is tight, too.
+# The "available" page cache may be in constant use. If tasks stall for more than this share, memory is tight, too.
 STALLED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class AvailableMemory:
-    """The memory of a machine, or the disk under its home. `available` without taking from anybody, `given`:
-    what it promised to the cell, 0 for no promise; bytes. `stalled`: share of the last ten seconds in which nobody
-    could go on for want of memory, 0 where the kernel does not tell."""
+    """The memory of a machine, or the disk under its home. `available`: free for new use. `given`: offered
+    to the cell, 0 for no offer. All in bytes. `stalled`: share of the last ten seconds in which all work waited for
+    memory, 0 if the kernel does not report it."""
 
     total: int
     available: int
@@ -45,7 +45,7 @@ def reserve(room: AvailableMemory) -> int:
 
 
 def is_tight(memory: AvailableMemory, used: int) -> bool:
-    """Whether the next burst may take the rest. `used`: by all tasks together."""
+    """Return whether the next burst may use up the rest. `used`: by all tasks together."""
     promised = bool(memory.given) and used > memory.given * TIGHT_SHARE
     return promised or memory.stalled > STALLED_SHARE or memory.available < 2 * reserve(memory)
 
@@ -70,11 +70,10 @@ def shortage_of(resource: str, room: AvailableMemory, used: int) -> Shortage | N
 def grants(
     memory: AvailableMemory, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]
 ) -> Mapping[TaskKey, int]:
-    """How far each task with memory slack may go now, bytes: what it holds and its part of what nobody uses.
+    """Return the ceiling of each task with memory slack, in bytes: its usage and its part of the unused memory.
 
-    All together they can't take more than that before the next look. Never below what a task holds: a task that must
-    give memory back ends, with that reason.
-    """
+    Together they cannot take more than that before the next round. A ceiling is never below a task's usage: if memory
+    must be freed, a task ends, with that reason."""
     taking = [t for t in tenants if t.task.slack.ram and t.key not in leaving]
     if not taking:
         return {}

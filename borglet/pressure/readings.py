@@ -30,7 +30,7 @@ class MachineReadings:
     _total: int = 0
 
     def memory(self) -> AvailableMemory:
-        """MemAvailable counts what the kernel can take back without hurting anybody, page cache above all."""
+        """MemAvailable includes what the kernel can take back without harm, above all page cache."""
         fields = {}
         for line in (self.proc / "meminfo").read_text().splitlines():
             name, _, value = line.partition(":")

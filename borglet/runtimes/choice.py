@@ -1,8 +1,8 @@
-"""Which runtime a real machine gets, from what its operator wishes and what it can do.
+"""Choose the runtime of a real machine, from the options of its operator and the features of the machine.
 
 oci       containers, or the Borglet does not start
 process   ordinary processes
-auto      containers where they can be had, else ordinary processes; the log and the attributes say why
+auto      containers if the machine supports them, else ordinary processes; the log and the attributes give the reason
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class RuntimeWishes:
     uids: int = UIDS
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # oci: accelerator -> device nodes
     logs: LogRetention = field(default_factory=LogRetention)
-    network: str = ""  # oci: whose addresses tasks get that ask for their own, 10.20.30.0/24; empty: none do
+    network: str = ""  # oci: addresses of tasks with their own network, 10.20.30.0/24; empty: none
 
 
 def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
-    """Raises `BadMachine` when containers are demanded and can't be had."""
+    """Raises `BadMachine` if containers are demanded and the machine does not support them."""
     reason = "chosen"
     network = parse_network(wishes.network)
     if wishes.runtime != "process":

@@ -1,6 +1,6 @@
 """The `process` runtime: tasks as ordinary processes, for machines without privilege or without a container engine.
 
-They see what everybody sees of this machine; limits hold as far as `supervised` can enforce them.
+Tasks see the whole machine, like any user. `supervised` enforces limits as far as it can.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ProcessSettings(SupervisedSettings):
     uids: int = 0  # 0: tenants have no users of their own, `default_user` runs the tasks of all
     users: frozenset[str] = frozenset()  # users that job files may name if the Borglet is root
     path: str = launch.DEFAULT_PATH  # PATH of tasks
-    reason: str = ""  # why not the oci runtime, told as an attribute
+    reason: str = ""  # why not the oci runtime, reported as an attribute
 
 
 class OpenProcesses(Confinement):
@@ -139,7 +139,7 @@ class OpenProcesses(Confinement):
 
 
 def _shares_alloc_with_former_user(task: RunTask, kept: Mapping[str, TaskRecord]) -> bool:
-    """Whether a task of an earlier release lives in its alloc, which would be closed to it."""
+    """Return whether a task of an earlier release lives in its alloc, and could not enter it any more."""
     return task.alloc is not None and any(
         other.task.alloc == task.alloc
         and other.task.key != task.key
@@ -151,8 +151,8 @@ def _shares_alloc_with_former_user(task: RunTask, kept: Mapping[str, TaskRecord]
 
 
 def _close_alloc(folder: Path, group: int) -> None:
-    """Let nobody but the tenant into the folder of its alloc. What its tasks left there as the user that all tenants
-    shared in earlier releases becomes the tenant's."""
+    """Let only the tenant enter the folder of its alloc. In earlier releases all tenants shared one user; files of that
+    user become the tenant's."""
     if os.stat(folder).st_gid != group:
         hand_over(folder / "shared", (group, group), former=accounts.TASK_UID, itself=False)
         os.chown(folder, -1, group)

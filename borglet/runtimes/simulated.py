@@ -2,8 +2,8 @@
 
 Each task draws, from the seed and its own key, the share of its limit that it uses on average: means by kind as
 measured in the cells of Google's 2019 trace, CPU 0.15, 0.34, 0.61 and 0.42, RAM 0.12, 0.36, 0.48 and 0.63 of the
-limit for free, batch, mid and production work. Each sample wobbles around it. The same seed gives the same usage.
-Nobody measured disk: it is held like RAM, but steadily.
+limit for free, batch, mid and production work. Each sample varies around it. The same seed gives the same usage. The
+trace has no figures of disks, so disk usage has the share of RAM, without variation.
 
 A command ends with status 0 after `SIM_DURATION_S` seconds if its environment says so.
 """
@@ -33,11 +33,11 @@ from borglet.runtimes.base.runtime import NO_TREES, Presence, StartFailed
 from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.supervisor.ptys import Pty, ShellRefused
 
-BATCH_PRIORITY = 100  # below it, work is free
+BATCH_PRIORITY = 100  # below it, the kind of a task is free
 MID_PRIORITY = 116  # the trace's upper part of the batch band
 _CPU_MEANS = {"free": 0.15, "batch": 0.34, "mid": 0.61, "prod": 0.42}
 _RAM_MEANS = {"free": 0.12, "batch": 0.36, "mid": 0.48, "prod": 0.63}
-_CONCENTRATION = 4.0  # of the beta distribution of averages: wide, as real work is
+_CONCENTRATION = 4.0  # of the beta distribution of averages, which is wide, like that of real work
 _WOBBLE = 0.2  # a sample lies within this share around the average
 _SIGTERM = 15
 
@@ -115,10 +115,10 @@ class SimulatedRuntime:
             known.ratios, known.noise = usage_ratios(task, seed=self._simulation.seed)
 
     async def identify(self, key: TaskKey, token: str) -> None:
-        """Simulated tasks call nobody."""
+        """Simulated tasks use no identity."""
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
-        """Simulated tasks disturb nobody."""
+        """Simulated tasks do not disturb each other."""
 
     async def remove(self, key: TaskKey) -> None:
         known = self._tasks.get(key)
@@ -187,7 +187,7 @@ def kind(task: RunTask) -> str:
 
 
 def usage_ratios(task: RunTask, *, seed: int) -> tuple[tuple[float, float], int]:
-    """The averages (CPU, RAM; shares of the limit) of one task, and the start of its noise."""
+    """Return the averages (CPU, RAM; shares of the limit) of one task, and the start of its noise."""
     noise = zlib.crc32(f"{seed}/{task.key}".encode())
     rng = random.Random(noise)
     cpu, ram = (_draw(rng, means[kind(task)]) for means in (_CPU_MEANS, _RAM_MEANS))

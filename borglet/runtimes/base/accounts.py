@@ -1,5 +1,5 @@
-"""The user accounts that tasks run as. A Borglet that is root must not make every job root: what it keeps, and what
-else this machine holds, is not for tasks to read.
+"""The user accounts that tasks run as. If the Borglet is root, its tasks must not be: they may not read its files, nor
+other files of the machine.
 
     the job file names a user ──► one of those the operator allows ──► its uid and groups
     it names none, oci ─────────► a number of the task's own (`own_uid`)
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from borglet.runtimes.base.runtime import StartFailed
 
-# Of no user on Debian and its like (65000-65533 are reserved), so what runs as it owns nothing but its own folders.
+# No user of Debian and similar systems has this number (65000-65533 are reserved), so it owns only its own folders.
 TASK_UID = 65533
 _SETGID, _SETUID = 6, 7  # numbers of capabilities
 
@@ -28,7 +28,7 @@ Account = tuple[int, int, list[int]]  # uid, gid, further groups
 def task_user(home: Path) -> str:
     """Return the user of tasks that name none: a number if the Borglet is root, else "", the Borglet's own user.
 
-    Also "" where another user can't be become (a namespace, a missing capability) or can't reach `home`.
+    Also "" if this process cannot switch to another user (a namespace, a missing capability), or none can reach `home`.
     """
     if os.geteuid() != 0 or not _may_become(TASK_UID) or not _reachable(home):
         return ""
@@ -41,10 +41,9 @@ def may_become_any(home: Path, first: int, count: int) -> bool:
 
 
 def account_of(wanted: str, *, default: str, allowed: Collection[str]) -> Account | None:
-    """The account of a task that asks for user `wanted`, or for none. None: the Borglet's own.
+    """Return the account of a task that asks for user `wanted`, or for none. None: the Borglet's own.
 
-    Raises `StartFailed` for one that the machine doesn't know, doesn't allow, or whose Borglet can't become it.
-    """
+    Raises `StartFailed` if the user does not exist or is not allowed, or if the Borglet cannot switch to it."""
     name = wanted or default
     if not name:
         return None
@@ -85,17 +84,16 @@ def _may_become(uid: int) -> bool:
 
 
 def _reachable(folder: Path) -> bool:
-    """Whether everybody may pass all folders down to `folder`; one that is not there yet is made so."""
+    """Return whether every user may enter all folders down to `folder`. Missing ones are created like this."""
     return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents) if path.exists())
 
 
 def own_uid(name: str, taken: Mapping[str, int], *, first: int, count: int) -> int:
-    """A number of `first`, … that no other task of this machine has. `taken`: name -> its number.
+    """Return a number from `first` on that no other task of this machine has. `taken`: name -> its number.
 
-    In containers an incarnation (inside an alloc: a task) has one, under the process runtime a tenant. It is kept over
-    all runs, because files belong to it. Numbers are spread over the range, so that each comes back late. Raises
-    `StartFailed` when all are in use.
-    """
+    In containers, each incarnation (in an alloc: each task) has a number; in the process runtime, each tenant. It stays
+    the same over all runs, because files belong to it. Numbers are spread over the range, so that each is used again
+    late. Raises `StartFailed` if all are in use."""
     if mine := taken.get(name, 0):
         return mine
     used = set(taken.values())

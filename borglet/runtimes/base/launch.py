@@ -13,12 +13,12 @@ from borglet.variables import PACKAGES, REFERENCE
 
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 
-# The interpreter's own directory last, so that `python3` is found on machines where only it is installed.
+# The interpreter's own directory comes last, for machines that have no other `python3`.
 DEFAULT_PATH = ":".join(
     ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", f"{sys.base_prefix}/bin")
 )
 
-# What a shell in a task is, where nobody said: bash where there is one.
+# The default shell in a task: bash, if it is installed.
 LOGIN_SHELL = ["/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"]
 
 
@@ -78,11 +78,10 @@ def environment(
     alloc: str = "",
     identity: str = "",
 ) -> dict[str, str]:
-    """A clean environment: a small base, the task's own values over it, `BORG_*` over everything.
+    """Return a clean environment: a small base, replaced by the task's own values, replaced by `BORG_*`.
 
-    `alloc`: where the task sees the folder of the alloc it lives in, empty outside of one. `identity`: where
-    it finds the file with its signed identity.
-    """
+    `alloc`: the path at which the task sees the folder of its alloc, empty without one. `identity`: the path of the
+    file with its signed identity."""
     known = variables(task, packages=packages)
     own = {}
     for name, value in task.env.items():
@@ -118,7 +117,7 @@ def environment(
 
 
 def working_directory(task: RunTask, work: str) -> str:
-    """Absolute as given, or below the task's own directory."""
+    """Return an absolute path unchanged, and a relative one below the task's own directory."""
     if ".." in task.working_dir.split("/"):
         raise StartFailed(f"working_dir: {task.working_dir!r} contains '..'; give a path without it")
     return os.path.join(work, task.working_dir) if task.working_dir else work

@@ -1,10 +1,10 @@
-"""Networks of tasks' own: an address each, out of the network that the machine's operator gives its tasks (§8.1).
+"""Own networks of tasks: each task gets an address of the network that the operator assigns to the machine (§8.1).
 
     bridge (first address of the network) ── veth ── eth0 in the task's network namespace (its address)
 
-The bridge goes with the last task. Nothing is translated: the operator routes the network to this machine, and so every
-task has all ports of an address that is its own. The namespace is ours, not the engine's, so that it is there before
-the container and can be removed whichever process has died.
+The bridge is removed with the last task. Addresses are not translated: the operator routes the network to this machine,
+so each task has all ports of its own address. The Borglet makes the namespace, not the engine, so that it exists before
+the container and can be removed after any crash.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def parse_network(text: str) -> ipaddress.IPv4Network | None:
 def choose_address(
     network: ipaddress.IPv4Network, name: str, *, mine: str, taken: Collection[str]
 ) -> ipaddress.IPv4Address:
-    """An address that no other task of this machine has; `mine` again where that is still of the network, so that an
-    incarnation keeps its address over restarts. Raises `StartFailed`. Pure."""
+    """Return an address that no other task of this machine has. `mine` is kept if it still belongs to the network, so
+    that an incarnation has the same address after restarts. Raises `StartFailed`. Pure."""
     if mine and ipaddress.IPv4Address(mine) in network:
         return ipaddress.IPv4Address(mine)
     count = network.num_addresses - 3  # without those of the network, of the bridge and of broadcasts
@@ -64,8 +64,8 @@ def choose_address(
 
 
 class FormerNetworks:
-    """Networks that tasks of a home may have left. The name of a network is its task's name, so that any process that
-    meets its end can take it away."""
+    """Networks that tasks of a home may have left. The name of a network comes from its task's name, so that any
+    process that notices the end of the task can remove it."""
 
     def __init__(self, home: Path) -> None:
         self._ip = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin") or "ip"
@@ -80,18 +80,18 @@ class FormerNetworks:
         return _NAMESPACES / f"borg-{self._digest(name)[:16]}"
 
     def interface(self, name: str) -> str:
-        """The machine's end of the task's link; at most 15 characters."""
+        """Return the name of the machine's end of the task's link, which has at most 15 characters."""
         return f"bt{self._digest(name)[:12]}"
 
     async def disconnect(self, name: str) -> None:
-        """Take away what `connect` made for the task; nothing where it made nothing."""
+        """Remove what `connect` made for the task, if anything."""
         if Path("/sys/class/net", self.interface(name)).exists():
             await self._run([], [f"link del {self.interface(name)}"], may_fail=True)
         if self.namespace(name).exists():
             await self._run([], [f"netns del {self.namespace(name).name}"], may_fail=True)
 
     def remove(self) -> None:
-        """The bridge, when no task is left."""
+        """Remove the bridge, when no task is left."""
         if Path("/sys/class/net", self.bridge).exists():
             subprocess.run([self._ip, "link", "del", self.bridge], check=False, timeout=10)
 
@@ -108,7 +108,7 @@ class FormerNetworks:
             )
             errors = (await process.communicate("\n".join(commands).encode()))[1].decode(errors="replace")
             failed = process.returncode != 0
-        except OSError as error:  # a machine with no room for one more process
+        except OSError as error:  # for example, the machine cannot start another process
             failed, errors = True, str(error)
         if not failed:
             return
@@ -137,10 +137,10 @@ class TaskNetworks(FormerNetworks):
         return str(choose_address(self.network, name, mine=mine, taken=taken))
 
     async def connect(self, name: str, address: str) -> Path:
-        """Make the task's namespace and link, the bridge too where it is not there yet. Raises `StartFailed`."""
+        """Make the task's namespace and link, and the bridge if it is missing. Raises `StartFailed`."""
         await self.disconnect(name)
         if not Path("/sys/class/net", self.bridge).exists():
-            await self._run([], [f"link add {self.bridge} type bridge"], may_fail=True)  # another start's, just now
+            await self._run([], [f"link add {self.bridge} type bridge"], may_fail=True)  # another start made it
             gateway = f"{self.gateway}/{self.network.prefixlen}"
             await self._run([], [f"addr replace {gateway} dev {self.bridge}", f"link set {self.bridge} up"])
             Path("/proc/sys/net/ipv4/conf", self.bridge, "forwarding").write_text("1")

@@ -1,11 +1,11 @@
-"""The port between the Borglet's agent and whatever runs tasks on the machine.
+"""The interface between the Borglet's agent and the runtime, which runs tasks on the machine.
 
-    agent ── start, stop, resize, adjust, remove ──► runtime ──► one supervisor a task ──► the task's processes
+    agent ── start, stop, resize, adjust, remove ──► runtime ──► one supervisor per task ──► the task's processes
     agent ◄─ next_end, presences, sample, ready ──── runtime
 
-A runtime holds no policy: no restarts, no health, no desired state. What it starts must outlive it: after a
-SIGKILL of the Borglet, `presences` of a new instance on the same directory lists everything that still
-runs *and* everything that ended meanwhile, with its exit.
+A runtime has no policy: no restarts, no health, no desired state. Its tasks must outlive it: after a SIGKILL of the
+Borglet, `presences` of a new instance on the same directory lists everything that still runs *and* everything that
+ended meanwhile, with its exit.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ NO_TREES: Mapping[str, Path] = MappingProxyType({})
 
 
 class StartFailed(Exception):
-    """The task could not be started; the text says why and reaches the person who owns the job."""
+    """The task could not be started. The text has the reason, for the owner of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
     """One incarnation on this machine: running while `exit` is None, else ended that way.
 
-    `task` is what was asked for, kept on disk, so that a new Borglet knows what it adopts.
-    `run` counts the starts of this incarnation here, from 1: a local restart is a new run.
+    `task` is the request, which is stored on the disk for the next Borglet. `run` counts the starts of this
+    incarnation here, from 1: a local restart is a new run.
     """
 
     task: RunTask
@@ -62,7 +62,7 @@ class Runtime(Protocol):
     """All methods may be called from one asyncio loop only; none blocks it."""
 
     name: str
-    api_url: str  # where tasks reach the REST API; empty while nobody has said so
+    api_url: str  # address of the REST API for tasks; empty until the cell sends it
 
     def attributes(self) -> dict[str, str]:
         """Return what this runtime offers on this machine: `runtime`, `isolation.memory`, `isolation.cpu`, … each
@@ -72,35 +72,35 @@ class Runtime(Protocol):
         """Return the capacity of the machine by resource name, units of `quota.vocabulary.resources.AXIS`."""
 
     async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
-        """Start the task's processes. Raises `StartFailed`. Starting what runs already changes nothing.
+        """Start the task's processes. Raises `StartFailed`. Does nothing if the task already runs.
 
         `trees`: the task's packages in their order, each a read-only directory by the name it should appear under."""
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
-        """SIGTERM now, SIGKILL to all that is left after `notice_s`. Returns at once; the end arrives through
-        `next_end` with `cause`. A second call may shorten the notice, never lengthen it."""
+        """Send SIGTERM now, and SIGKILL to all remaining processes after `notice_s`. Return at once; the end arrives
+        through `next_end` with `cause`. A second call may shorten the notice, never lengthen it."""
 
     async def resize(self, task: RunTask) -> None:
         """Apply a changed limit or priority to running processes, in place."""
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
         """Apply the grants of the control loop to running tasks (§6.2). A task that is not named gets none.
-        `batch_milli`: a ceiling of CPU for all of batch together, 0 for none. `batch_idle`: batch gets only what nobody
-        else on the machine wants."""
+        `batch_milli`: a ceiling of CPU for all of batch together, 0 for none. `batch_idle`: batch gets only CPU
+        that no other process wants."""
 
     async def identify(self, key: TaskKey, token: str) -> None:
-        """Let a task that runs or will be started have this as its identity, the content of `BORG_IDENTITY_FILE`.
-        Raises OSError."""
+        """Set the identity of a running or future task, which is the content of `BORG_IDENTITY_FILE`. Raises
+        OSError."""
 
     async def remove(self, key: TaskKey) -> None:
         """Forget an ended incarnation and its working directory; logs stay until their own time is up."""
 
     async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
-        """Have a folder, and where we may a control group, for each of `allocs`; let those of `dropped` go as soon as
-        nobody lives there any more. Those in neither stay as they are. Raises OSError."""
+        """Make a folder, and if possible a control group, for each of `allocs`. Remove those of `dropped` once no task
+        uses them. All others stay unchanged. Raises OSError."""
 
     def allocs(self) -> list[AllocReport]:
-        """Every alloc that has a folder here, named by the master or not."""
+        """Return every alloc that has a folder here, listed by the master or not."""
 
     def addresses(self) -> dict[TaskKey, str]:
         """Return the addresses of tasks with their own network."""
@@ -109,21 +109,21 @@ class Runtime(Protocol):
         """Return all incarnations here that run or are not yet removed, also those that an earlier Borglet started."""
 
     async def next_end(self) -> Presence:
-        """Wait for the next incarnation that ends. Each end is delivered once, also those met at adoption
-        by `presences`, which are not delivered here again."""
+        """Wait for the next incarnation that ends. Each end is delivered once: ends that `presences` returned at
+        adoption are not delivered here again."""
 
     async def sample(self) -> dict[TaskKey, Usage]:
-        """Usage of what runs, over the time since the last call. Also enforces what no kernel does."""
+        """Return the usage of running tasks since the last call. Also enforce limits that the kernel does not."""
 
     async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
-        """How many threads of each task are ready to run at this moment, whether they have a core or wait for one."""
+        """Return how many threads of each task are ready to run now, with a core or waiting for one."""
 
     async def read_log(self, request: LogRequest) -> LogChunk:
         """Return part of a log, or the reason in `LogChunk.error`."""
 
     async def open_shell(self, claims: ShellClaims) -> Pty:
-        """A shell on a terminal, inside the task's own namespaces, control groups and limits, as its user, with its
-        environment. Raises `ShellRefused`."""
+        """Open a shell on a terminal, inside the task's own namespaces, control groups and limits, as its user, with
+        its environment. Raises `ShellRefused`."""
 
     async def close(self) -> None:
-        """Let go of everything without stopping a task."""
+        """Release all resources without stopping a task."""

@@ -1,4 +1,4 @@
-"""The control groups of one task, by their files. Imports next to nothing, for the supervisor's sake.
+"""The control groups of one task, by their files. It imports almost nothing, because supervisors use it.
 
 A task's groups are a dict of controller name to directory; version 2 has one entry, `unified`.
 """
@@ -15,7 +15,7 @@ CHARGE_BYTES = 2**20
 
 
 def read_text(directory: str, name: str) -> str:
-    """Raises FileNotFoundError where the group is gone, OSError."""
+    """Raises FileNotFoundError if the group is gone, OSError."""
     try:
         with open(os.path.join(directory, name)) as file:
             return file.read()
@@ -33,7 +33,7 @@ def write_text(directory: str, name: str, value: str) -> None:
 
 
 def _as_absent(error: OSError) -> OSError:
-    """A group removed between opening its file and using it is as absent as one removed before."""
+    """Return FileNotFoundError also for a group that was removed after its file was opened."""
     if error.errno == errno.ENODEV:
         return FileNotFoundError(errno.ENOENT, "the control group was removed")
     return error
@@ -85,7 +85,7 @@ def members(groups: Groups) -> set[int]:
 
 
 def kill(groups: Groups) -> set[int]:
-    """SIGKILL to all members; forbids forks first, so that one pass is enough. Returns whom it met."""
+    """Send SIGKILL to all members, and return them. Forks are forbidden first, so that one pass is enough."""
     for directory in groups.values():
         for name, value in (("pids.max", "0"), ("cgroup.kill", "1")):
             if os.path.exists(os.path.join(directory, name)):
@@ -107,7 +107,7 @@ def memory_directory(groups: Groups) -> str:
 
 
 def was_at_limit(groups: Groups) -> bool:
-    """Whether the group ever had no memory left below its own limit, or that of the envelope it lies in."""
+    """Return whether the group ever reached its own memory limit, or that of the alloc it lies in."""
     directory = memory_directory(groups)
     around = (directory, os.path.dirname(directory)) if directory else ()
     if "memory" in groups:
@@ -123,7 +123,7 @@ def _met_limit(directory: str) -> bool:
 
 
 def oom_kills(groups: Groups) -> int:
-    """How many of its processes the kernel killed to have memory: for this group's own limit, or for the machine."""
+    """Return how many of its processes the kernel killed to free memory, for its own limit or for the machine."""
     name = "memory.oom_control" if "memory" in groups else "memory.events"
     return read_fields(memory_directory(groups), name).get("oom_kill", 0)
 
@@ -157,8 +157,8 @@ def refused_forks(groups: Groups) -> int:
 
 
 def watch_oom(groups: Groups) -> int:
-    """A descriptor that gets readable when memory runs out; -1 where none is needed (version 2 kills the
-    whole group by itself, `memory.oom.group`) or none is to be had."""
+    """Return a descriptor that gets readable when memory runs out. -1 if none is needed (version 2 kills the
+    whole group by itself, `memory.oom.group`) or the kernel has none."""
     directory = groups.get("memory", "")
     if not directory or not os.path.exists(os.path.join(directory, "cgroup.event_control")):
         return -1
@@ -175,7 +175,7 @@ def watch_oom(groups: Groups) -> int:
 
 
 def remove(groups: Groups) -> bool:
-    """Remove the groups; False when one is still in use."""
+    """Remove the groups. Return False if one is still in use."""
     gone = True
     for directory in groups.values():
         try:

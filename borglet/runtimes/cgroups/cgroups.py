@@ -1,4 +1,4 @@
-"""Control groups for tasks, version 1 or 2: found, limited, measured, removed. Says what it can't enforce.
+"""Control groups for tasks, version 1 or 2: find, limit, measure and remove them, and report what they enforce.
 
     <our own group>/borg-<hash of home>/<task>            latency-sensitive
     <our own group>/borg-<hash of home>-batch/<task>      batch: the whole group is in the idle class (§6.2)
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _LEAF = "borglet"
 _BATCH = "-batch"
-# Of batch as a whole, while it is not in the idle class: as much as one ordinary process.
+# The shares of batch as a whole outside of the idle class: those of one ordinary process.
 _BATCH_SHARES = 1024
 
 
@@ -76,7 +76,7 @@ class CgroupTree:
         return (self.roots[controller if self.version == "v1" else "unified"] / name).exists()
 
     def cores(self) -> frozenset[int]:
-        """The cores of this tree; none where groups can't be kept to some of them."""
+        """Return the cores of this tree; none if groups cannot be restricted to some of them."""
         if not self.enforces("cpuset"):
             return frozenset()
         root = str(self.roots["cpuset" if self.version == "v1" else "unified"])
@@ -101,7 +101,7 @@ class CgroupTree:
         }
 
     def _tops(self, root: Path) -> tuple[Path, ...]:
-        """A controller's directories: the one of batch is the same as the other where it has none."""
+        """Return the directories of a controller: with a separate one for batch, or the same for all."""
         batch = self._batch_root(root)
         return (batch,) if batch == root else (batch, root)
 
@@ -110,7 +110,7 @@ class CgroupTree:
         groups = {
             controller: str(self._parent(root, limits, alloc, alloc_ram_bytes) / name)
             for controller, root in self.roots.items()
-            # Batch may run on any core, and everything in a cpuset of its own costs each start some.
+            # Batch may run on any core, and a cpuset of its own would make each start slower.
             if not (limits.batch and controller == "cpuset")
         }
         for directory in groups.values():
@@ -130,7 +130,7 @@ class CgroupTree:
         return envelope
 
     def bound_alloc(self, alloc: str, ram_bytes: int) -> None:
-        """Another limit of memory for what runs inside an alloc; 0 for none. Raises OSError."""
+        """Change the memory limit of all tasks in an alloc; 0 for none. Raises OSError."""
         root = self.roots.get("memory" if self.version == "v1" else "unified")
         for envelope in [top / alloc for top in self._tops(root)] if root is not None else ():
             if envelope.is_dir():
@@ -152,15 +152,15 @@ class CgroupTree:
         return v1.limit(groups, limits, disk=self._disk)
 
     def pin(self, groups: Groups, cpus: frozenset[int]) -> None:
-        """Keep a task to these cores; none for all. Raises OSError."""
+        """Restrict a task to these cores, none for all. Raises OSError."""
         if directory := groups.get("cpuset"):
             v1.pin(directory, cpus)
         elif "unified" in groups and self.enforces("cpuset"):
             v2.pin(groups["unified"], cpus)
 
     def limit_batch(self, milli: int, *, idle: bool) -> None:
-        """All of batch together gets at most this much CPU, 0 for no ceiling; `idle`: only what nobody else wants.
-        Raises OSError."""
+        """Limit the CPU of all batch tasks together, 0 for no ceiling. `idle`: they get only what no other process
+        wants. Raises OSError."""
         if not self.enforces("cpu"):
             return
         version = v1 if self.version == "v1" else v2
@@ -199,7 +199,7 @@ class CgroupTree:
 
 
 def detect(home: Path, *, proc: Path = Path("/proc/self")) -> CgroupTree | None:
-    """Make `borg-<hash of home>` below our own group wherever we may; None where nothing can be limited.
+    """Make `borg-<hash of home>` below our own group in each possible controller; None if nothing can be limited.
 
     Version 2 is taken when it has the memory controller, else version 1.
     """
@@ -232,7 +232,7 @@ def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
 
 
 def _takes_limits(root: Path, name: str, nothing: str) -> bool:
-    """Whether the disk's bandwidth can be limited: some drivers, and disks made of others, can't do that."""
+    """Return whether the disk's bandwidth can be limited. Some drivers and combined disks do not support it."""
     try:
         cgroupfs.write_text(str(root), name, nothing)
     except OSError as error:
@@ -256,7 +256,7 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
     base = own.get("")
     if base is None:
         return None
-    if base.name == _LEAF:  # where an earlier Borglet of this unit moved to
+    if base.name == _LEAF:  # an earlier Borglet of this unit moved there
         base = base.parent
     try:
         offered = set(cgroupfs.read_text(str(base), "cgroup.controllers").split())
@@ -273,7 +273,7 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
         for directory in (root, _batch_of(root)):
             directory.mkdir(exist_ok=True)
             v2.open_to_children(str(directory), offered)
-            # Tasks divide among themselves what of their memory is not to be taken back.
+            # The protected memory is divided among the tasks.
             v1.write_where_present(str(directory), "memory.low", "max")
         if "cpu" in offered:
             v2.weigh(str(_batch_of(root)), MIN_SHARES, idle=True)
@@ -286,7 +286,7 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
 
 
 def _leave_for_leaf(base: Path) -> bool:
-    """Move this process out of the way of its group's children; False when others live there too."""
+    """Move this process into a child of its group, which must have no processes. False if others are in it too."""
     if cgroupfs.members({"": str(base)}) != {os.getpid()}:
         return False
     (base / _LEAF).mkdir(exist_ok=True)
@@ -295,12 +295,12 @@ def _leave_for_leaf(base: Path) -> bool:
 
 
 def _has_children(entry: os.DirEntry[str]) -> bool:
-    """Whether it is the group of an alloc somebody lives in."""
+    """Return whether it is the group of an alloc with tasks."""
     return entry.is_dir() and any(child.is_dir() for child in _entries(entry.path))
 
 
 def _below(top: Path, name: str) -> Iterator[Path]:
-    """The groups of this name in `top`, in the groups of allocs too."""
+    """Yield the groups of this name in `top`, and in the groups of allocs."""
     for entry in _entries(top):
         if entry.name == name:
             yield Path(entry.path)

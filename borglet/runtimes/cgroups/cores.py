@@ -1,8 +1,8 @@
-"""Whole cores for latency-sensitive tasks that ask for them (§6.2): given, kept, taken back. Pure.
+"""Reserve whole cores for latency-sensitive tasks that ask for them (§6.2). Pure.
 
 owner (whole_cores) ─► cores of its own, as long as it runs
 other latency-sensitive ─► the shared rest
-batch ─► every core: a core reserved is a core that no latency-sensitive neighbour disturbs, not one that idles
+batch ─► every core: a reserved core is free of other latency-sensitive tasks, but it does not stay idle
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ class CorePool:
         return self.cores.difference(*self.owned.values())
 
     def of(self, key: TaskKey) -> frozenset[int]:
-        """The cores that a task keeps to; empty: all of them."""
+        """Return the cores that a task is restricted to; empty: all of them."""
         if key in self.owned:
             return self.owned[key]
         return self.shared if key in self.sharing and self.owned else frozenset()
 
     def admit(self, task: RunTask) -> bool:
-        """Take a latency-sensitive task in, or its changed wish. Batch needs no place here.
+        """Admit a latency-sensitive task, or a change of its request. Batch needs no admission.
 
-        Returns whether the cores of other tasks changed. Raises `NoCores`, and then nothing has changed.
-        """
+        Return whether the cores of other tasks changed. Raises `NoCores`; then nothing has changed."""
         wanted = task.limit.get("cpu", 0) // 1000 if task.whole_cores and task.latency_sensitive else 0
         before = self.owned.get(task.key)
         if before is not None and len(before) == wanted:
@@ -61,7 +60,7 @@ class CorePool:
         return self.owned.pop(task.key, None) is not None
 
     def adopt(self, task: RunTask, cores: frozenset[int]) -> None:
-        """A task that an earlier Borglet started, and the cores that the kernel has it on."""
+        """Adopt a task that an earlier Borglet started, with the cores that the kernel restricts it to."""
         wanted = task.limit.get("cpu", 0) // 1000
         if task.whole_cores and task.latency_sensitive and len(cores) == wanted and cores <= self.shared:
             self.owned[task.key] = cores
@@ -69,7 +68,7 @@ class CorePool:
             self.sharing.add(task.key)
 
     def release(self, key: TaskKey) -> bool:
-        """A task ended. Returns whether the cores of other tasks changed."""
+        """Release the cores of an ended task. Return whether the cores of other tasks changed."""
         self.sharing.discard(key)
         return self.owned.pop(key, None) is not None
 
@@ -89,8 +88,8 @@ class CorePool:
         return frozenset(sorted(free, key=lambda core: self._rank(core, free, before))[:count])
 
     def _rank(self, core: int, free: frozenset[int], before: frozenset[int]) -> tuple[int, ...]:
-        """Those it has; then whole physical cores, on the node with the most of them free, the last ones first: the
-        machine's own work tends to be on the first."""
+        """Prefer cores that the task has, then whole physical cores, on the node with the most free cores, the last
+        ones first, because the machine's own processes tend to use the first."""
         node, physical = self.places.get(core, (0, core))
         split = sum(1 for c in self.cores - free if self.places.get(c, (0, c)) == (node, physical))
         crowd = -sum(1 for c in free if self.places.get(c, (0, c))[0] == node)

@@ -1,4 +1,4 @@
-"""Limits of a task as numbers for the kernel, and verdicts over measured usage (§6.2). Pure.
+"""Limits of a task as numbers for the kernel, and checks of measured usage (§6.2). Pure.
 
 RunTask (its limit, class, priority, slack) ─┐
 Grant (what the control loop gives it now)  ─┼─ kernel_limits ─► KernelLimits ─► cgroups.py
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from borglet.messages import EndCause, RunTask, Usage
 from borglet.runtimes.cgroups.cgroupfs import mebibytes
 
-# Priority bands (§2.5) as this module needs them: below it nobody waits for the work.
+# Priority bands (§2.5) as this module needs them: below this priority, work is best effort.
 BATCH_FLOOR = 100
 # The widest range the kernel takes for cpu.shares.
 MIN_SHARES, MAX_SHARES = 2, 262_144
-# Of a disk's bandwidth where its scheduler knows weights: latency-sensitive, batch, best effort.
+# Weights of disk bandwidth, if its scheduler supports them: latency-sensitive, batch, best effort.
 IO_WEIGHTS = (500, 100, 10)
 
 
@@ -25,7 +25,7 @@ IO_WEIGHTS = (500, 100, 10)
 class Grant:
     """The limits that the control loop gives one task for the moment, instead of its usual ones.
 
-    `cpu_milli`: a ceiling for a greedy one, 0 for none. `ram_bytes`: how far one with memory slack may go.
+    `cpu_milli`: a ceiling for a greedy task, 0 for none. `ram_bytes`: the ceiling of a task with memory slack.
     """
 
     cpu_milli: int = 0
@@ -39,9 +39,9 @@ NO_GRANT = Grant()
 class KernelLimits:
     """`cpu_quota_milli`, `ram_bytes` and `disk_bps` 0 mean no limit; `processes` counts threads too, as pids.max does.
 
-    `batch`: it runs only where no latency-sensitive task wants to. `cpu_idle`: among batch, only where no other
-    wants to. `ram_soft_bytes`: above it its memory is the first to be taken back. `cpus`: the cores it keeps to,
-    empty for all. `disk_bps`: of reads, and as much again of writes.
+    `batch`: it runs only on cores that no latency-sensitive task wants; `cpu_idle`: nor any other batch task.
+    `ram_soft_bytes`: memory above it is reclaimed first. `cpus`: the cores of the task, empty for all. `disk_bps`: for
+    reads, and the same for writes.
     """
 
     ram_bytes: int
@@ -60,14 +60,14 @@ class KernelLimits:
 
 @dataclass(frozen=True, slots=True)
 class Overuse:
-    """A limit that was passed, and the figures."""
+    """An exceeded limit, and the figures."""
 
     cause: EndCause
     detail: str
 
 
 def is_best_effort(task: RunTask) -> bool:
-    """Work that nobody waits for: the lowest class."""
+    """Return whether a task belongs to the lowest class, best effort."""
     return task.priority < BATCH_FLOOR and not task.prod
 
 
@@ -106,19 +106,19 @@ def kernel_limits(
 
 
 def ceiling(task: RunTask, grant: Grant = NO_GRANT) -> dict[str, int]:
-    """The limit beyond which the task is ended, by resource: memory slack lifts that of memory as far as granted."""
+    """Return the limits beyond which the task is ended. Memory slack raises that of memory up to the grant."""
     if not task.slack.ram or not task.limit.get("ram"):
         return task.limit
     return {**task.limit, "ram": max(task.limit["ram"], grant.ram_bytes)}
 
 
 def weight_of(shares: int) -> int:
-    """cpu.shares of version 1 as cpu.weight of version 2, by the kernel's own mapping."""
+    """Convert cpu.shares of version 1 to cpu.weight of version 2, with the kernel's own mapping."""
     return 1 + (shares - MIN_SHARES) * 9999 // (MAX_SHARES - MIN_SHARES)
 
 
 def overuse(limit: Mapping[str, int], max_processes: int, usage: Usage) -> Overuse | None:
-    """The first limit of an incompressible resource that `usage` exceeds; 0 or a missing limit means unlimited."""
+    """Return the first exceeded limit of an incompressible resource. A limit that is 0 or missing is unlimited."""
     ram, disk = limit.get("ram", 0), limit.get("disk", 0)
     if ram and usage.ram_bytes > ram:
         return Overuse(EndCause.OUT_OF_MEMORY, f"limit {mebibytes(ram)}, used {mebibytes(usage.ram_bytes)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def own_groups(proc: Path) -> dict[str, Path]:
-    """Controller -> directory of our own group; version 2 under the empty name."""
+    """Return controller -> directory of our own group; version 2 has the empty name."""
     paths = {}
     try:
         lines = (proc / "cgroup").read_text().splitlines()
@@ -41,13 +41,13 @@ def _below(mount_point: Path, mount_root: str, path: str) -> Path:
 
 
 def disk_of(directory: Path, *, devices: Path = Path("/sys/dev/block")) -> str:
-    """`major:minor` of the whole disk below `directory`; empty where no disk is (overlay, tmpfs, a network's)."""
+    """Return `major:minor` of the whole disk below `directory`; empty without a disk (overlay, tmpfs, network)."""
     number = os.stat(directory).st_dev
     entry = devices / f"{os.major(number)}:{os.minor(number)}"
     if not entry.exists():
         return ""
     disk = entry.resolve()
-    if (disk / "partition").exists():  # limits are the whole disk's business
+    if (disk / "partition").exists():  # the kernel limits only whole disks
         disk = disk.parent
     try:
         return (disk / "dev").read_text().strip()
@@ -56,7 +56,7 @@ def disk_of(directory: Path, *, devices: Path = Path("/sys/dev/block")) -> str:
 
 
 def places_of(cores: Collection[int], *, system: Path = Path("/sys/devices/system/cpu")) -> dict[int, tuple[int, int]]:
-    """Core -> (NUMA node, the lowest number among its physical core's threads). Unknown: 0, the core."""
+    """Return core -> (NUMA node, the lowest number among its physical core's threads). Unknown: 0, the core."""
     found = {}
     for core in cores:
         directory = system / f"cpu{core}"

@@ -1,4 +1,4 @@
-"""One task's limits and figures in control groups of version 1: a directory in each controller's hierarchy."""
+"""The limits and figures of one task in control groups of version 1, which has a directory per controller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from borglet.runtimes.cgroups.limits import MIN_SHARES, KernelLimits
 from borglet.runtimes.cgroups.system import format_cpus
 
 PERIOD_US = 100_000
-# Controller -> the file that shows it can do what it is used for.
+# Controller -> a file that exists only if the controller has the needed feature.
 FILES = {
     "memory": "memory.limit_in_bytes",
     "cpu": "cpu.shares",
@@ -28,7 +28,7 @@ _UNLIMITED = "-1"
 class GroupUsage:
     """`cpu_ns` since the group's creation, `ram_bytes` without page cache; None where not accounted here.
 
-    `throttled_ns`: how long its threads were held back by its quota, summed over the cores they would have had.
+    `throttled_ns`: the time for which its quota stopped its threads, summed over cores.
     `oom_kills`: processes that the kernel killed for its memory limit.
     """
 
@@ -109,7 +109,7 @@ def write_where_present(directory: str, name: str, value: str) -> None:
 
 
 def open_cpuset(directory: str) -> None:
-    """A new group has no cores and no memory nodes, and takes no process, until it is given its parent's."""
+    """Give a new group the cores and memory nodes of its parent. Without them it accepts no process."""
     above = os.path.dirname(directory)
     for name in ("cpuset.mems", "cpuset.cpus"):
         if not cgroupfs.read_text(directory, name).strip():
@@ -120,12 +120,12 @@ def pin(directory: str, cpus: frozenset[int]) -> None:
     """Keep the group to these cores; none for all."""
     open_cpuset(directory)
     wanted = format_cpus(cpus) or cgroupfs.read_text(os.path.dirname(directory), "cpuset.cpus").strip()
-    if cgroupfs.read_text(directory, "cpuset.cpus").strip() != wanted:  # a write makes the kernel stop and think
+    if cgroupfs.read_text(directory, "cpuset.cpus").strip() != wanted:  # a write is slow in the kernel
         cgroupfs.write_text(directory, "cpuset.cpus", wanted)
 
 
 def bound_memory(directory: str, ram_bytes: int) -> list[str]:
-    """The memory limit may never pass the limit with swap: which goes first depends on the direction."""
+    """Set the memory limit. It must not exceed the limit with swap, so the order depends on the direction."""
     value = str(ram_bytes) if ram_bytes else _UNLIMITED
     names = ["memory.limit_in_bytes"]
     if os.path.exists(os.path.join(directory, "memory.memsw.limit_in_bytes")):

@@ -1,4 +1,4 @@
-"""One task's limits and figures in a control group of version 2: one directory for all controllers."""
+"""The limits and figures of one task in a control group of version 2, one directory for all controllers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def limit(directory: str, limits: KernelLimits, controllers: Collection[str], *,
     """Write all limits. Raises OSError."""
     if "memory" in controllers:
         cgroupfs.write_text(directory, "memory.max", str(limits.ram_bytes or "max"))
-        # What it holds beyond this is taken back first; below it, last.
+        # Memory above this value is reclaimed first, and memory below it last.
         write_where_present(directory, "memory.low", str(limits.ram_soft_bytes))
         write_where_present(directory, "memory.swap.max", "0")
         write_where_present(directory, "memory.oom.group", "1")
@@ -38,7 +38,7 @@ def limit(directory: str, limits: KernelLimits, controllers: Collection[str], *,
 
 
 def open_to_children(directory: str, controllers: Collection[str]) -> None:
-    """Let groups below this one be limited too. Raises OSError."""
+    """Enable controllers for the children of a group. Raises OSError."""
     enable = " ".join(f"+{controller}" for controller in sorted(controllers))
     cgroupfs.write_text(directory, "cgroup.subtree_control", enable)
 

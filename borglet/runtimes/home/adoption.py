@@ -1,4 +1,4 @@
-"""Adopting: what an earlier Borglet of this home started, found again once, before anything else."""
+"""Adoption: find what an earlier Borglet of this home started, once, before anything else."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Adoption:
         for entry in sorted(os.scandir(self._runtime_home.home / "tasks"), key=lambda entry: entry.name):
             await self._adopt_directory(entry.name)
         self._runtime_home.containers.settle()
-        # A release before this one may have started them otherwise.
+        # An earlier release may have started them with other classes.
         self._runtime_home.behave(self._runtime_home.tasks.values())
         if self._runtime_home.tree is not None:
             self._runtime_home.tree.sweep(
                 {incarnation.directory.name for incarnation in self._runtime_home.tasks.values()}
             )
-        # Millions of files may lie there: what runs must not be thought lost meanwhile.
+        # There may be millions of files. Running tasks must not wait for them.
         self._exit_watcher.keep(asyncio.get_running_loop().create_task(self._runtime_home.empty_trash()))
 
     async def _adopt_directory(self, name: str) -> None:
@@ -46,7 +46,7 @@ class Adoption:
         if kept is not None and kept.task.alloc is not None:
             try:
                 directory = self._runtime_home.directory_of(kept.task)
-            except StartFailed as error:  # a full disk: what runs runs on
+            except StartFailed as error:  # a full disk: running tasks continue
                 log.error("adopting task %s without its alloc: %s", name, error)
         supervisor = directory.supervisor()
         if kept is None:
@@ -75,7 +75,7 @@ class Adoption:
         if same_boot and not directory.begun() and directory.exit() is None:
             await self._never_ran(incarnation)
             return
-        # It may have written its end between our two looks.
+        # It may have written its end since the last check.
         incarnation.exit = directory.exit() or await self._exit_watcher.bury(incarnation)
         await self._runtime_home.confinement.clear(directory)
 

@@ -1,12 +1,12 @@
-"""Folders of allocs: what the tasks inside share, and what outlives them (§2.4).
+"""Folders of allocs, which their tasks share and which outlive the tasks (§2.4).
 
 allocs/<job>.<index>.<incarnation>/
-    alloc.json   what the master wants of it
-    shared/      the tasks' own: each may write there, and remove only what it made
+    alloc.json   the alloc in the desired state
+    shared/      for the tasks: each may write there, and remove only its own files
     logs/        the logs of its tasks, <job>.<index>.<incarnation>/stdout.<offset>; they may read them
 
-A folder is made for the first task inside, or when the master names the alloc. It goes when the master says that it
-should go and nobody lives there any more; its logs then live on like those of any task that is gone.
+A folder is made for the first task inside, or when the master lists the alloc. It is removed when the master stops the
+alloc and no task uses it. Its logs then stay as long as those of any removed task.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class AllocFolders:
-    """All of a home's. Names are those of task directories: an alloc is a task of its alloc set."""
+    """All alloc folders of a home. Names are those of task directories: an alloc is a task of its alloc set."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -47,7 +47,7 @@ class AllocFolders:
         return self._root / directory_name(key)
 
     def ensure(self, key: TaskKey) -> Path:
-        """The folder, made where it is missing. Raises OSError, ValueError."""
+        """Return the folder, created if it is missing. Raises OSError, ValueError."""
         folder = self.folder(key)
         folder.mkdir(mode=0o711, exist_ok=True)
         (folder / "logs").mkdir(mode=0o755, exist_ok=True)
@@ -57,18 +57,18 @@ class AllocFolders:
         return folder
 
     def hold(self, alloc: RunAlloc) -> None:
-        """Note what the master wants of an alloc. Raises OSError, ValueError."""
+        """Store an alloc of the desired state. Raises OSError, ValueError."""
         replace_file(self.ensure(alloc.key) / "alloc.json", msgspec.json.encode(alloc), durable=False)
 
     def held(self, key: TaskKey) -> RunAlloc | None:
-        """Return the note of an alloc; None if the master has not named it yet, or if a crash cut the note short."""
+        """Return a stored alloc; None if the master has not listed it yet, or if a crash cut the file short."""
         try:
             return msgspec.json.decode((self.folder(key) / "alloc.json").read_bytes(), type=RunAlloc)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
     def adopt_logs(self, key: TaskKey, task: str) -> None:
-        """Let the logs of a task (by its directory's name) lie in the alloc; those it has already come along."""
+        """Keep the logs of a task (by its directory's name) in the alloc. Present logs are moved there."""
         inside = self.ensure(key) / "logs" / task
         outside = self._home / "logs" / task
         if outside.is_symlink():
@@ -108,7 +108,7 @@ class AllocFolders:
         return forgotten
 
     def measure(self) -> None:
-        """Look how much each holds on the disk. Of very many files it takes several looks."""
+        """Measure the disk usage of each alloc. With very many files this takes several calls."""
         for key in self.present():
             walk = self._walks.setdefault(directory_name(key), DiskWalk((self.folder(key),)))
             walk.step()

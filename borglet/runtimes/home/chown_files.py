@@ -1,8 +1,8 @@
-"""Files of a task that runs as another user from now on: handed over to it, and nothing else with them.
+"""Give the files of a task to its new user, and no other files.
 
-A task had another user under another runtime, or before the operator's settings changed. What it left may be hostile:
-links, names of other tasks' files, folders as deep as anybody likes. So each thing is opened without following links,
-looked at, and handed over by that very descriptor.
+A task had another user under another runtime, or before the operator's settings changed. Its files may be hostile:
+links, names of other tasks' files, folders of any depth. So each file is opened without following links, checked, and
+handed over through the same descriptor.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def hand_over(folder: Path, owner: tuple[int, int], *, former: int | None = None
     """Give what belongs to user `former` (None: the folder's present owner) to `owner` (user, group). Blocks. Raises
     OSError.
 
-    Left alone: files of several names, one of which may be another task's, links, and what others own. The folder
-    itself comes last, if at all: a handover that is interrupted begins again.
+    Unchanged: links, files of other users, and files with several names, one of which may be another task's. The folder
+    itself comes last, if at all, so that an interrupted handover begins again.
     """
     if former is None:
         former = os.stat(folder, follow_symlinks=False).st_uid
@@ -31,7 +31,7 @@ def hand_over(folder: Path, owner: tuple[int, int], *, former: int | None = None
         try:
             descriptor = inside.open()
         except (FileNotFoundError, NotADirectoryError):
-            continue  # another process of that user took it away
+            continue  # another process of that user removed it
         try:
             with os.scandir(descriptor) as entries:
                 for entry in entries:
@@ -44,7 +44,7 @@ def hand_over(folder: Path, owner: tuple[int, int], *, former: int | None = None
 
 
 def _take(inside: int, name: str, former: int, owner: tuple[int, int]) -> bool:
-    """Whether it is a folder."""
+    """Hand over one entry. Return whether it is a folder."""
     try:
         thing = os.open(name, _THING, dir_fd=inside)
     except FileNotFoundError:

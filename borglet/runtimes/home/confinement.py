@@ -1,7 +1,7 @@
-"""The port between supervised tasks and how their processes are shut in: barely (`process`), in a container (`oci`).
+"""The interface of the confinement of supervised tasks: by a user alone (`process`), or in a container (`oci`).
 
-start ─► plan (decides, refuses) ─► prepare_container (makes folders, files, networks) ─► supervisor ─► the task
-end ───► clear (takes away what prepare_container made and nothing else needs)
+start ─► plan (decides, rejects) ─► prepare_container (makes folders, files, networks) ─► supervisor ─► the task
+end ───► clear (removes what prepare_container made and nothing else needs)
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Confinement(ABC):
 
     @abstractmethod
     def attributes(self) -> dict[str, str]:
-        """Return `isolation.…`: what it keeps tasks from, beyond what control groups do."""
+        """Return the attributes `isolation.…` of this confinement, beyond those of control groups."""
 
     @abstractmethod
     def plan(self, start: StartRequest) -> LaunchPlan:

@@ -2,7 +2,7 @@
 
 start ─► create ─► cores chosen, groups made and limited         resize ─► all of it again, in place
 pressure/guard ─► adjust ─► ceilings of greedy tasks and of batch, memory of tasks with slack
-a task ended ─► release ─► its cores are shared again
+end of a task ─► release ─► its cores are shared again
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Containers:
         self._envelopes: dict[TaskKey, int] = {}  # bytes of memory by alloc
 
     def attributes(self) -> dict[str, str]:
-        """How each resource is isolated on this machine. `cores`: how many it can give to tasks whole."""
+        """Return how each resource is isolated on this machine. `cores`: the number of cores that it can reserve."""
         cores = {"cores": str(len(self.pool.cores))} if self.pool.cores else {}
         return (self.tree.isolation() if self.tree is not None else dict(_POLLED)) | cores
 
@@ -71,16 +71,16 @@ class Containers:
         return self.tree is not None and self.tree.enforces("cpu")
 
     def manners(self, limits: KernelLimits) -> dict[str, int]:
-        """Niceness and scheduling class of a task's threads. Where groups weigh, batch is of the idle class as threads
-        too: beside threads of the ordinary class the kernel may leave a waking one to wait for its next tick."""
+        """Return niceness and scheduling class of a task's threads. If groups have weights, threads of batch are in the
+        idle class too: otherwise the kernel may let a waking thread wait for its next tick."""
         if self.weighs:
             return {"nice": 0, "policy": os.SCHED_IDLE if limits.batch else os.SCHED_OTHER}
         policy = os.SCHED_IDLE if limits.cpu_idle else os.SCHED_BATCH if limits.batch else os.SCHED_OTHER
         return {"nice": limits.nice, "policy": policy}
 
     def behave(self, task: RunTask, pids: Collection[int]) -> None:
-        """Give all threads of running processes the manners of their task's class and priority. Without privilege one
-        may only be made to wait more, never less."""
+        """Apply the niceness and scheduling class of a task to all threads of running processes. Without privilege, a
+        thread can only get a lower class, never a higher one."""
         manners = self.manners(self.limits_of(task))
         for pid in pids:
             for thread in proctable.threads_of(pid):
@@ -91,12 +91,12 @@ class Containers:
                     continue
 
     def ceiling_of(self, task: RunTask) -> dict[str, int]:
-        """The limit beyond which it is ended, by resource: with slack, what it is granted now."""
+        """Return the limits beyond which the task is ended: with slack, its present grant."""
         held = self._held.get(task.key)
         return ceiling(task, held.grant if held is not None else NO_GRANT)
 
     def create(self, task: RunTask, name: str) -> Groups:
-        """Choose its cores, make its groups, limit them. Raises `StartFailed`, OSError."""
+        """Choose the cores of a task, make its groups, and limit them. Raises `StartFailed`, OSError."""
         self._admit(task)
         groups: Groups = {}
         if self.tree is not None:
@@ -120,7 +120,7 @@ class Containers:
             self._repin(but=task.key)
 
     def adopt(self, task: RunTask, groups: Groups) -> None:
-        """A task that an earlier Borglet started: it keeps its cores, and the memory it may hold for now."""
+        """Adopt a task that an earlier Borglet started. It keeps its cores and its present memory limit."""
         grant = NO_GRANT
         if self.tree is not None:
             self.pool.adopt(task, self.tree.cores_of(groups))
@@ -129,7 +129,7 @@ class Containers:
         self._held[task.key] = _Held(task, groups, grant)
 
     def settle(self) -> None:
-        """Write again what an earlier Borglet may have left half done. Called after adoption."""
+        """Write all limits again, because an earlier Borglet may have written only some. Called after adoption."""
         if self.tree is None:
             return
         for key, held in self._held.items():
@@ -143,10 +143,9 @@ class Containers:
         self._limit_batch((0, True))
 
     def resize(self, task: RunTask) -> list[str]:
-        """A changed limit, class or priority of a running task. Returns what the kernel rejected for now.
+        """Apply a changed limit, class or priority of a running task. Return what the kernel rejected for now.
 
-        Cores that are not there leave the task on those it has; `StartFailed` says so, the rest is in force.
-        """
+        If cores are missing, the task keeps its present ones. Then `StartFailed` is raised, and the rest is applied."""
         held = self._held.get(task.key)
         if held is None:
             return []
@@ -176,8 +175,8 @@ class Containers:
             self._limit_batch((batch_milli, batch_idle))
 
     def hold_alloc(self, alloc: RunAlloc) -> None:
-        """Limit the memory of all tasks in an alloc together to that of the alloc (§2.4). One that has left and whose
-        disk is kept has none of its own: its savers stay within theirs. Raises OSError."""
+        """Limit the memory of all tasks in an alloc together to that of the alloc (§2.4). An ended
+        alloc whose disk is kept has no limit, because its log savers have their own. Raises OSError."""
         ram_bytes = 0 if alloc.ended else alloc.limit.get("ram", 0)
         if self._envelopes.get(alloc.key) == ram_bytes:
             return
@@ -210,12 +209,12 @@ class Containers:
             return self.tree.limit(held.groups, self.limits_of(held.task))
         except FileNotFoundError:
             return []  # it is ending at this moment
-        except OSError as error:  # of this one task: the others get theirs
+        except OSError as error:  # only this task is affected
             log.warning("cannot apply all limits of task %s: %s", held.task.name, error)
             return []
 
     def _repin(self, *, but: TaskKey) -> None:
-        """Cores were given or taken back: other latency-sensitive tasks move off them, or may use them again."""
+        """Restrict the other latency-sensitive tasks again, after cores were reserved or released."""
         if self.tree is None:
             return
         for key, held in self._held.items():

@@ -1,4 +1,4 @@
-"""Limits that nobody else enforces: what tasks use is measured, and who is over its limit is stopped."""
+"""Enforce limits that the kernel does not: measure all tasks, and stop those that exceed a limit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Enforcement:
             if metered is None:
                 continue
             begins = metered.disk_at is None or now - metered.disk_at >= self._runtime_home.settings.disk_interval_s
-            if begins or not metered.disk.done:  # of many files a walk goes on with each sample
+            if begins or not metered.disk.done:  # with many files, a walk continues with each sample
                 metered.disk_at = now if metered.disk.done else metered.disk_at
                 await asyncio.to_thread(metered.disk.step)
         if now - self._allocs_measured_at >= self._runtime_home.settings.disk_interval_s:
@@ -49,7 +49,7 @@ class Enforcement:
         if found is None or known.overused or known.supervisor is None:
             return
         if found.cause is EndCause.OUT_OF_MEMORY:
-            # The sum counts pages that its processes share once for each: look closely before a kill.
+            # The sum counts a shared page once per process, so the exact value is measured before a kill.
             exact = self._runtime_home.meter.proportional_ram(known.supervisor.pid)
             if exact <= limit["ram"]:
                 return

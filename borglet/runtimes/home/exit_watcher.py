@@ -1,4 +1,4 @@
-"""Ends of supervised tasks: noticed through their supervisors, told once, what is left of them killed.
+"""Notice ends of supervised tasks through their supervisors, report them once, and kill remaining processes.
 
 pidfd of the supervisor readable ─► exit.json, or it was killed: leftovers, supervisor-lost ─► next_end
 """
@@ -79,7 +79,7 @@ class ExitWatcher:
         if supervisor is not None and supervisor.boot_id != proctable.boot_id():
             exit_ = Exit(EndCause.MACHINE_RESTARTED, time.time(), detail="the machine restarted while the task ran")
         else:
-            assert supervisor is not None, "it began, so somebody supervised it"
+            assert supervisor is not None, "it began, so it has a supervisor"
             left = await supervisors.kill_leftovers(directory, supervisor.groups)
             detail = directory.complaint() or "the task's supervisor was killed"
             if left:
@@ -89,7 +89,7 @@ class ExitWatcher:
         return exit_
 
     async def give_up(self, incarnation: SupervisedTask, reason: str) -> None:
-        """Keep a failed start as an ended incarnation; the caller of `start` hears of it there."""
+        """Keep a failed start as an ended incarnation. `start` raises the reason."""
         directory = incarnation.directory
         supervisor = directory.supervisor()
         if supervisor is not None:

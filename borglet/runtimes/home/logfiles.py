@@ -1,7 +1,7 @@
-"""Reading the rotated log files that supervisors write (`logwriter`), and forgetting old ones.
+"""Read the rotated log files that supervisors write (`logwriter`), and delete old ones.
 
-Log directories are opened without following links, file by file and only regular ones with one name: a
-task that runs as the Borglet's own user could have planted anything there.
+Directories and files are opened without following links, and only regular files with one name are read, because a
+task that runs as the Borglet's own user could have put anything there.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ SEARCH_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class LogRetention:
-    """`keep_s` after its task was removed, and only while all logs of the machine fit `budget_bytes`."""
+    """Logs stay for `keep_s` after their task was removed, while all logs of the machine fit into `budget_bytes`."""
 
     keep_s: float = 7 * 86400.0
     budget_bytes: int = 2 * 2**30
 
 
 def read_log(home: Path, request: LogRequest) -> LogChunk:
-    """Return what exists of the requested range; text is cut at a character's border, bad bytes become U+FFFD. Or the
-    lines that hold what is searched for. A search takes up to `SEARCH_S`: call it in a thread."""
+    """Return what exists of the requested range, or the lines that contain the searched text. Text is cut between
+    characters, and bad bytes become U+FFFD. A search takes up to `SEARCH_S`: call it in a thread."""
 
     def refuse(error: str) -> LogChunk:
         return LogChunk(request.request_id, offset=0, end=0, text="", error=error)
@@ -90,7 +90,7 @@ def _read(directory: int, request: LogRequest) -> LogChunk:
 
 
 def printed_since(directory: int, stream: str, since: float) -> int:
-    """The offset behind which all lies that was printed at `since` (seconds since the epoch) or later."""
+    """Return an offset before everything that was printed at `since` (seconds since the epoch) or later."""
     found = 0
     for offset, at in times_of(directory, stream):
         if at > since:
@@ -120,7 +120,7 @@ def times_of(directory: int, stream: str) -> list[tuple[int, float]]:
 
 
 def _decode(data: bytes) -> tuple[str, int]:
-    """Text, and how many bytes it stands for: a character cut at the end is left for the next chunk."""
+    """Return text and its number of bytes. A character cut at the end is left for the next chunk."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
     pending = len(decoder.getstate()[0])
@@ -156,7 +156,7 @@ class _Found:
         self._bytes = 0
 
     def add(self, offset: int, line: bytes) -> bool:
-        """False once it is enough."""
+        """Add a line. Return False once the limits are reached."""
         while self._mark < len(self._marks) and self._marks[self._mark][0] <= offset:
             self._mark += 1
         at = self._marks[self._mark - 1][1] if self._mark else 0.0
@@ -167,8 +167,8 @@ class _Found:
 
 
 def search(directory: int, request: LogRequest) -> LogChunk:
-    """The lines that hold `request.search`, from its offset on, within `SEARCH_S` and `SEARCH_BYTES` a call. Plain
-    text: no pattern can make it slow. `ignore_case` knows the letters of ASCII."""
+    """Return lines that contain `request.search`, from its offset on, within `SEARCH_S` and `SEARCH_BYTES` per call.
+    The search is for plain text, so that no pattern can make it slow. `ignore_case` works for ASCII letters."""
     needle = request.search.encode("utf-8", "replace")
     marks = times_of(directory, request.stream)
     start = max(0, request.offset, printed_since(directory, request.stream, request.since))
@@ -216,7 +216,7 @@ def _chunk(request: LogRequest, start: int, end: int, found: _Found, *, complete
 
 
 def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _Found) -> int:
-    """-1, or where to go on once it is enough."""
+    """Add matching lines. Return -1, or the offset at which to continue once the limits are reached."""
     hay = lines.lower() if ignore_case else lines
     wanted = needle.lower() if ignore_case else needle
     at = hay.find(wanted)
@@ -231,9 +231,9 @@ def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _F
 
 
 def sweep_logs(home: Path, *, now: float, present: set[str], retention: LogRetention) -> list[str]:
-    """Delete logs whose time is up, then as much as the budget of all logs of this machine asks for: of tasks that have
-    left, oldest first; then of those in `present` (directory names) rotated files, oldest first, never the newest of a
-    stream. Returns the names of directories deleted. `remove` dates a directory by touching it."""
+    """Delete expired logs, then more until the rest fits into the budget of this machine: logs of removed tasks, oldest
+    first, then rotated files of tasks in `present` (directory names), oldest first, never the newest of a stream.
+    Return the names of deleted directories. `discard` sets the time of a directory."""
     left = []  # (removed at, bytes, name)
     deleted = []
     rotated: list[tuple[float, int, Path]] = []  # of present tasks: (written last, bytes, path)

@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 class SupervisedSettings:
     """Settings of all runtimes with real processes."""
 
-    isolation: Literal["auto", "polled"] = "auto"  # polled: use no control groups even where we may
+    isolation: Literal["auto", "polled"] = "auto"  # polled: do not use control groups even if possible
     cap_cpu: bool = False  # the CPU limit is a ceiling, not only a share (§6.2)
     open_files: int = 65536
     log_file_bytes: int = 8 * 2**20
     log_file_s: float = 86400.0  # a file is followed by the next after this long, however small
     log_files: int = 4  # of each stream
-    log_bytes_s: int = 16 * 2**20  # a task that prints more waits: the disk is everybody's
+    log_bytes_s: int = 16 * 2**20  # a task that prints more waits, because all tasks share the disk
     retention: LogRetention = field(default_factory=LogRetention)
     disk_interval_s: float = 30.0
 
@@ -51,7 +51,7 @@ class SupervisedTask:
     supervisor: SupervisorId | None = None  # None while it starts
     pidfd: int = -1
     metered: Metered | None = None
-    stop_asked: tuple[float, EndCause, str] | None = None  # while it starts: told as soon as it can listen
+    stop_asked: tuple[float, EndCause, str] | None = None  # while it starts: sent as soon as the supervisor runs
     overused: bool = False
 
     def presence(self) -> Presence:
@@ -76,7 +76,7 @@ class RuntimeHome:
         self.closing = False
 
     def measure_capacity(self) -> dict[str, int]:
-        """Disk: what is free now and what tasks here already hold."""
+        """Return the capacity. Disk: the free space and what tasks here already hold."""
         disk = os.statvfs(self.home)
         held = disk_bytes((self.home / "tasks", self.home / "logs", self.home / "allocs"))
         return {
@@ -106,7 +106,7 @@ class RuntimeHome:
             trash.throw_away(directory.path, self.home / "trash")
 
     async def empty_trash(self) -> None:
-        async with self._emptying:  # two at a time would take entries from each other
+        async with self._emptying:  # two at a time would remove each other's entries
             await asyncio.to_thread(trash.empty, self.home / "trash", goes_on=lambda: not self.closing)
 
     def behave(self, incarnations: Iterable[SupervisedTask]) -> None:
@@ -128,7 +128,7 @@ class RuntimeHome:
 
 
 def write_end(directory: TaskDirectory, exit_: Exit) -> None:
-    """Should there be no room for it now, this Borglet tells it, and the next one comes to the same."""
+    """Store an end. If the disk is full, this Borglet reports it anyway, and the next one concludes the same."""
     try:
         directory.write_exit(exit_)
     except OSError as error:
@@ -136,7 +136,7 @@ def write_end(directory: TaskDirectory, exit_: Exit) -> None:
 
 
 def reap(pid: int) -> None:
-    """Collect a supervisor that is our own child; an adopted one is init's."""
+    """Collect a supervisor that is our own child. An adopted one is a child of init."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

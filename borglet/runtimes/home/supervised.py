@@ -3,12 +3,11 @@
     start ─► plan, directory, groups, prepare_container ─► spawn(supervisor) ─► the task
     next_end ◄─ pidfd of the supervisor readable ─► exit.json, or it was killed: leftovers, supervisor-lost
 
-What shuts a task in is its `confinement`'s part: little for `process`, a container for `oci`. All the rest is here and
-in its parts: `runtime_home` (what there is), `adoption`, `exit_watcher` (watching, ends), `enforcement` (measuring,
-limits).
+The `confinement` isolates a task: a user for `process`, a container for `oci`. The rest is in this module and its
+parts: `runtime_home` (the state), `adoption`, `exit_watcher` (ends), `enforcement` (measuring, limits).
 
-Memory, processes and CPU are limited by control groups where we may (`cgroups`), else by what `sample`
-measures; disk always by `sample`. `attributes()` says which. Owned by one asyncio loop; see `base.Runtime`.
+Control groups limit memory, processes and CPU if possible (`cgroups`); otherwise `sample` does. `sample` always limits
+disk. `attributes()` reports which. Owned by one asyncio loop; see `base.Runtime`.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ class SupervisedRuntime:
         self._exit_watcher = ExitWatcher(self._runtime_home)
         self._enforcement = Enforcement(self._runtime_home, self.stop)
         self._keeps_ports = landlock.knows_ports()
-        self._dropped: set[TaskKey] = set()  # allocs that go as soon as nobody lives there
-        self._identities: dict[TaskKey, str] = {}  # of what is still to be started
+        self._dropped: set[TaskKey] = set()  # allocs to remove as soon as no task uses them
+        self._identities: dict[TaskKey, str] = {}  # of tasks that start later
         self.api_url = ""
         self._adoption: asyncio.Task[None] | None = None
         self._capacity = self._runtime_home.measure_capacity()
 
-    # -- what this machine gives
+    # -- the machine
 
     def attributes(self) -> dict[str, str]:
         return {
@@ -92,7 +91,7 @@ class SupervisedRuntime:
         self._tasks[task.key] = incarnation
         try:
             owner = plan.account[:2] if plan.account else None
-            for own in (directory.work, directory.tmp):  # made by a run as another user, if at all
+            for own in (directory.work, directory.tmp):  # an earlier run may have had another user
                 if owner is not None and own.is_dir() and own.stat().st_uid != owner[0]:
                     await asyncio.to_thread(hand_over, own, owner)
             directory.prepare(kept, owner=owner)
@@ -130,7 +129,7 @@ class SupervisedRuntime:
             supervisors.send_stop(directory, notice_s=notice_s, cause=cause, detail=detail)
 
     def _tcp_ports(self, task: RunTask) -> list[int] | None:
-        """Ports of the machine are allotted; in a network of its own a task has all."""
+        """Return the allotted ports of the machine. In its own network a task has all ports."""
         if not self._keeps_ports or task.network != "host":
             return None
         return sorted(task.ports.values())
@@ -143,7 +142,7 @@ class SupervisedRuntime:
             try:
                 self._allocs.hold(alloc)
                 self._containers.hold_alloc(alloc)
-            except (OSError, ValueError) as error:  # the others are held all the same
+            except (OSError, ValueError) as error:  # the others are still created
                 failed = failed or error
         self._drop_allocs()
         await self._runtime_home.empty_trash()
@@ -188,7 +187,7 @@ class SupervisedRuntime:
         except StartFailed as error:
             log.warning("cannot change the cores of task %s, which keeps its old ones: %s", known.directory.name, error)
             return
-        if refused:  # it uses more than it may now: the next sample ends it, with the figures
+        if refused:  # it exceeds its new limit: the next sample ends it, with the figures
             log.info("task %s: %s", known.directory.name, "; ".join(refused))
 
     async def identify(self, key: TaskKey, token: str) -> None:
@@ -199,7 +198,7 @@ class SupervisedRuntime:
         else:
             self._identities[key] = token
             while len(self._identities) > MOST_UNCLAIMED:
-                del self._identities[next(iter(self._identities))]  # of what was never started
+                del self._identities[next(iter(self._identities))]  # of tasks that never started
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
         await self._adopt()
@@ -276,7 +275,7 @@ class SupervisedRuntime:
         known = self._tasks.get(claims.key)
         if known is None or known.exit is not None or known.supervisor is None:
             raise ShellRefused(f"task {claims.key} is not running on this machine")
-        if known.kept.runtime != self.name:  # a shell of ours would be outside of what holds the task
+        if known.kept.runtime != self.name:  # a shell of this runtime would be outside of the task's confinement
             raise ShellRefused(
                 f"task {claims.key} was started by the runtime {known.kept.runtime}, and the Borglet now uses"
                 f" {self.name}; restart the task to open a shell in it"
@@ -285,7 +284,7 @@ class SupervisedRuntime:
             request = self._confinement.shell(known.kept, known.directory, known.supervisor, claims)
         except StartFailed as error:
             raise ShellRefused(str(error)) from error
-        if not request.engine:  # held back by rules of its own, an engine could not enter the container
+        if not request.engine:  # with rules of its own, an engine could not enter the container
             request = replace(request, tcp_ports=self._tcp_ports(known.kept.task))
         return await ptys.spawn(request)
 

@@ -1,4 +1,4 @@
-"""Starting a task's supervisor, watching it, talking to it, and cleaning up after one that was killed."""
+"""Start, watch and stop supervisors of tasks, and clean up after a killed one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from borglet.runtimes.supervisor import interpreters, proctable
 
 log = logging.getLogger(__name__)
 
-# The largest pipe an ordinary user may have; the kernel takes no larger command and environment than twice that.
+# The largest pipe of an ordinary user. The kernel accepts command and environment up to twice that size.
 MAX_LAUNCH_BYTES = 2**20
 START_TIMEOUT_S = 20.0
 BEGIN_TIMEOUT_S = 5.0
@@ -31,8 +31,8 @@ LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dict[str, str]) -> SupervisorId:
     """Start a supervisor and through it the task. Returns once the task's program runs.
 
-    The supervisor begins only when it has read `launch`, which it gets after supervisor.json is written:
-    a Borglet killed in between leaves nothing that a successor would not find. Raises `StartFailed`.
+    The supervisor begins only when it has read `launch`, which is sent after supervisor.json is written. So the next
+    Borglet finds everything, even if this one is killed in between. Raises `StartFailed`.
     """
     content = marshal.dumps(launch)
     if len(content) > MAX_LAUNCH_BYTES:
@@ -86,8 +86,8 @@ async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
 
 
 async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) -> bool:
-    """Whether an adopted supervisor has something to supervise. One that is young and has not begun is given a moment
-    to do so, or to end: its Borglet may have died just before it said what to start."""
+    """Return whether an adopted supervisor has a task to supervise. A young one that has not begun gets a moment to
+    begin or to end, because its Borglet may have died just before it sent the task."""
     gone = select.poll()
     gone.register(pidfd, select.POLLIN)
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - supervisor.started / os.sysconf("SC_CLK_TCK")
@@ -110,7 +110,7 @@ def open_pidfd(supervisor: SupervisorId) -> int:
 
 
 def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, detail: str) -> None:
-    """Tell the supervisor; nothing happens when it is gone, its end is then on its way."""
+    """Send a stop to the supervisor. If it is gone, nothing happens, because its end arrives soon."""
     text = " ".join(detail.split())[:1000]
     line = f"stop {int(max(0.0, notice_s) * 1000)} {cause.value} {text}\n".encode(errors="replace")
     try:
@@ -127,8 +127,8 @@ def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, det
 
 
 async def kill_leftovers(directory: TaskDirectory, groups: dict[str, str]) -> set[int]:
-    """Kill all processes of a task without supervisor: its groups' members and who carries its marker.
-    Returns those that survived `KILL_TIMEOUT_S` (in an uninterruptible system call)."""
+    """Kill all processes of a task without supervisor: members of its groups, and processes with its marker.
+    Return those that survived `KILL_TIMEOUT_S` (in an uninterruptible system call)."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + KILL_TIMEOUT_S
     while True:

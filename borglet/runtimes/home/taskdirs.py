@@ -1,16 +1,16 @@
 """The directories of incarnations, from which a new Borglet learns what an old one started.
 
 tasks/<job>.<index>.<incarnation>/
-    task.json        what was asked for, which run it is, since when
-    supervisor.json  who supervises it: pid, start time, boot, control groups
+    task.json        the request, the run and its start time
+    supervisor.json  its supervisor: pid, start time, boot, control groups
     control          fifo to the supervisor
-    begun            made by the supervisor before it starts anything: without it nothing of this run ever ran
-    exit.json        how it ended; written once, by the supervisor, or for it once it is gone
+    begun            created by the supervisor before it starts anything; without it, nothing of this run ever ran
+    exit.json        its end; written once, by the supervisor, or by the Borglet once the supervisor is gone
     supervisor.log   normally empty
     identity/token   its signed identity, readable for its user alone
     work/  tmp/      the task's own: working directory (HOME) and TMPDIR
     packages/        a link to the tree of each of its packages; not inside work/, where the task could plant its own
-    root/  bundle/   of a contained task: what of its / is its own, and its container's description and state
+    root/  bundle/   of a contained task: its own part of /, and its container's description and state
 logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>; a link for a task inside an alloc
 """
 
@@ -43,7 +43,7 @@ class TaskRecord(msgspec.Struct, frozen=True):
     started_at: float
     own_uid: int = 0  # its own (oci) or its tenant's (process); 0: it has another user
     address: str = ""  # of a network of its own
-    runtime: str = "process"  # what started it
+    runtime: str = "process"  # the runtime that started it
 
 
 class SupervisorId(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def directory_name(key: TaskKey) -> str:
 
 
 def key_of(name: str) -> TaskKey | None:
-    """The inverse of `directory_name`; None for a name that is none."""
+    """Return the inverse of `directory_name`; None for any other name."""
     match = _NAME.match(name)
     return TaskKey(match[1], int(match[2]), int(match[3])) if match else None
 

@@ -4,8 +4,8 @@ Without it, tasks of different tenants on one machine could signal, trace and re
 
     home/tenants.json    tenant -> number of its user on this machine
 
-A tenant keeps its number after its last task has left: files that its tasks left behind must not become another
-tenant's. A number is used again only when all numbers of the range are assigned.
+A tenant keeps its number after its last task has ended, so that files of its tasks do not become another tenant's. A
+number is used again only when all numbers of the range are assigned.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ RUNTIME = "process"
 
 
 def tenant_of(task: RunTask) -> str:
-    """The tenant in the task's BNS name; for a name without one, the job."""
+    """Return the tenant in the task's BNS name; for a name without one, the job."""
     parts = task.name.split("/")
     return parts[1] if len(parts) == 4 and parts[1] else task.key.job
 
 
 class TenantUsers:
-    """The numbers of one home, `count` of them from `first` on. Owned by the runtime's loop."""
+    """The user numbers of one home, `count` of them from `first` on. Owned by the runtime's loop."""
 
     def __init__(self, home: Path, *, first: int, count: int) -> None:
         self._home, self._first, self._count = home.absolute(), first, count
         self._assigned: dict[str, int] | None = None
 
     def uid_of(self, task: RunTask, kept: Mapping[str, TaskRecord]) -> int:
-        """The number of the task's tenant, assigned and stored if it has none yet.
+        """Return the number of the task's tenant, which is assigned and stored if it has none yet.
 
         `kept`: by directory name, all tasks on this machine. Raises `StartFailed`."""
         if self._assigned is None:

@@ -1,10 +1,10 @@
-"""Deleting what tasks left: trees that a hostile hand may have made.
+"""Delete files of removed tasks, which may be hostile.
 
-    home/trash/<name>    out of sight since a rename; deleted whole, now or by the next Borglet
+    home/trash/<name>    hidden by a rename; deleted whole, now or by the next Borglet
 
-A tree as deep as anybody likes, folders closed to their owner, links, a mount: none may stop the Borglet, cost it a
-descriptor a level, or lead it elsewhere. Hence no recursion and no paths: every folder inside is first renamed to
-the top of the trash, which never leaves the file system and follows no link.
+Trees of any depth, folders closed to their owner, links or mounts must not stop the Borglet, use a descriptor per
+level, or lead it elsewhere. For this reason there is no recursion and there are no paths: every folder inside is first
+renamed to the top of the trash, which never leaves the file system and follows no link.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def throw_away(path: Path, trash: Path) -> None:
 
 
 def empty(trash: Path, *, goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Delete everything in it, folder by folder as long as `goes_on`. What can't be deleted stays, is logged, and is
-    tried again next time."""
+    """Delete everything in the trash, folder by folder, while `goes_on`. An entry that cannot be deleted is logged,
+    and the next call tries it again."""
     top = os.open(trash, _FOLDER)
     try:
         pending = os.listdir(top)
@@ -67,7 +67,7 @@ def _delete(top: int, name: str) -> list[str]:
     except OSError:
         if not moved:
             raise
-        return [*moved, name]  # what moved goes now; what was in the way is met again, and then alone
+        return [*moved, name]  # the moved folders are deleted next, and then this one is tried again
     finally:
         os.close(folder)
     os.rmdir(name, dir_fd=top)
@@ -75,7 +75,7 @@ def _delete(top: int, name: str) -> list[str]:
 
 
 def _open_up(parent: int, name: str) -> None:
-    """A task may have closed its folders to itself, and so to a Borglet of its own user; root needs no leave."""
+    """Make a folder accessible. A task may have closed it, also to a Borglet with the same user. Root needs nothing."""
     if os.geteuid() == 0:
         return
     try:

@@ -1,10 +1,10 @@
-"""How much folders of a task hold on the disk, found by walking them: in steps, however many files or levels there are.
+"""Measure the disk usage of folders of a task by walking them, in steps for any number of files and levels.
 
-    step ─ at most `STEP` entries ─► sum so far ─ … ─► the whole, told until the next walk is through or beyond it
+    step ─ at most `STEP` entries ─► sum so far ─ … ─► the whole, reported until the next walk ends or exceeds it
 
-A hostile task may make more files than one look can take, and ways longer than the kernel takes at once. So a walk
-goes on where it stopped, and folders are opened from part to part. What it can't see: files that were deleted and are
-still open, what moves about while it walks, and, without root, folders that a task of the same user has closed.
+A hostile task may make more files than one step can count, and paths longer than the kernel accepts. So each step
+continues the walk, and long paths are opened in parts. The walk does not see deleted files that are still open, files
+that move during the walk and, without root, folders that a task of the same user has closed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 # Entries of one step, some tenths of a second of one core.
 STEP = 100_000
-# A way is opened in parts of fewer bytes: the kernel takes 4,096.
+# Paths are opened in parts of fewer bytes, because the kernel accepts 4,096.
 PART_BYTES = 3_500
 # So many levels cost as much as an entry.
 LEVELS = 16
@@ -76,12 +76,12 @@ class DiskWalk:
         return self.bytes
 
     def _look(self, folder: Folder) -> int:
-        """Add what lies there; what that cost, in entries."""
+        """Add the entries of a folder. Return the cost, in entries."""
         cost = 1 + folder.level // LEVELS
         try:
             descriptor = folder.open()
         except OSError:
-            return cost  # removed while we walk, or closed to us by the task
+            return cost  # removed during the walk, or closed by the task
         try:
             with os.scandir(descriptor) as entries:
                 for entry in entries:
@@ -107,7 +107,7 @@ class DiskWalk:
 
 
 def disk_bytes(directories: Sequence[Path]) -> int:
-    """Allocated bytes below the directories, at once: a lower bound where more than `STEP` entries lie there."""
+    """Return the allocated bytes below the directories; a lower bound if there are more than `STEP` entries."""
     return DiskWalk(directories).step()
 
 

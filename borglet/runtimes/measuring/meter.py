@@ -1,4 +1,4 @@
-"""Usage of running tasks, from their control groups where these account it, otherwise from /proc."""
+"""Usage of running tasks, from their control groups if these account it, otherwise from /proc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from borglet.runtimes.supervisor.proctable import Process
 
 log = logging.getLogger(__name__)
 
-# The kernel books CPU time at its ticks, some milliseconds apart: over less than this a rate is noise.
+# The kernel accounts CPU time at its ticks, some milliseconds apart. Over less than this, a rate is noise.
 MIN_INTERVAL_S = 0.2
 # Of one task, when its threads are looked at one by one.
 MAX_THREADS = 200
@@ -30,7 +30,7 @@ class Metered:
 
     supervisor_pid: int
     groups: dict[str, str]
-    disk: DiskWalk  # over what counts as its own
+    disk: DiskWalk  # over its own folders
     throttled_ns: int = 0  # at the last measurement
     throttled_milli: int = 0
     cpu_ns: int | None = None  # at the last measurement; None: adopted, so its past usage is unknown
@@ -45,7 +45,7 @@ class Metered:
 
 
 class _Table:
-    """The machine's processes, read where one task needs them, and then for all."""
+    """The machine's processes, read once, when the first task needs them."""
 
     @cached_property
     def _read(self) -> tuple[dict[int, Process], float]:
@@ -88,7 +88,7 @@ class Meter:
             now = table.at
         if measured.cpu_ns is None or measured.ram_bytes is None or measured.processes is None:
             measured = _fill(measured, table.processes, table.children, task.supervisor_pid)
-        pids = cgroupfs.members(dict(list(task.groups.items())[:1]))  # all list the same
+        pids = cgroupfs.members(dict(list(task.groups.items())[:1]))  # all contain the same processes
         if not pids:
             pids = set(proctable.descendants(table.children, task.supervisor_pid))
         elapsed_s = now - task.at
@@ -125,7 +125,7 @@ class Meter:
             return GroupUsage(0, 0, 0)
 
     def ready(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, int]:
-        """Threads that run or wait for a core, by task; of a task's thousands the first two hundred are looked at."""
+        """Return the number of threads per task that run or wait for a core, among its first `MAX_THREADS` threads."""
         children: dict[int, list[int]] | None = None
         found = {}
         for key, task in tasks.items():
@@ -138,7 +138,7 @@ class Meter:
         return found
 
     def proportional_ram(self, supervisor_pid: int) -> int:
-        """The exact memory of a task, pages shared inside it counted once: too costly for every sample."""
+        """Return the exact memory of a task, with shared pages counted once. This is too slow for every sample."""
         children = proctable.children_of(proctable.table())
         return sum(proctable.pss_bytes(pid) or 0 for pid in proctable.descendants(children, supervisor_pid))
 

@@ -1,8 +1,8 @@
 """Rates of a task's reads and writes, on disks and over its own network, from counters of the kernel.
 
 Disks: `io.stat` of its group where there is version 2, else `/proc/<pid>/io` of its processes. Version 1 knows
-nothing of writes that the page cache takes in, most of them. A process that ends between two looks takes with it what
-it did since.
+nothing about writes to the page cache, which most writes are. The traffic of a process after the last look before its
+end is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from borglet.runtimes.cgroups import cgroupfs
 from borglet.runtimes.supervisor import proctable
 
-# Of one task, when its processes are looked at one by one.
+# The most processes of one task whose counters are read one by one.
 MAX_PROCESSES = 64
 
 
@@ -42,7 +42,7 @@ class Traffic:
         return cls({}, (0, 0))
 
     def look(self, groups: Mapping[str, str], pids: Collection[int], elapsed_s: float) -> Rates:
-        """Rates since the last look, `elapsed_s` ago; none the first time."""
+        """Return the rates since the last look, `elapsed_s` ago; none the first time."""
         now = _of_group(groups)
         if now is None:
             now = {pid: io for pid in sorted(pids)[:MAX_PROCESSES] if (io := _of_process(pid)) is not None}

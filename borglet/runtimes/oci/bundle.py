@@ -1,7 +1,7 @@
-"""A task's container as the OCI runtime specification writes it: config.json of it, process.json of the task.
+"""A task's container in the form of the OCI runtime specification: config.json, and process.json of the task.
 
-The container is opened around an init that only waits and reaps; the task's program is then started inside by `exec`,
-so that its true parent is the supervisor, which learns status and signal as they were. Pure.
+The container starts with an init that only waits and reaps. The task's program is then started inside by `exec`, so
+that the supervisor is its parent and receives its status or signal. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from borglet.runtimes.base.accounts import TASK_UID, Account
 from borglet.runtimes.base.launch import LOGIN_SHELL
 from borglet.runtimes.oci import syscalls
 
-INIT = "/dev/init"  # where the container shows the init's program
+INIT = "/dev/init"  # the path of the init's program inside
 WORK, TMP, PACKAGES, ALLOC = "/work", "/tmp", "/packages", "/alloc"  # noqa: S108 - inside a container
 IDENTITY = "/run/borg"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -24,11 +24,11 @@ DEFAULT_SHM_BYTES = 64 * 2**20
 
 _READ_ONLY = ["bind", "ro", "nosuid", "nodev", "rprivate"]
 _WRITABLE = ["bind", "rw", "nosuid", "nodev", "rprivate"]
-# Seccomp speaks of the machine's own calls alone: other ABIs of the same processor would pass by the list.
+# The list has only the machine's own calls: calls of other ABIs of the same processor are not allowed.
 _ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 _EPERM, _ENOSYS = 1, 38
 
-# What tells of the machine, or changes it, is hidden or read-only, also from its root.
+# Paths that reveal or change the machine are hidden or read-only, also for root.
 _MASKED = [
     "/proc/acpi",
     "/proc/asound",
@@ -52,7 +52,7 @@ _READ_ONLY_PATHS = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sy
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file or directory of the machine, shown inside."""
+    """A file or directory of the machine that is mounted inside."""
 
     source: str
     target: str
@@ -69,7 +69,7 @@ class DeviceNode:
     minor: int
 
 
-# Of every container: null, zero, full, random, urandom, tty, ptmx and its terminals.
+# Devices of every container: null, zero, full, random, urandom, tty, ptmx and its terminals.
 _USUAL_DEVICES = ("c 1:3", "c 1:5", "c 1:7", "c 1:8", "c 1:9", "c 5:0", "c 5:2", "c 136:*")
 
 
@@ -93,7 +93,7 @@ class ContainerOptions:
 
 
 def config(container: ContainerOptions, account: Account, *, architecture: str) -> dict[str, object]:
-    """config.json. The init is another user than the task, which can neither signal, trace nor read it."""
+    """Return config.json. The init has another user than the task, which cannot signal, trace or read it."""
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "uts", "ipc")]
     if container.network:
         namespaces.append({"type": "network", "path": container.network})
@@ -114,7 +114,7 @@ def config(container: ContainerOptions, account: Account, *, architecture: str) 
         "linux": {
             "namespaces": namespaces,
             "rootfsPropagation": "private",
-            # Of an address of its own a task has all ports.
+            # A task has all ports of its own address.
             **({"sysctl": {"net.ipv4.ip_unprivileged_port_start": "0"}} if container.network else {}),
             "maskedPaths": _MASKED,
             "readonlyPaths": _READ_ONLY_PATHS,
@@ -133,7 +133,7 @@ def process(
     open_files: int,
     oom_score_adj: int = 0,
 ) -> dict[str, object]:
-    """process.json: also what a shell inside the task begins with, so that it can do no more than the task."""
+    """Return process.json. A shell inside the task starts from it too, so that it has no more rights than the task."""
     uid, gid, groups = account
     return {
         "terminal": False,
@@ -159,12 +159,12 @@ def shell_process(begun: dict[str, Any], claims: ShellClaims) -> dict[str, Any]:
         **({} if claims.plain else {"consoleSize": size}),
         "args": claims.command or LOGIN_SHELL,
         "env": [*begun["env"], f"TERM={claims.term}"],
-        "oomScoreAdj": 1000,  # of all that the task runs, a shell is what it can best do without
+        "oomScoreAdj": 1000,  # if memory is short, the kernel ends shells before other processes
     }
 
 
 def seccomp(architecture: str) -> dict[str, object]:
-    """The profile of `syscalls` for the machine's own architecture."""
+    """Return the profile of `syscalls` for the machine's own architecture."""
     rules: list[dict[str, object]] = [
         {"names": list(syscalls.ALLOWED), "action": "SCMP_ACT_ALLOW"},
         {"names": list(syscalls.REFUSED), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
@@ -181,7 +181,7 @@ def seccomp(architecture: str) -> dict[str, object]:
 
 
 def hostname_of(name: str) -> str:
-    """`cell/tenant/job/index` as one label: what a task with a network of its own is called inside."""
+    """Return `cell/tenant/job/index` as one label, the host name inside a task with its own network."""
     job, _, index = "-".join(name.split("/")[-2:]).rpartition("-")
     return f"{job[:52]}-{index}".lower().strip("-")
 

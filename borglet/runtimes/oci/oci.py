@@ -1,11 +1,11 @@
-"""The `oci` runtime: each task in a container of its own, opened by `crun` and supervised as every task is (§6).
+"""The `oci` runtime: each task runs in its own container, opened by `crun` and supervised like every task (§6).
 
-    plan     uid, environment, what is shown inside; rejects what this machine can't give, naming the field
+    plan     uid, environment, mounts; rejects what this machine does not support, naming the field
     prepare_container  root directory, config.json, process.json, its network
     clear    its network
 
-A contained task sees its own processes, its own files, /usr or its package read-only; it runs as a user of its own,
-with no capability, under the system calls of `syscalls`, and never gets more (no new privileges).
+A contained task sees its own processes, its own files, and /usr or its package, read-only. It runs as its own user,
+without capabilities, with the system calls of `syscalls`, and cannot get more (no new privileges).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FIRST_UID, UIDS = 200_000, 65_536
 
 
 class Unavailable(Exception):
-    """Containers can't be had on this machine; the text says what is missing and how to get it, `code` names it."""
+    """This machine does not support containers. The text has what is missing and how to get it; `code` names it."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -59,11 +59,11 @@ class OciSettings(SupervisedSettings):
     """How the oci runtime behaves on this machine."""
 
     users: frozenset[str] = frozenset()  # users that job files may name instead of the task's own user
-    first_uid: int = FIRST_UID  # numbers of tasks' own users: so many from here on, which nobody else may have
+    first_uid: int = FIRST_UID  # the first number of tasks' own users, which no other user may have
     uids: int = UIDS
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # accelerator -> its device nodes
     path: str = bundle.DEFAULT_PATH  # PATH of tasks
-    network: IPv4Network | None = None  # whose addresses tasks get that ask for their own
+    network: IPv4Network | None = None  # addresses of tasks with their own network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class ContainerPlan(LaunchPlan):
     base: Path | None
     devices: list[DeviceNode]
     shm_bytes: int
-    host: str  # its name, where it has a network of its own
+    host: str  # its host name, if it has its own network
 
 
 class ContainerConfinement(Confinement):
@@ -116,7 +116,7 @@ class ContainerConfinement(Confinement):
             alloc=ALLOC if directory.alloc is not None else "",
             identity=f"{IDENTITY}/{directory.identity.name}",
         )
-        launch.working_directory(task, WORK)  # rejects one that climbs out
+        launch.working_directory(task, WORK)  # rejects `..`
         working_directory = bundle.inside(task.working_dir)
         limits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
         process = bundle.process(
@@ -165,14 +165,14 @@ class ContainerConfinement(Confinement):
         return self._networks.choose(directory.name, mine=earlier.address if earlier else "", taken=taken)
 
     def _account(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, TaskRecord]) -> tuple[Account, int]:
-        """A user of the task's own, or the one it names; and the number that is its own."""
+        """Return the task's user, its own or the named one, and its own number or 0."""
         if not task.user:
-            # A number that the process runtime gave is a whole tenant's, and no longer this task's.
+            # A number of the process runtime belongs to a whole tenant, and no longer to this task.
             numbers = {
                 name if other.runtime == self.name else f"/{name}": other.own_uid for name, other in kept.items()
             }
             who, taken = directory.name, numbers
-            if task.alloc is not None:  # what its earlier incarnations left in the alloc stays its own
+            if task.alloc is not None:  # files of its earlier incarnations in the alloc stay its own
                 who = f"{task.key.job}.{task.key.index}"
                 for name, other in kept.items():
                     if other.runtime == self.name and _same_in_alloc(other.task, task):
@@ -236,8 +236,8 @@ class ContainerConfinement(Confinement):
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:
-        """The engine on our terminal, which gives the shell one inside. It begins as the task did, so it can do no
-        more."""
+        """Return the engine's command on our terminal; the engine makes one inside. The shell starts from the task's
+        process.json, so it has no more rights."""
         container = ContainerPlace(self._engine, str(directory.bundle), directory.name)
         try:
             begun = msgspec.json.decode((directory.bundle / "process.json").read_bytes(), type=dict[str, Any])
@@ -269,13 +269,13 @@ class OciRuntime(SupervisedRuntime):
         super().__init__(home, settings, ContainerConfinement(home, settings, engine=engine, init=init))
 
     def attributes(self) -> dict[str, str]:
-        """`isolation.devices`: `nodes` where a task is kept from devices only by a /dev that lacks them."""
+        """Add `isolation.devices`: `nodes` if only the missing nodes in /dev keep a task from devices."""
         guarded = self._tree is not None and self._tree.enforces("devices")
         return {**super().attributes(), "isolation.devices": "cgroup-v1" if guarded else "nodes"}
 
 
 def find_engine(search: str = "") -> tuple[str, str]:
-    """The container engine and the init, in `search` or, if empty, the usual places. Raises `Unavailable`."""
+    """Return container engine and init, from `search` or, if empty, the usual places. Raises `Unavailable`."""
     if os.geteuid() != 0:
         raise Unavailable("no-root", "containers need a Borglet that runs as root")
     search = search or os.environ.get("PATH", "") + ":" + bundle.DEFAULT_PATH
@@ -291,8 +291,8 @@ def find_engine(search: str = "") -> tuple[str, str]:
 
 
 def probe(home: Path, engine: str, init: str) -> None:
-    """Open a container that ends at once: 10 ms that tell more than any list of features. Raises `Unavailable`."""
-    trash = home / "trash"  # what a Borglet that is killed here leaves goes with the rest
+    """Open a container that ends at once. In 10 ms this checks more than a list of features. Raises `Unavailable`."""
+    trash = home / "trash"  # if the Borglet is killed here, its files are deleted with the trash
     trash.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=trash, prefix="probe-") as folder:
         directory = Path(folder)
@@ -328,7 +328,7 @@ def _roots_in_use(home: Path) -> set[str]:
 
 
 def _forget_shells(directory: Path) -> None:
-    """The engine has read what shells of more than a minute ago begin with."""
+    """Delete the descriptions of shells older than a minute, which the engine has read."""
     for path in directory.glob("shell-*.json"):
         if time.time() - path.stat().st_mtime > 60.0:
             path.unlink()

@@ -1,11 +1,11 @@
-"""The root of a task in a container: a small directory that shows parts of the machine or of a package.
+"""The root of a task in a container: a small directory with mounts of the machine or of a package.
 
     host       bin -> usr/bin …   /usr (read-only)   a few files of /etc     nothing else of the machine
     packages   each entry of the first package's tree, read-only; /etc by us where the package has none
     both       /work /tmp (its own, writable)   /packages/<name> (read-only)   /alloc/{shared,logs}   /proc /sys /dev
 
-The directory belongs to root and is shown read-only: no overlay, no copy of a system. Tasks on the machine's /usr
-share one; the few files that differ are laid over it.
+The directory belongs to root and is mounted read-only, without overlays or copies of a system. Tasks on the machine's
+/usr share one directory; the few files that differ are mounted over it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, Mo
 
 # Directories of a modern system's root; links on merged-usr machines, and then they are links inside too.
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# Made by us, whatever a package has under these names.
+# Created by the Borglet, even if a package has entries with these names.
 _OURS = frozenset({"alloc", "proc", "run", "sys", "dev", "tmp", "work", "packages"})
-# What programs look up: names and their resolution, time, certificates, the linker's. No passwords, keys or services.
+# Files that programs need: names and their resolution, time, certificates, linker. No passwords, keys or services.
 _ETC_FILES = (
     "debian_version",
     "gai.conf",
@@ -58,9 +58,8 @@ _MAX_ETC_BYTES = 2**20
 
 
 class SharedRoot:
-    """The root of tasks on the machine's /usr: one directory for all of them, for forty small files and folders a
-    start are what takes longest on a busy disk. Made again when its sources have changed; tasks keep theirs.
-    """
+    """The root of tasks on the machine's /usr: one directory for all of them, because forty small files and folders
+    per start are slow on a busy disk. It is made again when its sources change; running tasks keep theirs."""
 
     def __init__(self, folder: Path, machine: Path = Path("/")) -> None:
         self._folder, self._machine = folder, machine
@@ -68,7 +67,7 @@ class SharedRoot:
         self._mounts: list[Mount] = []
 
     def current(self) -> tuple[Path, list[Mount]]:
-        """The directory, and what is to be shown in it, in order. Raises OSError."""
+        """Return the directory and its mounts, in order. Raises OSError."""
         signature = self._look()
         root = self._folder / signature
         if signature != self._signature:
@@ -85,7 +84,7 @@ class SharedRoot:
         return root, self._mounts
 
     def sweep(self, used: Collection[str]) -> None:
-        """Remove those that no task sees: `used` are paths."""
+        """Remove directories that no task uses. `used`: paths."""
         if not self._folder.is_dir():
             return
         for entry in list(os.scandir(self._folder)):
@@ -141,7 +140,7 @@ def build(
     hosts: Mapping[str, str] = MappingProxyType({}),
     machine: Path = Path("/"),
 ) -> tuple[Path, list[Mount]]:
-    """The task's root directory, and what is to be shown in it, in order. Raises OSError.
+    """Return the task's root directory and its mounts, in order. Raises OSError.
 
     `own`: a new directory for files of this task alone. `base`: the package that is the root, None for the
     machine's /usr. `hosts`: further lines of /etc/hosts.
@@ -193,13 +192,13 @@ def _make_ours(root: Path) -> None:
 
 
 def _names(own: Path, base: Path | None, etc: Path, account: Account, hosts: Mapping[str, str]) -> list[Mount]:
-    """The task's users and hosts, over what its root has of them; a package that has none of a file goes without."""
+    """Return mounts of the task's users and hosts over files of its root. Files that a package lacks stay missing."""
     uid, gid, _ = account
     files = {
         "passwd": _passwd(uid, gid),
         "group": _lines({"root": "x:0:", "nogroup": "x:65534:", _name_of(uid): f"x:{gid}:"}),
     }
-    if base is not None and (base / "etc").exists():  # its users are its own affair, the machine's names are not
+    if base is not None and (base / "etc").exists():  # a package keeps its own users, but it gets the machine's names
         files = {}
         for name in ("hosts", "resolv.conf"):
             if (base / "etc" / name).is_file() and not (base / "etc" / name).is_symlink():
@@ -234,7 +233,7 @@ def _from_package(root: Path, base: Path) -> list[Mount]:
 
 
 def _etc(etc: Path, original: Path, *, system: bool) -> list[Mount]:
-    """`system`: with what belongs to the machine's /usr; else only what tells of names."""
+    """Fill /etc. `system`: with the files of the machine's /usr; otherwise only with those for names."""
     _folder(etc)
     for name in ("passwd", "group", "hosts"):
         _write(etc / name, "")
@@ -270,7 +269,7 @@ def _passwd(uid: int, gid: int) -> str:
 
 
 def _name_of(uid: int) -> str:
-    """A task's own user has no name on the machine; one that the job file names has."""
+    """Return the name of a user. A task's own user has none on the machine; one named in the job file has."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

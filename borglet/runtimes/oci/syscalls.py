@@ -1,10 +1,10 @@
-"""Which system calls a contained task may make: an allow-list by groups, as data for `bundle`.
+"""The system calls that a contained task may make: an allow-list by groups, as data for `bundle`.
 
-What is in none of the groups fails with ENOSYS, as on an older kernel, so that programs fall back to what they know (C
-libraries try `clone3` and then `clone`). What reaches out of a container, or into corners of the kernel that are rarely
-walked, is named in `REFUSED` and fails with EPERM, which says what it is. Names that a machine doesn't know do no harm.
-Left out with intent: new namespaces and mounts; tracing and reading other processes' memory; kernel modules, keys,
-BPF, performance counters, io_uring, userfaultfd (a history of holes); setting clocks; swapping; quota; accounting.
+A call in no group fails with ENOSYS, as on an older kernel, so that programs use older calls (C libraries try `clone3`
+and then `clone`). Calls that reach out of a container, or into rarely used parts of the kernel, are in `REFUSED` and
+fail with EPERM. Names that a machine does not know do no harm. Left out on purpose: new namespaces and mounts; tracing
+and reading other processes' memory; kernel modules, keys, BPF, performance counters, io_uring, userfaultfd (all had
+many holes); setting clocks; swapping; quota; accounting.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROCESSES = _names("""
     set_robust_list set_thread_area get_thread_area set_tid_address setfsgid setfsuid setgid setgroups setpgid
     setpriority setregid setresgid setresuid setreuid setrlimit setsid setuid seccomp landlock_create_ruleset
     landlock_add_rule landlock_restrict_self tgkill tkill vfork wait4 waitid getcpu sysinfo times uname chroot
-""")  # chroot needs a capability; giving oneself fewer rights (landlock, seccomp) is nobody's harm
+""")  # chroot needs a capability; dropping one's own rights (landlock, seccomp) harms no other process
 
 SIGNALS_AND_TIME = _names("""
     alarm clock_getres clock_gettime clock_nanosleep getitimer gettimeofday nanosleep pause restart_syscall
@@ -81,11 +81,11 @@ REFUSED: tuple[str, ...] = _names("""
 """)
 
 # Families of sockets, by the first argument of `socket`: Unix, IPv4, IPv6, netlink (asking for addresses and routes).
-# The rest (AF_PACKET, AF_ALG, AF_VSOCK, …) is the machine's affair.
+# Tasks must not use the rest (AF_PACKET, AF_ALG, AF_VSOCK, …).
 SOCKET_FAMILIES = (1, 2, 10, 16)
 
 # CLONE_NEWNS, …CGROUP, …UTS, …IPC, …USER, …PID, …NET: a `clone` without any is a fork or a thread.
 NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 
-# Values of `personality` that choose nothing dangerous: Linux, 32 bits of it, that of 2.6, asking (0xffffffff).
+# Harmless values of `personality`: Linux, 32 bits of it, that of 2.6, asking (0xffffffff).
 PERSONALITIES = (0x0, 0x0008, 0x20000, 0x20008, 0xFFFFFFFF)

@@ -1,11 +1,11 @@
-"""Running the container engine (`crun`) for one task: open the container, start the task inside it.
+"""Run the container engine (`crun`) for one task: open the container, and start the task inside it.
 
     supervisor ── run --detach ──► init of the container, which waits and reaps      (its own PID 1)
                ── exec --detach ─► the task's program, inside                        (a child of the supervisor)
 
-The engine is gone when both run; the supervisor, a subreaper, is then parent of both, and learns from the kernel how
-the program ended. Control groups are ours: the engine is configured to change none. Imports little, for the
-supervisor's sake.
+The engine ends when both run. The supervisor, a subreaper, is then the parent of both, and the kernel reports the end
+of the program to it. The engine is configured to change no control groups. This module imports little, because
+supervisors use it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ContainerPlace:
 
     def __init__(self, engine: str, directory: str, name: str) -> None:
         self.engine = engine
-        self.directory = directory  # config.json, process.json, and what the engine leaves
+        self.directory = directory  # config.json, process.json, and files of the engine
         self.name = name
 
     def fields(self) -> tuple[str, str, str]:
@@ -42,7 +42,7 @@ class ContainerPlace:
         return [self.engine, f"--root={self.path('state')}", "--cgroup-manager=disabled", *options]
 
     def open(self) -> int:
-        """Open the container; the pid of its init. Raises OSError in words."""
+        """Open the container, and return the pid of its init. Raises OSError with a text for people."""
         pid_file = self.path("init.pid")
         command = self.command(
             "run", "--detach", "--no-new-keyring", f"--bundle={self.directory}", f"--pid-file={pid_file}"
@@ -53,17 +53,17 @@ class ContainerPlace:
         return read_pid(pid_file)
 
     def start_command(self) -> list[str]:
-        """Starts the task; the engine's process then ends, and `task.pid` names the program's."""
+        """Return the command that starts the task. The engine then ends, and `task.pid` has the pid of the program."""
         return self.command(
             "exec", "--detach", f"--pid-file={self.path('task.pid')}", f"--process={self.path('process.json')}"
         )
 
     def shell_command(self, process: str) -> list[str]:
-        """Starts a further program inside and stays until it ends, with its status. `process`: a file of ours."""
+        """Return a command that runs a further program inside and ends with its status. `process`: its description."""
         return [*self._begin(), "exec", f"--process={self.path(process)}", self.name]
 
     def complaint(self) -> str:
-        """The last line the engine wrote."""
+        """Return the last line of the engine's log."""
         try:
             with open(self.path("engine.log"), errors="replace") as file:
                 lines = file.read().strip().splitlines()
@@ -73,7 +73,7 @@ class ContainerPlace:
 
 
 def reason_of(complaint: str, argv: list[str], environment: dict[str, str], working_directory: str) -> str:
-    """Why the engine could not start the program, in words for the job's owner."""
+    """Return why the engine could not start the program, for the job's owner."""
     command = argv[0]
     if "chdir" in complaint:
         return f"cannot enter working directory {working_directory}: {complaint.rpartition(': ')[2]}"
@@ -90,7 +90,7 @@ def read_pid(path: str) -> int:
 
 
 def run_engine(argv: list[str]) -> tuple[int, str]:
-    """Run the engine to its end: exit status and what it wrote."""
+    """Run the engine to its end. Return its exit status and output."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
@@ -114,8 +114,8 @@ def run_engine(argv: list[str]) -> tuple[int, str]:
 
 
 def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) -> None:
-    """Become the engine. What it starts inherits these streams and *owns* them, for the engine gives them to the task's
-    user: never the machine's /dev/null. Without `stdin`, reading ends at once."""
+    """Become the engine. Its programs inherit these streams and *own* them, because the engine gives them to the task's
+    user, so the machine's /dev/null must not be among them. Without `stdin`, reading ends at once."""
     if stdin < 0:
         stdin, end = os.pipe()
         os.close(end)
@@ -129,10 +129,8 @@ def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) ->
 
 
 def hide_hybrid_groups() -> None:
-    """Where version 2 of control groups is mounted beside version 1 and has a controller, crun opens no container,
-    although it is configured to manage none. In a mount namespace of this process that mount is taken away. Raises
-    OSError.
-    """
+    """Unmount version 2 of control groups in a mount namespace of this process, if it is mounted beside version 1 and
+    has a controller: crun opens no container then, although it is configured to manage no groups. Raises OSError."""
     try:
         with open(os.path.join(_HYBRID, "cgroup.controllers")) as file:
             if not file.read().strip():

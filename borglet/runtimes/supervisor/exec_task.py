@@ -1,4 +1,4 @@
-"""How a forked process becomes a task: its groups, limits and user, then the program. Imports little."""
+"""Turn a forked process into a task: enter groups, limits and user, then execute the program. Imports little."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)  # by the supervisor, not by tasks
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)  # ignored by the supervisor, not by tasks
 
 
 class TaskLaunch:
@@ -38,8 +38,8 @@ class TaskLaunch:
     log_file_s: float
     log_files: int
     log_bytes_s: int
-    tcp_ports: list[int] | None  # those that it may bind; None: any
-    device_rules: list[str] | None = None  # devices that it may open, others not; None: what the machine lets it
+    tcp_ports: list[int] | None  # the ports that it may bind; None: any
+    device_rules: list[str] | None = None  # the devices that it may open; None: no rules
     container: tuple[str, str, str] | None = None  # fields of container.Container; None: an ordinary process
 
     def __init__(self, fields: dict[str, object]) -> None:
@@ -54,7 +54,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def enter_groups(launch: TaskLaunch) -> None:
-    """Raises OSError in words."""
+    """Raises OSError with a text for people."""
     try:
         if launch.device_rules is not None:
             cgroupfs.allow_devices(launch.groups, launch.device_rules)
@@ -89,7 +89,7 @@ def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -
         os.setgroups(groups)
         os.setgid(gid)
         os.setuid(uid)
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # behind setuid, which clears it
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # after setuid, which clears it
     if os.getppid() != supervisor:
         os._exit(127)
     signal.set_wakeup_fd(-1)
@@ -118,10 +118,9 @@ def become_contained(launch: TaskLaunch, box: ContainerPlace, stdout: int, stder
 
 
 def execute(argv: list[str], environment: dict[str, str]) -> None:
-    """Become the program, looked up in the PATH it will see. Raises OSError in words for the job's owner.
+    """Become the program, which is searched in its own PATH. Raises OSError with a text for the job's owner.
 
-    Not os.execvpe: that imports a module on the way, which the task's user may not be able to read.
-    """
+    This replaces os.execvpe, which imports a module that the task's user may not be able to read."""
     name = argv[0]
     path = environment.get("PATH", "")
     candidates = [name] if "/" in name else [os.path.join(part, name) for part in path.split(":")]
@@ -132,7 +131,7 @@ def execute(argv: list[str], environment: dict[str, str]) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            if "/" in name or os.path.lexists(candidate):  # else a directory of PATH is closed to this user
+            if "/" in name or os.path.lexists(candidate):  # otherwise this user cannot enter a directory of PATH
                 reason = reason or str(error.strerror)
     if reason:
         raise OSError(f"cannot run command {name!r}: {reason}")

@@ -1,4 +1,4 @@
-"""How a task ended, told by its supervisor: why, and exit.json on the disk. Imports little, no json (8 ms)."""
+"""The exit of a task, written by its supervisor to exit.json. Imports little, no json (8 ms)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from borglet.runtimes.cgroups import cgroupfs
 
-# The most that an end takes on the disk.
+# The largest size of an exit record.
 EXIT_BYTES = 16 * 1024
 
 
@@ -30,7 +30,7 @@ def write_exit(directory: str, fields: dict[str, object]) -> None:
 
 
 def out_of_memory(groups: cgroupfs.Groups, *, ram_limit: int) -> dict[str, object]:
-    """The kernel ended processes of the task: for its own limit or its alloc's, or for the whole machine."""
+    """Return cause and detail after the kernel killed processes, for a limit of task or alloc, or for the machine."""
     limit = cgroupfs.memory_limit(groups) or ram_limit
     used, kills = cgroupfs.peak_memory(groups), cgroupfs.oom_kills(groups)
     figures = f"limit {cgroupfs.mebibytes(limit)}" + (f", used {cgroupfs.mebibytes(used)}" if used else "")
@@ -41,7 +41,7 @@ def out_of_memory(groups: cgroupfs.Groups, *, ram_limit: int) -> dict[str, objec
 
 
 def to_json(fields: dict[str, object]) -> str:
-    """A flat object of numbers and texts."""
+    """Return a flat object of numbers and texts as JSON."""
     return "{" + ", ".join(f'"{name}": {_json_value(value)}' for name, value in fields.items()) + "}"
 
 

@@ -1,7 +1,7 @@
 """Landlock: a process and its children may only bind their own TCP ports.
 
-Ports are a resource that tasks are given, and isolation between them has to be enforced (§8.1: one address a machine).
-Imports `os` and `ctypes` alone: it is used by the supervisor.
+Ports are a resource that is allotted to tasks, so isolation must be enforced (§8.1: one address per machine). Imports
+only `os` and `ctypes`, because supervisors use it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = (444, 445, 446)  # numbers of syste
 _VERSION = 1  # flag of landlock_create_ruleset
 _BIND_TCP = 1  # LANDLOCK_ACCESS_NET_BIND_TCP
 _NET_PORT = 2  # LANDLOCK_RULE_NET_PORT
-_KNOWS_PORTS = 4  # the version that learned to
-_EPHEMERAL = 0  # bind(0): any free port of the range that nobody is given ports from
+_KNOWS_PORTS = 4  # the first version with ports
+_EPHEMERAL = 0  # bind(0): any free port of a range that is not allotted to tasks
 _NO_NEW_PRIVS = 38
 
 
@@ -28,7 +28,7 @@ class _Port(ctypes.Structure):
 
 
 def knows_ports() -> bool:
-    """Whether this kernel can keep processes to their ports."""
+    """Return whether this kernel can restrict processes to their ports."""
     try:
         return _call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)) >= _KNOWS_PORTS
     except OSError:
@@ -38,7 +38,7 @@ def knows_ports() -> bool:
 def keep_to_ports(ports: list[int]) -> None:
     """Restrict this process and its descendants to these TCP ports and to ports that the kernel chooses.
 
-    Raises OSError. UDP is not held back: the kernel does not know how to.
+    Raises OSError. UDP is not restricted, because the kernel does not support it.
     """
     wanted = _Ruleset(0, _BIND_TCP)
     rules = _call(_CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(ctypes.sizeof(wanted)), ctypes.c_uint32(0))

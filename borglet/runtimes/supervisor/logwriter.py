@@ -1,12 +1,12 @@
-"""Rotated log files of one stream, written by the task's supervisor. Imports `os` alone.
+"""Rotated log files of one stream, written by the task's supervisor. Imports little.
 
 A file is named `<stream>.<offset of its first byte>`, 16 digits: the offset of any byte since the task's
-first start is the name plus the position, whatever was rotated away and however often the task restarted.
+first start is the name plus the position, after any rotation and any number of restarts.
 
-Beside it `times.<stream>.<offset>` says when: lines of `<offset> <milliseconds since the epoch>`, one before what is
-printed, each ten seconds at most, each second where much is printed.
+A file `times.<stream>.<offset>` beside it has the times: lines of `<offset> <milliseconds since the epoch>` for the
+next output, at least every ten seconds, or every second if the task prints much.
 
-A task that prints faster than this writes waits in its pipe: nothing is dropped but what the disk rejects.
+If a task prints faster than this module writes, it waits in its pipe. Only output that the disk rejects is dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def file_name(stream: str, offset: int) -> str:
 
 
 def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:
-    """(first offset, name) of the stream's files, oldest first."""
+    """Return (first offset, name) of the stream's files, oldest first."""
     prefix = stream + "."
     found = []
     for name in names:
@@ -49,22 +49,21 @@ class TokenBucket:
         self.at = now
 
     def wait_s(self, *, now: float) -> float:
-        """0 when more may pass."""
+        """Return how long to wait; 0 if more may pass now."""
         return max(0.0, -self.level / self.bytes_s - (now - self.at))
 
 
-# A mark says when what follows was printed: never sooner than this after the last one,
+# A mark has the time of the output after it. It comes never sooner than this after the last one,
 MARK_LEAST_S = 1.0
-# and sooner than this only where so much came since.
+# and sooner than this only after this much output.
 MARK_MOST_S = 10.0
 MARK_BYTES = 4096
 
 
 class LogWriter:
-    """Appends to the newest file; at `file_bytes`, or once it is `file_s` old, begins the next and keeps `keep`.
+    """Appends to the newest file. At `file_bytes`, or once it is `file_s` old, it begins the next and keeps `keep`.
 
-    A full or broken disk must not stop the task: what can't be written is dropped and counted.
-    """
+    A full or broken disk must not stop the task: output that cannot be written is dropped and counted."""
 
     def __init__(
         self,
@@ -97,8 +96,8 @@ class LogWriter:
             os.close(self.file)
             self.file = -1
         try:
-            # The folder of logs is closed to others; that of an alloc is open to the tasks inside, which have users of
-            # their own.
+            # Other users cannot enter the folder of logs, but tasks in an alloc, which have their own users, can read
+            # the logs there.
             self.file = os.open(file_name(self.stream, self.first), FLAGS, 0o644, dir_fd=self.directory)
             about = os.fstat(self.file)
             self.size = about.st_size
@@ -124,7 +123,7 @@ class LogWriter:
         self.dropped += len(data) - written
 
     def _mark(self, now: float) -> None:
-        """Note when what comes was printed; a clock that was set back is believed too."""
+        """Write the time of the next output, also if the clock was set back."""
         since = abs(now - self.marked_at)
         if since < MARK_LEAST_S or (since < MARK_MOST_S and self.unmarked < MARK_BYTES):
             return
@@ -132,7 +131,7 @@ class LogWriter:
         try:
             file = os.open(file_name(f"times.{self.stream}", self.first), FLAGS, 0o644, dir_fd=self.directory)
         except OSError:
-            return  # the lines are there all the same
+            return  # only the times are missing then
         try:
             os.write(file, f"{self.first + self.size} {int(now * 1000)}\n".encode())
         except OSError:
@@ -148,7 +147,7 @@ class LogWriter:
                 try:
                     os.unlink(old, dir_fd=self.directory)
                 except OSError:
-                    continue  # tried again at the next rotation, where it is there at all
+                    continue  # the next rotation tries again, if the file exists at all
 
     def close(self) -> None:
         if self.file >= 0:

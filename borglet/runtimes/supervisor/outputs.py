@@ -1,4 +1,4 @@
-"""The output of a task, copied by its supervisor from two pipes into rotated files. Imports little."""
+"""Copy the output of a task from two pipes into rotated files, in its supervisor. Imports little."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 READ_BYTES = 65536
-# After the end nobody of the task is left to write, but a stranger may hold the pipe: read this much more.
+# After its end, no process of the task writes, but another process may hold the pipe: read this much more.
 DRAIN_BYTES = 4 * 2**20
 
 
 class Outputs:
-    """`poll`: where readers are registered, as long as they are wanted."""
+    """`poll`: readers are registered there while output is read."""
 
     def __init__(self, launch: TaskLaunch, poll: select.poll) -> None:
         self._launch, self._poll = launch, poll
@@ -39,7 +39,7 @@ class Outputs:
             self._poll.register(reader, select.POLLIN)
 
     def pause(self) -> float:
-        """Read nothing while the task prints more than it may; how long from now, s."""
+        """Stop reading while the task prints more than allowed. Return for how many seconds."""
         pause_s = self._valve.wait_s(now=time.monotonic())
         self.listen(pause_s == 0.0)
         return pause_s
@@ -55,7 +55,7 @@ class Outputs:
                 self._poll.unregister(reader)
 
     def copy(self, ready: Collection[int] | None = None) -> None:
-        """Some of what waits, of all streams or of those that are `ready`."""
+        """Copy some waiting output, of all streams or of those that are `ready`."""
         for reader in [reader for reader in self._streams if ready is None or reader in ready]:
             self._copy(reader)
 
@@ -74,7 +74,7 @@ class Outputs:
         return len(data)
 
     def finish(self) -> None:
-        """Keep the last of it."""
+        """Copy the last output and close the files."""
         for reader in list(self._streams):
             left = DRAIN_BYTES
             while left > 0 and (count := self._copy(reader)):

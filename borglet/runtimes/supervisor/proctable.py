@@ -1,4 +1,4 @@
-"""Processes from /proc: identity, ancestry and usage. Imports `os` alone, for the supervisor's sake."""
+"""Processes from /proc: identity, ancestry and usage. Imports only `os`, because supervisors use it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Process:
 
 
 def read(pid: int) -> Process | None:
-    """The process, or None when there is none of that number, or of another user who hides it."""
+    """Return a process; None if it does not exist, or belongs to another user who hides it."""
     stat = read_file(f"/proc/{pid}/stat")
     return Process(pid, stat) if stat else None
 
@@ -75,7 +75,7 @@ def descendants(children: dict[int, list[int]], root: int) -> list[int]:
 
 
 def threads_of(pid: int) -> list[int]:
-    """The threads of a process; none when it is gone or of another user who hides them."""
+    """Return the threads of a process; none if it is gone, or belongs to another user who hides them."""
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -83,8 +83,7 @@ def threads_of(pid: int) -> list[int]:
 
 
 def ready_threads(pids: list[int], *, at_most: int) -> int:
-    """How many threads of these processes run or wait for a core; who is gone has none. Looks at no more threads than
-    `at_most`."""
+    """Return how many threads of these processes run or wait for a core, among the first `at_most` threads."""
     ready = looked = 0
     for pid in pids:
         for thread in threads_of(pid):
@@ -97,8 +96,8 @@ def ready_threads(pids: list[int], *, at_most: int) -> int:
 
 
 def still_runs(pid: int, started: int) -> bool:
-    """Whether `pid` is still the process that began at `started`: neither a later owner of its number, nor
-    a dead one that nobody has collected yet."""
+    """Return whether `pid` is still the process that began at `started`: neither a later process with the same
+    number, nor a zombie."""
     process = read(pid)
     return process is not None and process.started == started and process.state != b"Z"
 
@@ -111,7 +110,7 @@ def with_environment(entry: str) -> list[int]:
 
 
 def pss_bytes(pid: int) -> int | None:
-    """Memory with shared pages divided among their users; None when gone or not ours to see."""
+    """Return memory with shared pages divided among their users; None if the process is gone or not readable."""
     for line in read_file(f"/proc/{pid}/smaps_rollup", 1 << 16).splitlines():
         if line.startswith(b"Pss:"):
             return int(line.split()[1]) * 1024

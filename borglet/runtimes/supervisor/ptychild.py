@@ -1,6 +1,6 @@
-"""Becomes a program on a terminal: inside a task's groups, as its user, in a session of its own.
+"""Become a program on a terminal: inside a task's groups, as its user, in its own session.
 
-    Borglet ── posix_spawn: terminal (or socket) as 0, 1, 2; what to become as 3; why not as 4 ──► here ── exec
+    Borglet ── posix_spawn: terminal (or socket) as 0, 1, 2; request as 3; error as 4 ──► this module ── exec
 
 Runs as `python -I -S -E` like the task's supervisor, so that the Borglet itself never forks: it has threads.
 """
@@ -45,7 +45,7 @@ def _become(wanted: dict[str, object]) -> None:
     except OSError as error:
         raise OSError(f"cannot enter the task's control groups: {error.strerror}") from error
     with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # of all that the task runs, a shell is what it can best do without
+        file.write("1000")  # if memory is short, the kernel ends shells before other processes
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ports = wanted["tcp_ports"]
     if isinstance(ports, list):
@@ -57,7 +57,7 @@ def _become(wanted: dict[str, object]) -> None:
         os.setgroups(more)
         os.setgid(gid)
         os.setuid(uid)
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # behind setuid, which clears it
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # after setuid, which clears it
     if wanted["engine"]:
         from borglet.runtimes.supervisor.container import hide_hybrid_groups
 

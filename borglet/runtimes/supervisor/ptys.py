@@ -1,9 +1,9 @@
 """A program on a terminal of its own, for shells in tasks: started, written to, read from, resized, ended.
 
-Where another program talks to it (`plain`) a socket stands in for the terminal: every byte passes as it is.
+If another program talks to it (`plain`), a socket replaces the terminal, and every byte passes unchanged.
 
-`spawn` gives a `Pty`. Its program ends with the Borglet, its parent, by the kernel's hand: closing the terminal hangs
-up, and SIGKILL follows the parent's death. What the program starts is in the task's control groups and ends with it.
+`spawn` returns a `Pty`. The kernel ends its program with the Borglet, its parent: closing the terminal hangs up, and
+SIGKILL follows the parent's death. Processes of the program are in the task's control groups and end with the task.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ START_TIMEOUT_S = 20.0
 # Between the hang-up and the kill.
 GRACE_S = 0.5
 MAX_REQUEST_BYTES = 2**20
-_PIDFD_GETFD = 438  # of every architecture
+_PIDFD_GETFD = 438  # the same on all architectures
 # Below these numbers are the descriptors that the child expects.
 _FIRST_FREE = 10
 
 
 class ShellRefused(Exception):
-    """No shell can be opened in the task; the text says why and reaches the person who asked."""
+    """No shell can be opened in the task. The text has the reason, for the person who asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Pty:
                 return b""
 
     async def write(self, data: bytes) -> None:
-        """All of `data`, as fast as it is taken. What a closed terminal doesn't take is lost, as it always was."""
+        """Write all of `data`, as fast as the program reads. What a closed terminal does not take is lost."""
         left = memoryview(data)
         while left and self._master >= 0:
             try:
@@ -112,7 +112,7 @@ class Pty:
         return await asyncio.shield(self._exited)
 
     async def close(self) -> int:
-        """Hang up, kill what is left of its session, collect it. The exit status."""
+        """Hang up, kill the rest of its session, and collect it. Return the exit status."""
         everybody = _everybody(self.pid)
         if self._master >= 0:
             master, self._master = self._master, -1
@@ -144,7 +144,7 @@ class Pty:
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         add(master, _settle, ready)
         try:
-            # A terminal that is closed meanwhile never gets ready, but its waiter is cancelled by then.
+            # A closed terminal never gets ready, but its waiter is cancelled by then.
             await ready
         finally:
             if self._master == master:
@@ -152,7 +152,7 @@ class Pty:
 
 
 async def spawn(request: PtyRequest) -> Pty:
-    """Start it. Raises `ShellRefused` with the reason, in words for people."""
+    """Start the program. Raises `ShellRefused` with the reason, as a text for people."""
     content = marshal.dumps(dataclasses.asdict(request))
     if len(content) > MAX_REQUEST_BYTES:
         raise ShellRefused(f"command and environment have {len(content)} bytes; the limit is {MAX_REQUEST_BYTES}")
@@ -205,8 +205,8 @@ def _settle(ready: asyncio.Future[None]) -> None:
 
 
 def _terminal_of_engine(pid: int, pidfd: int) -> int:
-    """A container engine holds the terminal inside its container, but crun 1.8 passes on the signal of a new size
-    without the size. A descriptor of that terminal, -1 when there is none to be had."""
+    """Return a descriptor of the terminal that a container engine holds inside its container, or -1. It is needed
+    because crun 1.8 forwards the signal of a new size without the size."""
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
             if os.readlink(f"/proc/{pid}/fd/{name}").endswith("/ptmx"):

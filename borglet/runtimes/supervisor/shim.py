@@ -7,7 +7,7 @@ It starts the task inside its groups and limits, copies its output into rotated 
 first process has ended kills what is left, however far that ran (the supervisor is a child subreaper),
 and writes exit.json once, last of all. If the supervisor itself is killed, the kernel kills the task's
 first process, and the Borglet the rest. Run as `python -I -S -E`; every import here costs each task
-memory and start-up time, hence no json (8 ms), no typing, no dataclasses. Its parts: `exec_task`, `outputs`,
+memory and start-up time, so there is no json (8 ms), no typing, no dataclasses. Its parts: `exec_task`, `outputs`,
 `exit_record`.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 COMMAND_BYTES = 65536
 KILL_POLL_S = 0.01
 ENGINE_PROCESSES = 8
-# Between the news that memory ran out and the kernel's kill.
+# The longest time between the notification that memory ran out and the kernel's kill.
 OOM_WITHIN_S = 2.0
 NEVER_RAN = 127 << 8  # as of a program that ended with status 127
 
@@ -58,7 +58,7 @@ class TaskSupervisor:
         self.stop_notice_s = 0.0
         self.stop_deadline: float | None = None  # monotonic seconds
         self.killed_after_notice = False
-        self.oom_until: float | None = None  # memory ran out somewhere; whose it is shows by then, monotonic s
+        self.oom_until: float | None = None  # memory ran out somewhere; until then it shows in which group, monotonic s
         self.oom_kills = 0  # before this run
         self.poll = select.poll()
         self.control = os.open(os.path.join(launch.directory, "control"), os.O_RDWR | os.O_NONBLOCK)
@@ -70,7 +70,7 @@ class TaskSupervisor:
     # -- starting
 
     def start(self) -> str:
-        """Fork and exec the task. Returns why it could not be started, empty when it was."""
+        """Fork and exec the task. Return why it could not be started, or an empty text."""
         os.close(os.open(os.path.join(self.launch.directory, "begun"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         reserve_exit(self.launch.directory)
         if self.launch.tcp_ports is not None:
@@ -107,7 +107,7 @@ class TaskSupervisor:
         os.close(failure_writer)
         os.close(stdout[1])
         os.close(stderr[1])
-        # Behind the fork: the child needs no log files, and they must not delay its exec.
+        # After the fork, because the child needs no log files, and they must not delay its exec.
         self.outputs.keep(stdout=stdout[0], stderr=stderr[0])
         self.poll.register(self.wakeup, select.POLLIN)
         self.poll.register(self.control, select.POLLIN)
@@ -140,7 +140,7 @@ class TaskSupervisor:
             cgroupfs.limit_processes(self.launch.groups, ENGINE_PROCESSES)
 
     def _await_contained(self, box: ContainerPlace) -> str:
-        """The engine ends when the task's program runs, a child of ours by then."""
+        """Wait for the engine, which ends when the task's program runs, a child of this process by then."""
         from borglet.runtimes.supervisor.container import read_pid, reason_of
 
         _, status = os.waitpid(self.pid, 0)
@@ -185,8 +185,8 @@ class TaskSupervisor:
         self.outputs.listen(True)
 
     def _look_for_kills(self, until: float) -> None:
-        """Version 1 notifies all groups below a group whose memory ran out, before it kills: below that of an alloc,
-        and of all that is around the Borglet. A task that lost no process continues."""
+        """End the task if the kernel killed one of its processes. Version 1 notifies all groups below a group whose
+        memory ran out, such as an alloc or a group around the Borglet. A task that lost no process continues."""
         if cgroupfs.oom_kills(self.launch.groups) > self.oom_kills:
             self._kill_everything()
         elif time.monotonic() < until:
@@ -200,7 +200,7 @@ class TaskSupervisor:
         self._reap()
 
     def _take_commands(self) -> None:
-        """Lines of `stop <notice in ms> <cause> <detail>`."""
+        """Read lines of `stop <notice in ms> <cause> <detail>`."""
         *lines, self.unread = (self.unread + os.read(self.control, COMMAND_BYTES)).split(b"\n")
         for line in lines:
             word, _, rest = line.decode(errors="replace").partition(" ")
@@ -222,7 +222,7 @@ class TaskSupervisor:
             self.stop_deadline, self.stop_notice_s = deadline, notice_s
 
     def _reap(self) -> bool:
-        """Collect who ended; False when no child is left at all."""
+        """Collect ended children. Return False if no child is left at all."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -248,13 +248,13 @@ class TaskSupervisor:
         if self.launch.groups:
             cgroupfs.kill(self.launch.groups)
         else:
-            self._signal_everything(signal.SIGSTOP)  # who stands still can't fork away from the kill
+            self._signal_everything(signal.SIGSTOP)  # stopped processes cannot fork before the kill
         self._signal_everything(signal.SIGKILL)
 
     # -- ending
 
     def finish(self) -> None:
-        """Kill what the first process left behind, keep the last output."""
+        """Kill the remaining processes, and keep the last output."""
         while self._reap() or cgroupfs.members(self.launch.groups):
             self._kill_everything()
             self.outputs.copy()
@@ -262,7 +262,7 @@ class TaskSupervisor:
         self.outputs.finish()
 
     def verdict(self) -> dict[str, object]:
-        """The fields of messages.Exit, by what ended the task."""
+        """Return the fields of messages.Exit, from the end of the task."""
         assert self.wait_status is not None
         code = os.waitstatus_to_exitcode(self.wait_status)
         fields: dict[str, object] = {"cause": "exited" if code >= 0 else "signaled", "at": time.time()}
@@ -287,12 +287,12 @@ class TaskSupervisor:
 
 
 def main() -> None:
-    os.closerange(3, 2**31 - 1)  # whatever the Borglet itself was given by careless parents
+    os.closerange(3, 2**31 - 1)  # descriptors that the Borglet itself may have inherited
     data = b""
     while chunk := os.read(0, 1 << 20):
         data += chunk
     if not data:
-        return  # the Borglet died before it had told what to start
+        return  # the Borglet died before it sent the task
     supervisor = TaskSupervisor(TaskLaunch(marshal.loads(data)))  # noqa: S302 - from the Borglet, through a pipe of ours
     reason = supervisor.start()
     answer = f"failed {reason}\n" if reason else "started\n"

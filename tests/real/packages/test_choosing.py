@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from borglet.messages import PackageSources, PeerAddress
 from borglet.packages.choosing import THE_STORE, AskForSources, Choosing, FetchPatience, GiveUp, Pause, Try
+from borglet.packages.manager import excess_of, to_remove
 from borglet.packages.store import StoredPackage
 
 ONE, TWO = PeerAddress("10.0.0.1", 1), PeerAddress("10.0.0.2", 1)
