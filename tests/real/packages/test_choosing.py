@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from borglet.packages.retention import excess_of, to_remove
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
