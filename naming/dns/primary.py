@@ -71,7 +71,7 @@ class Peers:
         return cls(
             tuple(_network(text) for text in networks),
             {key.name: key for key in map(_key, keys)},
-            tuple(_secondary(text) for text in secondaries),
+            tuple(server_address("BORG_DNS_SECONDARIES", text) for text in secondaries),
         )
 
     def __bool__(self) -> bool:
@@ -308,15 +308,15 @@ def _key(text: str) -> dns.tsig.Key:
     return key
 
 
-def _secondary(text: str) -> tuple[str, int]:
-    address, _, port = text.strip().partition("@")
+def server_address(setting: str, text: str) -> tuple[str, int]:
+    """Return address and port of a name server, given as address or address@port. Raises `InvalidPeers`."""
+    address, at, port = text.strip().partition("@")
     try:
-        number = int(port or 53)
+        number = int(port) if at else 53
         if not 0 < number < 65_536:
             raise ValueError("no port")
         return str(ipaddress.ip_address(address)), number
     except ValueError as error:
         raise InvalidPeers(
-            f"BORG_DNS_SECONDARIES: {text!r} is not a server; give an address,"
-            " or 192.0.2.1@5353 for another port than 53"
+            f"{setting}: {text!r} is not a server; give an address, or 192.0.2.1@5353 for another port than 53"
         ) from error
