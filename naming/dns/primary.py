@@ -29,6 +29,7 @@ import dns.tsig
 import structlog
 
 from naming.dns import transfer
+from naming.dns.protocol.limiting import Address, Network, plain_address
 from naming.dns.resolver import HEADER, at_a_glance
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.records import find
@@ -43,8 +44,6 @@ COALESCE_S = 0.2  # between two serials that secondaries are notified of
 NOTIFY_TIMEOUT_S = 2.0
 NOTIFY_TRIES = 5
 TRANSFERS = 8  # at a time; more wait for their turn
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Keyring = Mapping[dns.name.Name, dns.tsig.Key]
 
 
@@ -80,11 +79,11 @@ class Peers:
     def may_transfer(self, query: dns.message.Message, source: str) -> bool:
         if query.had_tsig:
             return True  # its signature was checked with one of our keys when it was read
-        return self._allows(_plain(source))
+        return self._allows(plain_address(source))
 
     def knows(self, source: str) -> bool:
         """Whether a secondary is there, as far as its address tells."""
-        address = _plain(source)
+        address = plain_address(source)
         known = any(address == ipaddress.ip_address(secondary) for secondary, _ in self.secondaries)
         return known or self._allows(address)
 
@@ -273,12 +272,6 @@ def _bare(query: dns.message.Message, rcode: dns.rcode.Rcode) -> bytes:
     response = dns.message.make_response(query)
     response.set_rcode(rcode)
     return response.to_wire()
-
-
-def _plain(source: str) -> Address:
-    """Return an address as IPv4 if it is one, also from a socket of both families."""
-    address = ipaddress.ip_address(source.split("%", 1)[0])
-    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _network(text: str) -> Network:

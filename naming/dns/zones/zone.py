@@ -108,19 +108,6 @@ class Zone:
         """All but the SOA as they are now: owners, and what each holds."""
         return list(self._content), list(self._content.values())
 
-    def records(self) -> Iterator[ZoneRecord]:
-        """All but the SOA."""
-        for owner, data in self._content.items():
-            for each in data:
-                yield ZoneRecord(owner, each)
-
-    def publish(self) -> bool:
-        """Take in what was touched since, in one go; whether the serial moved."""
-        before = self.serial
-        for _ in self.publishing():
-            pass
-        return self.serial != before
-
     def publishing(self) -> Iterator[None]:
         """Take in what was touched until now, in steps between which the table may move on.
 
