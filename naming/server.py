@@ -2,8 +2,8 @@
 
 Settings: BORG_DNS_HOST, BORG_DNS_PORT, BORG_ZONE, BORG_CELLS; for transfers of zones BORG_DNS_TRANSFER, BORG_DNS_KEYS,
 BORG_DNS_SECONDARIES; BORG_DNS_PROCESSES, BORG_DNS_SNAPSHOT, BORG_DNS_STALE, BORG_DNS_METRICS_HOST and
-BORG_DNS_METRICS_PORT. It answers from memory; `TXT health.<zone>` says
-whether it is loading, ok, or stale.
+BORG_DNS_METRICS_PORT. It answers from memory. `TXT health.<zone>` has its status: loading, ok or
+stale.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def nameserver_address(host: str) -> str:
 
 
 def _settle_memory() -> None:
-    """The tables live as long as the process: the collector need not look at them again."""
+    """Exempt the tables from garbage collection, because they live as long as the process."""
     gc.collect()
     gc.freeze()
 
@@ -77,8 +77,8 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT. `snapshots`: folder of names kept; `cells`: names of those served, empty for all.
 
-    Of several workers the first alone has TCP, transfers and NOTIFY, writes snapshots and tells figures, at the address
-    `metrics`; `board` is where all of them write theirs. Raises `NoPort`.
+    Only the first of several workers has TCP, transfers and NOTIFY. It also writes snapshots and serves the metrics of
+    all workers at the address `metrics`. The workers share their figures on `board`. Raises `NoPort`.
     """
     gc.set_threshold(100_000, 50, 100)  # a table is many objects and hardly a cycle
     loop = asyncio.get_running_loop()
