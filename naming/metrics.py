@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import dns.rcode
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -36,10 +37,7 @@ class Figured(Collector):
         yield from self._freshness()
         yield from self._cells()
         yield from self._followers()
-        restarts = _counter("worker_restarts", "Restarts of processes, by worker", "worker")
-        for number, times in enumerate(self._restarts):
-            restarts.add_metric([str(number)], times)
-        yield restarts
+        yield _counts("worker_restarts", "Restarts of processes, by worker", "worker", dict(enumerate(self._restarts)))
 
     def _questions(self) -> Iterator[Metric]:
         figures = self._figures
@@ -57,15 +55,11 @@ class Figured(Collector):
             if number or rcode in _USUAL:
                 answers.add_metric([dns.rcode.to_text(dns.rcode.Rcode(rcode))], number)
         yield answers
-        limited = _counter("limited", "Questions beyond BORG_DNS_RATE, by how they were handled", "verdict")
-        for verdict in ("truncate", "drop"):
-            limited.add_metric([verdict], figures.limited.get(verdict, 0))
-        yield limited
+        limited = {"truncate": 0, "drop": 0, **figures.limited}
+        yield _counts("limited", "Questions beyond BORG_DNS_RATE, by how they were handled", "verdict", limited)
         yield _gauge("tcp_connections", "Open TCP connections", figures.streams)
-        bounded = _counter("tcp_bounded", "TCP connections ended or rejected, by the limit", "bound")
-        for bound in ("source", "all"):
-            bounded.add_metric([bound], figures.streams_bounded.get(bound, 0))
-        yield bounded
+        bounded = {"source": 0, "all": 0, **figures.streams_bounded}
+        yield _counts("tcp_bounded", "TCP connections ended or rejected, by the limit", "bound", bounded)
         for name, text, value in (
             ("unanswered", "Datagrams that were not a valid question", figures.unanswered),
             ("truncated", "Answers with the TC bit", figures.truncated),
@@ -109,14 +103,11 @@ class Figured(Collector):
         )
 
     def _followers(self) -> Iterator[Metric]:
-        transfers = _counter("transfers", "Answers to AXFR and IXFR, by kind of transfer", "given")
-        for given, number in sorted(self._figures.transfers.items()):
-            transfers.add_metric([given], number)
-        yield transfers
-        failures = _counter("notify_failures", "NOTIFY messages that a secondary did not acknowledge", "secondary")
-        for secondary, number in sorted(self._figures.notify_failures.items()):
-            failures.add_metric([secondary], number)
-        yield failures
+        transfers = dict(sorted(self._figures.transfers.items()))
+        yield _counts("transfers", "Answers to AXFR and IXFR, by kind of transfer", "given", transfers)
+        failures = dict(sorted(self._figures.notify_failures.items()))
+        text = "NOTIFY messages that a secondary did not acknowledge"
+        yield _counts("notify_failures", text, "secondary", failures)
         serial = _gauge_of("secondary_serial", "Newest serial sent to a secondary", "cell", "secondary")
         for cell, secondaries in self._figures.secondaries.items():
             for secondary, number in secondaries.items():
@@ -136,6 +127,14 @@ def exposition(figures: ServerCounters, restarts: Sequence[int] = ()) -> bytes:
 
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"borg_resolver_{name}", text, labels=labels)
+
+
+def _counts(name: str, text: str, label: str, counts: Mapping[Any, int]) -> CounterMetricFamily:
+    """Return a counter with one label, and its values by that label."""
+    family = _counter(name, text, label)
+    for value, number in counts.items():
+        family.add_metric([str(value)], number)
+    return family
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -26,7 +26,6 @@ STOP_S = 4.0  # then SIGKILL; systemd waits 5 s
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 5.0
 SETTLED_S = 10.0  # a worker that ran this long restarts with the shortest delay
 MOST_ENDS = 8  # in a row, of one worker
-MOST_PROCESSES = 256
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -2,8 +2,8 @@
 
 Settings: BORG_DNS_HOST, BORG_DNS_PORT, BORG_ZONE, BORG_CELLS; for transfers of zones BORG_DNS_TRANSFER, BORG_DNS_KEYS,
 BORG_DNS_SECONDARIES; BORG_DNS_PROCESSES, BORG_DNS_SNAPSHOT, BORG_DNS_STALE, BORG_DNS_METRICS_HOST and
-BORG_DNS_METRICS_PORT. It answers from memory; `TXT health.<zone>` says
-whether it is loading, ok, or stale.
+BORG_DNS_METRICS_PORT. It answers from memory. `TXT health.<zone>` has its status: loading, ok or
+stale.
 """
 
 from __future__ import annotations
@@ -21,32 +21,23 @@ from pathlib import Path
 
 import structlog
 
-from naming.dns.primary import InvalidPeers, Peers, Primary
+from naming.dns.primary import Peers, Primary
 from naming.dns.protocol.cookies import Cookies
 from naming.dns.protocol.limiting import RateLimit
 from naming.dns.sockets import DnsServer
 from naming.dns.zones.directory import ZoneDirectory
-from naming.dns.zones.zone_settings import ZoneSettings
+from naming.dns.zones.zone_settings import read_caa, read_reverse
 from naming.figures import Board, ServerCounters
 from naming.following.follower import STALE_S, Follower
 from naming.following.keeping import SnapshotKeeper
 from naming.following.news import NewsSource
 from naming.metrics import MetricsServer
 from naming.ports import NoPort, reserved, wanted
-from naming.processes import MOST_PROCESSES, Parent, Worker
+from naming.processes import Parent, Worker
 from naming.reporting import MetricsReporter
 
 log = structlog.get_logger(__name__)
 
-MOST_NSID = 64  # octets of a name
-# From where to where settings make sense.
-NUMBERS = (
-    ("BORG_DNS_PORT", 0, 65_535),
-    ("BORG_DNS_PROCESSES", 1, MOST_PROCESSES),
-    ("BORG_DNS_STALE", 1, 86_400),
-    ("BORG_DNS_RATE", 0, 10_000_000),
-    ("BORG_DNS_METRICS_PORT", 0, 65_535),
-)
 PATIENCE_S = 30.0  # for answers, of a worker that others can stand in for
 ALONE = Worker()
 
@@ -64,7 +55,7 @@ def nameserver_address(host: str) -> str:
 
 
 def _settle_memory() -> None:
-    """The tables live as long as the process: the collector need not look at them again."""
+    """Exempt the tables from garbage collection, because they live as long as the process."""
     gc.collect()
     gc.freeze()
 
@@ -86,8 +77,8 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT. `snapshots`: folder of names kept; `cells`: names of those served, empty for all.
 
-    Of several workers the first alone has TCP, transfers and NOTIFY, writes snapshots and tells figures, at the address
-    `metrics`; `board` is where all of them write theirs. Raises `NoPort`.
+    Only the first of several workers has TCP, transfers and NOTIFY. It also writes snapshots and serves the metrics of
+    all workers at the address `metrics`. The workers share their figures on `board`. Raises `NoPort`.
     """
     gc.set_threshold(100_000, 50, 100)  # a table is many objects and hardly a cycle
     loop = asyncio.get_running_loop()
@@ -155,37 +146,21 @@ def main() -> int:
     django.setup()
     from django.conf import settings
 
-    try:
-        peers = Peers.read(
-            networks=settings.BORG_DNS_TRANSFER, keys=settings.BORG_DNS_KEYS, secondaries=settings.BORG_DNS_SECONDARIES
-        )
-        zones = ZoneSettings.read(
-            reverse=settings.BORG_DNS_REVERSE,
-            caa=settings.BORG_DNS_CAA,
-            ttl_s=settings.BORG_DNS_TTL,
-            negative_ttl_s=settings.BORG_DNS_NEGATIVE_TTL,
-        )
-        for name, least, most in NUMBERS:
-            if not least <= getattr(settings, name) <= most:
-                raise ValueError(
-                    f"{name}={getattr(settings, name)}: the number is out of range; give one from {least} to {most}"
-                )
-        _check_address("BORG_DNS_HOST", settings.BORG_DNS_HOST)
-    except (InvalidPeers, ValueError) as error:
-        log.error("resolver cannot start", error=str(error))
-        return 1
+    peers = Peers.read(
+        networks=settings.BORG_DNS_TRANSFER, keys=settings.BORG_DNS_KEYS, secondaries=settings.BORG_DNS_SECONDARIES
+    )
     processes = settings.BORG_DNS_PROCESSES
     try:
         with reserved(settings.BORG_DNS_HOST, settings.BORG_DNS_PORT) as port:
             if processes == 1:
-                return _work(ALONE, peers, zones, port)
+                return _work(ALONE, peers, port)
             board = Board(processes)
-            return Parent(processes, lambda one: _work(one, peers, zones, port, board), on_end=board.ended).run()
+            return Parent(processes, lambda one: _work(one, peers, port, board), on_end=board.ended).run()
     except NoPort as error:
         return _log_no_port(error)
 
 
-def _work(worker: Worker, peers: Peers, zones: ZoneSettings, port: int, board: Board | None = None) -> int:
+def _work(worker: Worker, peers: Peers, port: int, board: Board | None = None) -> int:
     """Run one process and return its exit status."""
     import uvloop
     from django.conf import settings
@@ -196,12 +171,12 @@ def _work(worker: Worker, peers: Peers, zones: ZoneSettings, port: int, board: B
     directory = ZoneDirectory(
         zone=settings.BORG_ZONE,
         nameserver=nameserver_address(host),
-        ttl_s=zones.ttl_s,
-        negative_ttl_s=zones.negative_ttl_s,
-        reverse=zones.reverse,
-        caa=zones.caa,
+        ttl_s=settings.BORG_DNS_TTL,
+        negative_ttl_s=settings.BORG_DNS_NEGATIVE_TTL,
+        reverse=read_reverse(settings.BORG_DNS_REVERSE),
+        caa=read_caa(settings.BORG_DNS_CAA),
         keyring=peers.keys,
-        nsid=settings.BORG_DNS_NSID.encode()[:MOST_NSID],
+        nsid=settings.BORG_DNS_NSID.encode(),
         cookies=Cookies.from_secret(settings.SECRET_KEY),
     )
     rate = -(-settings.BORG_DNS_RATE // worker.of)  # each worker has its share of a network's questions
@@ -227,15 +202,6 @@ def _work(worker: Worker, peers: Peers, zones: ZoneSettings, port: int, board: B
     except NoPort as error:
         return _log_no_port(error)
     return 0
-
-
-def _check_address(setting: str, host: str) -> None:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        raise ValueError(
-            f"{setting}={host}: the value is not an IP address; give one, or 0.0.0.0 or :: for all of this machine"
-        ) from None
 
 
 def _log_no_port(error: NoPort) -> int:

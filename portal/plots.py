@@ -77,13 +77,16 @@ def lines(
     step: dt.timedelta,
     format_value: Callable[[int], str],
     limit: int | None = None,
+    headroom: bool = False,
+    unknown: str = "–",
 ) -> Plot:
     """Return a plot of step lines. Each value covers `step` from its time, or less if the next value comes earlier.
 
-    With a `limit`, the upper edge is the limit, or a little above the largest value if that is larger.
+    With a `limit`, the upper edge is the limit, or a little above the largest value if that is larger. With `headroom`,
+    the edge is always above the limit. `unknown`: the newest value in the legend if no value is known.
     """
     most = max((value for one in series for value in one.values if value is not None), default=0)
-    top = _upper_edge(most) if not limit or most > limit else limit
+    top = limit if limit and most <= limit and not headroom else _upper_edge(max(most, limit or 0))
     drawn = []
     for number, one in enumerate(series):
         known = [(at, value) for at, value in zip(times, one.values, strict=True) if value is not None]
@@ -92,7 +95,7 @@ def lines(
                 one.name,
                 number % COLOURS + 1,
                 tuple(_pieces(known, since=since, until=until, step=step, top=top)),
-                format_value(known[-1][1]) if known else "–",
+                format_value(known[-1][1]) if known else unknown,
             )
         )
     y, limit_text = ("", "") if not limit else (f"{max(1.0, HEIGHT * (1 - limit / top)):.1f}", format_value(limit))
@@ -138,31 +141,6 @@ def bars(
         for number, one in enumerate(series)
     )
     return Plot(title, keys, tuple(found), format_value(top), _ticks(since, until))
-
-
-def running(
-    title: str,
-    times: Sequence[dt.datetime],
-    one: Series,
-    *,
-    since: dt.datetime,
-    until: dt.datetime,
-    step: dt.timedelta,
-    format_value: Callable[[int], str],
-    limit: int | None,
-) -> Plot:
-    """Return a plot of a growing sum and its limit."""
-    most = max([value for value in one.values if value is not None] + [limit or 0], default=0)
-    top = _upper_edge(most)
-    known = [(at, value) for at, value in zip(times, one.values, strict=True) if value is not None]
-    line = PlottedLine(
-        one.name,
-        1,
-        tuple(_pieces(known, since=since, until=until, step=step, top=top)),
-        format_value(known[-1][1]) if known else format_value(0),
-    )
-    y, limit_text = ("", "") if not limit else (f"{HEIGHT * (1 - limit / top):.1f}", format_value(limit))
-    return Plot(title, (line,), (), format_value(top), _ticks(since, until), limit_y=y, limit=limit_text)
 
 
 def _pieces(

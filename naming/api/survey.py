@@ -15,7 +15,7 @@ import dns.message
 import dns.rcode
 from django.conf import settings
 
-from naming.dns.primary import InvalidPeers, Peers
+from naming.dns.primary import InvalidPeers, server_address
 from naming.dns.zones.directory import Status
 from naming.table.table import SERIAL_MODULUS, serial_newer
 
@@ -85,11 +85,13 @@ class _Answer:
 
 def servers() -> list[SurveyedServer]:
     """Return the servers that the settings name. Raises `naming.dns.primary.InvalidPeers`."""
-    secondaries = Peers.read(networks=(), keys=(), secondaries=settings.BORG_DNS_SECONDARIES).secondaries
     resolvers = [_resolver_at(text) for text in settings.BORG_DNS_RESOLVERS]
     return [
         *(resolvers or [_own_resolver()]),
-        *(SurveyedServer(ServerRole.SECONDARY, address, port) for address, port in secondaries),
+        *(
+            SurveyedServer(ServerRole.SECONDARY, *server_address("BORG_DNS_SECONDARIES", text))
+            for text in settings.BORG_DNS_SECONDARIES
+        ),
     ]
 
 
@@ -103,16 +105,8 @@ def _own_resolver() -> SurveyedServer:
 
 
 def _resolver_at(text: str) -> SurveyedServer:
-    host, at, port = text.partition("@")
-    try:
-        number = int(port) if at else 53
-        if not 0 < number < 65536:
-            raise ValueError(port)
-        return SurveyedServer(ServerRole.RESOLVER, _reachable(host), number)
-    except ValueError:
-        raise InvalidPeers(
-            f"BORG_DNS_RESOLVERS: {text!r} is not a server; give an address, or 192.0.2.1@5353 for another port than 53"
-        ) from None
+    address, port = server_address("BORG_DNS_RESOLVERS", text)
+    return SurveyedServer(ServerRole.RESOLVER, _reachable(address), port)
 
 
 def _reachable(host: str) -> str:

@@ -29,6 +29,7 @@ import dns.tsig
 import structlog
 
 from naming.dns import transfer
+from naming.dns.protocol.limiting import Address, Network, plain_address
 from naming.dns.resolver import HEADER, at_a_glance
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.records import find
@@ -43,8 +44,6 @@ COALESCE_S = 0.2  # between two serials that secondaries are notified of
 NOTIFY_TIMEOUT_S = 2.0
 NOTIFY_TRIES = 5
 TRANSFERS = 8  # at a time; more wait for their turn
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Keyring = Mapping[dns.name.Name, dns.tsig.Key]
 
 
@@ -71,7 +70,7 @@ class Peers:
         return cls(
             tuple(_network(text) for text in networks),
             {key.name: key for key in map(_key, keys)},
-            tuple(_secondary(text) for text in secondaries),
+            tuple(server_address("BORG_DNS_SECONDARIES", text) for text in secondaries),
         )
 
     def __bool__(self) -> bool:
@@ -80,11 +79,11 @@ class Peers:
     def may_transfer(self, query: dns.message.Message, source: str) -> bool:
         if query.had_tsig:
             return True  # its signature was checked with one of our keys when it was read
-        return self._allows(_plain(source))
+        return self._allows(plain_address(source))
 
     def knows(self, source: str) -> bool:
-        """Return whether a request comes from the address of a known secondary."""
-        address = _plain(source)
+        """Whether a secondary is there, as far as its address tells."""
+        address = plain_address(source)
         known = any(address == ipaddress.ip_address(secondary) for secondary, _ in self.secondaries)
         return known or self._allows(address)
 
@@ -275,12 +274,6 @@ def _bare(query: dns.message.Message, rcode: dns.rcode.Rcode) -> bytes:
     return response.to_wire()
 
 
-def _plain(source: str) -> Address:
-    """Return an address as IPv4 if it is one, also from a socket of both families."""
-    address = ipaddress.ip_address(source.split("%", 1)[0])
-    return getattr(address, "ipv4_mapped", None) or address
-
-
 def _network(text: str) -> Network:
     try:
         return ipaddress.ip_network(text.strip())
@@ -308,15 +301,15 @@ def _key(text: str) -> dns.tsig.Key:
     return key
 
 
-def _secondary(text: str) -> tuple[str, int]:
-    address, _, port = text.strip().partition("@")
+def server_address(setting: str, text: str) -> tuple[str, int]:
+    """Return address and port of a name server, given as address or address@port. Raises `InvalidPeers`."""
+    address, at, port = text.strip().partition("@")
     try:
-        number = int(port or 53)
+        number = int(port) if at else 53
         if not 0 < number < 65_536:
             raise ValueError("no port")
         return str(ipaddress.ip_address(address)), number
     except ValueError as error:
         raise InvalidPeers(
-            f"BORG_DNS_SECONDARIES: {text!r} is not a server; give an address,"
-            " or 192.0.2.1@5353 for another port than 53"
+            f"{setting}: {text!r} is not a server; give an address, or 192.0.2.1@5353 for another port than 53"
         ) from error

@@ -17,9 +17,8 @@ import structlog
 
 from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.figures import ServerCounters
-from naming.following.news import DatedEvent, NamesSnapshot, NewsSource, NewsUnavailable, NewsUnreadable, ZoneFacts
+from naming.following.news import DatedEvent, NewsSource, NewsUnavailable, NewsUnreadable, ZoneFacts
 from naming.table.table import NameTable
-from scheduling.core.vocabulary.events import Event
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,7 +78,7 @@ class Follower:
         self.directory.serial = max(self.directory.serial, cell_id)
 
     def _answer_from_kept(self) -> None:
-        """Answer from the stored tables, because old answers are better than none."""
+        """Answer from stored names, because old answers are better than none."""
         if self._kept:
             for table in self._kept:
                 table.ready = True
@@ -204,7 +203,8 @@ class Follower:
         snapshot = await self._call(self._source.snapshot, facts.cell_id)
         table = NameTable(facts.name, history_ordinal=snapshot.history_ordinal, start=facts.start)
         for start in range(0, len(snapshot.events), SLICE):
-            _apply_slice(table, snapshot.events[start : start + SLICE], snapshot)
+            for event in snapshot.events[start : start + SLICE]:
+                table.apply(event, snapshot.names_revision)
             await asyncio.sleep(0)
         table.revision, table.names_revision = snapshot.revision, snapshot.names_revision
         table.ready = True
@@ -223,7 +223,7 @@ class Follower:
         )
 
     async def _watch(self) -> None:
-        """Watch the age of the data, so that the resolver reports itself stale even while a read hangs."""
+        """Mark the answers as stale when the journal is silent for too long, also while a read hangs."""
         await asyncio.sleep(PATIENCE_S)
         self._answer_from_kept()
         while True:
@@ -233,8 +233,3 @@ class Follower:
             if silent_s > self._stale_s and self.directory.status is not Status.STALE:
                 self.directory.status = Status.STALE
                 log.warning("names are stale, answering from memory", silent_s=round(silent_s, 1))
-
-
-def _apply_slice(table: NameTable, events: Iterable[Event], snapshot: NamesSnapshot) -> None:
-    for event in events:
-        table.apply(event, snapshot.names_revision)

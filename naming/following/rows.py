@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 from django.db import connection, transaction
 
 from naming.following.news import NamesSnapshot, ZoneFacts
+from naming.following.snapshots import JobKept, job_events, task_events
 from naming.table.table import NAMING_KINDS, serial_start
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
 from scheduling.core.vocabulary.published import Published
-from scheduling.core.vocabulary.requirement import Group, Requirement
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.models import Cell, Job, Machine
 from scheduling.models import Task as TaskRow
 from scheduling.models.machines import REMOVED
-
-_NO_REQUIREMENT = Requirement(limit=())  # names don't ask what a task needs
 
 
 def cell_facts() -> list[ZoneFacts]:
@@ -68,28 +65,21 @@ def _jobs(cell_id: int) -> Iterable[Event]:
     older = older_port_names(cell_id)
     ranges = _index_ranges(cell_id)
     for job in Job.objects.filter(cell_id=cell_id).exclude(state=JobState.DEAD.value).select_related("tenant"):
-        facts: dict[str, Any] = {
-            "job_id": job.id,
-            "priority": job.priority,
-            "latency_sensitive": job.latency_sensitive,
-            "labels": job.labels,
-            "published": msgspec.convert(job.published, Published),
-        }
-        known = [*older.get(job.id, []), (job.spec_version, tuple(job.port_names))]
-        first_version, first_names = known[0]
-        yield events.JobSubmitted(
-            **facts,
-            uid=job.uid.hex,
-            tenant_id=job.tenant_id,
-            tenant=job.tenant.name,
-            name=job.name,
-            job_kind=job.kind,
-            spec_version=first_version,
-            groups=(Group(_NO_REQUIREMENT, tuple(ranges.get(job.id, ()))),),
-            port_names=first_names,
+        published = msgspec.convert(job.published, Published)
+        yield from job_events(
+            JobKept(
+                job.id,
+                job.tenant.name,
+                job.name,
+                job.labels,
+                [*older.get(job.id, []), (job.spec_version, tuple(job.port_names))],
+                ranges.get(job.id, []),
+                revision=0,
+                kind=job.kind,
+                ttl_s=published.ttl_s,
+                weights=published.weights,
+            )
         )
-        for version, names in known[1:]:
-            yield events.JobChanged(**facts, spec_version=version, port_names=names)
 
 
 def _index_ranges(cell_id: int) -> dict[int, list[tuple[int, int]]]:
@@ -129,34 +119,8 @@ def older_port_names(cell_id: int, job_id: int | None = None) -> dict[int, list[
 
 def _placed(cell_id: int) -> Iterable[Event]:
     rows = TaskRow.objects.filter(cell_id=cell_id, state=TaskState.RUNNING.value).order_by()
-    fields = (
-        "job_id",
-        "index",
-        "machine_id",
-        "incarnation",
-        "ports",
-        "spec_version",
-        "phase",
-        "health",
-        "up",
-        "restarts",
-        "address",
+    found = rows.values_list(
+        "job_id", "index", "incarnation", "machine_id", "spec_version", "ports", "phase", "health", "up", "address"
     )
-    for (
-        job_id,
-        index,
-        machine_id,
-        incarnation,
-        ports,
-        version,
-        phase,
-        health,
-        up,
-        restarts,
-        address,
-    ) in rows.values_list(*fields).iterator(chunk_size=5_000):
-        ids = {"job_id": job_id, "index": index, "machine_id": machine_id, "incarnation": incarnation}
-        yield events.TaskPlaced(**ids, ports=tuple(ports), spec_version=version)
-        yield events.TaskReported(
-            **ids, phase=phase, health=health or "unknown", up=up, restarts=restarts, address=address
-        )
+    for facts in found.iterator(chunk_size=5_000):
+        yield from task_events(*facts)

@@ -11,7 +11,7 @@ about to change is copied just before (`before`). So no step takes longer than i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -283,26 +283,38 @@ def _apply(table: NameTable, block: SnapshotMachines | JobKept | SnapshotTasks) 
                 made = events.MachineSet(machine_id=machine_id, hostname=host, address=address, capacity=())
                 table.apply(made, 0)
         case JobKept():
-            for event in _events_of(block):
+            for event in job_events(block):
                 table.apply(event, block.revision)
         case SnapshotTasks():
             job = table.jobs[block.job_id]
             revision = job.revision  # of what was last to change, which may be a task that has left
-            for index, incarnation, machine_id, version, ports, phase, health, up, address, at in block.tasks:
-                ids: dict[str, Any] = {
-                    "job_id": block.job_id,
-                    "index": index,
-                    "machine_id": machine_id,
-                    "incarnation": incarnation,
-                }
-                table.apply(events.TaskPlaced(**ids, ports=ports, spec_version=version), at)
-                if (phase, health, up, address) != ("assigned", "unknown", False, ""):
-                    detail = events.TaskReported(**ids, phase=phase, health=health, up=up, restarts=0, address=address)
-                    table.apply(detail, at)
+            for task in block.tasks:
+                for event in task_events(block.job_id, *task[:-1]):
+                    table.apply(event, task[-1])
             job.revision = revision
 
 
-def _events_of(job: JobKept) -> Iterator[Event]:
+def task_events(
+    job_id: int,
+    index: int,
+    incarnation: int,
+    machine_id: int,
+    version: int,
+    ports: Iterable[int],
+    phase: str,
+    health: str,
+    up: bool,
+    address: str,
+) -> Iterator[Event]:
+    """Yield the events that place a task and report its state."""
+    ids: dict[str, Any] = {"job_id": job_id, "index": index, "machine_id": machine_id, "incarnation": incarnation}
+    yield events.TaskPlaced(**ids, ports=tuple(ports), spec_version=version)
+    if (phase, health or "unknown", up, address) != ("assigned", "unknown", False, ""):
+        yield events.TaskReported(**ids, phase=phase, health=health or "unknown", up=up, restarts=0, address=address)
+
+
+def job_events(job: JobKept) -> Iterator[Event]:
+    """Yield the events that submit a job and give it the port names of its later versions."""
     first_version, first_names = job.versions[0]
     facts: dict[str, Any] = {
         "job_id": job.job_id,

@@ -249,6 +249,3 @@ class Pool(Bag):
 
     def any_on(self, machine: MachineAddress) -> bool:
         return any(task.machine is machine for task in self._tasks)
-
-    def in_order(self) -> list[PlacedTask]:
-        return [self._tasks[at] for _, at in sorted(self._at.items())]

@@ -46,7 +46,8 @@ _COMMENT = re.compile(r'^    ([A-Z_]+) = "[^"]*"\s*#\s*(.+)$', re.MULTILINE)
 def settings() -> str:
     """Settings of the server's processes and of a Borglet."""
     server = table(
-        ["setting", "default", "meaning"], ([code(each.name), code(each.default), each.about] for each in SETTINGS)
+        ["setting", "default", "meaning"],
+        ([code(name), code(each.default), each.about] for name, each in SETTINGS.items()),
     )
     machine = table(
         ["setting", "option", "default", "meaning"],

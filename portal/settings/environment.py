@@ -19,251 +19,187 @@ from portal.settings.checks import Check
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting: its name in the environment, default, purpose and check. A `secret` value is never shown."""
+    """A setting: its default, purpose and check. A `secret` value is never shown."""
 
-    name: str
     default: str
     about: str
     check: Check
     secret: bool = False
 
-    def complaint(self, value: str) -> str:
+    def complaint(self, name: str, value: str) -> str:
         """Return one line with setting, value, problem and cure, or "" if the value is valid."""
         wrong = self.check(value) if value not in ("", self.default) else ""
-        setting = self.name if self.secret else f"{self.name}={value!r}"
+        setting = name if self.secret else f"{name}={value!r}"
         return wrong and f"{setting}: {wrong} ({self.about.rstrip('.')})."
 
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting("BORG_HOME", ".borg", "Folder that holds all data of this host.", checks.folder),
-    Setting("BORG_DATABASE_URL", "postgresql:///borg", "PostgreSQL, as a libpq URI.", checks.database, secret=True),
-    Setting(
-        "BORG_DATABASE_POOL",
-        "0",
-        "Connections that a web process shares among its requests; 0: one per thread.",
-        checks.number(0, 1_000),
+SETTINGS: dict[str, Setting] = {
+    "BORG_HOME": Setting(".borg", "Folder that holds all data of this host.", checks.folder),
+    "BORG_DATABASE_URL": Setting("postgresql:///borg", "PostgreSQL, as a libpq URI.", checks.database, secret=True),
+    "BORG_DATABASE_POOL": Setting(
+        "0", "Connections that a web process shares among its requests; 0: one per thread.", checks.number(0, 1_000)
     ),
-    Setting(
-        "BORG_REQUEST_DEADLINE_S",
-        "50",
-        "Seconds within which a web process answers a request, with 503 at the latest.",
-        checks.number(5, 600),
+    "BORG_REQUEST_DEADLINE_S": Setting(
+        "50", "Seconds within which a web process answers a request, with 503 at the latest.", checks.number(5, 600)
     ),
-    Setting(
-        "BORG_REDIS_URL",
-        "redis://127.0.0.1:6379/0",
-        "Redis, as a URL or as unix:///path/to/socket.",
-        checks.redis,
-        secret=True,
+    "BORG_REDIS_URL": Setting(
+        "redis://127.0.0.1:6379/0", "Redis, as a URL or as unix:///path/to/socket.", checks.redis, secret=True
     ),
-    Setting(
-        "BORG_SECRET_KEY",
-        "",
-        "Signs sessions and cookies; at least 50 random characters.",
-        checks.secret_key,
-        secret=True,
+    "BORG_SECRET_KEY": Setting(
+        "", "Signs sessions and cookies; at least 50 random characters.", checks.secret_key, secret=True
     ),
-    Setting(
-        "BORG_DEBUG", "0", "1: the portal shows error pages with code to everybody; for development only.", checks.flag
+    "BORG_DEBUG": Setting(
+        "0", "1: the portal shows error pages with code to everybody; for development only.", checks.flag
     ),
-    Setting(
-        "BORG_ALLOWED_HOSTS",
+    "BORG_ALLOWED_HOSTS": Setting(
         "127.0.0.1,localhost,[::1]",
         "Host names that the portal answers to, separated by commas.",
         checks.parts(checks.pattern_of_hosts),
     ),
-    Setting(
-        "BORG_PORTAL_URL",
+    "BORG_PORTAL_URL": Setting(
         "http://127.0.0.1:8000",
         "URL where people and clients reach the portal.",
         checks.url("https", "http", bare=True),
     ),
-    Setting(
-        "BORG_HSTS_SECONDS",
+    "BORG_HSTS_SECONDS": Setting(
         "31536000",
         "Seconds for which browsers use only TLS to reach an https BORG_PORTAL_URL (HSTS); 0: HSTS is off.",
         checks.number(0, 2**31 - 1),
     ),
-    Setting(
-        "BORG_ZONE", "borg.internal", "DNS zone above all cells; the zone of a cell is <cell>.<zone>.", checks.zone
+    "BORG_ZONE": Setting(
+        "borg.internal", "DNS zone above all cells; the zone of a cell is <cell>.<zone>.", checks.zone
     ),
-    Setting("BORG_DNS_HOST", "127.0.0.1", "Address the resolver listens on.", checks.address),
-    Setting("BORG_DNS_PORT", "5353", "Port the resolver listens on, UDP and TCP.", checks.port),
-    Setting(
-        "BORG_DNS_RESOLVERS",
+    "BORG_DNS_HOST": Setting("127.0.0.1", "Address the resolver listens on.", checks.address),
+    "BORG_DNS_PORT": Setting("5353", "Port the resolver listens on, UDP and TCP.", checks.port),
+    "BORG_DNS_RESOLVERS": Setting(
         "",
         "All resolvers, as address or address@port, separated by commas; empty: the one at BORG_DNS_HOST.",
         checks.parts(checks.server),
     ),
-    Setting(
-        "BORG_DNS_TTL",
+    "BORG_DNS_TTL": Setting(
         "5",
         "Seconds for which clients may cache a name, unless its job has a TTL of its own.",
         checks.number(0, 86_400),
     ),
-    Setting(
-        "BORG_DNS_NEGATIVE_TTL",
-        "5",
-        "Seconds for which clients may cache that a name does not exist.",
-        checks.number(0, 86_400),
+    "BORG_DNS_NEGATIVE_TTL": Setting(
+        "5", "Seconds for which clients may cache that a name does not exist.", checks.number(0, 86_400)
     ),
-    Setting(
-        "BORG_DNS_REVERSE",
+    "BORG_DNS_REVERSE": Setting(
         "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,198.18.0.0/15,127.0.0.0/8,fc00::/7,::1/128",
         "Networks whose reverse names (PTR) the resolver answers, separated by commas; none: no network.",
         checks.reverse_networks,
     ),
-    Setting(
-        "BORG_DNS_CAA",
-        "",
-        'CAA records of the zones, such as 0 issue "ca.example", separated by semicolons.',
-        checks.caa,
+    "BORG_DNS_CAA": Setting(
+        "", 'CAA records of the zones, such as 0 issue "ca.example", separated by semicolons.', checks.caa
     ),
-    Setting(
-        "BORG_DNS_TRANSFER",
-        "",
-        "Networks that may transfer cells' zones, separated by commas; empty: none.",
-        checks.parts(checks.network),
+    "BORG_DNS_TRANSFER": Setting(
+        "", "Networks that may transfer cells' zones, separated by commas; empty: none.", checks.parts(checks.network)
     ),
-    Setting(
-        "BORG_DNS_KEYS",
+    "BORG_DNS_KEYS": Setting(
         "",
         "TSIG keys whose holders may transfer zones, as name:hmac-sha256:base64, separated by commas.",
         checks.keys,
         secret=True,
     ),
-    Setting(
-        "BORG_DNS_NSID",
-        "",
-        "Name that a resolver returns to clients that ask for it (NSID); empty: no name.",
-        checks.nsid,
+    "BORG_DNS_NSID": Setting(
+        "", "Name that a resolver returns to clients that ask for it (NSID); empty: no name.", checks.nsid
     ),
-    Setting(
-        "BORG_DNS_RATE",
+    "BORG_DNS_RATE": Setting(
         "0",
         "UDP answers per second to one public network without a DNS cookie; 0: no limit.",
         checks.number(0, 10_000_000),
     ),
-    Setting(
-        "BORG_DNS_SECONDARIES",
+    "BORG_DNS_SECONDARIES": Setting(
         "",
         "Name servers that are notified of changes, as address or address@port, separated by commas.",
         checks.parts(checks.server),
     ),
-    Setting(
-        "BORG_DNS_PROCESSES",
-        "1",
-        "Number of processes of a resolver that share its port; use one per core.",
-        checks.number(1, 256),
+    "BORG_DNS_PROCESSES": Setting(
+        "1", "Number of processes of a resolver that share its port; use one per core.", checks.number(1, 256)
     ),
-    Setting("BORG_DNS_METRICS_HOST", "127.0.0.1", "Address where a resolver serves its metrics.", checks.address),
-    Setting(
-        "BORG_DNS_METRICS_PORT",
-        "0",
-        "Port where a resolver serves its metrics, as /metrics over HTTP; 0: none.",
-        checks.number(0, 65_535),
+    "BORG_DNS_METRICS_HOST": Setting("127.0.0.1", "Address where a resolver serves its metrics.", checks.address),
+    "BORG_DNS_METRICS_PORT": Setting(
+        "0", "Port where a resolver serves its metrics, as /metrics over HTTP; 0: none.", checks.number(0, 65_535)
     ),
-    Setting(
-        "BORG_DNS_SNAPSHOT",
+    "BORG_DNS_SNAPSHOT": Setting(
         "",
         "Folder where a resolver stores names for its next start; empty: names/ in BORG_HOME; off: none.",
         checks.folder,
     ),
-    Setting(
-        "BORG_DNS_STALE",
+    "BORG_DNS_STALE": Setting(
         "30",
         "Seconds without PostgreSQL after which a resolver reports its answers as stale.",
         checks.number(1, 86_400),
     ),
-    Setting("BORG_LINK_HOST", "127.0.0.1", "Address a link shard listens on.", checks.host),
-    Setting("BORG_LINK_PORT", "8443", "Port a link shard listens on.", checks.port),
-    Setting("BORG_LINK_SHARED_PORT", "0", "1: several link shards on one host share BORG_LINK_PORT.", checks.flag),
-    Setting(
-        "BORG_LINK_URL", "https://127.0.0.1:8443", "URL where Borglets reach all link shards.", checks.url("https")
+    "BORG_LINK_HOST": Setting("127.0.0.1", "Address a link shard listens on.", checks.host),
+    "BORG_LINK_PORT": Setting("8443", "Port a link shard listens on.", checks.port),
+    "BORG_LINK_SHARED_PORT": Setting("0", "1: several link shards on one host share BORG_LINK_PORT.", checks.flag),
+    "BORG_LINK_URL": Setting(
+        "https://127.0.0.1:8443", "URL where Borglets reach all link shards.", checks.url("https")
     ),
-    Setting("BORG_AUTHORITY", "", "Folder of the TLS authority; empty: authority/ in BORG_HOME.", checks.folder),
-    Setting(
-        "BORG_PACKAGE_STORE",
+    "BORG_AUTHORITY": Setting("", "Folder of the TLS authority; empty: authority/ in BORG_HOME.", checks.folder),
+    "BORG_PACKAGE_STORE": Setting(
         "",
         "Where packages are stored: file:///folder or s3://bucket/prefix; empty: packages/ in BORG_HOME.",
         checks.package_store,
     ),
-    Setting(
-        "BORG_LINK_CERTIFICATE",
+    "BORG_LINK_CERTIFICATE": Setting(
         "",
         "File with the chain of a link certificate from another authority; empty: the portal issues it.",
         checks.file,
     ),
-    Setting(
-        "BORG_LINK_KEY",
-        "",
-        "File with the key of BORG_LINK_CERTIFICATE; empty: the key is in the same file.",
-        checks.file,
+    "BORG_LINK_KEY": Setting(
+        "", "File with the key of BORG_LINK_CERTIFICATE; empty: the key is in the same file.", checks.file
     ),
-    Setting("BORG_SMTP_HOST", "", "Mail server; empty: the worker prints mail into its log.", checks.host),
-    Setting("BORG_SMTP_PORT", "587", "Port of the mail server.", checks.port),
-    Setting(
-        "BORG_SMTP_TLS",
+    "BORG_SMTP_HOST": Setting("", "Mail server; empty: the worker prints mail into its log.", checks.host),
+    "BORG_SMTP_PORT": Setting("587", "Port of the mail server.", checks.port),
+    "BORG_SMTP_TLS": Setting(
         "starttls",
         "How to encrypt the connection to the mail server: starttls, tls (port 465) or none.",
         checks.one_of("starttls", "tls", "none"),
     ),
-    Setting(
-        "BORG_SMTP_USER", "", "User name for the mail server; empty: the portal does not sign in.", checks.anything
+    "BORG_SMTP_USER": Setting(
+        "", "User name for the mail server; empty: the portal does not sign in.", checks.anything
     ),
-    Setting("BORG_SMTP_PASSWORD", "", "Password for the mail server.", checks.anything, secret=True),
-    Setting("BORG_MAIL_FROM", "Borg Portal <borg-portal@localhost>", "Sender of the portal's mail.", checks.mailbox),
-    Setting(
-        "BORG_WEBHOOK_NETWORKS",
+    "BORG_SMTP_PASSWORD": Setting("", "Password for the mail server.", checks.anything, secret=True),
+    "BORG_MAIL_FROM": Setting("Borg Portal <borg-portal@localhost>", "Sender of the portal's mail.", checks.mailbox),
+    "BORG_WEBHOOK_NETWORKS": Setting(
         "",
         "Private networks that webhooks may reach, such as 10.1.0.0/16, separated by commas; empty: none.",
         checks.parts(checks.network),
     ),
-    Setting(
-        "BORG_USAGE_KEEP_HOURS",
-        "24",
-        "Hours for which five-minute windows of usage are kept, at least 3.",
-        checks.number(3, 87_600),
+    "BORG_USAGE_KEEP_HOURS": Setting(
+        "24", "Hours for which five-minute windows of usage are kept, at least 3.", checks.number(3, 87_600)
     ),
-    Setting(
-        "BORG_MAX_BODY_BYTES", "33554432", "Largest size of a request body, in bytes.", checks.number(1_024, 2**31)
+    "BORG_MAX_BODY_BYTES": Setting(
+        "33554432", "Largest size of a request body, in bytes.", checks.number(1_024, 2**31)
     ),
-    Setting("BORG_MAX_TASKS_PER_JOB", "100000", "Largest number of tasks of one job.", checks.number(1, 2**20)),
-    Setting(
-        "BORG_MAX_BULK_JOBS", "10000", "Largest number of jobs in one bulk submission.", checks.number(1, 1_000_000)
+    "BORG_MAX_TASKS_PER_JOB": Setting("100000", "Largest number of tasks of one job.", checks.number(1, 2**20)),
+    "BORG_MAX_BULK_JOBS": Setting(
+        "10000", "Largest number of jobs in one bulk submission.", checks.number(1, 1_000_000)
     ),
-    Setting(
-        "BORG_MAX_WATCHES",
+    "BORG_MAX_WATCHES": Setting(
         "5000",
         "Largest number of live pages, WebSockets and long polls of names in one web process.",
         checks.number(1, 1_000_000),
     ),
-    Setting(
-        "BORG_MAX_WATCHES_PER_CALLER",
-        "1000",
-        "Largest number of these per user, service account or task.",
-        checks.number(1, 1_000_000),
+    "BORG_MAX_WATCHES_PER_CALLER": Setting(
+        "1000", "Largest number of these per user, service account or task.", checks.number(1, 1_000_000)
     ),
-    Setting(
-        "PROMETHEUS_MULTIPROC_DIR",
-        "",
-        "Folder where the processes of a host share metrics; empty: none.",
-        checks.folder_there,
+    "PROMETHEUS_MULTIPROC_DIR": Setting(
+        "", "Folder where the processes of a host share metrics; empty: none.", checks.folder_there
     ),
-    Setting(
-        "BORG_LOG_LEVEL",
+    "BORG_LOG_LEVEL": Setting(
         "INFO",
         "Lowest level of log lines: DEBUG, INFO, WARNING or ERROR.",
         checks.one_of("DEBUG", "INFO", "WARNING", "ERROR"),
     ),
-    Setting(
-        "BORG_CELLS",
+    "BORG_CELLS": Setting(
         "",
         "Cells that this process serves, separated by commas; empty: all cells of the database.",
         checks.parts(checks.label),
     ),
-)
-_BY_NAME = {setting.name: setting for setting in SETTINGS}
+}
 
 
 BAD_SETTING = 2  # exit status
@@ -271,8 +207,8 @@ BAD_SETTING = 2  # exit status
 
 def complaints(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each setting that is not valid."""
-    for setting in SETTINGS:
-        if line := setting.complaint(environ.get(setting.name, "")):
+    for name, setting in SETTINGS.items():
+        if line := setting.complaint(name, environ.get(name, "")):
             yield line
 
 
@@ -288,7 +224,7 @@ def exit_with(*lines: str) -> NoReturn:
 
 
 def text(name: str) -> str:
-    return os.environ.get(name) or _BY_NAME[name].default
+    return os.environ.get(name) or SETTINGS[name].default
 
 
 def number(name: str) -> int:

@@ -30,6 +30,7 @@ from portal.up.supervision.account import SystemUser, engine_account
 POSTGRES_MAJOR = 18
 DATABASE = "borg"
 _STOP_S = 20.0
+_ENVIRONMENT: Mapping[str, str] = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
 
 class EngineError(RuntimeError):
@@ -49,7 +50,7 @@ class EngineLaunch:
     stop_signal: signal.Signals
     account: SystemUser | None
     cwd: Path
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=lambda: _ENVIRONMENT)
 
 
 class Engine:
@@ -136,9 +137,7 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
         "wal_level": "replica",
         "max_wal_senders": "4",
         "max_wal_size": "512MB",
-        "fsync": "on" if durable else "off",
-        "synchronous_commit": "on" if durable else "off",
-        "full_page_writes": "on" if durable else "off",
+        **dict.fromkeys(("fsync", "synchronous_commit", "full_page_writes"), "on" if durable else "off"),
         "logging_collector": "off",
         "log_checkpoints": "off",
         "timezone": "UTC",
@@ -155,7 +154,6 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
         stop_signal=signal.SIGINT,  # "fast": ends sessions, writes a checkpoint
         account=account,
         cwd=data,
-        env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
     )
 
 
@@ -193,7 +191,6 @@ def prepare_redis(home: Path, *, durable: bool = True) -> EngineLaunch:
         stop_signal=signal.SIGTERM,
         account=account,
         cwd=data,
-        env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
     )
 
 
@@ -243,7 +240,7 @@ def run_binary(
     done = subprocess.run(
         command,
         cwd=cwd,
-        env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+        env=_ENVIRONMENT,
         input=stdin,
         stdin=subprocess.DEVNULL if stdin is None else None,
         stdout=output,

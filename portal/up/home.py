@@ -22,7 +22,6 @@ import secrets
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,38 +32,15 @@ class HomeError(RuntimeError):
     """The home cannot be used. The message gives the cause and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
 class Home:
-    path: Path
+    """The paths of a home. The processes of one start share their metrics in `metrics`."""
 
-    @property
-    def log(self) -> Path:
-        return self.path / "log"
-
-    @property
-    def run(self) -> Path:
-        return self.path / "run"
-
-    @property
-    def metrics(self) -> Path:
-        """Return the folder in which the processes of this start share their metrics."""
-        return self.run / "metrics"
-
-    @property
-    def secrets(self) -> Path:
-        return self.path / "secrets.json"
-
-    @property
-    def client(self) -> Path:
-        return self.path / "client.toml"
-
-    @property
-    def borglet(self) -> Path:
-        return self.path / "borglet"
-
-    @property
-    def fleet(self) -> Path:
-        return self.path / "fleet"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log, self.run = path / "log", path / "run"
+        self.metrics = self.run / "metrics"
+        self.secrets, self.client = path / "secrets.json", path / "client.toml"
+        self.borglet, self.fleet = path / "borglet", path / "fleet"
 
     @property
     def exists(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from portal.up.engines import EngineLaunch
@@ -49,7 +49,6 @@ def schema(env: Mapping[str, str], result: Path) -> Spec:
 def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
     """Return the servers that a start waits for. One of each is enough on one host."""
     host = options.host
-    worker_pulse, beat_pulse, link_pulse = (home.run / f"{name}.pulse" for name in ("worker", "beat", "link"))
     return [
         Spec(
             name="web",
@@ -63,44 +62,28 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             ready=probes.http_ok(host, options.port, "/readyz"),
             alive=probes.http_ok(host, options.port, "/healthz"),
         ),
-        Spec(
-            name="link",
-            argv=(sys.executable, "-m", "scheduling.link"),
-            env={**env, "BORG_PULSE": str(link_pulse)},
-            needs=ENGINES,
-            pulse=link_pulse,
-            # Its loop touches the file. A TLS handshake would queue behind those of ten thousand machines.
-            ready=probes.heartbeat(link_pulse, 30.0),
-            alive=probes.heartbeat(link_pulse, 30.0),
-        ),
-        Spec(
-            name="worker",
-            argv=(
+        # Its loop touches the file. A TLS handshake would queue behind those of ten thousand machines.
+        _beating("link", (sys.executable, "-m", "scheduling.link"), home, env, longest_s=30.0),
+        _beating(
+            "worker",
+            (
                 *(*_CELERY, *_WORKER, "--pool", "threads", "--concurrency", "4"),
                 *("--queues", "borg", "--hostname", "worker@%h", "--loglevel", "INFO"),
             ),
-            env={**env, "BORG_PULSE": str(worker_pulse)},
-            needs=ENGINES,
-            pulse=worker_pulse,
-            ready=probes.heartbeat(worker_pulse, 60.0),
-            alive=probes.heartbeat(worker_pulse, 60.0),
+            home,
+            env,
+            longest_s=60.0,
         ),
         _master("master", f"cell.{CELL}", home, env),
-        Spec(
-            name="beat",
-            argv=(
-                *_CELERY,
-                "beat",
-                "--scheduler",
-                "portal.up.supervision.pulse_beat:PulsingScheduler",
-                "--loglevel",
-                "INFO",
+        _beating(
+            "beat",
+            (
+                *(*_CELERY, "beat", "--loglevel", "INFO"),
+                *("--scheduler", "portal.up.supervision.pulse_beat:PulsingScheduler"),
             ),
-            env={**env, "BORG_PULSE": str(beat_pulse)},
-            needs=ENGINES,
-            pulse=beat_pulse,
-            ready=probes.heartbeat(beat_pulse, 60.0),
-            alive=probes.heartbeat(beat_pulse, 60.0),
+            home,
+            env,
+            longest_s=60.0,
         ),
         Spec(
             name="resolver",
@@ -120,21 +103,42 @@ def spares(home: Home, env: Mapping[str, str]) -> list[Spec]:
 
 def _master(name: str, queue: str, home: Home, env: Mapping[str, str]) -> Spec:
     """Return the process of one scheduler of the cell (`scheduling.master.schedulers.queue_of`)."""
-    pulse = home.run / f"{name}.pulse"
-    return Spec(
-        name=name,
-        argv=(
+    return _beating(
+        name,
+        (
             *(*_CELERY, *_WORKER, "--pool", "solo"),
             *("--queues", queue, "--hostname", f"{name}-{CELL}@%h", "--loglevel", "INFO"),
         ),
+        home,
+        env,
+        # One run of the master fills its only thread for up to 60 s.
+        longest_s=150.0,
+        # Killing it loses nothing: results are committed, and the lease expires by itself.
+        stop_signal=signal.SIGKILL,
+    )
+
+
+def _beating(
+    name: str,
+    argv: Sequence[str],
+    home: Home,
+    env: Mapping[str, str],
+    *,
+    longest_s: float,
+    stop_signal: signal.Signals = signal.SIGTERM,
+) -> Spec:
+    """Return a process without a port. It touches a file at least every `longest_s` seconds."""
+    pulse = home.run / f"{name}.pulse"
+    probe = probes.heartbeat(pulse, longest_s)
+    return Spec(
+        name=name,
+        argv=argv,
         env={**env, "BORG_PULSE": str(pulse)},
         needs=ENGINES,
         pulse=pulse,
-        ready=probes.heartbeat(pulse, 150.0),
-        # One run of the master fills its only thread for up to 60 s.
-        alive=probes.heartbeat(pulse, 150.0),
-        # Killing it loses nothing: results are committed, and the lease expires by itself.
-        stop_signal=signal.SIGKILL,
+        ready=probe,
+        alive=probe,
+        stop_signal=stop_signal,
     )
 
 

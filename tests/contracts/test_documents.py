@@ -53,7 +53,7 @@ def test_every_setting_that_a_document_names_exists() -> None:
     options = re.findall(r'option\(\s*(?:\w+,\s*)?"--([a-z-]+)"', (ROOT / "borglet" / "__main__.py").read_text())
     machines = {"BORGLET_" + option.upper().replace("-", "_") for option in options} | {"BORGLET_ATTRIBUTES"}
     tasks = set(re.findall(r'"(BORG_[A-Z_]+)"', Path(launch.__file__).read_text())) | {"BORG_ALLOC_ENDED"}
-    known = {setting.name for setting in SETTINGS} | machines | tasks | OF_CLIENTS | OF_MAKE_UP
+    known = set(SETTINGS) | machines | tasks | OF_CLIENTS | OF_MAKE_UP
     mentioned = named(r"\bBORG(?:LET)?_[A-Z0-9_]*[A-Z0-9]\b")
     assert len(mentioned) > 60
     assert {name: where for name, where in mentioned.items() if name not in known} == {}

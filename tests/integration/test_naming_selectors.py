@@ -18,6 +18,7 @@ from scheduling.models import Cell, Job, Machine, Task
 from scheduling.tasks import changes, transitions
 from tests.integration.naming_rows import evict, place, report
 from tests.integration.rows import ME, a_cell, a_job, a_machine, a_tenant
+from tests.unit.naming.cells import in_order
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,9 +50,9 @@ def names(table: NameTable) -> dict[str, Any]:
     for job in table.jobs.values():
         tasks = {
             task.index: (task.address, task.incarnation, task.named_ports(), task.phase, task.health, task.weight)
-            for task in job.placed.in_order()
+            for task in in_order(job.placed)
         }
-        serving = [task.index for task in job.serving.in_order()]
+        serving = [task.index for task in in_order(job.serving)]
         present = [index for index in range(50) if index in job.indexes]
         facts = (job.kind, job.fails_open, job.port_names, job.ttl_s, job.weights)
         jobs[job.tenant, job.name] = (tasks, serving, present, *facts)
@@ -105,7 +106,7 @@ def test_tasks_of_an_older_version_keep_their_port_names(cell: Cell) -> None:
         transitions.tasks_place(entry, [changes.Placement(task_id(job.id, 1), machine.id, (30_000,))])
     rows = from_rows(cell)
     assert names(rows) == names(from_journal(cell))
-    ports = {task.index: task.named_ports() for task in rows.jobs[job.id].placed.in_order()}
+    ports = {task.index: task.named_ports() for task in in_order(rows.jobs[job.id].placed)}
     assert ports == {0: [("http", 20_000)], 1: [("grpc", 30_000)]}
 
 
@@ -144,7 +145,7 @@ def test_how_jobs_are_published_and_their_services(cell: Cell) -> None:
     rows = from_rows(cell)
     assert names(rows) == names(from_journal(cell))
     assert names(rows)["services"] == {(tenant.name, "front"): [web.id, canary.id]}
-    assert [task.weight for task in rows.jobs[web.id].placed.in_order()] == [10, 10, 0]
+    assert [task.weight for task in in_order(rows.jobs[web.id].placed)] == [10, 10, 0]
     assert rows.jobs[web.id].ttl_s == 60
 
 
@@ -159,7 +160,7 @@ def test_an_address_of_a_tasks_own_goes_with_the_incarnation(cell: Cell) -> None
     place(cell, job, machine, 0, 1)
     report(cell, job, 0, address="10.20.30.4")
     assert names(from_rows(cell)) == names(from_journal(cell))
-    (mine, others) = [task.address for task in from_rows(cell).jobs[job.id].placed.in_order()]
+    (mine, others) = [task.address for task in in_order(from_rows(cell).jobs[job.id].placed)]
     assert (mine, others) == ("10.20.30.4", machine.address)
     report(cell, job, 0, address="")
     assert Task.objects.get(job=job, index=0).address == ""

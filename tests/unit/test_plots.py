@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.periods import DAYS, period_of
-from portal.plots import HEIGHT, WIDTH, Plot, Series, bars, lines, running
+from portal.plots import HEIGHT, WIDTH, Plot, Series, bars, lines
 
 BEGIN = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
@@ -73,13 +73,12 @@ def test_bars_stand_on_each_other_and_reach_their_sum(pairs) -> None:
 
 
 def test_a_running_sum_shows_its_limit_even_far_above_it() -> None:
-    plot = running(
-        "t", [BEGIN], Series("spent", [10]), since=BEGIN, until=BEGIN + DAY, step=DAY, format_value=str, limit=1000
-    )
+    day = {"since": BEGIN, "until": BEGIN + DAY, "step": DAY, "format_value": str, "headroom": True, "unknown": "0"}
+    plot = lines("t", [BEGIN], [Series("spent", [10])], limit=1000, **day)
     assert plot.limit == "1000"
     assert 0 < float(plot.limit_y) < HEIGHT / 10
-    none = running("t", [], Series("spent", []), since=BEGIN, until=BEGIN + DAY, step=DAY, format_value=str, limit=None)
-    assert (none.limit_y, none.empty) == ("", True)
+    none = lines("t", [], [Series("spent", [])], limit=None, **day)
+    assert (none.limit_y, none.empty, none.lines[0].last) == ("", True, "0")
 
 
 @pytest.mark.parametrize("days", DAYS)

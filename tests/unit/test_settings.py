@@ -90,8 +90,8 @@ def test_the_value_of_an_invalid_secret_is_not_printed(name: str, value: str) ->
 
 
 def test_defaults_and_usual_values_are_valid(tmp_path: Path) -> None:
-    assert complaints_of(**{setting.name: setting.default for setting in SETTINGS}) == []
-    assert [setting.name for setting in SETTINGS if setting.default and setting.check(setting.default)] == []
+    assert complaints_of(**{name: setting.default for name, setting in SETTINGS.items()}) == []
+    assert [name for name, one in SETTINGS.items() if one.default and one.check(one.default)] == []
     assert (
         complaints_of(
             BORG_HOME=str(tmp_path / "new"),

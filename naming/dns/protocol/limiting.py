@@ -11,6 +11,7 @@ import ipaddress
 from collections.abc import Iterable
 from enum import Enum
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Our own networks, where forged questions can be traced.
@@ -20,6 +21,12 @@ PRIVATE = tuple(
 )
 PREFIX_4, PREFIX_6 = 24, 56  # bits: addresses that share them count as one network
 _MOST_REMEMBERED = 65_536  # addresses
+
+
+def plain_address(text: str) -> Address:
+    """Return an address as IPv4 if it is one, also from a socket of both families."""
+    address = ipaddress.ip_address(text.split("%", 1)[0])
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 class RateVerdict(Enum):
@@ -56,9 +63,7 @@ class RateLimit:
     def _remember(self, address: str) -> str:
         if len(self._networks) >= _MOST_REMEMBERED:
             self._networks.clear()
-        read = ipaddress.ip_address(address.split("%", 1)[0])
-        mapped = getattr(read, "ipv4_mapped", None)
-        read = mapped or read
+        read = plain_address(address)
         if any(read in network for network in self._exempt if network.version == read.version):
             network = ""
         else:

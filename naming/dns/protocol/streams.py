@@ -13,6 +13,8 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from naming.dns.protocol.limiting import plain_address
+
 MOST = 512
 MOST_A_SOURCE = 64
 MOST_A_SECONDARY = 256  # for servers that may transfer zones: one per zone, and questions for serials
@@ -98,9 +100,7 @@ def _idlest(streams: dict[DnsStream, None]) -> DnsStream | None:
 
 def source_of(address: str) -> str:
     """Return the source of an address: an IPv4 address, or a /64 network of IPv6."""
-    read = ipaddress.ip_address(address.split("%", 1)[0])
-    if isinstance(read, ipaddress.IPv4Address):
+    read = plain_address(address)
+    if read.version == 4:
         return str(read)
-    if read.ipv4_mapped is not None:  # on a socket of both families
-        return str(read.ipv4_mapped)
     return str(ipaddress.ip_network((read, _SOURCE_6), strict=False))

@@ -110,19 +110,6 @@ class Zone:
         """Return the current records by owner, without the SOA."""
         return list(self._content), list(self._content.values())
 
-    def records(self) -> Iterator[ZoneRecord]:
-        """Return all records except the SOA."""
-        for owner, data in self._content.items():
-            for each in data:
-                yield ZoneRecord(owner, each)
-
-    def publish(self) -> bool:
-        """Take in what was touched since, in one go; whether the serial moved."""
-        before = self.serial
-        for _ in self.publishing():
-            pass
-        return self.serial != before
-
     def publishing(self) -> Iterator[None]:
         """Take in what was touched until now, in steps between which the table may move on.
 

@@ -1,11 +1,10 @@
-"""Settings of an installation's zones: reverse zones, CAA records and TTLs. Pure."""
+"""Settings of an installation's zones: reverse zones and CAA records. Pure."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import dns.rdata
@@ -19,30 +18,11 @@ _caa: Any = dns.rdtypes.ANY.CAA.CAA  # untyped in dnspython
 # Tags in the registry of RFC 8659 §7. Authorities ignore unknown tags, so a misspelt tag would forbid nothing.
 TAGS = ("issue", "issuewild", "iodef", "issuemail", "issuevmc", "contactemail", "contactphone")
 _RECORD = re.compile(r'\s*(\d{1,3})\s+([A-Za-z0-9]+)\s+(?:"([^"]*)"|([^\s";]+))\s*(?:[;\n]|$)')
-MOST_TTL_S = 86_400  # the same limit as for jobs
 _EXAMPLE = 'give records such as 0 issue "ca.example", separated by ;'
 
 
 class InvalidZones(ValueError):
     """An invalid setting of zones. The text names it and says what to write instead."""
-
-
-@dataclass(frozen=True, slots=True)
-class ZoneSettings:
-    """The settings of all zones. `naming.dns.zones.directory.ZoneDirectory` explains the fields."""
-
-    reverse: tuple[Network, ...]
-    caa: tuple[dns.rdata.Rdata, ...]
-    ttl_s: int
-    negative_ttl_s: int
-
-    @classmethod
-    def read(cls, *, reverse: Sequence[str], caa: str, ttl_s: int, negative_ttl_s: int) -> ZoneSettings:
-        """Read the settings. Raises `InvalidZones`."""
-        for name, seconds in (("BORG_DNS_TTL", ttl_s), ("BORG_DNS_NEGATIVE_TTL", negative_ttl_s)):
-            if not 0 <= seconds <= MOST_TTL_S:
-                raise InvalidZones(f"{name}={seconds}: the time is out of range; give seconds from 0 to {MOST_TTL_S}")
-        return cls(read_reverse(reverse), read_caa(caa), ttl_s, negative_ttl_s)
 
 
 def read_reverse(texts: Sequence[str]) -> tuple[Network, ...]:

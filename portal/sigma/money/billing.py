@@ -173,15 +173,17 @@ def _plots(tenant: Tenant, days: list[RevenueDay], month: dt.date, limit: int | 
         return format_credits(value, places=2)
 
     return [
-        plots.running(
+        plots.lines(
             _("Spent since the first of the month"),
             times,
-            plots.Series(_("spent"), [one.spent for one in days]),
+            [plots.Series(_("spent"), [one.spent for one in days])],
             since=since,
             until=until,
             step=day,
             format_value=short,
             limit=limit,
+            headroom=True,
+            unknown=short(0),
         ),
         plots.bars(
             _("By day"),

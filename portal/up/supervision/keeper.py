@@ -29,7 +29,6 @@ from portal.up.supervision.account import SystemUser
 from portal.up.supervision.logfiles import LogFile
 from portal.up.supervision.patience import ProcessPatience, Work, work_of
 from portal.up.supervision.probes import Probe
-from portal.up.supervision.restarts import Restarts
 
 log = logging.getLogger("portal.up")
 
@@ -60,6 +59,23 @@ class Spec:
     account: SystemUser | None = None
     cwd: Path | None = None
     pulse: Path | None = None
+
+
+@dataclass(slots=True)
+class Restarts:
+    """Delays before restarts. They double from `first_s` to `longest_s`. A run of `forgiven_after_s` resets them."""
+
+    first_s: float = 0.2
+    longest_s: float = 10.0
+    forgiven_after_s: float = 30.0
+    failures: int = 0
+    total: int = 0
+
+    def ended(self, ran_s: float) -> float:
+        """Count the end of a run of `ran_s` seconds. Return the delay in seconds before the next run."""
+        self.failures = 1 if ran_s >= self.forgiven_after_s else self.failures + 1
+        self.total += 1
+        return min(self.longest_s, self.first_s * 2.0 ** min(self.failures - 1, 32))
 
 
 class KeeperState(StrEnum):

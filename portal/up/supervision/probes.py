@@ -81,19 +81,6 @@ def http_ok(host: str, port: int, path: str) -> Probe:
     return probe
 
 
-def tcp_open(host: str, port: int) -> Probe:
-    """Return a probe that checks whether a process accepts connections."""
-
-    def probe() -> str | None:
-        try:
-            with socket.create_connection((host, port), timeout=_PATIENCE_S):
-                return None
-        except OSError as error:
-            return f"nobody accepts connections on {host}:{port}: {error}"
-
-    return probe
-
-
 def dns_answers(host: str, port: int, name: str) -> Probe:
     """Return a probe that checks whether the resolver answers a query for the SOA of `name` without SERVFAIL."""
 

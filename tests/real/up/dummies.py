@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
-from portal.up.supervision import probes
 from portal.up.supervision.keeper import Spec
+from portal.up.supervision.probes import Probe
 
 _LISTEN = "import socket,sys,time\ns=socket.create_server(('127.0.0.1',int(sys.argv[1])))\n"
 
@@ -17,11 +18,24 @@ def listener(name: str, port: int, *, needs: tuple[str, ...] = (), then: str = "
         name=name,
         argv=(sys.executable, "-S", "-c", _LISTEN + then, str(port)),
         needs=needs,
-        ready=probes.tcp_open("127.0.0.1", port),
-        alive=probes.tcp_open("127.0.0.1", port),
+        ready=tcp_open(port),
+        alive=tcp_open(port),
         start_s=10.0,
         alive_every_s=0.1,
     )
+
+
+def tcp_open(port: int) -> Probe:
+    """Return a probe that checks whether a process accepts connections on this host."""
+
+    def probe() -> str | None:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=3.0):
+                return None
+        except OSError as error:
+            return f"nobody accepts connections on {port}: {error}"
+
+    return probe
 
 
 def script(name: str, code: str, **wishes: object) -> Spec:

@@ -24,7 +24,7 @@ _OTHER_DEFAULTS = {"BORG_HOME": "/var/lib/borg"}
 def test_every_setting_is_explained_with_its_default() -> None:
     lines = (_DEPLOY / "borg.env").read_text().splitlines()
     explained = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    assert explained == {setting.name: setting.default for setting in SETTINGS} | _OTHER_DEFAULTS
+    assert explained == {name: setting.default for name, setting in SETTINGS.items()} | _OTHER_DEFAULTS
     for number, line in enumerate(lines):
         if re.match(r"BORG_\w+=", line):
             above = next(text for text in reversed(lines[:number]) if not text.startswith("BORG_"))
@@ -85,7 +85,7 @@ def test_a_unit_is_restarted_for_ever_and_hardened(unit: Path) -> None:
 def test_compose_runs_every_process_above_the_machines(tmp_path: Path) -> None:
     services = yaml.safe_load((_DEPLOY / "compose" / "compose.yaml").read_text())["services"]
     assert set(services) == (set(_kept_by_make_up(tmp_path)) - {"borglet"}) | {"postgres", "redis", "migrate"}
-    known = {setting.name for setting in SETTINGS}
+    known = set(SETTINGS)
     for name, service in services.items():
         given = (
             {key for key in service["environment"] if key.startswith("BORG_")} if "environment" in service else set()

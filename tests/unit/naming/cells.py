@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -10,6 +11,8 @@ import dns.message
 
 from naming.dns.resolver import Transport, answer
 from naming.dns.zones.directory import Status, ZoneDirectory
+from naming.dns.zones.zone import Zone, ZoneRecord
+from naming.table.pools import PlacedTask, Pool
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
@@ -174,3 +177,22 @@ def ask(
 def texts(response: dns.message.Message) -> list[str]:
     """The answer section's data, in the order of the packet."""
     return [rdata.to_text() for rrset in response.answer for rdata in rrset]
+
+
+def in_order(pool: Pool) -> list[PlacedTask]:
+    return sorted(pool, key=lambda task: task.index)
+
+
+def publish(zone: Zone) -> bool:
+    """Take in all changes of the table, and return whether the serial moved."""
+    before = zone.serial
+    for _ in zone.publishing():
+        pass
+    return zone.serial != before
+
+
+def records(zone: Zone) -> Iterator[ZoneRecord]:
+    """Yield all records but the SOA."""
+    for owner, data in zip(*zone.sets(), strict=True):
+        for each in data:
+            yield ZoneRecord(owner, each)

@@ -15,6 +15,7 @@ from tests.unit.naming.cells import (
     changed,
     ended,
     evicted,
+    in_order,
     in_service,
     machine,
     placed,
@@ -133,7 +134,7 @@ def test_ports_keep_the_names_of_the_version_that_the_task_runs() -> None:
         evicted(1),
         placed(1, 1, incarnation=2, spec_version=2, ports=(30_000, 30_001)),
     )
-    old, new = web(table).placed.in_order()
+    old, new = in_order(web(table).placed)
     assert dict(old.named_ports()) == {"http": 20_000, "rpc": 21_000}
     assert dict(new.named_ports()) == {"admin": 30_000, "http": 30_001}
 
@@ -213,8 +214,8 @@ def test_pools_equal_a_slow_obvious_table(steps: list[tuple[int, str]]) -> None:
             table.apply(reported(index, phase, health, incarnation=incarnations[index]), revision)
         job = web(table)
         up = sorted(i for i, state in slow.items() if state == "up")
-        assert [task.index for task in job.placed.in_order()] == sorted(slow)
-        assert [task.index for task in job.serving.in_order()] == up
+        assert [task.index for task in in_order(job.placed)] == sorted(slow)
+        assert [task.index for task in in_order(job.serving)] == up
         assert indexes(job) == (up or sorted(slow))
         assert job.fails_open == (bool(slow) and not up)
 
@@ -286,13 +287,13 @@ def test_how_a_job_is_published_is_in_force_at_once() -> None:
     table = table_of(*running(3))
     assert table.apply(changed(published=Published(ttl_s=60, weights=((1, 1, 7),))), 90)
     assert (web(table).ttl_s, web(table).revision) == (60, 90)
-    assert [task.weight for task in web(table).placed.in_order()] == [1, 7, 1]
+    assert [task.weight for task in in_order(web(table).placed)] == [1, 7, 1]
     assert not table.apply(changed(published=Published(ttl_s=60, weights=((1, 1, 7),))), 91)
     table.apply(evicted(1), 92)
     table.apply(placed(1, 0, incarnation=2), 93)
-    assert [task.weight for task in web(table).placed.in_order()] == [1, 7, 1]
+    assert [task.weight for task in in_order(web(table).placed)] == [1, 7, 1]
     assert table.apply(changed(), 94)
-    assert [task.weight for task in web(table).placed.in_order()] == [1, 1, 1]
+    assert [task.weight for task in in_order(web(table).placed)] == [1, 1, 1]
 
 
 def test_weight_0_answers_only_where_no_other_serves() -> None:

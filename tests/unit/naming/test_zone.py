@@ -32,6 +32,8 @@ from tests.unit.naming.cells import (
     in_service,
     machine,
     placed,
+    publish,
+    records,
     reported,
     running,
     table_of,
@@ -137,7 +139,7 @@ def test_steps_lead_where_the_whole_zone_leads(steps: list[list[events.Event]], 
         for event in step:
             revision += 1
             table.apply(event, revision)
-        primary.publish()
+        publish(primary)
         assert by_steps.refresh(primary, keyring=keyring) == 1
         whole = Secondary()
         whole.refresh(filled(directory), keyring=keyring)
@@ -165,7 +167,7 @@ def test_a_change_of_how_long_answers_last_alone_reaches_secondaries() -> None:
     primary, secondary = filled(directory), Secondary()
     secondary.refresh(primary)
     table.apply(changed(labels={"service": "front"}, published=Published(ttl_s=2)), 100)
-    primary.publish()
+    publish(primary)
     assert secondary.refresh(primary) == 1
     assert secondary.zone.get_rdataset("1.web.ubar.cc.borg.internal.", "A").ttl == 2
     assert secondary.zone.get_rdataset("front.service.ubar.cc.borg.internal.", "SRV").ttl == 2
@@ -187,11 +189,11 @@ def test_a_service_is_carried_and_leaves_with_its_last_job() -> None:
     service = [f"{above}front.service.ubar.cc.borg.internal." for above in ("", "_http._tcp.", "_debug._tcp.")]
     assert all(dns.name.from_text(name) in secondary.zone.nodes for name in service)
     table.apply(events.JobEnded(job_id=8, how="killed"), 100)
-    primary.publish()
+    publish(primary)
     secondary.refresh(primary)
     assert [dns.name.from_text(name) in secondary.zone.nodes for name in service] == [True, True, False]
     table.apply(changed(), 101)
-    primary.publish()
+    publish(primary)
     secondary.refresh(primary)
     assert not any(dns.name.from_text(name) in secondary.zone.nodes for name in service)
     assert_equal_to_answers(secondary, directory)
@@ -223,7 +225,7 @@ def test_a_client_that_is_too_far_behind_takes_the_whole_zone() -> None:
     secondary.refresh(primary)
     for revision in range(100, 110):
         table.apply(reported(0, "starting" if revision % 2 else "up"), revision)
-        primary.publish()
+        publish(primary)
     primary.changes.popleft()
     assert primary.since(10) is None
     secondary.refresh(primary)
@@ -235,7 +237,7 @@ def test_changes_are_forgotten_beyond_a_bound() -> None:
     primary = filled(directory_of(table), most_remembered=40)
     for revision in range(101, 150):
         table.apply(reported(0, "starting" if revision % 2 else "up"), revision)
-        assert primary.publish()
+        assert publish(primary)
     assert 0 < sum(change.size for change in primary.changes) <= 40
 
 
@@ -259,8 +261,8 @@ def test_a_job_that_ends_leaves_nothing() -> None:
     directory = directory_of(table)
     primary = filled(directory)
     table.apply(events.JobEnded(job_id=WEB, how="killed"), 100)
-    primary.publish()
-    assert {record.owner for record in primary.records()} == {(), *((f"m{n}", "machine") for n in range(5))}
+    publish(primary)
+    assert {record.owner for record in records(primary)} == {(), *((f"m{n}", "machine") for n in range(5))}
 
 
 def test_a_large_zone_takes_several_messages_each_signed() -> None:
@@ -289,7 +291,7 @@ def test_a_placement_changes_its_names_alone() -> None:
     table = table_of(*running(20))
     primary = filled(directory_of(table))
     table.apply(placed(3, 4, incarnation=2), 100)
-    primary.publish()
+    publish(primary)
     (change,) = primary.changes
     owners = {record.owner for record in (*change.removed, *change.added)}
     assert all(owner == () or owner[-2:] == ("web", "ubar") for owner in owners)
