@@ -11,13 +11,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from django.db import connection
-
 from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.journal import journal
+from scheduling.journal.sql import execute, query
 from scheduling.machines import contact
 from scheduling.models import Machine
 from scheduling.models.machines import REMOVED
@@ -124,18 +123,18 @@ def secrets_renewed(cell_id: int, used: Sequence[tuple[int, str]], *, principal:
 
     Returns those that still counted. Locks: the cell's row, then the machines'.
     """
-    with journal.write(cell_id, principal) as entry, connection.cursor() as cursor:
-        cursor.execute(
+    with journal.write(cell_id, principal) as entry:
+        execute(
             "SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE",
             [[machine for machine, _ in used]],
         )
-        cursor.execute(
+        rows = query(
             "UPDATE scheduling_machine AS m SET secret_digest = m.next_digest, next_digest = '', secret_at = %s,"
             " rotation_asked = false FROM unnest(%s::bigint[], %s::text[]) AS u(id, digest)"
             " WHERE m.id = u.id AND m.next_digest = u.digest AND m.cell_id = %s AND m.state <> %s"
             " RETURNING m.id, m.secret_digest",
             [entry.time, [m for m, _ in used], [digest for _, digest in used], cell_id, REMOVED],
         )
-        renewed = set(cursor.fetchall())
+        renewed = set(rows)
         entry.extend(events.MachineCredential(machine_id=m, step="renewed") for m, _ in sorted(renewed))
     return renewed

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from borglet.messages import JoinAnswer, JoinRequest
@@ -21,6 +21,7 @@ from scheduling.identity import authority
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.sql import execute
 from scheduling.machines import contact
 from scheduling.machines.credentials import SECRET, secret_digest
 from scheduling.machines.facts import Facts, read_facts
@@ -118,14 +119,12 @@ def _token_of(requests: Sequence[JoinRequest]) -> JoinToken:
 
 
 def _use(token: JoinToken, uses: int) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE scheduling_jointoken SET uses_left = uses_left - %s"
-            " WHERE id = %s AND uses_left >= %s AND expires_at > clock_timestamp()",
-            [uses, token.id, uses],
-        )
-        if cursor.rowcount == 1:
-            return
+    if execute(
+        "UPDATE scheduling_jointoken SET uses_left = uses_left - %s"
+        " WHERE id = %s AND uses_left >= %s AND expires_at > clock_timestamp()",
+        [uses, token.id, uses],
+    ):
+        return
     token.refresh_from_db()
     if token.expires_at <= timezone.now():
         raise _token_refused("expired", f"the token expired at {token.expires_at:%F %T} UTC; issue a new one")

@@ -15,7 +15,6 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django.db import connection
 from django.db.models import Count
 
 from borglet.messages import JoinRequest
@@ -30,6 +29,7 @@ from scheduling.core.vocabulary.states import EvictionCause, MachineStatus
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.sql import query
 from scheduling.machines import contact, credentials
 from scheduling.machines.credentials import must_be_there
 from scheduling.machines.facts import CLAIMED, Facts, read_facts
@@ -395,14 +395,13 @@ def _set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reaso
 def publish_capacity(entry: JournalEntry) -> None:
     """Tell quota what the cell has: all machines that belong to it, also those down for the moment."""
     cell = Cell.objects.only("name", "extra_resources").get(pk=entry.cell_id)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT part.position, sum(part.amount)::bigint FROM scheduling_machine AS m,"
-            " unnest(m.capacity) WITH ORDINALITY AS part(amount, position)"
-            " WHERE m.cell_id = %s AND m.state <> %s GROUP BY part.position",
-            [entry.cell_id, REMOVED],
-        )
-        sums = dict(cursor.fetchall())
+    rows = query(
+        "SELECT part.position, sum(part.amount)::bigint FROM scheduling_machine AS m,"
+        " unnest(m.capacity) WITH ORDINALITY AS part(amount, position)"
+        " WHERE m.cell_id = %s AND m.state <> %s GROUP BY part.position",
+        [entry.cell_id, REMOVED],
+    )
+    sums = dict(rows)
     size = Facts.size(cell.extra_resources)
     quota_capacity.publish(
         cell=cell.name, capacity=[sums.get(position, 0) for position in range(1, size + 1)], revision=entry.revision

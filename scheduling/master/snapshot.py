@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Q
 
 from scheduling.core.cell.state import CellState
@@ -27,6 +27,7 @@ from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement, split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause, JobState
 from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.sql import execute
 from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
 from scheduling.spec import parser
@@ -46,8 +47,8 @@ class CellSnapshot:
 
 def take(cell_id: int) -> CellSnapshot:
     """The cell as it is now, read in one transaction. A dozen queries, whatever the number of rows."""
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    with transaction.atomic():
+        execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cell = Cell.objects.get(pk=cell_id)
         taken = CellSnapshot(cell.id, cell.name, cell.revision, tuple(cell.extra_resources))
         created = cell.created_at.timestamp()
@@ -84,29 +85,7 @@ def _jobs(cell: Cell) -> list[tuple[Event, float]]:
     jobs = list(Job.objects.filter(live, cell=cell).distinct().select_related("tenant").order_by("id"))
     ids = [job.id for job in jobs]
     wanted = _Requirements(ids, cell.extra_resources)
-    rows = (
-        Task.objects.filter(job_id__in=ids)
-        .order_by("id")
-        .values_list(
-            "job_id",
-            "index",
-            "state",
-            "machine_id",
-            "incarnation",
-            "spec_version",
-            "limit",
-            "reservation",
-            "ports",
-            "alloc_id",
-            "devices",
-            "phase",
-            "health",
-            "up",
-            "restarts",
-            "address",
-            "since",
-        )
-    )
+    rows = Task.objects.filter(job_id__in=ids).order_by("id").values_list(*_TaskRow._fields)
     tasks = {job_id: list(group) for job_id, group in groupby(rows, key=lambda row: row[0])}
     departed: dict[int, list[Departure]] = {}
     for departure in Departure.objects.filter(task__cell=cell).order_by("task_id", "incarnation"):
@@ -130,7 +109,7 @@ class _TaskRow(NamedTuple):
     limit: list[int]
     reservation: list[int]
     ports: list[int]
-    alloc: int | None
+    alloc_id: int | None
     devices: list[int]
     phase: str
     health: str
@@ -201,7 +180,7 @@ def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
     time = task.since.timestamp()
     if task.state == RUNNING:
         placed = _placed(task, task.machine_id, task.incarnation, task.ports)
-        yield msgspec.structs.replace(placed, alloc=task.alloc or 0, devices=tuple(task.devices)), time
+        yield msgspec.structs.replace(placed, alloc=task.alloc_id or 0, devices=tuple(task.devices)), time
         yield (
             events.TaskReported(
                 job_id=task.job_id,

@@ -15,6 +15,7 @@ from quota.vocabulary.permissions import system
 from scheduling.brakes.brakes import stops_pass
 from scheduling.cells.cells import cell_set
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
@@ -198,8 +199,9 @@ def _preempt(victim, winner, machine) -> None:
     with journal.write(victim.cell_id, rows.ME) as entry:
         evicted = changes.Eviction(loser, 1, "preemption", preemptor=task_id(winner.id, 4))
         transitions.tasks_evict(entry, [evicted])
-        placed = changes.Placement(
-            task_id(winner.id, 4),
+        placed = Assignment(
+            winner.id,
+            4,
             machine.id,
             (20_009,),
             score={"packing": -0.31, "spread-machine": -0.24, "mixing": -0.01, "preemption": -21.0},

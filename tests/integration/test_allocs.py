@@ -21,7 +21,7 @@ from scheduling.machines import machines
 from scheduling.master.commit import commit
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Ending, Eviction, Placement
+from scheduling.tasks.changes import Ending, Eviction
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -52,8 +52,9 @@ def put(job: Job, alloc: Job, machine: Machine, *indexes: int, into: int = 0) ->
         transitions.tasks_place(
             entry,
             [
-                Placement(
-                    task_id(job.id, index),
+                Assignment(
+                    job.id,
+                    index,
                     machine.id,
                     ports=(21_000 + index + 100 * before[index],),
                     alloc=task_id(alloc.id, into),
@@ -68,7 +69,7 @@ def shelf(cell, ann, machine):
     """Two allocs, both placed."""
     shelf = world.submit(ann, cell, envelope())
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_place(entry, [Placement(task_id(shelf.id, i), machine.id) for i in range(2)])
+        transitions.tasks_place(entry, [Assignment(shelf.id, i, machine.id) for i in range(2)])
     return shelf
 
 
@@ -303,7 +304,7 @@ def test_devices_and_promises_are_shown(cell, tenant, ann, machine) -> None:
         world.with_task(tasks=1, limit={"accelerators": 2}) | {"gang": True, "disruption_budget": 1} | {"priority": 0},
     )
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_place(entry, [Placement(task_id(job.id, 0), machine.id, (21_000,), devices=(1, 3))])
+        transitions.tasks_place(entry, [Assignment(job.id, 0, machine.id, (21_000,), devices=(1, 3))])
     user = world.a_user("ann", tenant=tenant)
     api = world.bearer(user)
     assert api.get("/api/v1/cells/cc/jobs/ubar/web/tasks/0/").json()["devices"] == [1, 3]

@@ -11,14 +11,13 @@ from django.db.models import F
 from borglet.messages import JoinRequest
 from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.journal import journal
 from scheduling.machines import drains, evacuation, joining, machines
 from scheduling.models import Departure, Drain, Job, Machine, Task
 from scheduling.policy import brakes
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import departures, transitions
-from scheduling.tasks.changes import Placement
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -167,7 +166,7 @@ def test_progress_tells_what_is_left_and_whose_budget_it_waits_for(cell, machine
     up_on(ann, cell, machine, "db", tasks=4, disruption_budget=1)
     batch = world.submit(ann, cell, world.a_file("batch", tasks=2, priority=100))
     with journal.write(cell.id, rows.ME) as entry:
-        places = [Placement(task_id(batch.id, index), machine.id, ports=(21_000 + index,)) for index in range(2)]
+        places = [Assignment(batch.id, index, machine.id, ports=(21_000 + index,)) for index in range(2)]
         transitions.tasks_place(entry, places)
     world.report(batch, 0, 1)
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk", deadline_s=3600)

@@ -8,7 +8,8 @@ from quota.models import CellCapacity
 from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.journal import journal
 from scheduling.machines import contact, evacuation, machines
 from scheduling.machines.contact import Contacts
@@ -16,7 +17,6 @@ from scheduling.machines.silence import Silence
 from scheduling.models import Departure, Machine, Task
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import observations, transitions
-from scheduling.tasks.changes import Placement
 from scheduling.tasks.observations import Observation
 from tests.integration import rows
 
@@ -39,7 +39,8 @@ def placed(cell, machine, *, tasks: int = 3, up: bool = True, name: str = "jfoo"
     ids = [task_id(job.id, index) for index in range(tasks)]
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_place(
-            entry, [Placement(identity, machine.id, ports=(20000 + n,)) for n, identity in enumerate(ids)]
+            entry,
+            [Assignment(*split_task_id(identity), machine.id, ports=(20000 + n,)) for n, identity in enumerate(ids)],
         )
         if up:
             observations.tasks_observe(
