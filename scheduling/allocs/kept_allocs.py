@@ -24,7 +24,7 @@ from quota.vocabulary.resources import ACCELERATORS, DISK, PORTS
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import execute
 from scheduling.models import KeptAlloc, Machine
 

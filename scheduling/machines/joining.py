@@ -20,11 +20,11 @@ from quota.vocabulary.permissions import Action, Principal, require, system
 from scheduling.identity import authority
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import execute
 from scheduling.machines import contact
 from scheduling.machines.credentials import SECRET, secret_digest
-from scheduling.machines.facts import Facts, read_facts
+from scheduling.machines.facts import COLUMNS, Facts, read_facts
 from scheduling.machines.machines import DRAINING, UP, format_problems, publish_capacity
 from scheduling.models import Cell, Drain, JoinToken, Machine
 from scheduling.models.machines import REMOVED
@@ -195,7 +195,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
     Machine.objects.bulk_create(new)
     Machine.objects.bulk_update(
         [machine for machine in machines if machine.hostname in known],
-        [*Facts.COLUMNS, "granted", "state", "state_since", "reason", *SECRET, "session", "quarantined"],
+        [*COLUMNS, "granted", "state", "state_since", "reason", *SECRET, "session", "quarantined"],
         batch_size=500,
     ) if known else None
     return machines

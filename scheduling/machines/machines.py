@@ -28,11 +28,11 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import EvictionCause, MachineStatus
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import query
 from scheduling.machines import contact, credentials
 from scheduling.machines.credentials import must_be_there
-from scheduling.machines.facts import CLAIMED, Facts, read_facts
+from scheduling.machines.facts import CLAIMED, COLUMNS, Facts, read_facts
 from scheduling.models import Cell, Departure, Drain, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.tasks import counters, departures, transitions
@@ -67,7 +67,7 @@ def _take(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, extra:
     if set_facts(row, facts, extra=extra):
         if "capacity" in facts:
             row.granted = []
-        row.save(update_fields=[*Facts.COLUMNS, "granted"])
+        row.save(update_fields=[*COLUMNS, "granted"])
         entry.append(machine_set_event(row))
         publish_capacity(entry)
 

@@ -23,10 +23,9 @@ from django.db.models import Q
 from scheduling.core.cell.state import CellState
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
-from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement, split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause, JobState
-from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.row_events import job_submitted_event, machine_set_event, update_started_event
 from scheduling.journal.sql import execute
 from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
@@ -133,27 +132,8 @@ def _job(
             known[-1] = (known[-1][0], task.index)
         else:
             known.append((task.index, task.index))
-    yield (
-        events.JobSubmitted(
-            job_id=job.id,
-            uid=job.uid.hex,
-            tenant_id=job.tenant_id,
-            tenant=job.tenant.name,
-            name=job.name,
-            job_kind=job.kind,
-            priority=job.priority,
-            latency_sensitive=job.latency_sensitive,
-            spec_version=job.spec_version,
-            groups=tuple(Group(requirement, tuple(spans)) for requirement, spans in ranges.items()),
-            labels=dict(job.labels),
-            port_names=tuple(job.port_names),
-            alloc_set=job.alloc_set_id or 0,
-            gang=job.gang,
-            disruption_budget=job.disruption_budget,
-            published=msgspec.convert(job.published, Published),
-        ),
-        job.created_at.timestamp(),
-    )
+    groups = tuple(Group(requirement, tuple(spans)) for requirement, spans in ranges.items())
+    yield job_submitted_event(job, groups), job.created_at.timestamp()
     reserved: list[_TaskRow] = []
     for task in tasks:
         identity = task_id(job.id, task.index)
@@ -251,17 +231,7 @@ def _placed(task: _TaskRow, machine_id: int | None, incarnation: int, ports: lis
 
 def _updates(cell_id: int) -> Iterator[tuple[Event, float]]:
     for update in Update.objects.filter(job__cell_id=cell_id, state=Update.OPEN).order_by("id"):
-        yield (
-            events.UpdateStarted(
-                job_id=update.job_id,
-                update_id=update.id,
-                from_version=update.from_version,
-                to_version=update.to_version,
-                max_down=update.max_down,
-                undo=update.undo,
-            ),
-            update.created_at.timestamp(),
-        )
+        yield update_started_event(update), update.created_at.timestamp()
 
 
 class _Requirements:

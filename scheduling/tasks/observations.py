@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import Observation
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import query
 from scheduling.tasks.changes import WAS, as_json, read_was
 from scheduling.tasks.counters import CounterChanges
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """The report of a Borglet about a running incarnation. `up`: phase up, and healthy if it has a check."""
-
-    task_id: int
-    incarnation: int
-    phase: str
-    health: str
-    up: bool
-    restarts: int = 0
-    exit: dict[str, Any] | None = None
-    address: str = ""  # of a network of its own; empty: its machine's
 
 
 def tasks_observe(entry: JournalEntry, observations: Sequence[Observation]) -> list[int]:

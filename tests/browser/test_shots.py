@@ -17,6 +17,7 @@ from scheduling.cells.cells import cell_set
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.states import Observation
 from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
 from scheduling.machines.evacuation import tasks_drain
@@ -24,7 +25,6 @@ from scheduling.machines.machines import machines_drain
 from scheduling.master import lease, pass_log
 from scheduling.models import Task
 from scheduling.tasks import changes, observations, transitions, verdicts
-from scheduling.tasks.observations import Observation
 from scheduling.usage import usage_windows
 from tests.browser.conftest import SHOTS, faults_of, sign_in
 from tests.integration import portal_world, rows

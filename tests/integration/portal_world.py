@@ -10,10 +10,10 @@ from django.test import Client
 
 from quota.models import Membership, Tenant
 from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.states import Observation
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.tasks import observations, transitions
-from scheduling.tasks.observations import Observation
 from tests.integration import rows
 
 PASSWORD = "correct horse battery"

@@ -10,6 +10,7 @@ from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
+from scheduling.core.vocabulary.states import Observation
 from scheduling.journal import journal
 from scheduling.machines import contact, evacuation, machines
 from scheduling.machines.contact import Contacts
@@ -17,7 +18,6 @@ from scheduling.machines.silence import Silence
 from scheduling.models import Departure, Machine, Task
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import observations, transitions
-from scheduling.tasks.observations import Observation
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -14,10 +14,10 @@ from django.test.utils import CaptureQueriesContext
 from borglet.messages import TaskKey
 from quota.models import Token
 from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.states import Observation
 from scheduling.journal import journal, wakeups
 from scheduling.models import Event, Job, JobSpec, Machine, Package, Task
 from scheduling.tasks import observations
-from scheduling.tasks.observations import Observation
 from scheduling.usage import live as usage
 from scheduling.usage import usage_windows
 from tests.integration import portal_world, rows

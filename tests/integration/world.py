@@ -13,12 +13,12 @@ from quota.models import Membership, Tenant
 from quota.tenancy.access import principal_of_user, token_issue
 from quota.vocabulary.permissions import Principal, Role, Scope, system
 from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.states import Observation
 from scheduling.jobs import jobs
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.spec import job_spec, parser
 from scheduling.tasks import observations, transitions
-from scheduling.tasks.observations import Observation
 
 ALL_SCOPES = tuple(Scope)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class TaskState(StrEnum):
@@ -49,6 +51,20 @@ class EvictionCause(StrEnum):
     UPDATE = "update"  # an update needs a restart on a machine that fits the new spec
     FAILURE = "failure"  # it used up its restarts on this machine
     LOST = "lost"  # its machine no longer has it
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The report of a Borglet about a running incarnation. `up`: phase up, and healthy if it has a check."""
+
+    task_id: int
+    incarnation: int
+    phase: str
+    health: str
+    up: bool
+    restarts: int = 0
+    exit: dict[str, Any] | None = None
+    address: str = ""  # of a network of its own; empty: its machine's
 
 
 TASK_TRANSITIONS: dict[tuple[TaskState | None, Transition], TaskState] = {

@@ -23,7 +23,7 @@ from scheduling.brakes import brakes
 from scheduling.core.vocabulary.requirement import MAX_TASKS, PROTOCOL, split_task_id
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import execute, query
 from scheduling.link.views.diff import ReportChanges, UnknownIncarnation, exit_json, judge, storable_text
 from scheduling.machines.credentials import is_digest, secret_digest, secrets_renewed
@@ -34,7 +34,6 @@ from scheduling.models import Cell, Job, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.tasks import counters, departures, observations, transitions
 from scheduling.tasks.changes import Ending, Eviction
-from scheduling.tasks.observations import Observation
 
 log = structlog.get_logger(__name__)
 ME = system("link")
@@ -273,11 +272,7 @@ def _apply(entry: JournalEntry, part: Sequence[MachineReportChanges]) -> set[int
         for u in c.unwanted
     ]:
         transitions.tasks_evict(entry, unwanted)
-    if seen := [
-        Observation(s.task_id, s.incarnation, s.phase, s.health, s.up, s.restarts, s.exit, s.address)
-        for c in changes
-        for s in c.seen
-    ]:
+    if seen := [observation for c in changes for observation in c.seen]:
         observations.tasks_observe(entry, seen)
     return {news.machine_id for news in part if sessions.get(news.machine_id) != news.session}
 
