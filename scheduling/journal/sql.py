@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from django.db import connection
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
+from quota.vocabulary.errors import Rejected
+
+T = TypeVar("T")
 Values = Sequence[Any] | Mapping[str, Any]
 
 
@@ -22,3 +26,19 @@ def execute(statement: str, values: Values = ()) -> int:
     with connection.cursor() as cursor:
         cursor.execute(statement, values or None)
         return int(cursor.rowcount)
+
+
+async def in_thread(function: Callable[..., T], *args: Any, **named: Any) -> T:
+    """Run a function in a thread with a connection of its own. Raises `Rejected` while the database is away."""
+
+    def run() -> T:
+        try:
+            close_old_connections()
+            return function(*args, **named)
+        except (OperationalError, InterfaceError) as error:
+            detail = "the cell's database is unreachable; try again later"
+            raise Rejected("database-away", detail, status=503) from error
+        finally:
+            connection.close()
+
+    return await asyncio.get_running_loop().run_in_executor(None, run)

@@ -17,7 +17,6 @@ from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
-from scheduling.machines import machines
 from scheduling.master.commit import commit
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.tasks import transitions
@@ -295,9 +294,7 @@ def test_every_door_says_where_a_task_lives(cell, tenant, shelf, web) -> None:
 
 
 def test_devices_and_promises_are_shown(cell, tenant, ann, machine) -> None:
-    machines.machine_set(
-        principal=ME, machine=machine, capacity={"cpu": 64_000, "ram": 2**38, "disk": 2**42, "accelerators": 4000}
-    )
+    rows.machine_set(machine, capacity={"cpu": 64_000, "ram": 2**38, "disk": 2**42, "accelerators": 4000})
     job = world.submit(
         ann,
         cell,

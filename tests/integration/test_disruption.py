@@ -125,7 +125,7 @@ def test_an_alloc_leaves_with_all_inside_when_their_budgets_allow_it(cell, machi
 def test_what_lives_in_an_alloc_of_a_dead_machine_leaves_with_it(cell, machine, ann, shelf) -> None:
     web = world.submit(ann, cell, world.a_file("web", alloc_set="shelf", priority=120))
     put(web, shelf, machine, {0: 0, 1: 0, 2: 1})
-    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    rows.machine_down(machine)
     assert evacuation.tasks_evict_from(cell.id, 1) == 3
     assert evacuation.tasks_evict_from(cell.id, 1) == 2
     machines.machine_remove(principal=rows.ME, machine=machine, reason="sold")

@@ -72,7 +72,7 @@ def test_tasks_on_machines_that_are_down_use_up_budgets_too(cell, machine, ann) 
     world.place(job, machine, 0, 1, 2)
     world.place(job, other, 3)
     world.report(job, *range(4))
-    machines.machine_down(principal=rows.ME, machine=other, reason="silent")
+    rows.machine_down(other)
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
     assert evacuation.tasks_drain(cell.id, 10, patience_s=600.0) == 0
 
@@ -116,7 +116,7 @@ def test_a_drain_may_be_given_another_deadline_and_the_same_wish_changes_nothing
 
 def test_a_machine_that_drained_went_down_and_joined_again_drains_on(cell, machine) -> None:
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
-    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    rows.machine_down(machine)
     token = joining.join_token_issue(principal=rows.ME, cell=cell)
     joining.machine_join(
         JoinRequest(token=token, hostname="m1", address="127.0.0.1", capacity={"cpu": 4000, "ram": 2**33})

@@ -27,7 +27,7 @@ from scheduling.master.validate import validate
 from scheduling.models import Departure, Job, KeptAlloc, Machine, Task
 from scheduling.tasks import transitions
 from scheduling.tasks.changes import Eviction
-from tests.integration import link_world, world
+from tests.integration import link_world, rows, world
 from tests.integration.test_allocs import envelope, put
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -212,7 +212,7 @@ def test_without_a_saver_nothing_is_kept(cell, ann, machine) -> None:
 
 def test_what_is_on_a_machine_leaves_with_it(machine, shelf) -> None:
     leave(shelf)
-    machines.machine_down(principal=ME, machine=machine, reason="gone")
+    rows.machine_down(machine)
     machines.machine_remove(principal=ME, machine=machine, reason="gone")
     assert not KeptAlloc.objects.exists()
 

@@ -430,7 +430,7 @@ def test_a_machine_that_was_down_is_up_again_when_it_answers(cell, link: Link) -
         row = Machine.objects.get()
         machine.report(machine.poll_with_desired())
         machines.machine_drain(principal=rows.ME, machine=row, reason="new disk")
-        machines.machine_down(principal=rows.ME, machine=row, reason="silent")
+        rows.machine_down(row)
         machine.keep_answering(lambda: Machine.objects.get().state == "draining")
 
 
