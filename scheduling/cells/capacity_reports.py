@@ -56,11 +56,6 @@ class Point:
 SERIES = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "unused", "idle", "stranded")
 
 
-def step_for(since: dt.datetime, until: dt.datetime) -> ReportStep:
-    """Hours for a fortnight at most, days beyond: a chart shows no more points than it has room for."""
-    return ReportStep.HOUR if until - since <= dt.timedelta(days=14) else ReportStep.DAY
-
-
 def history(
     principal: Principal, cell: Cell, *, since: dt.datetime, until: dt.datetime, step: ReportStep, band: str | None = ""
 ) -> list[Point]:

@@ -100,11 +100,3 @@ def next_state(entity: str, state: TaskState | None, event: Transition, *, histo
         return TASK_TRANSITIONS[(state, event)]
     except KeyError:
         raise IllegalTransition(entity, state, event, history) from None
-
-
-def task_diagram() -> str:
-    """The table as it stands in `README.md`; a test compares the two."""
-    arrows: dict[tuple[str, str], list[str]] = {}
-    for (state, event), target in TASK_TRANSITIONS.items():
-        arrows.setdefault((state.value if state else "-", target.value), []).append(event.value)
-    return "\n".join(f"{source:>8} -> {target:<8} {', '.join(names)}" for (source, target), names in arrows.items())
