@@ -82,7 +82,7 @@ class Peers:
         return self._allows(plain_address(source))
 
     def knows(self, source: str) -> bool:
-        """Whether a secondary is there, as far as its address tells."""
+        """Return whether a request comes from the address of a known secondary."""
         address = plain_address(source)
         known = any(address == ipaddress.ip_address(secondary) for secondary, _ in self.secondaries)
         return known or self._allows(address)

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from django.db import connection
 from django.db.models import F
 
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.resources import NAMES, PORTS, describe
 from scheduling.core.vocabulary.states import JobState, TaskState
+from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobSpec, Task
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
@@ -47,17 +47,16 @@ class AllocSet:
 
 def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[InnerTask]:
     """Return the tasks inside the given running allocs, by id. An alloc is (task id, incarnation; None: any)."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT i.id, i.incarnation, a.id, j.name || '/' || a.index"
-            " FROM unnest(%s::bigint[], %s::integer[]) AS l(id, incarnation)"
-            " JOIN scheduling_task AS i ON i.alloc_id = l.id"
-            " JOIN scheduling_task AS a ON a.id = l.id AND a.state = 'running'"
-            " AND a.incarnation = coalesce(l.incarnation, a.incarnation)"
-            " JOIN scheduling_job AS j ON j.id = a.job_id ORDER BY i.id",
-            [[task for task, _ in leaving], [incarnation for _, incarnation in leaving]],
-        )
-        return [InnerTask(*row) for row in cursor.fetchall()]
+    rows = query(
+        "SELECT i.id, i.incarnation, a.id, j.name || '/' || a.index"
+        " FROM unnest(%s::bigint[], %s::integer[]) AS l(id, incarnation)"
+        " JOIN scheduling_task AS i ON i.alloc_id = l.id"
+        " JOIN scheduling_task AS a ON a.id = l.id AND a.state = 'running'"
+        " AND a.incarnation = coalesce(l.incarnation, a.incarnation)"
+        " JOIN scheduling_job AS j ON j.id = a.job_id ORDER BY i.id",
+        [[task for task, _ in leaving], [incarnation for _, incarnation in leaving]],
+    )
+    return [InnerTask(*row) for row in rows]
 
 
 def still_there(allocs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
@@ -160,14 +159,13 @@ def inner_jobs(job: Job) -> list[Job]:
 
 def _held(job: Job) -> list[int]:
     """Return the sum of the limits of all tasks inside an alloc set, by resource."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            'SELECT sum(r.amount)::bigint FROM scheduling_task AS i, unnest(i."limit") WITH ORDINALITY AS r(amount, n)'
-            " WHERE i.alloc_id IN (SELECT id FROM scheduling_task WHERE job_id = %s AND state = 'running')"
-            " GROUP BY r.n ORDER BY r.n",
-            [job.id],
-        )
-        return [amount for (amount,) in cursor.fetchall()]
+    rows = query(
+        'SELECT sum(r.amount)::bigint FROM scheduling_task AS i, unnest(i."limit") WITH ORDINALITY AS r(amount, n)'
+        " WHERE i.alloc_id IN (SELECT id FROM scheduling_task WHERE job_id = %s AND state = 'running')"
+        " GROUP BY r.n ORDER BY r.n",
+        [job.id],
+    )
+    return [amount for (amount,) in rows]
 
 
 def _in_use(job: Job, inside: Sequence[str], told: str) -> Conflict:

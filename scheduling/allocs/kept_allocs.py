@@ -24,7 +24,8 @@ from quota.vocabulary.resources import ACCELERATORS, DISK, PORTS
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.row_events import machine_set_event
+from scheduling.journal.sql import execute
 from scheduling.models import KeptAlloc, Machine
 
 SAVED, TOO_LATE, DROPPED = "saved", "too-late", "dropped"
@@ -183,13 +184,12 @@ def forget_machine(machine_id: int) -> None:
 
 def _announce(entry: JournalEntry, machine_ids: set[int]) -> None:
     """Sum up what is held on the machines, and tell the capacity that is left."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE scheduling_machine AS m SET kept = coalesce((SELECT array_agg(h.held ORDER BY h.n) FROM ("
-            "SELECT r.n, sum(r.amount)::bigint AS held FROM scheduling_keptalloc AS k,"
-            " unnest(k.hold) WITH ORDINALITY AS r(amount, n)"
-            " WHERE k.machine_id = m.id AND NOT k.released GROUP BY r.n) AS h), '{}') WHERE m.id = ANY(%s)",
-            [sorted(machine_ids)],
-        )
+    execute(
+        "UPDATE scheduling_machine AS m SET kept = coalesce((SELECT array_agg(h.held ORDER BY h.n) FROM ("
+        "SELECT r.n, sum(r.amount)::bigint AS held FROM scheduling_keptalloc AS k,"
+        " unnest(k.hold) WITH ORDINALITY AS r(amount, n)"
+        " WHERE k.machine_id = m.id AND NOT k.released GROUP BY r.n) AS h), '{}') WHERE m.id = ANY(%s)",
+        [sorted(machine_ids)],
+    )
     for machine in Machine.objects.filter(pk__in=machine_ids).order_by("id"):
         entry.append(machine_set_event(machine))

@@ -14,7 +14,6 @@ import datetime as dt
 from dataclasses import dataclass
 
 import structlog
-from django.db import connection
 from django.db.models import Sum
 from django.db.models.functions import Now
 
@@ -25,6 +24,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
+from scheduling.journal.sql import query
 from scheduling.models import Brake, Cell, Job
 from scheduling.policy import brakes, cell_settings
 from scheduling.policy.brakes import BrakeKind, BrakeState, Bucket, Extent
@@ -118,17 +118,15 @@ def _lost_turn(cell_id: int, settings: CellSettings, look: _Look, state: BrakeSt
 
 
 def _look(cell_id: int, late: int) -> _Look:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*), count(*) FILTER (WHERE m.state = 'down' AND (t.tasks > 0"
-            " OR m.state_since > clock_timestamp() - make_interval(secs => %s))),"
-            " coalesce(sum(t.tasks), 0)::int, clock_timestamp() FROM scheduling_machine AS m"
-            " LEFT JOIN LATERAL (SELECT count(*) AS tasks FROM scheduling_task WHERE machine_id = m.id"
-            " AND m.state = 'down') AS t ON m.state = 'down'"
-            " WHERE m.cell_id = %s AND m.state <> 'removed'",
-            [brakes.TOGETHER_S, cell_id],
-        )
-        machines, vanished, waiting, now = cursor.fetchone()
+    machines, vanished, waiting, now = query(
+        "SELECT count(*), count(*) FILTER (WHERE m.state = 'down' AND (t.tasks > 0"
+        " OR m.state_since > clock_timestamp() - make_interval(secs => %s))),"
+        " coalesce(sum(t.tasks), 0)::int, clock_timestamp() FROM scheduling_machine AS m"
+        " LEFT JOIN LATERAL (SELECT count(*) AS tasks FROM scheduling_task WHERE machine_id = m.id"
+        " AND m.state = 'down') AS t ON m.state = 'down'"
+        " WHERE m.cell_id = %s AND m.state <> 'removed'",
+        [brakes.TOGETHER_S, cell_id],
+    )[0]
     gone = vanished + late
     return _Look(Extent(machines, gone, tasks_running(cell_id) if gone else 0), waiting, now)
 

@@ -11,18 +11,18 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import redis
 import structlog
-from django.db import connection
 from numpy.typing import NDArray
 
 from quota.admission.capacity import sold_at
 from quota.vocabulary.resources import CPU, DISK, RAM, SIZE, ZERO, Vector, total
 from scheduling.core.reclamation.stranded import stranded
 from scheduling.core.vocabulary.requirement import INDEX_BITS
+from scheduling.journal.sql import execute, query
 from scheduling.models import CapacitySample, Cell
 from scheduling.usage import live
 
@@ -135,28 +135,22 @@ _FREE = (
 )
 
 
-def _rows(statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        return cast("list[tuple[Any, ...]]", cursor.fetchall())
-
-
 def _vectors(statement: str, values: list[Any], number: int) -> Iterable[tuple[Any, ...]]:
     """Rows of a band and `number` vectors."""
-    for band, *sums in _rows(statement, values):
+    for band, *sums in query(statement, values):
         yield band, *(_vector(sums[SIZE * i : SIZE * (i + 1)]) for i in range(number))
 
 
 def _typical(cell_id: int) -> NDArray[np.int64]:
     """The median task by each resource that is placed by; zeros where none is."""
     typical = np.zeros(SIZE, dtype=np.int64)
-    typical[list(MEASURED)] = [value or 0 for value in _rows(_TYPICAL, [cell_id])[0]]
+    typical[list(MEASURED)] = [value or 0 for value in query(_TYPICAL, [cell_id])[0]]
     return typical
 
 
 def _machines(cell_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return capacity and free amounts (by limits) of each machine that is up: int64[M, R] each."""
-    table = np.array(_rows(_FREE, {"cell": cell_id}), dtype=np.int64).reshape(-1, 2 * SIZE)
+    table = np.array(query(_FREE, {"cell": cell_id}), dtype=np.int64).reshape(-1, 2 * SIZE)
     return table[:, :SIZE], table[:, SIZE:]
 
 
@@ -165,7 +159,7 @@ def _used(cell_id: int) -> dict[str, Vector]:
     read = live.read_cell(cell_id)
     rows = read.rows[(read.rows["task_id"] > 0) & (read.rows["at"] >= read.now - FRESH_S)]
     jobs = rows["task_id"] >> INDEX_BITS
-    band_of = dict(_rows("SELECT id, band FROM scheduling_job WHERE cell_id = %s AND state <> 'dead'", [cell_id]))
+    band_of = dict(query("SELECT id, band FROM scheduling_job WHERE cell_id = %s AND state <> 'dead'", [cell_id]))
     ids, place = np.unique(jobs, return_inverse=True)
     measured = {
         CPU: rows["cpu_milli"].astype(np.int64) + rows["throttled_milli"],
@@ -219,6 +213,4 @@ def _store(cell_id: int, looks: Sequence[Look], *, now: dt.datetime) -> bool:
             *([min(value, MOST) for value in getattr(one, name)] for name in VECTORS),
         ]
     row = f"({', '.join(['%s'] * 5 + ['%s::bigint[]'] * len(VECTORS))})"
-    with connection.cursor() as cursor:
-        cursor.execute(_STORE.format(rows=", ".join([row] * len(looks))), [*values, APART])  # type: ignore[list-item]
-        return bool(cursor.rowcount > 0)
+    return execute(_STORE.format(rows=", ".join([row] * len(looks))), [*values, APART]) > 0

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from django.db import connection
-
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import AXIS, NAMES, SIZE, Vector
 from scheduling.cells.capacity import VECTORS
+from scheduling.journal.sql import query
 from scheduling.models import Cell
 
 
@@ -57,11 +56,6 @@ class Point:
 SERIES = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "unused", "idle", "stranded")
 
 
-def step_for(since: dt.datetime, until: dt.datetime) -> ReportStep:
-    """Hours for a fortnight at most, days beyond: a chart shows no more points than it has room for."""
-    return ReportStep.HOUR if until - since <= dt.timedelta(days=14) else ReportStep.DAY
-
-
 def history(
     principal: Principal, cell: Cell, *, since: dt.datetime, until: dt.datetime, step: ReportStep, band: str | None = ""
 ) -> list[Point]:
@@ -76,22 +70,19 @@ def history(
         " WHERE cell_id = %s AND hour >= %s AND hour < %s AND (%s::text IS NULL OR band = %s)"
         " GROUP BY at, band ORDER BY at, band"
     )
-    with connection.cursor() as cursor:
-        cursor.execute(statement, [cell.id, since, until, band, band])
-        return [
-            Point(at, name, *(tuple(sums[SIZE * i : SIZE * (i + 1)]) for i in range(len(VECTORS))))
-            for at, name, *sums in cursor.fetchall()
-        ]
+    rows = query(statement, [cell.id, since, until, band, band])
+    return [
+        Point(at, name, *(tuple(sums[SIZE * i : SIZE * (i + 1)]) for i in range(len(VECTORS))))
+        for at, name, *sums in rows
+    ]
 
 
 def bands_sampled(cell: Cell) -> list[str]:
     """Return the names of the bands in the cell's samples."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT DISTINCT band FROM scheduling_capacitysample WHERE cell_id = %s AND band <> '' ORDER BY band",
-            [cell.id],
-        )
-        return [band for (band,) in cursor.fetchall()]
+    rows = query(
+        "SELECT DISTINCT band FROM scheduling_capacitysample WHERE cell_id = %s AND band <> '' ORDER BY band", [cell.id]
+    )
+    return [band for (band,) in rows]
 
 
 def table(points: Sequence[Point], *, cell: str) -> Iterator[list[str | int]]:

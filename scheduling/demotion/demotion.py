@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 import structlog
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 
 from quota import records
@@ -28,6 +28,7 @@ from quota.vocabulary.resources import format_quantities
 from scheduling.allocs.alloc_sets import KIND
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import updates
+from scheduling.journal.sql import execute
 from scheduling.models import Cell, Job
 
 log = structlog.get_logger(__name__)
@@ -98,8 +99,7 @@ def _lower(cell: Cell, tenant: Tenant, cause: DemotionCause, kept: set[int]) -> 
 def _lock(cell: Cell) -> None:
     """Lock the cell: no job is submitted, changed or ended until the transaction ends."""
     assert transaction.get_connection().in_atomic_block
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT FROM scheduling_cell WHERE id = %s FOR UPDATE", [cell.id])
+    execute("SELECT FROM scheduling_cell WHERE id = %s FOR UPDATE", [cell.id])
 
 
 def _live(cell: Cell, tenant: Tenant, kept: Collection[int]) -> QuerySet[Job]:

@@ -218,7 +218,7 @@ def write_whole(path: Path, content: bytes, mode: int) -> None:
 
 @contextlib.contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Several processes may start at once; one of them makes the authority."""
+    """Hold the folder alone: several processes may start at once, and one of them makes what is missing."""
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

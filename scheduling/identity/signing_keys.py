@@ -11,11 +11,8 @@ A key is published before it signs: who verifies may keep the set of keys for a 
 from __future__ import annotations
 
 import datetime as dt
-import fcntl
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -23,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from django.conf import settings
 from django.utils import timezone
 
+from scheduling.identity.authority import key_pem, locked
 from scheduling.identity.tokens import TTL_S, SigningKey, key_id
 from scheduling.models import IdentityKey
 
@@ -38,7 +36,7 @@ def signing_key(*, now: dt.datetime | None = None) -> SigningKey:
     now = now or timezone.now()
     folder = Path(settings.BORG_AUTHORITY)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(folder):
+    with locked(folder):
         own = _own(folder, now)
         if not own or (now - own[-1].made_at).total_seconds() >= SIGN_S - PUBLISH_S:
             own.append(_make(folder, now))
@@ -72,12 +70,9 @@ def _own(folder: Path, now: dt.datetime) -> list[IdentityKey]:
 def _make(folder: Path, now: dt.datetime) -> IdentityKey:
     private = ec.generate_private_key(ec.SECP256R1())
     kid = key_id(private.public_key())
-    pem = private.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
     descriptor = os.open(_path(folder, kid), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(pem)
+        file.write(key_pem(private))
         file.flush()
         os.fsync(file.fileno())
     public = private.public_key().public_bytes(
@@ -106,14 +101,3 @@ def _public(row: IdentityKey) -> ec.EllipticCurvePublicKey:
     key = serialization.load_pem_public_key(row.public.encode("ascii"))
     assert isinstance(key, ec.EllipticCurvePublicKey), row.kid
     return key
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Shards of one host start together; one of them makes the key."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

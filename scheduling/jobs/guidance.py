@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from django.db import connection
 
 from quota.admission import admission
 from quota.vocabulary.resources import NAMES, PORTS, as_mapping
@@ -23,6 +22,7 @@ from scheduling.core.vocabulary.layout import Bools, Ints
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.reasons import Conforming
 from scheduling.core.vocabulary.requirement import Requirement
+from scheduling.journal.sql import query
 from scheduling.models import Cell, Machine
 from scheduling.models.machines import REMOVED
 from scheduling.policy import cell_settings
@@ -137,18 +137,17 @@ def _left(cell: Cell, policy: Policy, ids: list[int], capacity: Ints, *, by_limi
     prod = [band for band in policy.bands if band.prod]
     reserved, limits = np.zeros_like(capacity), np.zeros_like(capacity)
     at = {machine: i for i, machine in enumerate(ids)}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT t.machine_id, {sums} FROM scheduling_job AS j"
-            " CROSS JOIN LATERAL (SELECT (j.latency_sensitive OR NOT %s) AND EXISTS (SELECT FROM"
-            " unnest(%s::integer[], %s::integer[]) AS b(low, high) WHERE j.priority BETWEEN b.low AND b.high)"
-            " AS prod) AS p JOIN scheduling_task AS t ON t.job_id = j.id"
-            " WHERE j.cell_id = %s AND j.state <> 'dead' AND t.state = 'running' AND t.alloc_id IS NULL"
-            " GROUP BY t.machine_id",
-            [policy.batch_in_prod_by_reservation, [band.low for band in prod], [band.high for band in prod], cell.id],
-        )
-        for machine, *amounts in cursor.fetchall():
-            if machine in at:  # it joined after the machines were read
-                reserved[at[machine]], limits[at[machine]] = amounts[:axis], amounts[axis:]
+    rows = query(
+        f"SELECT t.machine_id, {sums} FROM scheduling_job AS j"
+        " CROSS JOIN LATERAL (SELECT (j.latency_sensitive OR NOT %s) AND EXISTS (SELECT FROM"
+        " unnest(%s::integer[], %s::integer[]) AS b(low, high) WHERE j.priority BETWEEN b.low AND b.high)"
+        " AS prod) AS p JOIN scheduling_task AS t ON t.job_id = j.id"
+        " WHERE j.cell_id = %s AND j.state <> 'dead' AND t.state = 'running' AND t.alloc_id IS NULL"
+        " GROUP BY t.machine_id",
+        [policy.batch_in_prod_by_reservation, [band.low for band in prod], [band.high for band in prod], cell.id],
+    )
+    for machine, *amounts in rows:
+        if machine in at:  # it joined after the machines were read
+            reserved[at[machine]], limits[at[machine]] = amounts[:axis], amounts[axis:]
     left: Ints = capacity - reserved
     return np.minimum(left, capacity - limits) if by_limit else left

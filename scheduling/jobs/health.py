@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connection
-
 from borglet.messages import EndCause, Phase
 from borglet.messages import Health as TaskHealth
 from scheduling.core.vocabulary.job_health import NO_TROUBLES, JobHealth, Troubles, job_health
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import JobState
+from scheduling.journal.sql import query
 from scheduling.models import Job, Task, Update
 
 # A task that was restarted more than once counts as crashing until it has been up for so long.
@@ -90,27 +89,25 @@ def troubles_of(jobs: Sequence[Job]) -> dict[int, Troubles]:
     """
     if not jobs:
         return {}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT job_id, count(*) FILTER (WHERE trouble = 'crashing'),"
-            " count(*) FILTER (WHERE trouble = 'crashing' AND up), count(*) FILTER (WHERE trouble = 'unhealthy'),"
-            f" count(*) FILTER (WHERE trouble = 'failed') FROM ({_TROUBLES}) AS t GROUP BY job_id",
-            _figures(jobs),
-        )
-        return {job_id: Troubles(*counts) for job_id, *counts in cursor.fetchall()}
+    rows = query(
+        "SELECT job_id, count(*) FILTER (WHERE trouble = 'crashing'),"
+        " count(*) FILTER (WHERE trouble = 'crashing' AND up), count(*) FILTER (WHERE trouble = 'unhealthy'),"
+        f" count(*) FILTER (WHERE trouble = 'failed') FROM ({_TROUBLES}) AS t GROUP BY job_id",
+        _figures(jobs),
+    )
+    return {job_id: Troubles(*counts) for job_id, *counts in rows}
 
 
 def crashing_tasks(job: Job, *, index: int | None = None, most: int = 20) -> list[Task]:
     """Return the crashing tasks of a live job by index, with their machines; with `index` only that one. Two
     queries.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT id FROM ({_TROUBLES}) AS t WHERE trouble = 'crashing' AND (%(task)s IS NULL OR id = %(task)s)"
-            " ORDER BY id LIMIT %(most)s",
-            {**_figures([job]), "task": None if index is None else task_id(job.id, index), "most": most},
-        )
-        ids = [identity for (identity,) in cursor.fetchall()]
+    rows = query(
+        f"SELECT id FROM ({_TROUBLES}) AS t WHERE trouble = 'crashing' AND (%(task)s IS NULL OR id = %(task)s)"
+        " ORDER BY id LIMIT %(most)s",
+        {**_figures([job]), "task": None if index is None else task_id(job.id, index), "most": most},
+    )
+    ids = [identity for (identity,) in rows]
     return list(Task.objects.filter(id__in=ids).select_related("machine").order_by("id")) if ids else []
 
 

@@ -12,11 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django.db import connection
-
 from quota.admission import admission
 from scheduling.allocs.alloc_sets import KIND
 from scheduling.core.vocabulary.policy import Policy
+from scheduling.journal.sql import query
 from scheduling.models import Machine, Task, Update
 from scheduling.policy import cell_settings
 from scheduling.spec import job_spec
@@ -133,9 +132,8 @@ def _inside(allocs: set[int], axis: int) -> dict[int, list[int]]:
     """Limits of what lives in each alloc, summed; allocs that are empty are left out."""
     if not allocs:
         return {}
-    with connection.cursor() as cursor:
-        cursor.execute(_INSIDE, [sorted(allocs)])
-        return {alloc: _padded(sums, axis) for alloc, sums in _by_place(cursor.fetchall()).items()}
+    rows = query(_INSIDE, [sorted(allocs)])
+    return {alloc: _padded(sums, axis) for alloc, sums in _by_place(rows).items()}
 
 
 def _left_on(
@@ -144,9 +142,7 @@ def _left_on(
     """Capacity less what is taken, and capacity less the limits of tasks placed by limit, by machine."""
     if not machines:
         return {}, {}
-    with connection.cursor() as cursor:
-        cursor.execute(_TAKEN, [by_reservation, sorted(machines)])
-        rows = cursor.fetchall()
+    rows = query(_TAKEN, [by_reservation, sorted(machines)])
     taken = _by_place((machine, i, amount) for machine, i, amount, _ in rows)
     by_limit = _by_place((machine, i, amount) for machine, i, _, amount in rows)
     capacity = dict(Machine.objects.filter(pk__in=machines).values_list("id", "capacity"))

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.db import connection
-
 from quota.admission.admission import COUNTED, AdmissionRequest
 from quota.market.suggested_orders import remedies
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from quota.vocabulary.resources import NAMES, SIZE, Vector, add
+from scheduling.journal.sql import query
 from scheduling.models import Cell
 
 TOLD, CURED = 20, 3
@@ -55,26 +54,25 @@ def explain(principal: Principal, cell: Cell, refused: Sequence[tuple[Rejected, 
 def _holders(cell: Cell, problems: dict[_Pair, Rejected]) -> dict[_Pair, tuple[int, list[dict[str, Any]]]]:
     if not problems:
         return {}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT p.t, p.b, j.number, j.name, j.priority, j.tasks_total, j.requested"
-            " FROM unnest(%s::bigint[], %s::text[], %s::int[]) AS p(t, b, place) CROSS JOIN LATERAL ("
-            "  SELECT id, name, priority, tasks_total, requested, count(*) OVER () AS number FROM scheduling_job"
-            "  WHERE cell_id = %s AND tenant_id = p.t AND band = p.b AND priority > 0 AND state <> 'dead'"
-            "  ORDER BY requested[p.place] DESC, id LIMIT %s) AS j ORDER BY p.t, p.b, j.requested[p.place] DESC, j.id",
-            [
-                [tenant for tenant, _ in problems],
-                [band for _, band in problems],
-                [1 + NAMES.index(_shortest(problem)) for problem in problems.values()],
-                cell.id,
-                HOLDERS,
-            ],
-        )
-        found: dict[_Pair, tuple[int, list[dict[str, Any]]]] = {pair: (0, []) for pair in problems}
-        for tenant, band, number, name, priority, tasks, requested in cursor.fetchall():
-            holds = {NAMES[i]: requested[i] for i in COUNTED if requested[i]}
-            job = {"job": name, "priority": priority, "tasks": tasks, "holds": holds}
-            found[tenant, band] = (number, [*found[tenant, band][1], job])
+    rows = query(
+        "SELECT p.t, p.b, j.number, j.name, j.priority, j.tasks_total, j.requested"
+        " FROM unnest(%s::bigint[], %s::text[], %s::int[]) AS p(t, b, place) CROSS JOIN LATERAL ("
+        "  SELECT id, name, priority, tasks_total, requested, count(*) OVER () AS number FROM scheduling_job"
+        "  WHERE cell_id = %s AND tenant_id = p.t AND band = p.b AND priority > 0 AND state <> 'dead'"
+        "  ORDER BY requested[p.place] DESC, id LIMIT %s) AS j ORDER BY p.t, p.b, j.requested[p.place] DESC, j.id",
+        [
+            [tenant for tenant, _ in problems],
+            [band for _, band in problems],
+            [1 + NAMES.index(_shortest(problem)) for problem in problems.values()],
+            cell.id,
+            HOLDERS,
+        ],
+    )
+    found: dict[_Pair, tuple[int, list[dict[str, Any]]]] = {pair: (0, []) for pair in problems}
+    for tenant, band, number, name, priority, tasks, requested in rows:
+        holds = {NAMES[i]: requested[i] for i in COUNTED if requested[i]}
+        job = {"job": name, "priority": priority, "tasks": tasks, "holds": holds}
+        found[tenant, band] = (number, [*found[tenant, band][1], job])
     return found
 
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quota.vocabulary.bands import Band, band_of
+from quota.vocabulary.bands import Band
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
 from scheduling.jobs import updates
 from scheduling.jobs.submissions import Item, Submission
 from scheduling.journal import copy_rows, journal
+from scheduling.journal.row_events import job_submitted_event
 from scheduling.models import Cell, Job, JobSpec
 from scheduling.tasks import new_tasks
 from scheduling.tasks.new_tasks import NewTasks
@@ -39,26 +40,7 @@ def jobs_create(
     for job, item in zip(jobs, items, strict=True):
         groups = item.spec.groups(0, item.size - 1)
         new.append(NewTasks(job.id, groups, 1))
-        entry.append(
-            events.JobSubmitted(
-                job_id=job.id,
-                uid=job.uid.hex,
-                tenant_id=item.tenant.id,
-                tenant=item.tenant.name,
-                name=job.name,
-                job_kind=job.kind,
-                priority=job.priority,
-                latency_sensitive=job.latency_sensitive,
-                spec_version=1,
-                groups=groups,
-                labels=job.labels,
-                port_names=item.spec.base.ports,
-                alloc_set=job.alloc_set_id or 0,
-                gang=job.gang,
-                disruption_budget=job.disruption_budget,
-                published=item.spec.published(),
-            )
-        )
+        entry.append(job_submitted_event(job, groups))
     if new:
         new_tasks.tasks_create(entry, new, counted=True)
     for item in items:
@@ -74,20 +56,12 @@ def _row(entry: journal.JournalEntry, principal: Principal, cell: Cell, item: It
         name=item.spec.name,
         kind=item.spec.kind,
         alloc_set_id=inside.id if inside is not None else item.inside,
-        labels=item.spec.labels,
-        priority=item.spec.priority,
-        band=band_of(item.spec.priority, bands).name,
-        latency_sensitive=item.spec.latency_sensitive,
-        port_names=list(item.spec.base.ports),
-        gang=item.spec.gang,
-        disruption_budget=item.spec.disruption_budget,
-        published=msgspec.to_builtins(item.spec.published()),
-        requested=list(item.spec.charged()),
         tasks_total=item.size,
         tasks_pending=item.size,
         submitted_by=principal.name,
         key=item.submission_key,
         created_at=entry.time,
+        **updates.spec_columns(item.spec, bands),
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -28,6 +29,7 @@ from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import quota_rejections
 from scheduling.jobs.rollout import advance
 from scheduling.journal import journal
+from scheduling.journal.row_events import update_started_event
 from scheduling.models import Job, JobSpec, Update
 from scheduling.packages import pinning
 from scheduling.spec import job_spec as spec
@@ -103,6 +105,21 @@ def spec_of(job: Job, version: int | None = None) -> spec.JobSpecification:
     return parser.load(row.spec, extra=tuple(job.cell.extra_resources))
 
 
+def spec_columns(job_spec: spec.JobSpecification, bands: Sequence[Band]) -> dict[str, Any]:
+    """Return the columns of a job's row that repeat its spec in force."""
+    return {
+        "labels": job_spec.labels,
+        "priority": job_spec.priority,
+        "band": band_of(job_spec.priority, bands).name,
+        "latency_sensitive": job_spec.latency_sensitive,
+        "port_names": list(job_spec.base.ports),
+        "gang": job_spec.gang,
+        "disruption_budget": job_spec.disruption_budget,
+        "published": msgspec.to_builtins(job_spec.published()),
+        "requested": list(job_spec.charged()),
+    }
+
+
 def update_open(
     entry: journal.JournalEntry,
     job: Job,
@@ -123,16 +140,7 @@ def update_open(
         undo=undo,
         actor=actor,
     )
-    entry.append(
-        events.UpdateStarted(
-            job_id=job.id,
-            update_id=update.id,
-            from_version=from_version,
-            to_version=job.spec_version,
-            max_down=update.max_down,
-            undo=undo,
-        )
-    )
+    entry.append(update_started_event(update))
     return update
 
 
@@ -182,28 +190,10 @@ def _change(
             raise _Rehearsal(change)
         old_version = job.spec_version
         job.spec_version += 1
-        job.labels, job.priority = job_spec.labels, job_spec.priority
-        job.band = band_of(job.priority, bands).name
-        job.latency_sensitive = job_spec.latency_sensitive
-        job.port_names = list(job_spec.base.ports)
-        job.gang, job.disruption_budget = job_spec.gang, job_spec.disruption_budget
-        published = job_spec.published()
-        job.published = msgspec.to_builtins(published)
-        job.requested = list(job_spec.charged())
-        job.save(
-            update_fields=[
-                "spec_version",
-                "labels",
-                "priority",
-                "band",
-                "latency_sensitive",
-                "port_names",
-                "gang",
-                "disruption_budget",
-                "published",
-                "requested",
-            ]
-        )
+        columns = spec_columns(job_spec, bands)
+        for name, value in columns.items():
+            setattr(job, name, value)
+        job.save(update_fields=["spec_version", *columns])
         JobSpec.objects.create(
             job=job,
             version=job.spec_version,
@@ -222,7 +212,7 @@ def _change(
                 port_names=job_spec.base.ports,
                 gang=job.gang,
                 disruption_budget=job.disruption_budget,
-                published=published,
+                published=job_spec.published(),
                 reason=reason,
             )
         )

@@ -20,13 +20,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-from django.db import connection, transaction
+from django.db import transaction
 
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
 from scheduling.journal import copy_rows, wakeups
 from scheduling.journal.copy_rows import NULL
+from scheduling.journal.sql import execute, query
 
 # Rows of one transaction at most (DESIGN §2): larger changes go in several revisions.
 CHUNK = 5_000
@@ -133,15 +134,14 @@ def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
 
 
 def _begin(cell_id: int, principal: Principal) -> JournalEntry:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE scheduling_cell SET revision = revision + 1 WHERE id = %s RETURNING revision, clock_timestamp()",
-            [cell_id],
-        )
-        row = cursor.fetchone()
-    if row is None:
+    rows = query(
+        "UPDATE scheduling_cell SET revision = revision + 1 WHERE id = %s RETURNING revision, clock_timestamp()",
+        [cell_id],
+    )
+    if not rows:
         raise LookupError(f"no cell with id {cell_id}")
-    return JournalEntry(cell_id, row[0], row[1], principal)
+    revision, time = rows[0]
+    return JournalEntry(cell_id, revision, time, principal)
 
 
 def tail(
@@ -152,23 +152,20 @@ def tail(
     `known`: the records of revisions that the caller has committed itself, which are not read again.
     """
     own = sorted(revision for revision in known or () if revision > after)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT max(revision), count(*) FROM (SELECT revision FROM scheduling_event"
-            " WHERE cell_id = %s AND revision > %s AND NOT revision = ANY(%s)"
-            " ORDER BY revision, seq LIMIT %s) AS part",
-            [cell_id, after, own, limit],
+    last, number = query(
+        "SELECT max(revision), count(*) FROM (SELECT revision FROM scheduling_event"
+        " WHERE cell_id = %s AND revision > %s AND NOT revision = ANY(%s)"
+        " ORDER BY revision, seq LIMIT %s) AS part",
+        [cell_id, after, own, limit],
+    )[0]
+    rows = []
+    if last is not None:
+        rows = query(
+            "SELECT revision, seq, time, actor, request_id, data::text, caused_by_revision, caused_by_seq"
+            " FROM scheduling_event WHERE cell_id = %s AND revision > %s AND revision <= %s"
+            " AND NOT revision = ANY(%s) ORDER BY revision, seq",
+            [cell_id, after, last, own],
         )
-        last, number = cursor.fetchone()
-        rows = []
-        if last is not None:
-            cursor.execute(
-                "SELECT revision, seq, time, actor, request_id, data::text, caused_by_revision, caused_by_seq"
-                " FROM scheduling_event WHERE cell_id = %s AND revision > %s AND revision <= %s"
-                " AND NOT revision = ANY(%s) ORDER BY revision, seq",
-                [cell_id, after, last, own],
-            )
-            rows = cursor.fetchall()
     records = [_record(row) for row in rows]
     # What was committed before the caller's own has been read, unless the limit cut it off: order of revision is order
     # of commit.
@@ -192,28 +189,22 @@ def _record(row: tuple[Any, ...]) -> JournalRecord:
 
 def newest(cell_id: int) -> int:
     """The cell's newest revision."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT revision FROM scheduling_cell WHERE id = %s", [cell_id])
-        row = cursor.fetchone()
-    if row is None:
+    rows = query("SELECT revision FROM scheduling_cell WHERE id = %s", [cell_id])
+    if not rows:
         raise LookupError(f"no cell with id {cell_id}")
-    return int(row[0])
+    return int(rows[0][0])
 
 
 def ensure_partitions(*, ahead: int = 2) -> int:
     """Make the partitions that the next revisions of any cell will need. Returns how many were made."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT coalesce(max(revision), 0) FROM scheduling_cell")
-        (revision,) = cursor.fetchone()
-        first = revision // PARTITION
-        made = 0
-        for number in range(first, first + ahead + 1):
-            name = f"scheduling_event_{number:06d}"
-            cursor.execute("SELECT to_regclass(%s)", [name])
-            if cursor.fetchone()[0] is None:
-                cursor.execute(
-                    f"CREATE TABLE {name} PARTITION OF scheduling_event"
-                    f" FOR VALUES FROM ({number * PARTITION}) TO ({(number + 1) * PARTITION})"
-                )
-                made += 1
+    first = query("SELECT coalesce(max(revision), 0) FROM scheduling_cell")[0][0] // PARTITION
+    made = 0
+    for number in range(first, first + ahead + 1):
+        name = f"scheduling_event_{number:06d}"
+        if query("SELECT to_regclass(%s)", [name])[0][0] is None:
+            execute(
+                f"CREATE TABLE {name} PARTITION OF scheduling_event"
+                f" FOR VALUES FROM ({number * PARTITION}) TO ({(number + 1) * PARTITION})"
+            )
+            made += 1
     return made

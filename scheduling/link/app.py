@@ -15,7 +15,6 @@ Every error says which field is wrong: as a problem document (RFC 9457), or, onc
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
@@ -24,7 +23,6 @@ from urllib.parse import parse_qs
 
 import msgspec
 import structlog
-from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
 from borglet.messages import (
     MAX_FRAME_BYTES,
@@ -41,6 +39,7 @@ from borglet.messages import (
 )
 from quota.vocabulary.errors import Rejected
 from scheduling.identity import authority
+from scheduling.journal.sql import in_thread
 from scheduling.link.packages.doors import PackageDoors
 from scheduling.link.shard import metrics
 from scheduling.link.shard.connection import INVALID_DATA, POLICY_VIOLATION
@@ -111,11 +110,12 @@ class LinkApp:
             elif (method, path) == ("GET", "/authority.pem"):
                 answer = (200, "application/x-pem-file", authority.authority_pem().encode())
             elif (method, path) == ("POST", "/join"):
+                # Joining is rare and may be large: not on the shard's thread, so that reports do not wait for it.
                 request = _decoded(_join_one, await _body(receive))
-                answer = _json(await _in_database(joining.machine_join, request))
+                answer = _json(await in_thread(joining.machine_join, request))
             elif (method, path) == ("POST", "/join:bulk"):
                 requests = _decoded(_join_many, await _body(receive))
-                answer = _json(await _in_database(joining.machines_join, requests))
+                answer = _json(await in_thread(joining.machines_join, requests))
             elif path.startswith("/packages/"):
                 await self._packages.serve(scope, receive, send, self._admit)
                 return
@@ -357,18 +357,3 @@ async def _frame(receive: Receive) -> bytes | str:
         raise Hangup
     frame: bytes | str | None = message.get("text")
     return frame if frame is not None else message["bytes"]
-
-
-async def _in_database(function: Callable[..., Any], *args: Any) -> Any:
-    """Run on a thread of its own, because joining is rare and may be large, and reports must not wait for it."""
-    return await asyncio.get_running_loop().run_in_executor(None, _guarded, function, args)
-
-
-def _guarded(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    try:
-        close_old_connections()
-        return function(*args)
-    except (OperationalError, InterfaceError) as error:
-        raise Rejected("database-away", "the cell's database is unreachable; try again later", status=503) from error
-    finally:
-        connection.close()

@@ -8,16 +8,17 @@ machine_revoke ─► none opens it                  ▼
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
-
-from django.db import connection
+from collections.abc import Iterator, Mapping, Sequence
 
 from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.journal import journal
+from scheduling.journal.journal import JournalEntry
+from scheduling.journal.sql import execute, query
 from scheduling.machines import contact
 from scheduling.models import Machine
 from scheduling.models.machines import REMOVED
@@ -48,15 +49,26 @@ def must_be_there(machine: Machine) -> None:
         raise Conflict("machine-removed", detail, fields={"machine": detail})
 
 
-def machine_rotate(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
-    """Let the machine have a new secret at the next poll. The old one is void once the new one was used.
+@contextlib.contextmanager
+def locked_machine(principal: Principal, machine: Machine) -> Iterator[tuple[JournalEntry, Machine]]:
+    """Yield an open entry and the locked row of a machine that an SRE changes. Then `machine` is read again.
 
-    Locks: the cell's row, then the machine's.
+    Raises `Forbidden`, and `Conflict` for a machine that was removed. Locks: the cell's row, then the machine's.
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     with journal.write(machine.cell_id, principal) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
         must_be_there(row)
+        yield entry, row
+    machine.refresh_from_db()
+
+
+def machine_rotate(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
+    """Let the machine have a new secret at the next poll. The old one is void once the new one was used.
+
+    Locks: the cell's row, then the machine's.
+    """
+    with locked_machine(principal, machine) as (entry, row):
         if not row.secret_digest:
             detail = f"the secret of {row.hostname} was revoked; join the machine again with a new token"
             raise Conflict("secret-revoked", detail, fields={"machine": detail})
@@ -64,7 +76,6 @@ def machine_rotate(*, principal: Principal, machine: Machine, reason: str = "") 
             row.rotation_asked = True
             row.save(update_fields=["rotation_asked"])
             entry.append(events.MachineCredential(machine_id=row.id, step="asked", reason=reason))
-    machine.refresh_from_db()
     return machine
 
 
@@ -74,10 +85,7 @@ def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Ma
 
     Locks: the cell's row, then the machine's.
     """
-    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
-    with journal.write(machine.cell_id, principal) as entry:
-        row = Machine.objects.select_for_update().get(pk=machine.pk)
-        must_be_there(row)
+    with locked_machine(principal, machine) as (entry, row):
         if row.secret_digest:
             void(row)
             entry.append(events.MachineCredential(machine_id=row.id, step="revoked", reason=reason))
@@ -87,7 +95,6 @@ def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Ma
                 entry.append(events.MachineState(machine_id=row.id, state=row.state, reason=row.reason))
             row.save(update_fields=[*SECRET, "session", "state", "state_since", "reason"])
     contact.forget(machine.cell_id, [machine.id])
-    machine.refresh_from_db()
     return machine
 
 
@@ -124,18 +131,18 @@ def secrets_renewed(cell_id: int, used: Sequence[tuple[int, str]], *, principal:
 
     Returns those that still counted. Locks: the cell's row, then the machines'.
     """
-    with journal.write(cell_id, principal) as entry, connection.cursor() as cursor:
-        cursor.execute(
+    with journal.write(cell_id, principal) as entry:
+        execute(
             "SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE",
             [[machine for machine, _ in used]],
         )
-        cursor.execute(
+        rows = query(
             "UPDATE scheduling_machine AS m SET secret_digest = m.next_digest, next_digest = '', secret_at = %s,"
             " rotation_asked = false FROM unnest(%s::bigint[], %s::text[]) AS u(id, digest)"
             " WHERE m.id = u.id AND m.next_digest = u.digest AND m.cell_id = %s AND m.state <> %s"
             " RETURNING m.id, m.secret_digest",
             [entry.time, [m for m, _ in used], [digest for _, digest in used], cell_id, REMOVED],
         )
-        renewed = set(cursor.fetchall())
+        renewed = set(rows)
         entry.extend(events.MachineCredential(machine_id=m, step="renewed") for m, _ in sorted(renewed))
     return renewed

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
@@ -20,6 +20,7 @@ from scheduling.brakes import brakes
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal import journal
 from scheduling.journal.journal import Cause
+from scheduling.journal.sql import query
 from scheduling.machines.machines import DOWN, DRAINING
 from scheduling.models import Drain, Machine, Task
 from scheduling.policy.cell_settings import CellSettings
@@ -129,11 +130,10 @@ def _format_eviction(machine: Machine, cause: EvictionCause) -> str:
 
 def _latest_states(machine_ids: Iterable[int]) -> dict[int, Cause]:
     """The event that put each machine into its state."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT m.id, e.revision, e.seq FROM unnest(%s::bigint[]) AS m(id) CROSS JOIN LATERAL ("
-            " SELECT revision, seq FROM scheduling_event WHERE machine_id = m.id AND kind = 'machine.state'"
-            " ORDER BY revision DESC, seq DESC LIMIT 1) AS e",
-            [sorted(machine_ids)],
-        )
-        return {machine: Cause(revision, seq) for machine, revision, seq in cursor.fetchall()}
+    rows = query(
+        "SELECT m.id, e.revision, e.seq FROM unnest(%s::bigint[]) AS m(id) CROSS JOIN LATERAL ("
+        " SELECT revision, seq FROM scheduling_event WHERE machine_id = m.id AND kind = 'machine.state'"
+        " ORDER BY revision DESC, seq DESC LIMIT 1) AS e",
+        [sorted(machine_ids)],
+    )
+    return {machine: Cause(revision, seq) for machine, revision, seq in rows}

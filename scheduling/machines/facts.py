@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import msgspec
 
@@ -20,18 +21,6 @@ MAX_TEXT = 255
 # What a machine says that it has beyond what counts of it: an attribute, which a machine can't give itself.
 CLAIMED = "capacity.claimed"
 _HOSTNAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-
-
-class _Row(Protocol):
-    hostname: str
-    address: str
-    capacity: Sequence[int]
-    attributes: Mapping[str, str]
-    platform: str
-    rack: str
-    power_domain: str
-    port_low: int
-    port_high: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +37,10 @@ class Facts:
     port_low: int
     port_high: int
 
-    COLUMNS: ClassVar[tuple[str, ...]] = (
-        "address",
-        "capacity",
-        "attributes",
-        "platform",
-        "rack",
-        "power_domain",
-        "port_low",
-        "port_high",
-    )
-
     @classmethod
-    def of(cls, row: _Row) -> Facts:
-        return cls(
-            row.hostname,
-            row.address,
-            tuple(row.capacity),
-            dict(row.attributes),
-            row.platform,
-            row.rack,
-            row.power_domain,
-            row.port_low,
-            row.port_high,
-        )
+    def of(cls, row: object) -> Facts:
+        """Return the facts in the columns of a row."""
+        return msgspec.convert(row, cls, from_attributes=True)
 
     @staticmethod
     def size(extra: Sequence[str]) -> int:
@@ -79,23 +48,15 @@ class Facts:
 
     def columns(self) -> dict[str, Any]:
         """Return the facts by column of the row, without the hostname."""
-        return {name: getattr(self, name) for name in self.COLUMNS} | {"capacity": list(self.capacity)}
+        return {name: getattr(self, name) for name in COLUMNS} | {"capacity": list(self.capacity)}
 
     def as_request(self, *, extra: Sequence[str], **changed: Any) -> JoinRequest:
         """Return the request with which the machine would join with these facts, some of them `changed`."""
-        request = JoinRequest(
-            token="",
-            hostname=self.hostname,
-            address=self.address,
-            capacity=as_mapping(self.capacity, extra=extra),
-            attributes=self.attributes,
-            platform=self.platform,
-            rack=self.rack,
-            power_domain=self.power_domain,
-            port_low=self.port_low,
-            port_high=self.port_high,
-        )
-        return msgspec.structs.replace(request, **changed)
+        facts = dataclasses.asdict(self) | {"capacity": as_mapping(self.capacity, extra=extra)} | changed
+        return JoinRequest(token="", **facts)
+
+
+COLUMNS = tuple(field.name for field in dataclasses.fields(Facts) if field.name != "hostname")
 
 
 def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Facts | None, dict[str, str]]:
@@ -123,20 +84,9 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
             problems[name] = "is too long or contains a NUL character; give at most 63 characters without NUL"
     if problems:
         return None, problems
-    return (
-        Facts(
-            request.hostname,
-            address,
-            capacity,
-            dict(request.attributes),
-            request.platform,
-            request.rack,
-            request.power_domain,
-            request.port_low,
-            request.port_high,
-        ),
-        problems,
-    )
+    facts = msgspec.structs.asdict(request) | {"address": address, "capacity": capacity}
+    del facts["token"]
+    return Facts(**facts), problems
 
 
 def counted(own: Mapping[str, int], said: Mapping[str, int]) -> tuple[dict[str, int], str]:

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from borglet.messages import JoinAnswer, JoinRequest
@@ -20,10 +20,11 @@ from quota.vocabulary.permissions import Action, Principal, require, system
 from scheduling.identity import authority
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.row_events import machine_set_event
+from scheduling.journal.sql import execute
 from scheduling.machines import contact
 from scheduling.machines.credentials import SECRET, secret_digest
-from scheduling.machines.facts import Facts, read_facts
+from scheduling.machines.facts import COLUMNS, Facts, read_facts
 from scheduling.machines.machines import DRAINING, UP, format_problems, publish_capacity
 from scheduling.models import Cell, Drain, JoinToken, Machine
 from scheduling.models.machines import REMOVED
@@ -118,14 +119,12 @@ def _token_of(requests: Sequence[JoinRequest]) -> JoinToken:
 
 
 def _use(token: JoinToken, uses: int) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE scheduling_jointoken SET uses_left = uses_left - %s"
-            " WHERE id = %s AND uses_left >= %s AND expires_at > clock_timestamp()",
-            [uses, token.id, uses],
-        )
-        if cursor.rowcount == 1:
-            return
+    if execute(
+        "UPDATE scheduling_jointoken SET uses_left = uses_left - %s"
+        " WHERE id = %s AND uses_left >= %s AND expires_at > clock_timestamp()",
+        [uses, token.id, uses],
+    ):
+        return
     token.refresh_from_db()
     if token.expires_at <= timezone.now():
         raise _token_refused("expired", f"the token expired at {token.expires_at:%F %T} UTC; issue a new one")
@@ -196,7 +195,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
     Machine.objects.bulk_create(new)
     Machine.objects.bulk_update(
         [machine for machine in machines if machine.hostname in known],
-        [*Facts.COLUMNS, "granted", "state", "state_since", "reason", *SECRET, "session", "quarantined"],
+        [*COLUMNS, "granted", "state", "state_since", "reason", *SECRET, "session", "quarantined"],
         batch_size=500,
     ) if known else None
     return machines

@@ -15,10 +15,8 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django.db import connection
 from django.db.models import Count
 
-from borglet.messages import JoinRequest
 from quota.admission import capacity as quota_capacity
 from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import Action, Principal, require
@@ -29,10 +27,11 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import EvictionCause, MachineStatus
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.row_events import machine_set_event
+from scheduling.journal.sql import query
 from scheduling.machines import contact, credentials
-from scheduling.machines.credentials import must_be_there
-from scheduling.machines.facts import CLAIMED, Facts, read_facts
+from scheduling.machines.credentials import locked_machine, must_be_there
+from scheduling.machines.facts import CLAIMED, COLUMNS, Facts, read_facts
 from scheduling.models import Cell, Departure, Drain, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.tasks import counters, departures, transitions
@@ -46,28 +45,12 @@ MAX_DEADLINE_S = 30 * 86_400.0
 # -- facts and states
 
 
-def machine_set(*, principal: Principal, machine: Machine, **facts: Any) -> Machine:
-    """Change facts of a machine: those of `JoinRequest`, except `token`. Equal facts change nothing.
-
-    Raises `Rejected` naming the field. Locks: the cell's row, then the machine's.
-    """
-    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
-    unknown = [name for name in facts if name not in JoinRequest.__struct_fields__ or name == "token"]
-    if unknown:
-        problems = dict.fromkeys(unknown, "is not a field of a machine; leave it out")
-        raise Rejected("invalid", format_problems(problems), fields=problems)
-    with journal.write(machine.cell_id, principal) as entry:
-        row = Machine.objects.select_for_update().get(pk=machine.pk)
-        _take(entry, row, facts, extra=machine.cell.extra_resources)
-    machine.refresh_from_db()
-    return machine
-
-
-def _take(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, extra: Sequence[str]) -> None:
+def store_facts(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, extra: Sequence[str]) -> None:
+    """Change facts of a locked machine. Equal facts change nothing. Raises `Rejected` naming the field."""
     if set_facts(row, facts, extra=extra):
         if "capacity" in facts:
             row.granted = []
-        row.save(update_fields=[*Facts.COLUMNS, "granted"])
+        row.save(update_fields=[*COLUMNS, "granted"])
         entry.append(machine_set_event(row))
         publish_capacity(entry)
 
@@ -87,13 +70,10 @@ def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[st
         amounts = as_mapping(parse_vector(capacity, extra=extra), extra=extra)
     except QuantityError as error:
         raise Rejected("invalid", f"capacity: {error}", fields={"capacity": str(error)}) from error
-    with journal.write(machine.cell_id, principal) as entry:
-        row = Machine.objects.select_for_update().get(pk=machine.pk)
-        must_be_there(row)
+    with locked_machine(principal, machine) as (entry, row):
         attributes = {name: value for name, value in row.attributes.items() if name != CLAIMED}
         counts = as_mapping(row.capacity, extra=extra) | {name: amounts[name] for name in capacity}
-        _take(entry, row, {"capacity": counts, "attributes": attributes}, extra=extra)
-    machine.refresh_from_db()
+        store_facts(entry, row, {"capacity": counts, "attributes": attributes}, extra=extra)
     return machine
 
 
@@ -193,16 +173,12 @@ def machines_drain(
 
 def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
     """End the drain of a machine. A machine that is down stays down until it connects again."""
-    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
-    with journal.write(machine.cell_id, principal) as entry:
-        row = Machine.objects.select_for_update().get(pk=machine.pk)
-        must_be_there(row)
+    with locked_machine(principal, machine) as (entry, row):
         ended, _ = Drain.objects.filter(machine=row).delete()
         if ended or row.state == DRAINING:
             _announce_wish(entry, row, events.MachineState(machine_id=row.id, state=UP, reason=reason))
             if row.state != DOWN:
                 _set_rows(entry, [row.id], UP, reason)
-    machine.refresh_from_db()
     return machine
 
 
@@ -237,29 +213,12 @@ def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:
     return dict(there.values_list("machine_id").annotate(number=Count("id")))
 
 
-def machine_down(*, principal: Principal, machine: Machine, reason: str) -> Machine:
-    """Mark a machine that does not answer as down. Its tasks are placed elsewhere, at the cell's rate."""
-    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
-    machines_down(principal=principal, cell_id=machine.cell_id, machine_ids=[machine.id], reason=reason)
-    machine.refresh_from_db()
-    return machine
-
-
 def machines_down(*, principal: Principal, cell_id: int, machine_ids: Sequence[int], reason: str) -> list[int]:
     """Mark machines down that are up or draining. Returns those changed. Locks: cell, then machines by id."""
     with journal.write(cell_id, principal) as entry:
         rows = _lock(cell_id, machine_ids, [UP, DRAINING])
         _change_states(entry, {row.id: DOWN for row in rows}, reason)
     return [row.id for row in rows]
-
-
-def machine_up(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
-    """Mark a machine that answers again as up. A drain continues."""
-    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
-    with journal.write(machine.cell_id, principal) as entry:
-        machines_return(entry, [machine.id], reason)
-    machine.refresh_from_db()
-    return machine
 
 
 def machines_return(entry: JournalEntry, machine_ids: Sequence[int], reason: str) -> list[int]:
@@ -277,10 +236,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
     Rejected while tasks run on a machine that answers; on one that is down they are evicted now. What its
     Borglet still ran is the SRE's to clean up.
     """
-    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
-    with journal.write(machine.cell_id, principal) as entry:
-        row = Machine.objects.select_for_update().get(pk=machine.pk)
-        must_be_there(row)
+    with locked_machine(principal, machine) as (entry, row):
         tasks = list(Task.objects.filter(machine=row, state=counters.RUNNING).values_list("id", "incarnation"))
         if tasks and row.state != DOWN:
             detail = f"{len(tasks)} tasks run on {row.hostname}; drain it and wait until it is empty"
@@ -323,7 +279,6 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
         entry.append(events.MachineRemoved(machine_id=row.id, reason=reason), caused_by=cause)
         publish_capacity(entry)
     contact.forget(machine.cell_id, [machine.id])
-    machine.refresh_from_db()
 
 
 # -- quarantine
@@ -395,14 +350,13 @@ def _set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reaso
 def publish_capacity(entry: JournalEntry) -> None:
     """Report the cell's capacity to quota: all its machines, including those that are down now."""
     cell = Cell.objects.only("name", "extra_resources").get(pk=entry.cell_id)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT part.position, sum(part.amount)::bigint FROM scheduling_machine AS m,"
-            " unnest(m.capacity) WITH ORDINALITY AS part(amount, position)"
-            " WHERE m.cell_id = %s AND m.state <> %s GROUP BY part.position",
-            [entry.cell_id, REMOVED],
-        )
-        sums = dict(cursor.fetchall())
+    rows = query(
+        "SELECT part.position, sum(part.amount)::bigint FROM scheduling_machine AS m,"
+        " unnest(m.capacity) WITH ORDINALITY AS part(amount, position)"
+        " WHERE m.cell_id = %s AND m.state <> %s GROUP BY part.position",
+        [entry.cell_id, REMOVED],
+    )
+    sums = dict(rows)
     size = Facts.size(cell.extra_resources)
     quota_capacity.publish(
         cell=cell.name, capacity=[sums.get(position, 0) for position in range(1, size + 1)], revision=entry.revision

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-from django.db import connection
 
 from quota.vocabulary.permissions import Principal
 from scheduling.allocs import alloc_sets
@@ -22,9 +21,10 @@ from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import EvictionCause, JobState
 from scheduling.journal import journal
+from scheduling.journal.sql import query
 from scheduling.models import Job, Task
 from scheduling.tasks import counters, transitions
-from scheduling.tasks.changes import Eviction, Placement
+from scheduling.tasks.changes import Eviction
 
 # News that can break a placement on the machine it is about. What only frees resources is not among them.
 _BREAKS_MACHINE = ("task.placed", "machine.set", "machine.state", "machine.removed")
@@ -179,20 +179,18 @@ class _Touched:
 
 def _touched(cell_id: int, since: int, own: list[int]) -> _Touched:
     touched = _Touched()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT kind, job_id, task_index, machine_id, CASE WHEN kind = ANY(%s) THEN data -> 'tasks' END"
-            " FROM scheduling_event WHERE cell_id = %s AND revision > %s AND NOT revision = ANY(%s)"
-            " AND kind = ANY(%s)",
-            [
-                list(_BREAKS_MANY),
-                cell_id,
-                since,
-                own,
-                sorted({*_BREAKS_MACHINE, *_BREAKS_TASK, *_BREAKS_JOB, *_BREAKS_MANY, _DISRUPTS}),
-            ],
-        )
-        rows = cursor.fetchall()
+    rows = query(
+        "SELECT kind, job_id, task_index, machine_id, CASE WHEN kind = ANY(%s) THEN data -> 'tasks' END"
+        " FROM scheduling_event WHERE cell_id = %s AND revision > %s AND NOT revision = ANY(%s)"
+        " AND kind = ANY(%s)",
+        [
+            list(_BREAKS_MANY),
+            cell_id,
+            since,
+            own,
+            sorted({*_BREAKS_MACHINE, *_BREAKS_TASK, *_BREAKS_JOB, *_BREAKS_MANY, _DISRUPTS}),
+        ],
+    )
     if not rows:
         return touched
     for kind, job_id, index, machine_id, many in rows:
@@ -249,22 +247,4 @@ def _apply(entry: journal.JournalEntry, assignments: Sequence[Assignment]) -> li
                 if victim in there and there[victim][0] == assignment.machine_id
             ],
         )
-    placed = transitions.tasks_place(
-        entry,
-        [
-            Placement(
-                task_id=task_id(a.job_id, a.index),
-                machine_id=a.machine_id,
-                ports=a.ports,
-                score=a.score,
-                victims=tuple([task_id(*victim) for victim in a.victims]),
-                alloc=a.alloc,
-                devices=a.devices,
-                runners_up=a.runners_up,
-                packages=a.packages,
-            )
-            for a in assignments
-        ],
-    )
-    done = {placement.task_id for placement in placed}
-    return [a for a in assignments if task_id(a.job_id, a.index) in done]
+    return transitions.tasks_place(entry, assignments)

@@ -19,6 +19,7 @@ from django.db import DatabaseError, connection
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal
+from scheduling.journal.sql import execute, query
 
 log = structlog.get_logger(__name__)
 
@@ -32,15 +33,13 @@ HOLDER = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 def renew(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S) -> int | None:
     """Extend a lease that `holder` still has. Returns its epoch, None when it is lost."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE scheduling_lease SET expires_at = clock_timestamp() + make_interval(secs => %s)"
-            " WHERE cell_id = %s AND scheduler = %s AND holder = %s AND expires_at > clock_timestamp()"
-            " RETURNING epoch",
-            [ttl_s, cell_id, scheduler, holder],
-        )
-        row = cursor.fetchone()
-    return row[0] if row else None
+    rows = query(
+        "UPDATE scheduling_lease SET expires_at = clock_timestamp() + make_interval(secs => %s)"
+        " WHERE cell_id = %s AND scheduler = %s AND holder = %s AND expires_at > clock_timestamp()"
+        " RETURNING epoch",
+        [ttl_s, cell_id, scheduler, holder],
+    )
+    return rows[0][0] if rows else None
 
 
 @contextmanager
@@ -80,8 +79,8 @@ def take(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = T
     Locks: the cell's row, then the lease's.
     """
     epoch = None
-    with journal.write(cell_id, system("master")) as entry, connection.cursor() as cursor:
-        cursor.execute(
+    with journal.write(cell_id, system("master")) as entry:
+        rows = query(
             "INSERT INTO scheduling_lease AS l (cell_id, scheduler, holder, epoch, expires_at)"
             " VALUES (%s, %s, %s, 1, clock_timestamp() + make_interval(secs => %s))"
             " ON CONFLICT (cell_id, scheduler) DO UPDATE SET holder = excluded.holder,"
@@ -90,36 +89,31 @@ def take(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = T
             " RETURNING epoch",
             [cell_id, scheduler, holder, ttl_s],
         )
-        row = cursor.fetchone()
-        if row:
-            epoch = row[0]
+        if rows:
+            epoch = rows[0][0]
             entry.append(events.LeaseTaken(scheduler=scheduler, holder=holder, epoch=epoch))
     return epoch
 
 
 def release(cell_id: int, *, scheduler: str, holder: str = HOLDER) -> None:
     """Let the next master start at once."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE scheduling_lease SET expires_at = clock_timestamp()"
-            " WHERE cell_id = %s AND scheduler = %s AND holder = %s",
-            [cell_id, scheduler, holder],
-        )
+    execute(
+        "UPDATE scheduling_lease SET expires_at = clock_timestamp()"
+        " WHERE cell_id = %s AND scheduler = %s AND holder = %s",
+        [cell_id, scheduler, holder],
+    )
 
 
 def held() -> set[tuple[int, str]]:
     """Return (id of the cell, scheduler) of the leases in force."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT cell_id, scheduler FROM scheduling_lease WHERE expires_at > clock_timestamp()")
-        return set(cursor.fetchall())
+    rows = query("SELECT cell_id, scheduler FROM scheduling_lease WHERE expires_at > clock_timestamp()")
+    return set(rows)
 
 
 def in_force(cell_id: int) -> dict[str, tuple[str, int]]:
     """Return (holder, epoch) by scheduler for a cell."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT scheduler, holder, epoch FROM scheduling_lease"
-            " WHERE cell_id = %s AND expires_at > clock_timestamp()",
-            [cell_id],
-        )
-        return {scheduler: (holder, epoch) for scheduler, holder, epoch in cursor.fetchall()}
+    rows = query(
+        "SELECT scheduler, holder, epoch FROM scheduling_lease WHERE cell_id = %s AND expires_at > clock_timestamp()",
+        [cell_id],
+    )
+    return {scheduler: (holder, epoch) for scheduler, holder, epoch in rows}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
-from django.db import connection
+from scheduling.journal.sql import query
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,12 @@ class PendingQueue:
 
 def queues(cell_id: int | None = None) -> list[PendingQueue]:
     """Return the queues of one cell or of all, by cell and priority, highest first. One query."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT t.cell_id, min(j.band), j.priority, count(DISTINCT t.job_id), count(*), min(t.since),"
-            " greatest(0, extract(epoch FROM clock_timestamp() - min(t.since)))::float8"
-            " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
-            " WHERE t.state = 'pending' AND (%s::bigint IS NULL OR t.cell_id = %s)"
-            " GROUP BY t.cell_id, j.priority ORDER BY t.cell_id, j.priority DESC",
-            [cell_id, cell_id],
-        )
-        return [PendingQueue(*row) for row in cursor.fetchall()]
+    rows = query(
+        "SELECT t.cell_id, min(j.band), j.priority, count(DISTINCT t.job_id), count(*), min(t.since),"
+        " greatest(0, extract(epoch FROM clock_timestamp() - min(t.since)))::float8"
+        " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
+        " WHERE t.state = 'pending' AND (%s::bigint IS NULL OR t.cell_id = %s)"
+        " GROUP BY t.cell_id, j.priority ORDER BY t.cell_id, j.priority DESC",
+        [cell_id, cell_id],
+    )
+    return [PendingQueue(*row) for row in rows]

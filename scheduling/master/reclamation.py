@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import redis
 import structlog
-from django.db import connection
 from numpy.typing import NDArray
 
 from quota.vocabulary.bands import MAX_PRIORITY, Band, band_of
@@ -31,6 +30,7 @@ from scheduling.core.reclamation.shortage import INCOMPRESSIBLE, MachineShortage
 from scheduling.core.vocabulary.presets import PRESETS
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal import journal
+from scheduling.journal.sql import query
 from scheduling.master import metrics, utilisation
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import transitions
@@ -265,14 +265,13 @@ class Reclaimer:
 
 def jobs_without_reclamation(cell_id: int) -> list[int]:
     """Return the ids of live jobs whose spec switches reclamation off (a capability, §2.5). One indexed query."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT j.id FROM scheduling_jobspec AS s JOIN scheduling_job AS j"
-            " ON j.id = s.job_id AND j.spec_version = s.version"
-            " WHERE (s.spec -> 'reclamation') = 'false'::jsonb AND j.cell_id = %s AND j.state <> 'dead'",
-            [cell_id],
-        )
-        return [job_id for (job_id,) in cursor.fetchall()]
+    rows = query(
+        "SELECT j.id FROM scheduling_jobspec AS s JOIN scheduling_job AS j"
+        " ON j.id = s.job_id AND j.spec_version = s.version"
+        " WHERE (s.spec -> 'reclamation') = 'false'::jsonb AND j.cell_id = %s AND j.state <> 'dead'",
+        [cell_id],
+    )
+    return [job_id for (job_id,) in rows]
 
 
 def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -> dict[str, int]:

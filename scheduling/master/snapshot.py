@@ -17,16 +17,16 @@ from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Q
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
-from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement, split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause, JobState
-from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.row_events import job_submitted_event, machine_set_event, update_started_event
+from scheduling.journal.sql import execute
 from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
 from scheduling.spec import parser
@@ -46,8 +46,8 @@ class CellSnapshot:
 
 def take(cell_id: int) -> CellSnapshot:
     """The cell as it is now, read in one transaction. A dozen queries, whatever the number of rows."""
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    with transaction.atomic():
+        execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cell = Cell.objects.get(pk=cell_id)
         taken = CellSnapshot(cell.id, cell.name, cell.revision, tuple(cell.extra_resources))
         created = cell.created_at.timestamp()
@@ -84,29 +84,7 @@ def _jobs(cell: Cell) -> list[tuple[Event, float]]:
     jobs = list(Job.objects.filter(live, cell=cell).distinct().select_related("tenant").order_by("id"))
     ids = [job.id for job in jobs]
     wanted = _Requirements(ids, cell.extra_resources)
-    rows = (
-        Task.objects.filter(job_id__in=ids)
-        .order_by("id")
-        .values_list(
-            "job_id",
-            "index",
-            "state",
-            "machine_id",
-            "incarnation",
-            "spec_version",
-            "limit",
-            "reservation",
-            "ports",
-            "alloc_id",
-            "devices",
-            "phase",
-            "health",
-            "up",
-            "restarts",
-            "address",
-            "since",
-        )
-    )
+    rows = Task.objects.filter(job_id__in=ids).order_by("id").values_list(*_TaskRow._fields)
     tasks = {job_id: list(group) for job_id, group in groupby(rows, key=lambda row: row[0])}
     departed: dict[int, list[Departure]] = {}
     for departure in Departure.objects.filter(task__cell=cell).order_by("task_id", "incarnation"):
@@ -130,7 +108,7 @@ class _TaskRow(NamedTuple):
     limit: list[int]
     reservation: list[int]
     ports: list[int]
-    alloc: int | None
+    alloc_id: int | None
     devices: list[int]
     phase: str
     health: str
@@ -154,27 +132,8 @@ def _job(
             known[-1] = (known[-1][0], task.index)
         else:
             known.append((task.index, task.index))
-    yield (
-        events.JobSubmitted(
-            job_id=job.id,
-            uid=job.uid.hex,
-            tenant_id=job.tenant_id,
-            tenant=job.tenant.name,
-            name=job.name,
-            job_kind=job.kind,
-            priority=job.priority,
-            latency_sensitive=job.latency_sensitive,
-            spec_version=job.spec_version,
-            groups=tuple(Group(requirement, tuple(spans)) for requirement, spans in ranges.items()),
-            labels=dict(job.labels),
-            port_names=tuple(job.port_names),
-            alloc_set=job.alloc_set_id or 0,
-            gang=job.gang,
-            disruption_budget=job.disruption_budget,
-            published=msgspec.convert(job.published, Published),
-        ),
-        job.created_at.timestamp(),
-    )
+    groups = tuple(Group(requirement, tuple(spans)) for requirement, spans in ranges.items())
+    yield job_submitted_event(job, groups), job.created_at.timestamp()
     reserved: list[_TaskRow] = []
     for task in tasks:
         identity = task_id(job.id, task.index)
@@ -201,7 +160,7 @@ def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
     time = task.since.timestamp()
     if task.state == RUNNING:
         placed = _placed(task, task.machine_id, task.incarnation, task.ports)
-        yield msgspec.structs.replace(placed, alloc=task.alloc or 0, devices=tuple(task.devices)), time
+        yield msgspec.structs.replace(placed, alloc=task.alloc_id or 0, devices=tuple(task.devices)), time
         yield (
             events.TaskReported(
                 job_id=task.job_id,
@@ -272,17 +231,7 @@ def _placed(task: _TaskRow, machine_id: int | None, incarnation: int, ports: lis
 
 def _updates(cell_id: int) -> Iterator[tuple[Event, float]]:
     for update in Update.objects.filter(job__cell_id=cell_id, state=Update.OPEN).order_by("id"):
-        yield (
-            events.UpdateStarted(
-                job_id=update.job_id,
-                update_id=update.id,
-                from_version=update.from_version,
-                to_version=update.to_version,
-                max_down=update.max_down,
-                undo=update.undo,
-            ),
-            update.created_at.timestamp(),
-        )
+        yield update_started_event(update), update.created_at.timestamp()
 
 
 class _Requirements:

@@ -5,19 +5,20 @@
 
 from __future__ import annotations
 
-from django.db import connection, transaction
+from django.db import transaction
 
 from quota.vocabulary.resources import ACCELERATORS, DEVICE, NAMES, PORTS
 from scheduling.core.cell.state import CellState
 from scheduling.journal import journal
+from scheduling.journal.sql import execute, query
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell
 
 
 def validate(cell_id: int) -> list[str]:
     """Return a sentence for every broken invariant. Reads one consistent snapshot."""
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    with transaction.atomic():
+        execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         state = load_state(cell_id)
         problems = state.validate()
         problems += _counters(cell_id)
@@ -57,143 +58,135 @@ def replay(cell_id: int) -> CellState | None:
 
 
 def _counters(cell_id: int) -> list[str]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT j.name, j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up, c.*"
-            " FROM scheduling_job AS j LEFT JOIN LATERAL (SELECT count(*)::int,"
-            " (count(*) FILTER (WHERE state = 'pending'))::int, (count(*) FILTER (WHERE state = 'running'))::int,"
-            " (count(*) FILTER (WHERE state = 'dead'))::int, (count(*) FILTER (WHERE up))::int"
-            " FROM scheduling_task WHERE job_id = j.id) AS c ON true"
-            " WHERE j.cell_id = %s AND (j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up)"
-            " IS DISTINCT FROM (c.*)",
-            [cell_id],
-        )
-        wrong = [
-            f"job {name} counts {tuple(row[:5])} (total, pending, running, dead, up); its rows are {tuple(row[5:])}"
-            for name, *row in cursor.fetchall()
-        ]
-        cursor.execute(
-            "SELECT name FROM scheduling_job AS j WHERE cell_id = %s"
-            " AND (state = 'dead') <> (tasks_total = tasks_dead AND tasks_total > 0"
-            # a large job is made in parts; the first may be over before the next is made
-            " AND NOT EXISTS (SELECT FROM scheduling_update AS u JOIN scheduling_jobspec AS s"
-            " ON s.job_id = u.job_id AND s.version = u.to_version"
-            " WHERE u.job_id = j.id AND u.state = 'open' AND (s.spec->>'tasks')::int > j.tasks_total))",
-            [cell_id],
-        )
-        wrong += [f"job {name} is dead with live tasks, or alive without" for (name,) in cursor.fetchall()]
+    rows = query(
+        "SELECT j.name, j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up, c.*"
+        " FROM scheduling_job AS j LEFT JOIN LATERAL (SELECT count(*)::int,"
+        " (count(*) FILTER (WHERE state = 'pending'))::int, (count(*) FILTER (WHERE state = 'running'))::int,"
+        " (count(*) FILTER (WHERE state = 'dead'))::int, (count(*) FILTER (WHERE up))::int"
+        " FROM scheduling_task WHERE job_id = j.id) AS c ON true"
+        " WHERE j.cell_id = %s AND (j.tasks_total, j.tasks_pending, j.tasks_running, j.tasks_dead, j.tasks_up)"
+        " IS DISTINCT FROM (c.*)",
+        [cell_id],
+    )
+    wrong = [
+        f"job {name} counts {tuple(row[:5])} (total, pending, running, dead, up); its rows are {tuple(row[5:])}"
+        for name, *row in rows
+    ]
+    rows = query(
+        "SELECT name FROM scheduling_job AS j WHERE cell_id = %s"
+        " AND (state = 'dead') <> (tasks_total = tasks_dead AND tasks_total > 0"
+        # a large job is made in parts; the first may be over before the next is made
+        " AND NOT EXISTS (SELECT FROM scheduling_update AS u JOIN scheduling_jobspec AS s"
+        " ON s.job_id = u.job_id AND s.version = u.to_version"
+        " WHERE u.job_id = j.id AND u.state = 'open' AND (s.spec->>'tasks')::int > j.tasks_total))",
+        [cell_id],
+    )
+    wrong += [f"job {name} is dead with live tasks, or alive without" for (name,) in rows]
     return wrong
 
 
 def _quota(cell_id: int) -> list[str]:
     """Check that quota in use equals the requests of live jobs. Priority zero is free."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "WITH asked AS (SELECT j.tenant_id, b.id AS band_id, r.position, sum(r.amount) AS amount"
-            " FROM scheduling_job AS j JOIN quota_priorityband AS b ON j.priority BETWEEN b.low AND b.high,"
-            " unnest(j.requested) WITH ORDINALITY AS r(amount, position)"
-            " WHERE j.cell_id = %(cell)s AND j.state <> 'dead' AND j.priority > 0 AND r.position <= 6"
-            " GROUP BY 1, 2, 3),"
-            " used AS (SELECT u.tenant_id, u.band_id, r.position, r.amount FROM quota_quotause AS u"
-            " JOIN scheduling_cell AS c ON c.name = u.cell AND c.id = %(cell)s,"
-            " unnest(u.used) WITH ORDINALITY AS r(amount, position))"
-            " SELECT tenant_id, band_id, position, coalesce(asked.amount, 0), coalesce(used.amount, 0)"
-            " FROM asked FULL JOIN used USING (tenant_id, band_id, position)"
-            " WHERE coalesce(asked.amount, 0) <> coalesce(used.amount, 0) ORDER BY 1, 2, 3",
-            {"cell": cell_id},
-        )
-        return [
-            f"tenant {tenant} at band {band}: live jobs ask for {asked} of resource {position - 1}, {used} is charged"
-            for tenant, band, position, asked, used in cursor.fetchall()
-        ]
+    rows = query(
+        "WITH asked AS (SELECT j.tenant_id, b.id AS band_id, r.position, sum(r.amount) AS amount"
+        " FROM scheduling_job AS j JOIN quota_priorityband AS b ON j.priority BETWEEN b.low AND b.high,"
+        " unnest(j.requested) WITH ORDINALITY AS r(amount, position)"
+        " WHERE j.cell_id = %(cell)s AND j.state <> 'dead' AND j.priority > 0 AND r.position <= 6"
+        " GROUP BY 1, 2, 3),"
+        " used AS (SELECT u.tenant_id, u.band_id, r.position, r.amount FROM quota_quotause AS u"
+        " JOIN scheduling_cell AS c ON c.name = u.cell AND c.id = %(cell)s,"
+        " unnest(u.used) WITH ORDINALITY AS r(amount, position))"
+        " SELECT tenant_id, band_id, position, coalesce(asked.amount, 0), coalesce(used.amount, 0)"
+        " FROM asked FULL JOIN used USING (tenant_id, band_id, position)"
+        " WHERE coalesce(asked.amount, 0) <> coalesce(used.amount, 0) ORDER BY 1, 2, 3",
+        {"cell": cell_id},
+    )
+    return [
+        f"tenant {tenant} at band {band}: live jobs ask for {asked} of resource {position - 1}, {used} is charged"
+        for tenant, band, position, asked, used in rows
+    ]
 
 
 def _ports(cell_id: int) -> list[str]:
     """Check that no port of a machine belongs to two tasks, including tasks that still stop."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT machine_id, port, array_agg(id) FROM ("
-            " SELECT machine_id, unnest(ports) AS port, id FROM scheduling_task"
-            " WHERE cell_id = %s AND state = 'running'"
-            " UNION ALL SELECT d.machine_id, unnest(d.ports), d.task_id FROM scheduling_departure AS d"
-            " JOIN scheduling_task AS t ON t.id = d.task_id WHERE t.cell_id = %s) AS held"
-            " GROUP BY 1, 2 HAVING count(*) > 1",
-            [cell_id, cell_id],
-        )
-        return [
-            f"port {port} of machine {machine} is held by tasks {sorted(tasks)}"
-            for machine, port, tasks in cursor.fetchall()
-        ]
+    rows = query(
+        "SELECT machine_id, port, array_agg(id) FROM ("
+        " SELECT machine_id, unnest(ports) AS port, id FROM scheduling_task"
+        " WHERE cell_id = %s AND state = 'running'"
+        " UNION ALL SELECT d.machine_id, unnest(d.ports), d.task_id FROM scheduling_departure AS d"
+        " JOIN scheduling_task AS t ON t.id = d.task_id WHERE t.cell_id = %s) AS held"
+        " GROUP BY 1, 2 HAVING count(*) > 1",
+        [cell_id, cell_id],
+    )
+    return [f"port {port} of machine {machine} is held by tasks {sorted(tasks)}" for machine, port, tasks in rows]
 
 
 def _allocs(cell_id: int) -> list[str]:
     """Check that tasks inside allocs (§2.4) are on the machine of their alloc, in the right set, and fit together."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT j.name, t.index, CASE"
-            " WHEN j.alloc_set_id IS NULL THEN 'is in an alloc, and its job in no alloc set'"
-            " WHEN a.id IS NULL THEN 'runs outside the allocs of its set'"
-            " WHEN a.job_id <> j.alloc_set_id THEN 'is in an alloc of another set'"
-            " ELSE 'is not where its alloc is' END"
-            " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
-            " LEFT JOIN scheduling_task AS a ON a.id = t.alloc_id"
-            " WHERE t.cell_id = %s AND t.state = 'running' AND (t.alloc_id IS NOT NULL OR j.alloc_set_id IS NOT NULL)"
-            " AND (a.job_id, a.machine_id) IS DISTINCT FROM (j.alloc_set_id, t.machine_id) ORDER BY t.id",
-            [cell_id],
-        )
-        wrong = [f"task {index} of job {name} {what}" for name, index, what in cursor.fetchall()]
-        cursor.execute(
-            "SELECT j.name, a.index, r.i, r.amount, coalesce(a.limit[r.i], 0) FROM"
-            ' (SELECT t.alloc_id, s.i, sum(t."limit"[s.i]) AS amount FROM scheduling_task AS t'
-            " CROSS JOIN LATERAL generate_subscripts(t.limit, 1) AS s(i)"
-            " WHERE t.cell_id = %s AND t.alloc_id IS NOT NULL GROUP BY 1, 2) AS r"
-            " JOIN scheduling_task AS a ON a.id = r.alloc_id JOIN scheduling_job AS j ON j.id = a.job_id"
-            " WHERE r.i <> %s AND r.amount > coalesce(a.limit[r.i], 0) ORDER BY a.id, r.i",
-            [cell_id, PORTS + 1],
-        )
-        wrong += [
-            f"alloc {name}/{index} has {room} of resource {_resource(i)}, the tasks inside have limits of {amount}"
-            for name, index, i, amount, room in cursor.fetchall()
-        ]
-        cursor.execute(
-            "SELECT j.name, o.name FROM scheduling_job AS j JOIN scheduling_job AS o ON o.id = j.alloc_set_id"
-            " WHERE j.cell_id = %s AND j.state <> 'dead' AND (o.state = 'dead' OR o.kind <> 'alloc-set') ORDER BY j.id",
-            [cell_id],
-        )
-        wrong += [f"job {name} lives in {outer}, which is not a live alloc set" for name, outer in cursor.fetchall()]
+    rows = query(
+        "SELECT j.name, t.index, CASE"
+        " WHEN j.alloc_set_id IS NULL THEN 'is in an alloc, and its job in no alloc set'"
+        " WHEN a.id IS NULL THEN 'runs outside the allocs of its set'"
+        " WHEN a.job_id <> j.alloc_set_id THEN 'is in an alloc of another set'"
+        " ELSE 'is not where its alloc is' END"
+        " FROM scheduling_task AS t JOIN scheduling_job AS j ON j.id = t.job_id"
+        " LEFT JOIN scheduling_task AS a ON a.id = t.alloc_id"
+        " WHERE t.cell_id = %s AND t.state = 'running' AND (t.alloc_id IS NOT NULL OR j.alloc_set_id IS NOT NULL)"
+        " AND (a.job_id, a.machine_id) IS DISTINCT FROM (j.alloc_set_id, t.machine_id) ORDER BY t.id",
+        [cell_id],
+    )
+    wrong = [f"task {index} of job {name} {what}" for name, index, what in rows]
+    rows = query(
+        "SELECT j.name, a.index, r.i, r.amount, coalesce(a.limit[r.i], 0) FROM"
+        ' (SELECT t.alloc_id, s.i, sum(t."limit"[s.i]) AS amount FROM scheduling_task AS t'
+        " CROSS JOIN LATERAL generate_subscripts(t.limit, 1) AS s(i)"
+        " WHERE t.cell_id = %s AND t.alloc_id IS NOT NULL GROUP BY 1, 2) AS r"
+        " JOIN scheduling_task AS a ON a.id = r.alloc_id JOIN scheduling_job AS j ON j.id = a.job_id"
+        " WHERE r.i <> %s AND r.amount > coalesce(a.limit[r.i], 0) ORDER BY a.id, r.i",
+        [cell_id, PORTS + 1],
+    )
+    wrong += [
+        f"alloc {name}/{index} has {room} of resource {_resource(i)}, the tasks inside have limits of {amount}"
+        for name, index, i, amount, room in rows
+    ]
+    rows = query(
+        "SELECT j.name, o.name FROM scheduling_job AS j JOIN scheduling_job AS o ON o.id = j.alloc_set_id"
+        " WHERE j.cell_id = %s AND j.state <> 'dead' AND (o.state = 'dead' OR o.kind <> 'alloc-set') ORDER BY j.id",
+        [cell_id],
+    )
+    wrong += [f"job {name} lives in {outer}, which is not a live alloc set" for name, outer in rows]
     return wrong
 
 
 def _devices(cell_id: int) -> list[str]:
     """Check that no accelerator is allocated beyond its capacity. Tasks inside an alloc share those of the alloc."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT m.hostname, h.alloc_id, h.device, h.amount FROM (SELECT t.machine_id, t.alloc_id, d.device,"
-            " sum(least(t.limit[%(place)s], %(device)s)) AS amount FROM scheduling_task AS t,"
-            " unnest(t.devices) AS d(device) WHERE t.cell_id = %(cell)s AND t.state = 'running' GROUP BY 1, 2, 3) AS h"
-            " JOIN scheduling_machine AS m ON m.id = h.machine_id"
-            " WHERE h.amount > %(device)s OR (h.device + 1) * %(device)s > m.capacity[%(place)s]"
-            " ORDER BY m.id, h.alloc_id, h.device",
-            {"place": ACCELERATORS + 1, "device": DEVICE, "cell": cell_id},
-        )
-        wrong = [
-            f"accelerator {device} of machine {hostname} is given away to {amount} thousandths"
-            + (" in one alloc" if alloc else "")
-            + ", or is not there"
-            for hostname, alloc, device, amount in cursor.fetchall()
-        ]
-        cursor.execute(
-            "SELECT j.name, t.index, t.limit[%(place)s], t.devices::text FROM scheduling_task AS t"
-            " JOIN scheduling_job AS j ON j.id = t.job_id LEFT JOIN scheduling_task AS a ON a.id = t.alloc_id"
-            " WHERE t.cell_id = %(cell)s AND t.state = 'running' AND (cardinality(t.devices)"
-            " <> ceil(t.limit[%(place)s] / %(device)s::numeric) OR NOT t.devices <@ coalesce(a.devices, t.devices))"
-            " ORDER BY t.id",
-            {"place": ACCELERATORS + 1, "device": DEVICE, "cell": cell_id},
-        )
-        wrong += [
-            f"task {index} of job {name} asks for {asked} thousandths of accelerators and has devices {devices}"
-            for name, index, asked, devices in cursor.fetchall()
-        ]
+    rows = query(
+        "SELECT m.hostname, h.alloc_id, h.device, h.amount FROM (SELECT t.machine_id, t.alloc_id, d.device,"
+        " sum(least(t.limit[%(place)s], %(device)s)) AS amount FROM scheduling_task AS t,"
+        " unnest(t.devices) AS d(device) WHERE t.cell_id = %(cell)s AND t.state = 'running' GROUP BY 1, 2, 3) AS h"
+        " JOIN scheduling_machine AS m ON m.id = h.machine_id"
+        " WHERE h.amount > %(device)s OR (h.device + 1) * %(device)s > m.capacity[%(place)s]"
+        " ORDER BY m.id, h.alloc_id, h.device",
+        {"place": ACCELERATORS + 1, "device": DEVICE, "cell": cell_id},
+    )
+    wrong = [
+        f"accelerator {device} of machine {hostname} is given away to {amount} thousandths"
+        + (" in one alloc" if alloc else "")
+        + ", or is not there"
+        for hostname, alloc, device, amount in rows
+    ]
+    rows = query(
+        "SELECT j.name, t.index, t.limit[%(place)s], t.devices::text FROM scheduling_task AS t"
+        " JOIN scheduling_job AS j ON j.id = t.job_id LEFT JOIN scheduling_task AS a ON a.id = t.alloc_id"
+        " WHERE t.cell_id = %(cell)s AND t.state = 'running' AND (cardinality(t.devices)"
+        " <> ceil(t.limit[%(place)s] / %(device)s::numeric) OR NOT t.devices <@ coalesce(a.devices, t.devices))"
+        " ORDER BY t.id",
+        {"place": ACCELERATORS + 1, "device": DEVICE, "cell": cell_id},
+    )
+    wrong += [
+        f"task {index} of job {name} asks for {asked} thousandths of accelerators and has devices {devices}"
+        for name, index, asked, devices in rows
+    ]
     return wrong
 
 

@@ -6,11 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from django.db import connection
-
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal
+from scheduling.journal.sql import execute
 from scheduling.models import Machine, Package
 from scheduling.models.machines import REMOVED
 
@@ -35,8 +34,7 @@ def packages_held(cell_id: int, told: Mapping[int, InstalledReport], *, principa
         return []
     with journal.write(cell_id, principal) as entry:
         ids = sorted(told)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [ids])
+        execute("SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [ids])
         different = _different(told, known)
         if different:
             _store({machine: now for machine, (_, now) in different.items()})
@@ -56,12 +54,11 @@ def _different(told: Mapping[int, InstalledReport], known: set[str]) -> dict[int
 
 
 def _store(held: Mapping[int, set[str]]) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE scheduling_machine AS m SET packages = string_to_array(h.packages, ' ')"
-            " FROM unnest(%s::bigint[], %s::text[]) AS h(id, packages) WHERE m.id = h.id",
-            [list(held), [" ".join(sorted(digests)) for digests in held.values()]],
-        )
+    execute(
+        "UPDATE scheduling_machine AS m SET packages = string_to_array(h.packages, ' ')"
+        " FROM unnest(%s::bigint[], %s::text[]) AS h(id, packages) WHERE m.id = h.id",
+        [list(held), [" ".join(sorted(digests)) for digests in held.values()]],
+    )
 
 
 def _event(different: Mapping[int, tuple[set[str], set[str]]]) -> events.PackagesHeld:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
-from django.db import connection
 from django.db.models import Q, Sum
 from django.utils import timezone
 
@@ -23,6 +22,7 @@ from quota.models import Tenant
 from quota.vocabulary.errors import Conflict, NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import require_tenant
+from scheduling.journal.sql import execute
 from scheduling.models import Cell, Package, PackageTag
 from scheduling.packages.choice import store as the_store
 from scheduling.packages.store import ArchiveStore, StoreAway
@@ -228,8 +228,7 @@ def lock_store(cell: Cell, *, exclusive: bool) -> None:
     exclusively.
     """
     function = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {function}(%s, %s)", [_LOCK, cell.pk])
+    execute(f"SELECT {function}(%s, %s)", [_LOCK, cell.pk])
 
 
 @contextmanager

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db import connection
-
 from quota.models import Tenant
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import require_tenant
+from scheduling.journal.sql import query
 from scheduling.models import Cell
 from scheduling.spec import job_spec as spec
 from scheduling.spec import package_pins, parser
@@ -82,22 +81,21 @@ def _resolve(cell: Cell, wanted: set[tuple[int, Reference]]) -> _Known:
     if not wanted:
         return {}
     known: _Known = {}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT p.tenant_id, p.name, t.tag, p.digest, p.size_bytes, p.format FROM scheduling_package AS p"
-            " LEFT JOIN scheduling_packagetag AS t ON t.package_id = p.id AND t.tag = ANY(%s)"
-            " WHERE p.cell_id = %s AND p.tenant_id = ANY(%s) AND p.name = ANY(%s)"
-            " AND (t.id IS NOT NULL OR p.digest = ANY(%s))",
-            [
-                sorted({reference.wanted_tag for _, reference in wanted}),
-                cell.pk,
-                sorted({tenant for tenant, _ in wanted}),
-                sorted({reference.name for _, reference in wanted}),
-                sorted({reference.digest for _, reference in wanted}),
-            ],
-        )
-        for tenant, name, tag, *facts in cursor.fetchall():
-            known[tenant, name, facts[0]] = known[tenant, name, tag or ""] = tuple(facts)
+    rows = query(
+        "SELECT p.tenant_id, p.name, t.tag, p.digest, p.size_bytes, p.format FROM scheduling_package AS p"
+        " LEFT JOIN scheduling_packagetag AS t ON t.package_id = p.id AND t.tag = ANY(%s)"
+        " WHERE p.cell_id = %s AND p.tenant_id = ANY(%s) AND p.name = ANY(%s)"
+        " AND (t.id IS NOT NULL OR p.digest = ANY(%s))",
+        [
+            sorted({reference.wanted_tag for _, reference in wanted}),
+            cell.pk,
+            sorted({tenant for tenant, _ in wanted}),
+            sorted({reference.name for _, reference in wanted}),
+            sorted({reference.digest for _, reference in wanted}),
+        ],
+    )
+    for tenant, name, tag, *facts in rows:
+        known[tenant, name, facts[0]] = known[tenant, name, tag or ""] = tuple(facts)
     return known
 
 

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import redis
 import redis.asyncio
 import structlog
-from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
 from borglet.messages import (
     SHELL_FRAME_BYTES,
@@ -32,6 +30,7 @@ from borglet.messages import (
 )
 from quota.vocabulary.errors import Rejected
 from scheduling.journal import wakeups
+from scheduling.journal.sql import in_thread
 from scheduling.machines import contact
 from scheduling.shells.shells import shell_connected, shell_grant
 
@@ -142,7 +141,7 @@ def outward(connection: redis.asyncio.Redis, session: str) -> ShellStream:
 
 async def grant(asked: ShellRequest) -> ShellGrant:
     """Raises `Rejected`."""
-    return cast("ShellGrant", await _in_database(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id))
+    return await in_thread(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id)
 
 
 async def refuse(connection: redis.asyncio.Redis, session: str, reason: str) -> None:
@@ -164,7 +163,7 @@ async def relay(
         number = uuid.UUID(session)
     except ValueError as error:
         raise Rejected("not-found", "session: no number of a shell", status=404) from error
-    if not await _in_database(shell_connected, number, machine_id=machine_id):
+    if not await in_thread(shell_connected, number, machine_id=machine_id):
         raise Rejected("not-found", "session: no shell of this number waits for this machine", status=404)
     return await _Relay(inward(pool, session), outward(pool, session), receive, send).run()
 
@@ -221,18 +220,3 @@ class _Relay:
 
 def _error_of(task: asyncio.Future[None]) -> BaseException | None:
     return task.exception() if task.done() and not task.cancelled() else None
-
-
-async def _in_database(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Run on a thread of its own, because shells are rare and reports must not wait for them."""
-    return await asyncio.get_running_loop().run_in_executor(None, _guarded, function, args, named)
-
-
-def _guarded(function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> Any:
-    try:
-        close_old_connections()
-        return function(*args, **named)
-    except (OperationalError, InterfaceError) as error:
-        raise Rejected("database-away", "the cell's database is unreachable; try again later", status=503) from error
-    finally:
-        connection.close()

@@ -227,26 +227,17 @@ def read_task(
     if not role.stored:
         _check_variables(file, problems, path)
         _check_accelerators(limit[ACCELERATORS], problems, f"{path}.limit.accelerators")
-    return TaskSpec(
-        limit=limit,
-        command=tuple(file.command),
-        env={name: value for name, value in file.env.items() if isinstance(value, str)},
-        ports=ports,
-        health=_read_health(file.health, ports, problems, f"{path}.health"),
-        constraints=tuple(sorted(file.constraints)),
-        notice_s=file.notice_s,
-        restart=file.restart,
-        max_processes=file.max_processes,
-        working_dir=file.working_dir,
-        user=file.user,
-        packages=tuple(file.packages),
-        root=file.root,
-        network=file.network,
-        slack=file.slack,
-        whole_cores=file.whole_cores,
-        flags={name: _flag(value) for name, value in file.flags.items()},
-        weight=file.weight,
-    )
+    read = {
+        "limit": limit,
+        "command": tuple(file.command),
+        "env": {name: value for name, value in file.env.items() if isinstance(value, str)},
+        "ports": ports,
+        "health": _read_health(file.health, ports, problems, f"{path}.health"),
+        "constraints": tuple(sorted(file.constraints)),
+        "packages": tuple(file.packages),
+        "flags": {name: _flag(value) for name, value in file.flags.items()},
+    }
+    return TaskSpec(**(msgspec.structs.asdict(file) | read))
 
 
 def _check_command(file: TaskFile, problems: Problems, path: str, role: TaskRole) -> None:

@@ -11,25 +11,6 @@ import msgspec
 from scheduling.journal.journal import Cause
 
 
-class Placement(msgspec.Struct, frozen=True):
-    """pending -> running. `victims` (task ids) must be evicted under the same entry, before this.
-
-    `alloc`: task id of the running alloc on that machine that it is put into (§2.4), 0 for none. `devices`: which of
-    the machine's accelerators. `runners_up`: (machine id, score) of what else was considered. `packages`: how many
-    bytes of its packages are there already, of how many.
-    """
-
-    task_id: int
-    machine_id: int
-    ports: tuple[int, ...] = ()
-    score: dict[str, float] = {}
-    victims: tuple[int, ...] = ()
-    alloc: int = 0
-    devices: tuple[int, ...] = ()
-    runners_up: tuple[tuple[int, float], ...] = ()
-    packages: tuple[int, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Eviction:
     """running -> pending. `cause`: a value of `core.states.EvictionCause`.

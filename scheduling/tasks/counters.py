@@ -9,13 +9,12 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
 
-from django.db import connection
-
 from quota.admission import admission
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
+from scheduling.journal.sql import execute, query
 from scheduling.models import Cell
 
 # The mark of tasks that a smaller job let go: a larger one brings them back.
@@ -28,20 +27,19 @@ def notices_given(entry: JournalEntry, departed: Sequence[tuple[str, str]]) -> N
     if not departed:
         return
     numbers = Counter(departed)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO scheduling_noticecount (cell_id, day, cause, delivered, number)"
-            " SELECT %s, %s, n.* FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS n"
-            " ON CONFLICT (cell_id, day, cause, delivered) DO UPDATE"
-            " SET number = scheduling_noticecount.number + excluded.number",
-            [
-                entry.cell_id,
-                entry.time.astimezone(dt.UTC).date(),
-                [cause for cause, _ in numbers],
-                [delivered for _, delivered in numbers],
-                list(numbers.values()),
-            ],
-        )
+    execute(
+        "INSERT INTO scheduling_noticecount (cell_id, day, cause, delivered, number)"
+        " SELECT %s, %s, n.* FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS n"
+        " ON CONFLICT (cell_id, day, cause, delivered) DO UPDATE"
+        " SET number = scheduling_noticecount.number + excluded.number",
+        [
+            entry.cell_id,
+            entry.time.astimezone(dt.UTC).date(),
+            [cause for cause, _ in numbers],
+            [delivered for _, delivered in numbers],
+            list(numbers.values()),
+        ],
+    )
 
 
 class CounterChanges:
@@ -72,19 +70,18 @@ class CounterChanges:
             return
         ids = sorted(self._jobs)
         columns = [column([self._jobs[job][i] for job in ids]) for i in range(5)]
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "UPDATE scheduling_job AS j SET tasks_total = j.tasks_total + c.total,"
-                " tasks_pending = j.tasks_pending + c.pending, tasks_running = j.tasks_running + c.running,"
-                " tasks_dead = j.tasks_dead + c.dead, tasks_up = j.tasks_up + c.up,"
-                " state = CASE WHEN j.state = 'pending' AND j.tasks_running + c.running > 0 THEN 'running'"
-                " ELSE j.state END"
-                " FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
-                " AS c(id, total, pending, running, dead, up) WHERE j.id = c.id"
-                " RETURNING j.id, j.state, j.tasks_total = j.tasks_dead",
-                [column(ids), *columns],
-            )
-            over = [job for job, state, all_dead in cursor.fetchall() if all_dead and state != JobState.DEAD]
+        rows = query(
+            "UPDATE scheduling_job AS j SET tasks_total = j.tasks_total + c.total,"
+            " tasks_pending = j.tasks_pending + c.pending, tasks_running = j.tasks_running + c.running,"
+            " tasks_dead = j.tasks_dead + c.dead, tasks_up = j.tasks_up + c.up,"
+            " state = CASE WHEN j.state = 'pending' AND j.tasks_running + c.running > 0 THEN 'running'"
+            " ELSE j.state END"
+            " FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
+            " AS c(id, total, pending, running, dead, up) WHERE j.id = c.id"
+            " RETURNING j.id, j.state, j.tasks_total = j.tasks_dead",
+            [column(ids), *columns],
+        )
+        over = [job for job, state, all_dead in rows if all_dead and state != JobState.DEAD]
         jobs_end_if_over(entry, over)
 
     def _row(self, job_id: int) -> list[int]:
@@ -95,40 +92,38 @@ def jobs_end_if_over(entry: JournalEntry, job_ids: Sequence[int]) -> None:
     """End those of the jobs whose tasks are all dead, unless an open update has tasks to add to them."""
     if not job_ids:
         return
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT j.id FROM scheduling_job AS j WHERE j.id = ANY(%s) AND j.state <> 'dead'"
-            " AND j.tasks_total = j.tasks_dead AND NOT EXISTS (SELECT FROM scheduling_update AS u"
-            " JOIN scheduling_jobspec AS s ON s.job_id = u.job_id AND s.version = u.to_version"
-            " WHERE u.job_id = j.id AND u.state = 'open' AND (s.spec->>'tasks')::int > j.tasks_total)"
-            " ORDER BY j.id",
-            [list(job_ids)],
-        )
-        over = [job for (job,) in cursor.fetchall()]
+    rows = query(
+        "SELECT j.id FROM scheduling_job AS j WHERE j.id = ANY(%s) AND j.state <> 'dead'"
+        " AND j.tasks_total = j.tasks_dead AND NOT EXISTS (SELECT FROM scheduling_update AS u"
+        " JOIN scheduling_jobspec AS s ON s.job_id = u.job_id AND s.version = u.to_version"
+        " WHERE u.job_id = j.id AND u.state = 'open' AND (s.spec->>'tasks')::int > j.tasks_total)"
+        " ORDER BY j.id",
+        [list(job_ids)],
+    )
+    over = [job for (job,) in rows]
     if over:
         jobs_end(entry, over)
 
 
 def jobs_end(entry: JournalEntry, job_ids: Sequence[int]) -> None:
     """End jobs whose tasks are all dead: free the name, return the quota and end open updates."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "WITH worst AS (SELECT job_id, CASE WHEN bool_or(outcome = 'killed' AND detail <> %s) THEN 'killed'"
-            " WHEN bool_or(outcome = 'failed') THEN 'failed' ELSE 'finished' END AS how"
-            " FROM scheduling_task WHERE job_id = ANY(%s) GROUP BY job_id)"
-            " UPDATE scheduling_job AS j SET state = 'dead', outcome = worst.how, ended_at = %s"
-            " FROM worst, quota_tenant AS o WHERE j.id = worst.job_id AND o.id = j.tenant_id"
-            " RETURNING j.id, worst.how, j.tenant_id, o.name, j.priority, j.requested",
-            [SHRUNK, list(job_ids), entry.time],
-        )
-        ended = sorted(cursor.fetchall())
-        cursor.execute(
-            "UPDATE scheduling_update SET state = 'superseded', detail = 'the job ended', ended_at = %s"
-            " WHERE job_id = ANY(%s) AND state = 'open' RETURNING id, job_id",
-            [entry.time, list(job_ids)],
-        )
-        updates = sorted(cursor.fetchall())
-        cursor.execute("DELETE FROM scheduling_pendingverdict WHERE job_id = ANY(%s)", [list(job_ids)])
+    rows = query(
+        "WITH worst AS (SELECT job_id, CASE WHEN bool_or(outcome = 'killed' AND detail <> %s) THEN 'killed'"
+        " WHEN bool_or(outcome = 'failed') THEN 'failed' ELSE 'finished' END AS how"
+        " FROM scheduling_task WHERE job_id = ANY(%s) GROUP BY job_id)"
+        " UPDATE scheduling_job AS j SET state = 'dead', outcome = worst.how, ended_at = %s"
+        " FROM worst, quota_tenant AS o WHERE j.id = worst.job_id AND o.id = j.tenant_id"
+        " RETURNING j.id, worst.how, j.tenant_id, o.name, j.priority, j.requested",
+        [SHRUNK, list(job_ids), entry.time],
+    )
+    ended = sorted(rows)
+    rows = query(
+        "UPDATE scheduling_update SET state = 'superseded', detail = 'the job ended', ended_at = %s"
+        " WHERE job_id = ANY(%s) AND state = 'open' RETURNING id, job_id",
+        [entry.time, list(job_ids)],
+    )
+    updates = sorted(rows)
+    execute("DELETE FROM scheduling_pendingverdict WHERE job_id = ANY(%s)", [list(job_ids)])
     for update_id, job_id in updates:
         entry.append(events.UpdateEnded(job_id=job_id, update_id=update_id, how="superseded", detail="the job ended"))
     for job_id, how, *_ in ended:

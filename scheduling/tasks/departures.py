@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.db import connection
-
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
+from scheduling.journal.sql import execute, query
 from scheduling.tasks.changes import TaskBefore, as_json
 from scheduling.tasks.counters import notices_given
 
@@ -18,25 +17,24 @@ from scheduling.tasks.counters import notices_given
 def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, float | None, int | None]]) -> None:
     if not left:
         return
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO scheduling_departure"
-            " (task_id, incarnation, machine_id, cause, notice_s, ports, preemptor, since)"
-            " SELECT d.id, d.incarnation, d.machine_id, d.cause, d.notice_s, d.ports::integer[], d.preemptor, %s"
-            " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::text[], %s::float8[],"
-            " string_to_array(%s, ';'), %s::bigint[])"
-            " AS d(id, incarnation, machine_id, cause, notice_s, ports, preemptor)",
-            [
-                entry.time,
-                column([was.task_id for was, *_ in left]),
-                column([was.incarnation for was, *_ in left]),
-                column([was.machine_id for was, *_ in left]),
-                [cause for _, cause, _, _ in left],
-                [notice for _, _, notice, _ in left],
-                ";".join([column(was.ports) for was, *_ in left]),
-                column([preemptor for *_, preemptor in left]),
-            ],
-        )
+    execute(
+        "INSERT INTO scheduling_departure"
+        " (task_id, incarnation, machine_id, cause, notice_s, ports, preemptor, since)"
+        " SELECT d.id, d.incarnation, d.machine_id, d.cause, d.notice_s, d.ports::integer[], d.preemptor, %s"
+        " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::text[], %s::float8[],"
+        " string_to_array(%s, ';'), %s::bigint[])"
+        " AS d(id, incarnation, machine_id, cause, notice_s, ports, preemptor)",
+        [
+            entry.time,
+            column([was.task_id for was, *_ in left]),
+            column([was.incarnation for was, *_ in left]),
+            column([was.machine_id for was, *_ in left]),
+            [cause for _, cause, _, _ in left],
+            [notice for _, _, notice, _ in left],
+            ";".join([column(was.ports) for was, *_ in left]),
+            column([preemptor for *_, preemptor in left]),
+        ],
+    )
 
 
 def tasks_gone(
@@ -44,24 +42,23 @@ def tasks_gone(
 ) -> list[tuple[int, int]]:
     """Note departed incarnations whose processes have ended: (task id, incarnation, exit). Their ports become free."""
     exits = {(identity, incarnation): exit_ for identity, incarnation, exit_ in departed}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "DELETE FROM scheduling_departure AS d USING unnest(%s::bigint[], %s::integer[]) AS g(id, incarnation)"
-            " WHERE d.task_id = g.id AND d.incarnation = g.incarnation"
-            " RETURNING d.task_id, d.incarnation, d.machine_id, d.cause",
-            [column([identity for identity, _ in exits]), column([incarnation for _, incarnation in exits])],
-        )
-        rows = sorted(cursor.fetchall())
-        cursor.execute(
-            "UPDATE scheduling_task AS t SET exit = g.exit::jsonb"
-            " FROM unnest(%s::bigint[], %s::integer[], %s::text[]) AS g(id, incarnation, exit)"
-            " WHERE t.id = g.id AND t.incarnation = g.incarnation AND t.state <> 'running' AND g.exit IS NOT NULL",
-            [
-                column([identity for identity, _ in exits]),
-                column([incarnation for _, incarnation in exits]),
-                [as_json(exit_) for exit_ in exits.values()],
-            ],
-        )
+    found = query(
+        "DELETE FROM scheduling_departure AS d USING unnest(%s::bigint[], %s::integer[]) AS g(id, incarnation)"
+        " WHERE d.task_id = g.id AND d.incarnation = g.incarnation"
+        " RETURNING d.task_id, d.incarnation, d.machine_id, d.cause",
+        [column([identity for identity, _ in exits]), column([incarnation for _, incarnation in exits])],
+    )
+    rows = sorted(found)
+    execute(
+        "UPDATE scheduling_task AS t SET exit = g.exit::jsonb"
+        " FROM unnest(%s::bigint[], %s::integer[], %s::text[]) AS g(id, incarnation, exit)"
+        " WHERE t.id = g.id AND t.incarnation = g.incarnation AND t.state <> 'running' AND g.exit IS NOT NULL",
+        [
+            column([identity for identity, _ in exits]),
+            column([incarnation for _, incarnation in exits]),
+            [as_json(exit_) for exit_ in exits.values()],
+        ],
+    )
     notices_given(entry, [(row[3], _notice(exits[(row[0], row[1])])) for row in rows])
     for identity, incarnation, machine_id, _ in rows:
         job_id, index = split_task_id(identity)

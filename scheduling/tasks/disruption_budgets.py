@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from django.db import connection
 from django.db.models import Count, F
 
 from scheduling.allocs.alloc_sets import KIND
+from scheduling.journal.sql import query
 from scheduling.models import JobSpec, Task
 from scheduling.spec import parser
 
@@ -31,15 +31,14 @@ class Budgets:
 
     def __init__(self, job_ids: set[int], patience_s: float) -> None:
         """Read the budgets, with two queries."""
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT t.job_id, count(*) FROM scheduling_task AS t"
-                " LEFT JOIN scheduling_machine AS m ON m.id = t.machine_id"
-                " WHERE t.job_id = ANY(%s) AND t.state <> 'dead' AND ((t.up AND m.state = 'down') OR (NOT t.up"
-                " AND t.incarnation > 0 AND t.since > now() - make_interval(secs => %s))) GROUP BY t.job_id",
-                [sorted(job_ids), patience_s],
-            )
-            down = dict(cursor.fetchall())
+        found = query(
+            "SELECT t.job_id, count(*) FROM scheduling_task AS t"
+            " LEFT JOIN scheduling_machine AS m ON m.id = t.machine_id"
+            " WHERE t.job_id = ANY(%s) AND t.state <> 'dead' AND ((t.up AND m.state = 'down') OR (NOT t.up"
+            " AND t.incarnation > 0 AND t.since > now() - make_interval(secs => %s))) GROUP BY t.job_id",
+            [sorted(job_ids), patience_s],
+        )
+        down = dict(found)
         rows = (
             JobSpec.objects.filter(job_id__in=job_ids, version=F("job__spec_version"))
             .select_related("job__cell")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from django.db import connection
 from numpy.typing import NDArray
 
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.journal.journal import JournalEntry
+from scheduling.journal.sql import query
 
 
 def reservations_set(
@@ -20,20 +20,15 @@ def reservations_set(
     For callers that hold the cell's lock. Two statements, whatever N.
     """
     order = np.argsort(task_ids)  # rows are locked in the order of their ids
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE scheduling_task AS t SET reservation = ARRAY[least(r.cpu, t.limit[1]), least(r.ram, t.limit[2]),"
-            ' least(r.disk, t.limit[3])] || t."limit"[4:]'
-            " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[])"
-            " AS r(id, incarnation, cpu, ram, disk)"
-            " WHERE t.id = r.id AND t.incarnation = r.incarnation AND t.state = 'running'"
-            " RETURNING t.id, t.reservation",
-            [
-                _array(column)
-                for column in (task_ids[order], incarnations[order], *np.ascontiguousarray(wanted[order].T))
-            ],
-        )
-        rows = cursor.fetchall()
+    rows = query(
+        "UPDATE scheduling_task AS t SET reservation = ARRAY[least(r.cpu, t.limit[1]), least(r.ram, t.limit[2]),"
+        ' least(r.disk, t.limit[3])] || t."limit"[4:]'
+        " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[])"
+        " AS r(id, incarnation, cpu, ram, disk)"
+        " WHERE t.id = r.id AND t.incarnation = r.incarnation AND t.state = 'running'"
+        " RETURNING t.id, t.reservation",
+        [_array(column) for column in (task_ids[order], incarnations[order], *np.ascontiguousarray(wanted[order].T))],
+    )
     if rows:
         entry.append(
             events.ReservationsSet(

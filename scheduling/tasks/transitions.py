@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django.db import connection
-
 from borglet.messages import Phase
 from scheduling.allocs import alloc_sets, kept_allocs
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.requirement import Requirement, split_task_id
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.requirement import Requirement, split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
-from scheduling.tasks.changes import WAS, Ending, Eviction, Placement, TaskBefore, as_json, read_was
+from scheduling.journal.sql import execute, query
+from scheduling.tasks.changes import WAS, Ending, Eviction, TaskBefore, as_json, read_was
 from scheduling.tasks.counters import DEAD, PENDING, RUNNING, CounterChanges
 from scheduling.tasks.departures import depart
 
@@ -28,59 +28,62 @@ from scheduling.tasks.departures import depart
 INCARNATIONS_A_HISTORY = 1_000_000
 
 
-def tasks_place(entry: JournalEntry, placements: Sequence[Placement]) -> list[Placement]:
-    """Give pending tasks their machines, and their allocs where those still run there. Returns those applied."""
-    allocs_there = alloc_sets.still_there((p.alloc, p.machine_id) for p in placements if p.alloc)
-    by_id = {p.task_id: p for p in placements if not p.alloc or (p.alloc, p.machine_id) in allocs_there}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE scheduling_task AS t SET state = 'running', machine_id = p.machine_id,"
-            " incarnation = greatest(t.incarnation, (SELECT (history_ordinal - 1) * %s FROM scheduling_cell"
-            " WHERE id = %s)) + 1, ports = p.ports::integer[], alloc_id = nullif(p.alloc, 0),"
-            " devices = p.devices::smallint[], phase = %s, health = '',"
-            " address = '', restarts = 0, exit = NULL, detail = '', reservation = t.limit, since = %s"
-            " FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s, ';'), %s::bigint[],"
-            " string_to_array(%s, ';')) AS p(id, machine_id, ports, alloc, devices)"
-            " WHERE t.id = p.id AND t.state = 'pending'"
-            " RETURNING t.id, t.incarnation, t.spec_version",
-            [
-                INCARNATIONS_A_HISTORY,
-                entry.cell_id,
-                Phase.ASSIGNED.value,
-                entry.time,
-                column(by_id),
-                column([p.machine_id for p in by_id.values()]),
-                ";".join([column(p.ports) for p in by_id.values()]),
-                column([p.alloc for p in by_id.values()]),
-                ";".join([column(p.devices) for p in by_id.values()]),
-            ],
-        )
-        placed = {identity: (incarnation, version) for identity, incarnation, version in cursor.fetchall()}
+def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[Assignment]:
+    """Give pending tasks their machines, and their allocs where those still run there. Returns those applied.
+
+    The caller evicts the victims before, under the same entry.
+    """
+    allocs_there = alloc_sets.still_there((a.alloc, a.machine_id) for a in assignments if a.alloc)
+    by_id = {
+        task_id(a.job_id, a.index): a for a in assignments if not a.alloc or (a.alloc, a.machine_id) in allocs_there
+    }
+    rows = query(
+        "UPDATE scheduling_task AS t SET state = 'running', machine_id = p.machine_id,"
+        " incarnation = greatest(t.incarnation, (SELECT (history_ordinal - 1) * %s FROM scheduling_cell"
+        " WHERE id = %s)) + 1, ports = p.ports::integer[], alloc_id = nullif(p.alloc, 0),"
+        " devices = p.devices::smallint[], phase = %s, health = '',"
+        " address = '', restarts = 0, exit = NULL, detail = '', reservation = t.limit, since = %s"
+        " FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s, ';'), %s::bigint[],"
+        " string_to_array(%s, ';')) AS p(id, machine_id, ports, alloc, devices)"
+        " WHERE t.id = p.id AND t.state = 'pending'"
+        " RETURNING t.id, t.incarnation, t.spec_version",
+        [
+            INCARNATIONS_A_HISTORY,
+            entry.cell_id,
+            Phase.ASSIGNED.value,
+            entry.time,
+            column(by_id),
+            column([a.machine_id for a in by_id.values()]),
+            ";".join([column(a.ports) for a in by_id.values()]),
+            column([a.alloc for a in by_id.values()]),
+            ";".join([column(a.devices) for a in by_id.values()]),
+        ],
+    )
+    placed = {identity: (incarnation, version) for identity, incarnation, version in rows}
     counts = CounterChanges()
     applied = []
-    for identity, placement in by_id.items():
+    for identity, assignment in by_id.items():
         if identity not in placed:
             continue
-        job_id, index = split_task_id(identity)
         incarnation, version = placed[identity]
         entry.append(
             events.TaskPlaced(
-                job_id=job_id,
-                index=index,
-                machine_id=placement.machine_id,
+                job_id=assignment.job_id,
+                index=assignment.index,
+                machine_id=assignment.machine_id,
                 incarnation=incarnation,
-                ports=placement.ports,
+                ports=assignment.ports,
                 spec_version=version,
-                score=placement.score,
-                victims=tuple([split_task_id(victim) for victim in placement.victims]),
-                alloc=placement.alloc,
-                devices=placement.devices,
-                runners_up=placement.runners_up,
-                packages=placement.packages,
+                score=assignment.score,
+                victims=assignment.victims,
+                alloc=assignment.alloc,
+                devices=assignment.devices,
+                runners_up=assignment.runners_up,
+                packages=assignment.packages,
             )
         )
-        counts.move(job_id, PENDING, RUNNING)
-        applied.append(placement)
+        counts.move(assignment.job_id, PENDING, RUNNING)
+        applied.append(assignment)
     counts.store(entry)
     return applied
 
@@ -126,27 +129,26 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
     if not evictions:
         return []
     by_id = {eviction.task_id: eviction for eviction in evictions}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"WITH was AS (SELECT {WAS}, a.detail AS new_detail, a.exit AS new_exit"
-            " FROM scheduling_task AS t"
-            " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[])"
-            " AS a(id, incarnation, detail, exit) ON a.id = t.id AND a.incarnation = t.incarnation"
-            " WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t)"
-            " UPDATE scheduling_task AS t SET state = 'pending', machine_id = NULL, phase = '', health = '',"
-            " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', reservation = t.limit,"
-            " evictions = t.evictions + 1,"
-            " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
-            f" FROM was WHERE t.id = was.id RETURNING {WAS.replace('t.', 'was.')}",
-            [
-                column(by_id),
-                column([e.incarnation for e in by_id.values()]),
-                [e.detail[:500] for e in by_id.values()],
-                [as_json(e.exit) for e in by_id.values()],
-                entry.time,
-            ],
-        )
-        evicted = read_was(cursor.fetchall())
+    rows = query(
+        f"WITH was AS (SELECT {WAS}, a.detail AS new_detail, a.exit AS new_exit"
+        " FROM scheduling_task AS t"
+        " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[])"
+        " AS a(id, incarnation, detail, exit) ON a.id = t.id AND a.incarnation = t.incarnation"
+        " WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t)"
+        " UPDATE scheduling_task AS t SET state = 'pending', machine_id = NULL, phase = '', health = '',"
+        " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', reservation = t.limit,"
+        " evictions = t.evictions + 1,"
+        " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
+        f" FROM was WHERE t.id = was.id RETURNING {WAS.replace('t.', 'was.')}",
+        [
+            column(by_id),
+            column([e.incarnation for e in by_id.values()]),
+            [e.detail[:500] for e in by_id.values()],
+            [as_json(e.exit) for e in by_id.values()],
+            entry.time,
+        ],
+    )
+    evicted = read_was(rows)
     counts = CounterChanges()
     for was in evicted:
         eviction = by_id[was.task_id]
@@ -179,28 +181,27 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
     """
     _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in endings]))
     by_id = {ending.task_id: ending for ending in endings}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"WITH was AS (SELECT {WAS}, a.how AS new_how, a.detail AS new_detail, a.exit AS new_exit"
-            " FROM scheduling_task AS t"
-            " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[], %s::text[])"
-            " AS a(id, incarnation, how, detail, exit)"
-            " ON a.id = t.id AND coalesce(a.incarnation, t.incarnation) = t.incarnation"
-            " WHERE t.state <> 'dead' ORDER BY t.id FOR UPDATE OF t)"
-            " UPDATE scheduling_task AS t SET state = 'dead', machine_id = NULL, phase = '', health = '',"
-            " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', outcome = was.new_how,"
-            " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
-            f" FROM was WHERE t.id = was.id RETURNING {WAS.replace('t.', 'was.')}",
-            [
-                column(by_id),
-                column([e.incarnation for e in by_id.values()]),
-                [e.how for e in by_id.values()],
-                [e.detail[:500] for e in by_id.values()],
-                [as_json(e.exit) for e in by_id.values()],
-                entry.time,
-            ],
-        )
-        ended = read_was(cursor.fetchall())
+    rows = query(
+        f"WITH was AS (SELECT {WAS}, a.how AS new_how, a.detail AS new_detail, a.exit AS new_exit"
+        " FROM scheduling_task AS t"
+        " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[], %s::text[])"
+        " AS a(id, incarnation, how, detail, exit)"
+        " ON a.id = t.id AND coalesce(a.incarnation, t.incarnation) = t.incarnation"
+        " WHERE t.state <> 'dead' ORDER BY t.id FOR UPDATE OF t)"
+        " UPDATE scheduling_task AS t SET state = 'dead', machine_id = NULL, phase = '', health = '',"
+        " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', outcome = was.new_how,"
+        " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
+        f" FROM was WHERE t.id = was.id RETURNING {WAS.replace('t.', 'was.')}",
+        [
+            column(by_id),
+            column([e.incarnation for e in by_id.values()]),
+            [e.how for e in by_id.values()],
+            [e.detail[:500] for e in by_id.values()],
+            [as_json(e.exit) for e in by_id.values()],
+            entry.time,
+        ],
+    )
+    ended = read_was(rows)
     counts = CounterChanges()
     for was in ended:
         ending = by_id[was.task_id]
@@ -232,13 +233,12 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
 
 def tasks_revive(entry: JournalEntry, task_ids: Sequence[int], *, spec_version: int) -> list[int]:
     """dead -> pending, following `spec_version`. Returns the ids revived."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE scheduling_task SET state = 'pending', outcome = '', detail = '', spec_version = %s, since = %s"
-            " WHERE id = ANY(%s) AND state = 'dead' RETURNING id",
-            [spec_version, entry.time, list(task_ids)],
-        )
-        revived = sorted(row[0] for row in cursor.fetchall())
+    rows = query(
+        "UPDATE scheduling_task SET state = 'pending', outcome = '', detail = '', spec_version = %s, since = %s"
+        " WHERE id = ANY(%s) AND state = 'dead' RETURNING id",
+        [spec_version, entry.time, list(task_ids)],
+    )
+    revived = sorted(row[0] for row in rows)
     counts = CounterChanges()
     for identity in revived:
         job_id, index = split_task_id(identity)
@@ -255,22 +255,21 @@ def tasks_follow(entry: JournalEntry, changes: Sequence[tuple[int, int, Requirem
     limit fits; to restart one, evict it with cause `update` first. Returns the ids changed.
     """
     by_id = {identity: (version, requirement) for identity, version, requirement in changes}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            'UPDATE scheduling_task AS t SET spec_version = c.version, "limit" = c.vector::bigint[],'
-            # a limit from before the cell had further resources is shorter, and asks for none of those
-            " reservation = CASE WHEN t.limit = (c.vector::bigint[])[:cardinality(t.limit)]"
-            " AND 0 = ALL((c.vector::bigint[])[cardinality(t.limit) + 1:]) THEN t.reservation"
-            " ELSE c.vector::bigint[] END"
-            " FROM unnest(%s::bigint[], %s::integer[], string_to_array(%s, ';')) AS c(id, version, vector)"
-            " WHERE t.id = c.id RETURNING t.id",
-            [
-                column(by_id),
-                column([version for version, _ in by_id.values()]),
-                ";".join([column(requirement.limit) for _, requirement in by_id.values()]),
-            ],
-        )
-        changed = sorted(row[0] for row in cursor.fetchall())
+    rows = query(
+        'UPDATE scheduling_task AS t SET spec_version = c.version, "limit" = c.vector::bigint[],'
+        # a limit from before the cell had further resources is shorter, and asks for none of those
+        " reservation = CASE WHEN t.limit = (c.vector::bigint[])[:cardinality(t.limit)]"
+        " AND 0 = ALL((c.vector::bigint[])[cardinality(t.limit) + 1:]) THEN t.reservation"
+        " ELSE c.vector::bigint[] END"
+        " FROM unnest(%s::bigint[], %s::integer[], string_to_array(%s, ';')) AS c(id, version, vector)"
+        " WHERE t.id = c.id RETURNING t.id",
+        [
+            column(by_id),
+            column([version for version, _ in by_id.values()]),
+            ";".join([column(requirement.limit) for _, requirement in by_id.values()]),
+        ],
+    )
+    changed = sorted(row[0] for row in rows)
     for identity in changed:
         job_id, index = split_task_id(identity)
         version, requirement = by_id[identity]
@@ -281,10 +280,9 @@ def tasks_follow(entry: JournalEntry, changes: Sequence[tuple[int, int, Requirem
 def _avoid(entry: JournalEntry, crashed: Sequence[TaskBefore]) -> None:
     if not crashed:
         return
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO scheduling_crashedpair (task_id, machine_id, at)"
-            " SELECT c.id, c.machine_id, %s FROM unnest(%s::bigint[], %s::bigint[]) AS c(id, machine_id)"
-            " ON CONFLICT (task_id, machine_id) DO UPDATE SET at = excluded.at",
-            [entry.time, column([was.task_id for was in crashed]), column([was.machine_id for was in crashed])],
-        )
+    execute(
+        "INSERT INTO scheduling_crashedpair (task_id, machine_id, at)"
+        " SELECT c.id, c.machine_id, %s FROM unnest(%s::bigint[], %s::bigint[]) AS c(id, machine_id)"
+        " ON CONFLICT (task_id, machine_id) DO UPDATE SET at = excluded.at",
+        [entry.time, column([was.task_id for was in crashed]), column([was.machine_id for was in crashed])],
+    )

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
-from django.db import connection, transaction
+from django.db import transaction
 
 from scheduling.core.explaining.waiting import of_job
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.reasons import Why
+from scheduling.journal.sql import execute
 
 # Seconds after which values that change all the time (tasks ahead, expected start) are written again.
 FRESH_S = 5.0
@@ -72,21 +73,21 @@ def store(
     due = sorted(due)[:most]
     # Of tasks that the pass did not come to, what was said before stays.
     over = [] if plan.stats.cut else [job_id for job_id in book.rows if job_id not in by_job]
-    with transaction.atomic(), connection.cursor() as cursor:
+    with transaction.atomic():
         if now - book.swept >= SWEEP_EVERY_S:
             book.swept = now
-            cursor.execute(
+            execute(
                 "DELETE FROM scheduling_pendingverdict AS v USING scheduling_job AS j"
                 " WHERE j.id = v.job_id AND j.cell_id = %s AND j.tasks_pending = 0",
                 [cell_id],
             )
         if over:
-            cursor.execute("DELETE FROM scheduling_pendingverdict WHERE job_id = ANY(%s)", [over])
+            execute("DELETE FROM scheduling_pendingverdict WHERE job_id = ANY(%s)", [over])
         if due:
             texts = [
                 msgspec.json.encode([of_job(why, job_id) for why, _ in by_job[job_id]]).decode() for _, job_id, _ in due
             ]
-            cursor.execute(
+            execute(
                 "INSERT INTO scheduling_pendingverdict (job_id, revision, at, whys)"
                 " SELECT n.id, %s, clock_timestamp(), n.whys::jsonb"
                 " FROM unnest(%s::bigint[], %s::text[]) AS n(id, whys) JOIN scheduling_job AS j ON j.id = n.id"

@@ -27,13 +27,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from quota.admission.admission import bands
 from quota.billing.metering import MeteredRow
 from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
 from quota.vocabulary.resources import ACCELERATORS, CPU, DISK, DISK_BANDWIDTH, RAM, SIZE, ZERO, Vector, add
+from scheduling.journal.sql import execute, query
 from scheduling.models import Cell, JobSpec, MeteringHour, ReservedInHour
 from scheduling.spec import parser
 from scheduling.usage.usage_windows import TABLE
@@ -62,16 +63,16 @@ def look(cell: Cell, *, now: dt.datetime) -> bool:
     Two statements. Locks the hour's row.
     """
     hour = now.replace(minute=0, second=0, microsecond=0)
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(
+    with transaction.atomic():
+        written = execute(
             "INSERT INTO scheduling_meteringhour AS h (cell_id, hour, looks, looked_at) VALUES (%s, %s, 1, %s)"
             " ON CONFLICT (cell_id, hour) DO UPDATE SET looks = h.looks + 1, looked_at = excluded.looked_at"
             " WHERE h.metered_at IS NULL AND (h.looked_at IS NULL OR h.looked_at <= excluded.looked_at - %s)",
-            [cell.id, hour, now, APART],  # type: ignore[list-item]
+            [cell.id, hour, now, APART],
         )
-        if cursor.rowcount == 0:
+        if not written:
             return False
-        cursor.execute(_LOOK, {"cell": cell.id, "hour": hour, "most": _MOST})
+        execute(_LOOK, {"cell": cell.id, "hour": hour, "most": _MOST})
     return True
 
 
@@ -181,19 +182,18 @@ _SPAN = "extract(epoch FROM end_time - start_time)::float8"
 
 
 def _used(cell: Cell, hour: dt.datetime) -> dict[int, Vector]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT collection_id, sum(average_usage_cpus * {_SPAN}) * 1000, sum(average_usage_memory * {_SPAN}),"
-            f" sum(disk_bytes * {_SPAN}), sum((read_bytes_s + written_bytes_s) * {_SPAN}) FROM {TABLE}"
-            " WHERE start_time >= %s AND start_time < %s AND cell_id = %s GROUP BY collection_id",
-            [hour, hour + HOUR, cell.id],
-        )
-        result = {}
-        for job, cpu, ram, disk, bandwidth in cursor.fetchall():
-            vector = [0] * SIZE
-            vector[CPU], vector[RAM] = round(cpu), round(ram)
-            vector[DISK], vector[DISK_BANDWIDTH] = round(disk), round(bandwidth)
-            result[job] = tuple(vector)
+    rows = query(
+        f"SELECT collection_id, sum(average_usage_cpus * {_SPAN}) * 1000, sum(average_usage_memory * {_SPAN}),"
+        f" sum(disk_bytes * {_SPAN}), sum((read_bytes_s + written_bytes_s) * {_SPAN}) FROM {TABLE}"
+        " WHERE start_time >= %s AND start_time < %s AND cell_id = %s GROUP BY collection_id",
+        [hour, hour + HOUR, cell.id],
+    )
+    result = {}
+    for job, cpu, ram, disk, bandwidth in rows:
+        vector = [0] * SIZE
+        vector[CPU], vector[RAM] = round(cpu), round(ram)
+        vector[DISK], vector[DISK_BANDWIDTH] = round(disk), round(bandwidth)
+        result[job] = tuple(vector)
     return result
 
 
@@ -209,12 +209,11 @@ _JOBS = (
 
 
 def _jobs(cell: Cell, hour: dt.datetime, measured: list[int]) -> list[_Job]:
-    with connection.cursor() as cursor:
-        cursor.execute(_JOBS, {"cell": cell.id, "begin": hour, "end": hour + HOUR, "ids": measured})
-        return [
-            _Job(*first, json.loads(labels), priority, _fixed(requested), version, begin, max(begin, end))  # type: ignore[call-arg]
-            for *first, labels, priority, requested, version, begin, end in cursor.fetchall()
-        ]
+    rows = query(_JOBS, {"cell": cell.id, "begin": hour, "end": hour + HOUR, "ids": measured})
+    return [
+        _Job(*first, json.loads(labels), priority, _fixed(requested), version, begin, max(begin, end))  # type: ignore[call-arg]
+        for *first, labels, priority, requested, version, begin, end in rows
+    ]
 
 
 def _changed(hour: dt.datetime, jobs: Sequence[_Job]) -> dict[int, list[JobSpec]]:

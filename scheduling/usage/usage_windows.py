@@ -18,6 +18,7 @@ from django.db.models import QuerySet
 
 from borglet.messages import UsageWindow
 from scheduling.core.vocabulary.requirement import split_task_id
+from scheduling.journal.sql import execute, query
 from scheduling.models import InstanceUsage, Task
 
 TABLE = "scheduling_instance_usage"
@@ -101,10 +102,10 @@ def _array(values: Iterable[int]) -> str:
 def _ensure_partitions(hours: set[int]) -> None:
     for hour in sorted(hours - _known):
         first = dt.datetime.fromtimestamp(hour * 3600, dt.UTC)
-        with transaction.atomic(), connection.cursor() as cursor:
+        with transaction.atomic():
             # One at a time: two that make the same one would fail.
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [TABLE])
-            cursor.execute(
+            execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [TABLE])
+            execute(
                 f"CREATE TABLE IF NOT EXISTS {_partition(hour)} PARTITION OF {TABLE} FOR VALUES FROM"
                 f" ('{first.isoformat()}') TO ('{(first + dt.timedelta(hours=1)).isoformat()}')"
             )
@@ -114,17 +115,16 @@ def _ensure_partitions(hours: set[int]) -> None:
 def drop_old(*, keep_hours: int, now: dt.datetime) -> list[str]:
     """Drop the partitions whose windows all began more than `keep_hours` ago. Returns their names."""
     oldest = int(now.timestamp()) // 3600 - max(keep_hours, _LEAST_KEPT_HOURS)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid"
-            " WHERE inhparent = %s::regclass",
-            [TABLE],
-        )
-        names = sorted(name for (name,) in cursor.fetchall())
-        old = [name for name in names if int(name.rpartition("_")[2]) < oldest]
-        for name in old:
-            cursor.execute(f"DROP TABLE IF EXISTS {name}")
-            _known.discard(int(name.rpartition("_")[2]))
+    rows = query(
+        "SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid"
+        " WHERE inhparent = %s::regclass",
+        [TABLE],
+    )
+    names = sorted(name for (name,) in rows)
+    old = [name for name in names if int(name.rpartition("_")[2]) < oldest]
+    for name in old:
+        execute(f"DROP TABLE IF EXISTS {name}")
+        _known.discard(int(name.rpartition("_")[2]))
     return old
 
 

@@ -91,8 +91,9 @@ class Writer:
 
     def _report(self, ids: Sequence[int], health: str) -> None:
         """As the shard writes what its machines say, one task on each."""
+        from scheduling.core.vocabulary.states import Observation
         from scheduling.link.shard import writer
-        from scheduling.link.views.diff import ReportChanges, Seen
+        from scheduling.link.views.diff import ReportChanges
 
         up = health == "healthy"
         news = [
@@ -100,7 +101,7 @@ class Writer:
                 self.where[one],
                 self.sessions[self.where[one]],
                 self.history,
-                ReportChanges(seen=[Seen(one, self.incarnations[one], "up", health, up, 0)]),
+                ReportChanges(seen=[Observation(one, self.incarnations[one], "up", health, up, 0)]),
             )
             for one in ids
         ]

@@ -15,7 +15,9 @@ from quota.vocabulary.permissions import system
 from scheduling.brakes.brakes import stops_pass
 from scheduling.cells.cells import cell_set
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.states import Observation
 from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
 from scheduling.machines.evacuation import tasks_drain
@@ -23,7 +25,6 @@ from scheduling.machines.machines import machines_drain
 from scheduling.master import lease, pass_log
 from scheduling.models import Task
 from scheduling.tasks import changes, observations, transitions, verdicts
-from scheduling.tasks.observations import Observation
 from scheduling.usage import usage_windows
 from tests.browser.conftest import SHOTS, faults_of, sign_in
 from tests.integration import portal_world, rows
@@ -198,8 +199,9 @@ def _preempt(victim, winner, machine) -> None:
     with journal.write(victim.cell_id, rows.ME) as entry:
         evicted = changes.Eviction(loser, 1, "preemption", preemptor=task_id(winner.id, 4))
         transitions.tasks_evict(entry, [evicted])
-        placed = changes.Placement(
-            task_id(winner.id, 4),
+        placed = Assignment(
+            winner.id,
+            4,
             machine.id,
             (20_009,),
             score={"packing": -0.31, "spread-machine": -0.24, "mixing": -0.01, "preemption": -21.0},

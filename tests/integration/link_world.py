@@ -31,7 +31,8 @@ from borglet.messages import (
     decode_to_borglet,
     encode,
 )
-from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.identity import authority
 from scheduling.journal import journal
 from scheduling.link.server import LinkServer, make_server
@@ -39,7 +40,6 @@ from scheduling.machines.joining import join_token_issue
 from scheduling.models import Cell, Job, JobSpec, Task
 from scheduling.spec import parser
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Placement
 from tests.integration import rows
 
 GIB = 2**30
@@ -261,7 +261,7 @@ def place(job: Job, machine_id: int, index: int = 0, port: int = 20000) -> TaskK
 
     with journal.write(job.cell_id, rows.ME) as entry:
         identity = task_id(job.id, index)
-        assert transitions.tasks_place(entry, [Placement(identity, machine_id, ports=(port,))])
+        assert transitions.tasks_place(entry, [Assignment(*split_task_id(identity), machine_id, ports=(port,))])
     return TaskKey(job.uid.hex, index, Task.objects.get(pk=identity).incarnation)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
 from scheduling.models import Cell, Job, Machine, Task
@@ -14,9 +15,7 @@ from tests.integration.rows import ME
 
 def place(cell: Cell, job: Job, machine: Machine, *indexes: int, ports: int = 20_000) -> None:
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_place(
-            entry, [changes.Placement(task_id(job.id, i), machine.id, (ports + i,)) for i in indexes]
-        )
+        transitions.tasks_place(entry, [Assignment(job.id, i, machine.id, (ports + i,)) for i in indexes])
 
 
 def report(

@@ -9,12 +9,11 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from quota.models import Membership, Tenant
-from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.states import Observation
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.tasks import observations, transitions
-from scheduling.tasks.changes import Placement
-from scheduling.tasks.observations import Observation
 from tests.integration import rows
 
 PASSWORD = "correct horse battery"
@@ -56,7 +55,7 @@ def signed_in(name: str) -> Client:
 
 def place(job: Job, index: int, machine: Machine, *, port: int = 20000) -> None:
     with journal.write(job.cell_id, rows.ME) as entry:
-        done = transitions.tasks_place(entry, [Placement(task_id(job.id, index), machine.id, (port + index,))])
+        done = transitions.tasks_place(entry, [Assignment(job.id, index, machine.id, (port + index,))])
     assert len(done) == 1
 
 

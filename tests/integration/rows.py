@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quota.models import PriorityBand, Quota, Tenant
 from quota.vocabulary.bands import DEFAULT_BANDS, band_of
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import NAMES, Vector, scale
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal
+from scheduling.machines import machines
 from scheduling.models import Cell, Job, JobSpec, Machine, Package, PackageTag
 from scheduling.spec import parser
 from scheduling.tasks import new_tasks
@@ -129,3 +132,24 @@ def a_job(
         )
         new_tasks.tasks_create(entry, [new_tasks.NewTasks(job.id, groups, 1)])
     return job
+
+
+def machine_set(machine: Machine, **facts: Any) -> None:
+    """Change facts of a machine, as with its Borglet's word."""
+    with journal.write(machine.cell_id, ME) as entry:
+        row = Machine.objects.select_for_update().get(pk=machine.pk)
+        machines.store_facts(entry, row, facts, extra=machine.cell.extra_resources)
+    machine.refresh_from_db()
+
+
+def machine_down(machine: Machine) -> None:
+    """Mark a machine down, as when it is silent."""
+    machines.machines_down(principal=ME, cell_id=machine.cell_id, machine_ids=[machine.id], reason="silent")
+    machine.refresh_from_db()
+
+
+def machine_up(machine: Machine) -> None:
+    """Mark a machine up, as when it answers again."""
+    with journal.write(machine.cell_id, ME) as entry:
+        machines.machines_return(entry, [machine.id], "it answers again")
+    machine.refresh_from_db()

@@ -17,11 +17,10 @@ from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
-from scheduling.machines import machines
 from scheduling.master.commit import commit
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Ending, Eviction, Placement
+from scheduling.tasks.changes import Ending, Eviction
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -52,8 +51,9 @@ def put(job: Job, alloc: Job, machine: Machine, *indexes: int, into: int = 0) ->
         transitions.tasks_place(
             entry,
             [
-                Placement(
-                    task_id(job.id, index),
+                Assignment(
+                    job.id,
+                    index,
                     machine.id,
                     ports=(21_000 + index + 100 * before[index],),
                     alloc=task_id(alloc.id, into),
@@ -68,7 +68,7 @@ def shelf(cell, ann, machine):
     """Two allocs, both placed."""
     shelf = world.submit(ann, cell, envelope())
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_place(entry, [Placement(task_id(shelf.id, i), machine.id) for i in range(2)])
+        transitions.tasks_place(entry, [Assignment(shelf.id, i, machine.id) for i in range(2)])
     return shelf
 
 
@@ -294,16 +294,14 @@ def test_every_door_says_where_a_task_lives(cell, tenant, shelf, web) -> None:
 
 
 def test_devices_and_promises_are_shown(cell, tenant, ann, machine) -> None:
-    machines.machine_set(
-        principal=ME, machine=machine, capacity={"cpu": 64_000, "ram": 2**38, "disk": 2**42, "accelerators": 4000}
-    )
+    rows.machine_set(machine, capacity={"cpu": 64_000, "ram": 2**38, "disk": 2**42, "accelerators": 4000})
     job = world.submit(
         ann,
         cell,
         world.with_task(tasks=1, limit={"accelerators": 2}) | {"gang": True, "disruption_budget": 1} | {"priority": 0},
     )
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_place(entry, [Placement(task_id(job.id, 0), machine.id, (21_000,), devices=(1, 3))])
+        transitions.tasks_place(entry, [Assignment(job.id, 0, machine.id, (21_000,), devices=(1, 3))])
     user = world.a_user("ann", tenant=tenant)
     api = world.bearer(user)
     assert api.get("/api/v1/cells/cc/jobs/ubar/web/tasks/0/").json()["devices"] == [1, 3]

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from borglet.runtimes.supervisor import proctable
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Eviction, Placement
+from scheduling.tasks.changes import Eviction
 from tests.integration import rows
 from tests.integration.link_world import Link, a_job, running_link, until
 from tests.integration.real_borglet import Borglet
@@ -92,7 +93,7 @@ def _place(job: Job, machine: Machine, index: int) -> None:
     with journal.write(job.cell_id, rows.ME) as entry:
         incarnation = Task.objects.get(pk=task_id(job.id, index)).incarnation
         port = 20_000 + index + TASKS * incarnation
-        transitions.tasks_place(entry, [Placement(task_id(job.id, index), machine.id, ports=(port,))])
+        transitions.tasks_place(entry, [Assignment(job.id, index, machine.id, ports=(port,))])
 
 
 def _one_leaves_and_those_that_can_come_back(job: Job, machine: Machine, rng: random.Random) -> None:

@@ -10,7 +10,7 @@ from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.brakes import brakes as service
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.journal import journal
 from scheduling.machines import evacuation, machines
 from scheduling.models import Brake, Machine, Task
@@ -18,7 +18,6 @@ from scheduling.policy import brakes
 from scheduling.policy.brakes import BrakeState
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Placement
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -46,7 +45,7 @@ def fleet(cell) -> list[Machine]:
     job = rows.a_job(cell, rows.a_tenant(), tasks=MACHINES * EACH)
     with journal.write(cell.id, rows.ME) as entry:
         places = [
-            Placement(task_id(job.id, index), made[index % MACHINES].id, ports=(20_000 + index,))
+            Assignment(job.id, index, made[index % MACHINES].id, ports=(20_000 + index,))
             for index in range(MACHINES * EACH)
         ]
         assert len(transitions.tasks_place(entry, places)) == MACHINES * EACH
@@ -165,7 +164,7 @@ def test_an_sre_may_keep_it_held_and_it_opens_by_itself_when_they_are_back(cell,
 def test_where_no_machine_is_left_nobody_leaves(cell, machine) -> None:
     job = rows.a_job(cell, rows.a_tenant(), tasks=1)
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_place(entry, [Placement(task_id(job.id, 0), machine.id, ports=(20_000,))])
+        transitions.tasks_place(entry, [Assignment(job.id, 0, machine.id, ports=(20_000,))])
     down(cell, [machine])
     assert second(cell) == 0
     assert state(cell) == "held"

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
-from django.utils import timezone
 
 from quota.models import PriorityBand, Quota
 from quota.vocabulary.errors import Forbidden
@@ -18,7 +17,7 @@ from quota.vocabulary.permissions import Principal, Role, system
 from quota.vocabulary.resources import CPU, RAM
 from scheduling.cells import capacity
 from scheduling.cells.capacity import capacity_sample, samples_drop_old
-from scheduling.cells.capacity_reports import ReportStep, history, step_for, table
+from scheduling.cells.capacity_reports import ReportStep, history, table
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import wakeups
 from scheduling.models import CapacitySample, Job
@@ -155,14 +154,6 @@ def test_the_table_is_exact_and_names_its_units(world) -> None:
     ram = next(row for row in read if row["resource"] == "ram")
     assert (ram["unit"], int(ram["capacity"]), int(ram["used"])) == ("bytes", rows.LARGE[RAM], 2**20)
     assert ram["time"] == "2026-11-21T12:00:00+00:00"
-
-
-@pytest.mark.parametrize(
-    ("days", "step"), [(1, ReportStep.HOUR), (14, ReportStep.HOUR), (15, ReportStep.DAY), (365, ReportStep.DAY)]
-)
-def test_long_reports_are_by_day(days, step) -> None:
-    now = timezone.now()
-    assert step_for(now - dt.timedelta(days=days), now) is step
 
 
 def test_samples_reach_the_edge_of_64_bits(world) -> None:

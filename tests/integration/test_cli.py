@@ -16,10 +16,11 @@ from django.contrib.auth import get_user_model
 
 from naming.ports import reserved
 from quota.models import Token
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.models import Job
-from scheduling.tasks import changes, departures, transitions
+from scheduling.tasks import departures, transitions
 from scheduling.tasks.changes import Ending
 from scheduling.usage import usage_windows
 from tests.integration import cli_world, link_world, portal_server, rows, world
@@ -132,8 +133,9 @@ def test_why_shows_the_score_and_what_else_was_considered(ann, cell) -> None:
     job = Job.objects.get()
     machines = [rows.a_machine(cell, name) for name in ("m1", "m2")]
     with journal.write(cell.id, rows.ME) as entry:
-        placed = changes.Placement(
-            task_id(job.id, 0),
+        placed = Assignment(
+            job.id,
+            0,
             machines[0].id,
             (20_000,),
             score={"packing": -0.25, "mixing": -0.01},

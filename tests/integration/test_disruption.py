@@ -7,13 +7,13 @@ import datetime as dt
 import pytest
 from django.utils import timezone
 
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.machines import evacuation, machines
 from scheduling.models import Job, Task
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Placement
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -73,7 +73,7 @@ def test_a_job_without_budget_left_keeps_no_other_from_leaving(cell, machine, an
     other = world.submit(ann, cell, world.a_file("other", tasks=1))
     with journal.write(cell.id, rows.ME) as entry:
         for job, number, port in ((urgent, 8, 20_000), (other, 1, 21_000)):
-            places = [Placement(task_id(job.id, i), machine.id, ports=(port + i,)) for i in range(number)]
+            places = [Assignment(job.id, i, machine.id, ports=(port + i,)) for i in range(number)]
             transitions.tasks_place(entry, places)
     world.report(urgent, *range(8))
     world.report(other, 0)
@@ -90,7 +90,7 @@ def shelf(cell, ann, machine):
         ann, cell, {"name": "shelf", "kind": "AllocSet", "priority": 200, "tasks": 2, "task": {"limit": {"cpu": 1}}}
     )
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_place(entry, [Placement(task_id(shelf.id, i), machine.id) for i in range(2)])
+        transitions.tasks_place(entry, [Assignment(shelf.id, i, machine.id) for i in range(2)])
     world.report(shelf, 0, 1)
     return shelf
 
@@ -100,7 +100,7 @@ def put(job: Job, shelf: Job, machine, where: dict[int, int]) -> None:
         transitions.tasks_place(
             entry,
             [
-                Placement(task_id(job.id, index), machine.id, ports=(20_000 + index,), alloc=task_id(shelf.id, alloc))
+                Assignment(job.id, index, machine.id, ports=(20_000 + index,), alloc=task_id(shelf.id, alloc))
                 for index, alloc in where.items()
             ],
         )
@@ -125,7 +125,7 @@ def test_an_alloc_leaves_with_all_inside_when_their_budgets_allow_it(cell, machi
 def test_what_lives_in_an_alloc_of_a_dead_machine_leaves_with_it(cell, machine, ann, shelf) -> None:
     web = world.submit(ann, cell, world.a_file("web", alloc_set="shelf", priority=120))
     put(web, shelf, machine, {0: 0, 1: 0, 2: 1})
-    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    rows.machine_down(machine)
     assert evacuation.tasks_evict_from(cell.id, 1) == 3
     assert evacuation.tasks_evict_from(cell.id, 1) == 2
     machines.machine_remove(principal=rows.ME, machine=machine, reason="sold")

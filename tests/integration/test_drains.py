@@ -11,14 +11,13 @@ from django.db.models import F
 from borglet.messages import JoinRequest
 from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.journal import journal
 from scheduling.machines import drains, evacuation, joining, machines
 from scheduling.models import Departure, Drain, Job, Machine, Task
 from scheduling.policy import brakes
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import departures, transitions
-from scheduling.tasks.changes import Placement
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -73,7 +72,7 @@ def test_tasks_on_machines_that_are_down_use_up_budgets_too(cell, machine, ann) 
     world.place(job, machine, 0, 1, 2)
     world.place(job, other, 3)
     world.report(job, *range(4))
-    machines.machine_down(principal=rows.ME, machine=other, reason="silent")
+    rows.machine_down(other)
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
     assert evacuation.tasks_drain(cell.id, 10, patience_s=600.0) == 0
 
@@ -117,7 +116,7 @@ def test_a_drain_may_be_given_another_deadline_and_the_same_wish_changes_nothing
 
 def test_a_machine_that_drained_went_down_and_joined_again_drains_on(cell, machine) -> None:
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
-    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    rows.machine_down(machine)
     token = joining.join_token_issue(principal=rows.ME, cell=cell)
     joining.machine_join(
         JoinRequest(token=token, hostname="m1", address="127.0.0.1", capacity={"cpu": 4000, "ram": 2**33})
@@ -167,7 +166,7 @@ def test_progress_tells_what_is_left_and_whose_budget_it_waits_for(cell, machine
     up_on(ann, cell, machine, "db", tasks=4, disruption_budget=1)
     batch = world.submit(ann, cell, world.a_file("batch", tasks=2, priority=100))
     with journal.write(cell.id, rows.ME) as entry:
-        places = [Placement(task_id(batch.id, index), machine.id, ports=(21_000 + index,)) for index in range(2)]
+        places = [Assignment(batch.id, index, machine.id, ports=(21_000 + index,)) for index in range(2)]
         transitions.tasks_place(entry, places)
     world.report(batch, 0, 1)
     machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk", deadline_s=3600)

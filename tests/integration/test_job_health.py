@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from quota.models import Notice
 from quota.vocabulary.permissions import Role
 from scheduling.core.vocabulary.job_health import Troubles
+from scheduling.core.vocabulary.states import Observation
 from scheduling.jobs import updates
 from scheduling.jobs.health import crashing_tasks, with_health
 from scheduling.jobs.health_watch import failing_jobs_watch
@@ -20,7 +21,6 @@ from scheduling.journal import journal
 from scheduling.models import FailingJob, Job, Task
 from scheduling.tasks import observations, transitions
 from scheduling.tasks.changes import Ending, Eviction
-from scheduling.tasks.observations import Observation
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -46,7 +46,7 @@ def used(tenant) -> int:
 
 
 def kinds(cell) -> list[str]:
-    return [events.kind_of(record.event) for record in journal.tail(cell.id, after=0)]
+    return [record.event.__struct_config__.tag for record in journal.tail(cell.id, after=0)]
 
 
 def test_an_admitted_job_has_all_its_tasks_pending_under_one_revision(cell, tenant, ann) -> None:

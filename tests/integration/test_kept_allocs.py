@@ -13,7 +13,8 @@ from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU, DISK
 from scheduling.allocs import kept_allocs
-from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.jobs import jobs
 from scheduling.journal import journal
@@ -25,8 +26,8 @@ from scheduling.master.snapshot import load_state
 from scheduling.master.validate import validate
 from scheduling.models import Departure, Job, KeptAlloc, Machine, Task
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Eviction, Placement
-from tests.integration import link_world, world
+from scheduling.tasks.changes import Eviction
+from tests.integration import link_world, rows, world
 from tests.integration.test_allocs import envelope, put
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -48,11 +49,11 @@ def shelf(cell, ann, machine) -> Job:
     """One alloc, with a server and a log saver inside."""
     shelf = world.submit(ann, cell, envelope(tasks=1))
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_place(entry, [Placement(task_id(shelf.id, 0), machine.id)])
+        transitions.tasks_place(entry, [Assignment(shelf.id, 0, machine.id)])
     put(world.submit(ann, cell, world.with_task("web", tasks=1) | {"alloc_set": "shelf"}), shelf, machine, 0)
     inside = task_id(world.submit(ann, cell, saver()).id, 0)
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_place(entry, [Placement(inside, machine.id, alloc=task_id(shelf.id, 0))])
+        transitions.tasks_place(entry, [Assignment(*split_task_id(inside), machine.id, alloc=task_id(shelf.id, 0))])
     return shelf
 
 
@@ -196,7 +197,7 @@ def test_an_sre_may_drop_it_once(machine, shelf) -> None:
 def test_without_a_saver_nothing_is_kept(cell, ann, machine) -> None:
     shelf = world.submit(ann, cell, envelope(tasks=1))
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_place(entry, [Placement(task_id(shelf.id, 0), machine.id)])
+        transitions.tasks_place(entry, [Assignment(shelf.id, 0, machine.id)])
     put(world.submit(ann, cell, world.with_task("web", tasks=1) | {"alloc_set": "shelf"}), shelf, machine, 0)
     task = Task.objects.get(job=shelf)
     with journal.write(cell.id, ME) as entry:
@@ -211,7 +212,7 @@ def test_without_a_saver_nothing_is_kept(cell, ann, machine) -> None:
 
 def test_what_is_on_a_machine_leaves_with_it(machine, shelf) -> None:
     leave(shelf)
-    machines.machine_down(principal=ME, machine=machine, reason="gone")
+    rows.machine_down(machine)
     machines.machine_remove(principal=ME, machine=machine, reason="gone")
     assert not KeptAlloc.objects.exists()
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from quota.vocabulary.permissions import system
-from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, KeptAlloc, Machine, Task
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Eviction, Placement
+from scheduling.tasks.changes import Eviction
 from tests.integration import world
 from tests.integration.link_world import Link, running_link, until
 from tests.integration.real_borglet import Borglet
@@ -69,8 +70,8 @@ def test_a_log_saver_runs_again_where_its_alloc_was(cell, ann, borglet: Borglet,
     web = world.submit(ann, cell, job_of("web", SERVE))
     saver = world.submit(ann, cell, job_of("logsaver", SAVE.format(saved=out / "log"), saves_for_s=600))
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_place(entry, [Placement(alloc, machine.id)])
-        inside = [Placement(task_id(job.id, 0), machine.id, alloc=alloc) for job in (web, saver)]
+        transitions.tasks_place(entry, [Assignment(*split_task_id(alloc), machine.id)])
+        inside = [Assignment(job.id, 0, machine.id, alloc=alloc) for job in (web, saver)]
         transitions.tasks_place(entry, inside)
     until(lambda: Task.objects.filter(up=True).count() == 3, what="all of them up")
     folder = borglet.home / "allocs" / f"{shelf.uid.hex}.0.1"

@@ -15,14 +15,15 @@ from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, R
 from quota.models import CellCapacity
 from scheduling.cells.cells import cell_new_history
 from scheduling.core.vocabulary.events import TaskReported
-from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.journal import journal, wakeups
 from scheduling.link.shard.database import DatabaseAway
 from scheduling.machines import contact, joining, log_requests, machines
 from scheduling.master import metrics
 from scheduling.models import Brake, Departure, Machine, Task
 from scheduling.policy import brakes
-from scheduling.tasks import changes, transitions
+from scheduling.tasks import transitions
 from scheduling.tasks.changes import Eviction
 from scheduling.usage import live
 from tests.integration import link_world, rows
@@ -354,7 +355,7 @@ def test_a_departed_incarnation_is_stopped_and_then_gone(cell, link: Link) -> No
             transitions.tasks_evict(
                 entry, [Eviction(task_id(job.id, 0), 1, "preemption", preemptor=preemptor, notice_s=2.0)]
             )
-            transitions.tasks_place(entry, [changes.Placement(preemptor, machine_id(), ports=(20001,))])
+            transitions.tasks_place(entry, [Assignment(*split_task_id(preemptor), machine_id(), ports=(20001,))])
         poll = machine.poll_with_desired(lambda desired: bool(desired.stop))
         (stop,) = poll.desired.stop
         (run,) = poll.desired.run
@@ -429,7 +430,7 @@ def test_a_machine_that_was_down_is_up_again_when_it_answers(cell, link: Link) -
         row = Machine.objects.get()
         machine.report(machine.poll_with_desired())
         machines.machine_drain(principal=rows.ME, machine=row, reason="new disk")
-        machines.machine_down(principal=rows.ME, machine=row, reason="silent")
+        rows.machine_down(row)
         machine.keep_answering(lambda: Machine.objects.get().state == "draining")
 
 

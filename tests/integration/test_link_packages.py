@@ -24,7 +24,7 @@ from scheduling.identity import authority
 from scheduling.jobs.jobs import job_kill
 from scheduling.jobs.why import explain_task
 from scheduling.machines.joining import join_token_issue
-from scheduling.machines.machines import machine_down, machine_remove
+from scheduling.machines.machines import machine_remove
 from scheduling.master.loop import Master
 from scheduling.master.validate import validate
 from scheduling.models import Cell, Event, Machine, Task
@@ -227,7 +227,7 @@ def test_what_a_machine_has_when_it_comes_back_is_in_its_report(cell, link, job,
         size = f"{len(ARCHIVE) / 2**20:.4g} MiB"
         assert f"Of its packages' {size} the machine had {size}." in why.sentences
         assert validate(cell.id) == []
-        machine_down(principal=rows.ME, machine=row.get(), reason="x")
+        rows.machine_down(row.get())
         machine_remove(principal=rows.ME, machine=row.get(), reason="x")
         assert Machine.objects.get(hostname="m2").packages == []
         assert validate(cell.id) == []

@@ -20,6 +20,7 @@ from websockets.sync.client import connect
 from portal.live.hub import OUTBOX, Hub, Viewer
 from portal.live.topics import MOST_ROWS, MachinesTopic, TasksTopic, news_of
 from quota.models import Membership
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.models import Job
@@ -274,11 +275,7 @@ def test_too_much_news_asks_for_the_page_instead_of_rows(world) -> None:
     before = journal.newest(world.cell.id)
     with journal.write(world.cell.id, rows.ME) as entry:
         transitions.tasks_place(
-            entry,
-            [
-                changes.Placement(task_id(big.id, index), world.machine.id, (20100 + index,))
-                for index in range(MOST_ROWS + 1)
-            ],
+            entry, [Assignment(big.id, index, world.machine.id, (20100 + index,)) for index in range(MOST_ROWS + 1)]
         )
     news = news_of(world.cell.id, after=before, until=journal.newest(world.cell.id))
     told = TasksTopic(world.cell.id, big.id).changes(news)

@@ -11,6 +11,7 @@ import pytest
 from naming.following.rows import snapshot as snapshot_of
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
@@ -103,7 +104,7 @@ def test_tasks_of_an_older_version_keep_their_port_names(cell: Cell) -> None:
         )
     with journal.write(cell.id, ME) as entry:
         Task.objects.filter(job=job, index=1).update(spec_version=2)
-        transitions.tasks_place(entry, [changes.Placement(task_id(job.id, 1), machine.id, (30_000,))])
+        transitions.tasks_place(entry, [Assignment(job.id, 1, machine.id, (30_000,))])
     rows = from_rows(cell)
     assert names(rows) == names(from_journal(cell))
     ports = {task.index: task.named_ports() for task in in_order(rows.jobs[job.id].placed)}

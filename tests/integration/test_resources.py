@@ -13,10 +13,9 @@ from scheduling.core.vocabulary import events
 from scheduling.jobs import updates
 from scheduling.journal import journal
 from scheduling.link.shard import writer
-from scheduling.machines import machines
 from scheduling.master.loop import Master
 from scheduling.models import Cell, Machine, PendingVerdict, Task
-from tests.integration import world
+from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -75,9 +74,7 @@ def test_the_master_goes_on_through_a_new_resource_and_places_by_it(cell, machin
     assert Task.objects.filter(job=before, state="running").count() == 3
     (why,) = PendingVerdict.objects.get(job=after).whys
     assert why["ruled_out"][0]["subject"] == "tpu"
-    machines.machine_set(
-        principal=SRE, machine=fresh(machine), capacity={"cpu": 64_000, "ram": 2**38, "disk": 2**42, "tpu": 5}
-    )
+    rows.machine_set(fresh(machine), capacity={"cpu": 64_000, "ram": 2**38, "disk": 2**42, "tpu": 5})
     master.tick()
     assert Task.objects.filter(job=after, state="running").count() == 1
     # What is not sold is not charged.
@@ -98,7 +95,7 @@ def test_a_task_grows_into_a_new_resource_only_where_there_is_some(cell, machine
 def test_what_people_gave_a_machine_stays_when_its_borglet_says_hello(cell, machine) -> None:
     added(cell)
     capacity = {"cpu": 64_000, "ram": 2**38, "disk": 2**42, "tpu": 5}
-    machines.machine_set(principal=SRE, machine=fresh(machine), capacity=capacity)
+    rows.machine_set(fresh(machine), capacity=capacity)
     del capacity["tpu"]
     for said, had in ((capacity, 5), (capacity | {"tpu": 2}, 2)):
         hello = Hello(1, machine.hostname, "boot", "1", capacity=said)

@@ -10,7 +10,7 @@ from scheduling.brakes import brakes as brake_services
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
-from scheduling.machines import evacuation, machines
+from scheduling.machines import evacuation
 from scheduling.master.metrics import CellCollector
 from scheduling.models import Drain, Job, Machine
 from scheduling.policy import brakes
@@ -83,7 +83,7 @@ def test_nobody_waits_for_what_stops_on_a_machine_that_is_down(cell, busy, sre) 
     with journal.write(cell.id, rows.ME) as entry:
         gone = [changes.Eviction(task_id(busy.id, index), 1, "machine-failure") for index in range(3)]
         transitions.tasks_evict(entry, gone)
-    machines.machine_down(principal=rows.ME, machine=Machine.objects.get(hostname="m1"), reason="silent")
+    rows.machine_down(Machine.objects.get(hostname="m1"))
     told, document = sre.failing("machine", "drain", "m1", "--reason", "new disk", "--wait")
     assert "m1: down" in told
     assert "3 more stopping" in told

@@ -19,7 +19,6 @@ from scheduling import celery_tasks
 from scheduling.cells.cells import cell_set
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal, wakeups
-from scheduling.machines import machines
 from scheduling.master import lease, schedulers
 from scheduling.master.loop import Master
 from scheduling.master.schedulers import BATCH, DEFAULT, SERVICE, Scheduler
@@ -100,7 +99,7 @@ def test_one_does_not_wipe_out_why_the_other_s_tasks_are_pending(cell, tenant) -
     service.tick()
     background.tick()
     assert set(PendingVerdict.objects.values_list("job_id", flat=True)) == {web.id, count.id}
-    machines.machine_set(principal=rows.ME, machine=machine, capacity={"cpu": 450, "ram": 2**34, "disk": 2**34})
+    rows.machine_set(machine, capacity={"cpu": 450, "ram": 2**34, "disk": 2**34})
     service.tick()
     assert set(PendingVerdict.objects.values_list("job_id", flat=True)) == {count.id}
     assert placed(web) == 3
@@ -115,7 +114,7 @@ def test_the_first_alone_keeps_house(cell, tenant) -> None:
     background.tick()
     # Another that has no room: where all machines vanish together nothing is moved at all.
     rows.a_machine(cell, "m2", capacity=[1, 1, 1, 0, 0, 0])
-    machines.machine_down(principal=rows.ME, machine=machine, reason="silent")
+    rows.machine_down(machine)
     background._kept = 0.0
     background.tick()
     assert placed(count) == 3, "it moved tasks that are not its business to move"

@@ -13,10 +13,11 @@ from django.test.utils import CaptureQueriesContext
 
 from borglet.messages import TaskKey
 from quota.models import Token
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.states import Observation
 from scheduling.journal import journal, wakeups
 from scheduling.models import Event, Job, JobSpec, Machine, Package, Task
 from scheduling.tasks import observations
-from scheduling.tasks.observations import Observation
 from scheduling.usage import live as usage
 from scheduling.usage import usage_windows
 from tests.integration import portal_world, rows
@@ -390,10 +391,9 @@ def test_a_task_in_an_alloc_names_its_alloc(world) -> None:
     outer = submitting.submit(owner, world.cell, shelf | {"task": {"limit": limit}}, tenant="ubar")
     inner = submitting.submit(owner, world.cell, submitting.a_file("inside", tasks=1, alloc_set="shelf"), tenant="ubar")
     with journal.write(world.cell.id, rows.ME) as entry:
-        transitions.tasks_place(entry, [changes.Placement(task_id(outer.id, 0), world.machine.id)])
+        transitions.tasks_place(entry, [Assignment(outer.id, 0, world.machine.id)])
         transitions.tasks_place(
-            entry,
-            [changes.Placement(task_id(inner.id, 0), world.machine.id, ports=(20_900,), alloc=task_id(outer.id, 0))],
+            entry, [Assignment(inner.id, 0, world.machine.id, ports=(20_900,), alloc=task_id(outer.id, 0))]
         )
     page = "/jobs/cc/ubar/inside/"
     assert "in alloc 0" in signed_in("viewer").get(page).text

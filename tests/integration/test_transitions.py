@@ -7,13 +7,13 @@ from django.test import Client
 
 from quota.models import PriorityBand, QuotaUse
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.requirement import Requirement, task_id
-from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.requirement import Requirement, split_task_id, task_id
+from scheduling.core.vocabulary.states import EvictionCause, Observation
 from scheduling.journal import journal
 from scheduling.models import Departure, Job, NoticeCount, Task
 from scheduling.tasks import departures, observations, transitions
-from scheduling.tasks.changes import Ending, Eviction, Placement
-from scheduling.tasks.observations import Observation
+from scheduling.tasks.changes import Ending, Eviction
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,9 +36,7 @@ def job(cell):
 
 def place(cell, job, machine, *indexes, port=20000):
     with journal.write(cell.id, rows.ME) as entry:
-        return transitions.tasks_place(
-            entry, [Placement(task_id(job.id, i), machine.id, ports=(port + i,)) for i in indexes]
-        )
+        return transitions.tasks_place(entry, [Assignment(job.id, i, machine.id, ports=(port + i,)) for i in indexes])
 
 
 def test_tasks_are_made_pending_and_counted(cell, job) -> None:
@@ -150,7 +148,9 @@ def test_notices_are_counted_by_cause_and_by_what_there_was_of_them(cell) -> Non
     job = rows.a_job(cell, rows.a_tenant(), tasks=4)
     ids = [task_id(job.id, index) for index in range(4)]
     with journal.write(cell.id, rows.ME) as entry:
-        transitions.tasks_place(entry, [Placement(i, machine.id, ports=(20000 + n,)) for n, i in enumerate(ids)])
+        transitions.tasks_place(
+            entry, [Assignment(*split_task_id(i), machine.id, ports=(20000 + n,)) for n, i in enumerate(ids)]
+        )
     with journal.write(cell.id, rows.ME) as entry:
         transitions.tasks_evict(entry, [Eviction(i, 1, EvictionCause.PREEMPTION.value) for i in ids[:3]])
         transitions.tasks_end(entry, [Ending(ids[3], "killed", 1)])

@@ -41,7 +41,7 @@ def used(tenant, band: str = "production") -> int:
 
 
 def reported(cell, after: int = 0) -> list[str]:
-    return [events.kind_of(record.event) for record in journal.tail(cell.id, after=after)]
+    return [record.event.__struct_config__.tag for record in journal.tail(cell.id, after=after)]
 
 
 def test_a_job_raised_into_production_moves_where_its_limits_do_not_fit(cell, ann) -> None:

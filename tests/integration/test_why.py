@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.jobs import why
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, PendingVerdict, Task
 from scheduling.tasks import transitions, verdicts
-from scheduling.tasks.changes import Eviction, Placement
+from scheduling.tasks.changes import Eviction
 from tests.integration import portal_world, rows, world
 from tests.integration.simulated_cell import SimulatedCell
 
@@ -41,7 +42,7 @@ def judged(cell: Cell) -> None:
 
 def place(job: Job, index: int, machine_id: int, **more: object) -> None:
     with journal.write(job.cell_id, rows.ME) as entry:
-        placed = Placement(task_id(job.id, index), machine_id, **more)  # type: ignore[arg-type]
+        placed = Assignment(job.id, index, machine_id, **more)  # type: ignore[arg-type]
         assert transitions.tasks_place(entry, [placed])
 
 
@@ -57,11 +58,12 @@ def preempted(cell: Cell) -> tuple[Job, Job]:
         transitions.tasks_place(
             entry,
             [
-                Placement(
-                    winner,
+                Assignment(
+                    urgent.id,
+                    0,
                     machine.id,
                     score={"packing": -0.25, "preemption": -10.5},
-                    victims=(loser,),
+                    victims=((victim.id, 0),),
                     runners_up=((spare.id, -11.0),),
                 )
             ],

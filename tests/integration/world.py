@@ -12,14 +12,13 @@ from django.test import Client
 from quota.models import Membership, Tenant
 from quota.tenancy.access import principal_of_user, token_issue
 from quota.vocabulary.permissions import Principal, Role, Scope, system
-from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.plan import Assignment
+from scheduling.core.vocabulary.states import Observation
 from scheduling.jobs import jobs
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.spec import job_spec, parser
 from scheduling.tasks import observations, transitions
-from scheduling.tasks.changes import Placement
-from scheduling.tasks.observations import Observation
 
 ALL_SCOPES = tuple(Scope)
 
@@ -76,9 +75,7 @@ def place(job: Job, machine: Machine, *indexes: int) -> None:
         transitions.tasks_place(
             entry,
             [
-                Placement(
-                    task_id(job.id, index), machine.id, ports=(20000 + index + 1000 * incarnation,), score={"fit": 0.5}
-                )
+                Assignment(job.id, index, machine.id, ports=(20000 + index + 1000 * incarnation,), score={"fit": 0.5})
                 for index, incarnation in waiting
             ],
         )

@@ -44,6 +44,16 @@ class ExplainBudget(NamedTuple):
     """A verdict younger than this is not renewed."""
 
 
+class _Pass(NamedTuple):
+    """The values that all classes of one pass share."""
+
+    sorting: GroupedQueue
+    groups: Groups
+    waiting: UnplacedGroups
+    now: float
+    crashed_pair_s: float
+
+
 @dataclass(slots=True)
 class _Known:
     why: Why
@@ -80,11 +90,12 @@ class Explainer:
             for group, key in zip(waiting.groups, keys, strict=True)
             if (known := self._known.get(key)) is not None and known.why.never
         }
+        shared = _Pass(sorting, tables.groups, waiting, now, crashed_pair_s)
         due = self._due(keys, now)
         for position in due:
             group = waiting.groups[position]
             judged = judgement(state, sorting.requirements[group], tables, group)
-            why = self._examine(judged, sorting, tables.groups, waiting, position, now, crashed_pair_s)
+            why = self._examine(judged, shared, position)
             self._known[keys[position]] = _Known(why, now, waiting.ahead(position, sorting))
         result = []
         for position, key in enumerate(keys):
@@ -106,18 +117,10 @@ class Explainer:
         due = [position for position, when in enumerate(at) if now - when >= self.budget.every_s]
         return sorted(due, key=lambda position: (at[position], position))[: self.budget.classes]
 
-    def _examine(
-        self,
-        judged: Judgement,
-        sorting: GroupedQueue,
-        groups: Groups,
-        waiting: UnplacedGroups,
-        position: int,
-        now: float,
-        crashed_pair_s: float,
-    ) -> Why:
-        state, group = judged.state, waiting.groups[position]
-        by_limit = bool(groups.by_limit[group])
+    def _examine(self, judged: Judgement, shared: _Pass, position: int) -> Why:
+        waiting, state = shared.waiting, judged.state
+        group = waiting.groups[position]
+        by_limit = bool(shared.groups.by_limit[group])
         ruled_out = judged.ruled_out()
         code = leading(ruled_out)
         if code == ReasonCode.NO_SUCH_RESOURCE:
@@ -131,7 +134,7 @@ class Explainer:
                 revision=state.revision,
                 expected=needs,
             )
-        shapes = conforming(judged.requirement.limit, *self._kinds(judged, now))
+        shapes = conforming(judged.requirement.limit, *self._kinds(judged, shared.now))
         changes = smallest_changes(judged)
         if any(one.code == ReasonCode.CRASHED_PAIR for one in ruled_out):
             # Elsewhere it would crash as well: the constraint is not what is wrong with it.
@@ -141,7 +144,7 @@ class Explainer:
             changes = tuple(change for change in changes if room_after(judged, change) >= gang)
         # Of a gang: however few there are of the smallest, an empty cell has no room for them all.
         never = not judged.able.any() or (shapes.asked is not None and gang > shapes.asked.in_all)
-        tenants, ahead_of = waiting.ahead_at(waiting.first[position], sorting)
+        tenants, ahead_of = waiting.ahead_at(waiting.first[position], shared.sorting)
         return Why(
             tasks=(),
             machines=len(state.machines),
@@ -155,7 +158,7 @@ class Explainer:
             ahead_tenants=tenants,
             preemption=judged.preemption(),
             reclamation=judged.reclamation(by_limit),
-            expected=self._expected(judged, sorting, groups, waiting, position, code, never, gang, now, crashed_pair_s),
+            expected=self._expected(judged, shared, position, code, never, gang),
             shapes=shapes,
         )
 
@@ -170,23 +173,13 @@ class Explainer:
         return self._platforms.capacity, number
 
     def _expected(
-        self,
-        judged: Judgement,
-        sorting: GroupedQueue,
-        groups: Groups,
-        waiting: UnplacedGroups,
-        position: int,
-        code: str,
-        never: bool,
-        gang: int,
-        now: float,
-        crashed_pair_s: float,
+        self, judged: Judgement, shared: _Pass, position: int, code: str, never: bool, gang: int
     ) -> ExpectedStart:
-        state, group = judged.state, waiting.groups[position]
+        state, groups, group = judged.state, shared.groups, shared.waiting.groups[position]
         if never or code == ReasonCode.CONSTRAINT:
             return ExpectedStart(Basis.NEEDS_CHANGE)
         if code == ReasonCode.CRASHED_PAIR:
-            left_s = _back_off(state, judged, groups, group, waiting, position, now, crashed_pair_s)
+            left_s = _back_off(judged, shared, group)
             return ExpectedStart(Basis.CRASH_BACK_OFF, 0.0, round(left_s, 1))
         if self.seen is None or code not in (ReasonCode.RESOURCE, ReasonCode.PORTS):
             return ExpectedStart(Basis.NO_HISTORY)
@@ -199,7 +192,7 @@ class Explainer:
         by_slot[judged.order[able]] = True
         ends, room, seconds = openings(
             self.seen,
-            now,
+            shared.now,
             able=by_slot,
             machine_ids=state.machines.id,
             ceiling=int(groups.ceiling[group]),
@@ -207,21 +200,19 @@ class Explainer:
             r=r,
             want=judged.requirement.limit[r],
         )
-        least, most = self._competing(sorting, groups, waiting, position, able, r)
+        least, most = self._competing(shared, position, able, r)
         others = max(0, gang - 1)  # of a gang none starts before there is room for the last
         return expected_start(ends=ends, room=room, seconds=seconds, ahead=(least + others, most + others))
 
-    def _competing(
-        self, sorting: GroupedQueue, groups: Groups, waiting: UnplacedGroups, position: int, able: Bools, r: int
-    ) -> tuple[float, float]:
+    def _competing(self, shared: _Pass, position: int, able: Bools, r: int) -> tuple[float, float]:
         """Return how many tasks ahead can use the same machines, in tasks of this class: (minimum, maximum).
 
         Those that ask for no more of anything surely take an opening first; larger ones may. Those that can
         never be placed don't.
         """
-        group = waiting.groups[position]
-        limit = groups.limit[group]
-        before = waiting.before(position, len(sorting.requirements))
+        groups, waiting = shared.groups, shared.waiting
+        limit = groups.limit[waiting.groups[position]]
+        before = waiting.before(position, len(shared.sorting.requirements))
         reaches: Bools = np.any(groups.allowed & able, axis=1)
         before[~reaches[groups.hard]] = 0
         before[list(self._hopeless)] = 0
@@ -235,20 +226,12 @@ def _gives_up(change: SuggestedChange) -> bool:
     return any(part.constraint is not None for part in (change, *change.parts))
 
 
-def _back_off(
-    state: CellState,
-    judged: Judgement,
-    groups: Groups,
-    group: int,
-    waiting: UnplacedGroups,
-    position: int,
-    now: float,
-    crashed_pair_s: float,
-) -> float:
+def _back_off(judged: Judgement, shared: _Pass, group: int) -> float:
     """Return the seconds until the first machine on which it crashed is tried again."""
+    state, groups = judged.state, shared.groups
     avoid = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
     avoided = set(state.machines.id[judged.order[avoid]].tolist())
-    jobs = {pair.job_id for pair in waiting.pairs[waiting.groups[position]]}
+    jobs = {pair.job_id for pair in shared.waiting.pairs[group]}
     crashes = [
         when
         for task, pairs in state.crashed.items()
@@ -256,4 +239,4 @@ def _back_off(
         for machine, when in pairs.items()
         if machine in avoided
     ]
-    return max(0.0, min(crashes, default=now) + crashed_pair_s - now)
+    return max(0.0, min(crashes, default=shared.now) + shared.crashed_pair_s - shared.now)

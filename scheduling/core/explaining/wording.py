@@ -93,31 +93,31 @@ def format_fit(shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), wor
 
 class _Wording:
     def __init__(self, words: Words, extra: tuple[str, ...], hostnames: Mapping[int, str]) -> None:
-        self.words, self.extra, self.hostnames = words, extra, hostnames
+        self._, self.ngettext = words.gettext, words.ngettext
+        self.extra, self.hostnames = extra, hostnames
         self.names = (*NAMES, *extra)
 
     def explain(self, why: Why, name: str, job_id: int | None) -> VerdictText:
-        _ = self.words.gettext
         who = self.who(sum(number for job, number in why.tasks if job_id is None or job == job_id), name)
         if why.machines == 0:
-            text = _(
+            text = self._(
                 "%s can't be placed: the cell has no machine. Let one join, with a token from"
                 " `borgctl machine join-token`."
             )
             return VerdictText(text % who)
         if not why.ruled_out:
-            return VerdictText(_("%s can't be placed in this pass; the next one tries again.") % who)
+            return VerdictText(self._("%s can't be placed in this pass; the next one tries again.") % who)
         if why.code == ReasonCode.NO_SUCH_RESOURCE:
-            return VerdictText(_("%s can't be placed") % who, *self.absent([one.subject for one in why.ruled_out]))
+            return VerdictText(self._("%s can't be placed") % who, *self.absent([one.subject for one in why.ruled_out]))
         given = {"who": who, "machines": self.machines(why.machines)}
         cures = [*self.outlook(why), *dict.fromkeys(self.cure(change) for change in why.changes)]
         if why.shapes is not None and why.code in _SHAPED:
             # What is too large for any machine hears of the largest from the changes already.
             cures += self.shapes(why.shapes) if why.shapes.asked is not None or not why.changes else []
         if why.never and len(cures) == 1:
-            cures.append(_("Ask for less, or for larger machines."))
+            cures.append(self._("Ask for less, or for larger machines."))
         return VerdictText(
-            _("%(who)s can't be placed on any of %(machines)s") % given,
+            self._("%(who)s can't be placed on any of %(machines)s") % given,
             tuple(self.reason(one) for one in why.ruled_out),
             tuple(cures),
             tuple(self.notes(why)),
@@ -125,30 +125,27 @@ class _Wording:
 
     def absent(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Explain resources that no machine has, and what to do."""
-        _ = self.words.gettext
-        given = {"names": _(" and ").join(name.replace("_", " ") for name in names)}
-        reason = _("no machine of the cell has any %(names)s") % given
-        cure = _("Remove %(names)s from the request, or submit the job to a cell that has them.") % given
+        given = {"names": self._(" and ").join(name.replace("_", " ") for name in names)}
+        reason = self._("no machine of the cell has any %(names)s") % given
+        cure = self._("Remove %(names)s from the request, or submit the job to a cell that has them.") % given
         return (reason,), (cure,)
 
     def who(self, tasks: int, name: str) -> str:
-        _, ngettext = self.words.gettext, self.words.ngettext
-        detail = ngettext("%d task", "%d tasks", tasks) % tasks
-        return _("%(tasks)s of job %(name)s") % {"tasks": detail, "name": name} if name else detail
+        detail = self.ngettext("%d task", "%d tasks", tasks) % tasks
+        return self._("%(tasks)s of job %(name)s") % {"tasks": detail, "name": name} if name else detail
 
     def outlook(self, why: Why) -> list[str]:
         """Return the expected start if nothing changes."""
-        _ = self.words.gettext
         if why.never and why.shapes is not None and why.shapes.asked is not None:
-            return [_("The cell could not hold all of them even if it were empty.")]
+            return [self._("The cell could not hold all of them even if it were empty.")]
         if why.never:
-            return [_("No machine of the cell could hold one even if it were empty.")]
+            return [self._("No machine of the cell could hold one even if it were empty.")]
         if self.crashed(why):
-            return [_("Look at the log of the task, and correct what makes it crash.")]
+            return [self._("Look at the log of the task, and correct what makes it crash.")]
         if why.code == ReasonCode.MACHINE_STATE:
-            return [_("It waits for machines to come back up.")]
+            return [self._("It waits for machines to come back up.")]
         if why.code in (ReasonCode.RESOURCE, ReasonCode.CORES, "") and not why.changes:
-            return [_("It waits for room that tasks of its own or a higher priority hold.")]
+            return [self._("It waits for room that tasks of its own or a higher priority hold.")]
         return []
 
     @staticmethod
@@ -156,7 +153,6 @@ class _Wording:
         return any(one.code == ReasonCode.CRASHED_PAIR for one in why.ruled_out)
 
     def notes(self, why: Why) -> list[str]:
-        ngettext = self.words.ngettext
         detail = []
         near = why.nearest
         # Where tasks crash, a machine that only a constraint rules out does not help.
@@ -165,7 +161,7 @@ class _Wording:
             detail.append(self.nearest(near))
         if why.preemption.held and not why.never:
             detail.append(
-                ngettext(
+                self.ngettext(
                     "On %d machine tasks that it may not preempt hold the room.",
                     "On %d machines tasks that it may not preempt hold the room.",
                     why.preemption.held,
@@ -174,7 +170,7 @@ class _Wording:
             )
         if why.preemption.not_enough:
             detail.append(
-                ngettext(
+                self.ngettext(
                     "On %d machine it would not be enough to preempt all tasks of lower priority.",
                     "On %d machines it would not be enough to preempt all tasks of lower priority.",
                     why.preemption.not_enough,
@@ -183,7 +179,7 @@ class _Wording:
             )
         if why.reclamation.machines:
             detail.append(
-                ngettext(
+                self.ngettext(
                     "On %d machine only limits are in the way: non-prod work would have room there.",
                     "On %d machines only limits are in the way: non-prod work would have room there.",
                     why.reclamation.machines,
@@ -197,7 +193,6 @@ class _Wording:
         return detail
 
     def reason(self, one: RuledOut) -> str:
-        _ = self.words.gettext
         given = {
             "n": self.machines(one.machines),
             "subject": one.subject,
@@ -207,107 +202,105 @@ class _Wording:
             "largest": self.quantity(one.subject, one.largest),
         }
         texts = {
-            ReasonCode.NO_MACHINES: _("the cell has no machine"),
-            ReasonCode.NO_SUCH_RESOURCE: _("no machine of the cell has any %(subject)s"),
-            ReasonCode.CONSTRAINT: _("%(n)s without %(subject)s"),
-            ReasonCode.MACHINE_STATE: _("%(n)s not up"),
-            ReasonCode.RESOURCE: _("%(n)s with less than %(much)s free (largest %(largest)s)"),
-            ReasonCode.PORTS: _("%(n)s with less than %(wanted)s free (largest %(largest)s)"),
-            ReasonCode.MAX_PER_MACHINE: _("%(n)s with %(bound)d of its tasks already, as many as a machine may hold"),
-            ReasonCode.MAX_PER_RACK: _(
+            ReasonCode.NO_MACHINES: self._("the cell has no machine"),
+            ReasonCode.NO_SUCH_RESOURCE: self._("no machine of the cell has any %(subject)s"),
+            ReasonCode.CONSTRAINT: self._("%(n)s without %(subject)s"),
+            ReasonCode.MACHINE_STATE: self._("%(n)s not up"),
+            ReasonCode.RESOURCE: self._("%(n)s with less than %(much)s free (largest %(largest)s)"),
+            ReasonCode.PORTS: self._("%(n)s with less than %(wanted)s free (largest %(largest)s)"),
+            ReasonCode.MAX_PER_MACHINE: self._(
+                "%(n)s with %(bound)d of its tasks already, as many as a machine may hold"
+            ),
+            ReasonCode.MAX_PER_RACK: self._(
                 "%(n)s in racks with %(bound)d of its tasks already, as many as a rack may hold"
             ),
-            ReasonCode.MAX_PER_POWER_DOMAIN: _(
+            ReasonCode.MAX_PER_POWER_DOMAIN: self._(
                 "%(n)s in power domains with %(bound)d of its tasks already, as many as one may hold"
             ),
-            ReasonCode.CRASHED_PAIR: _("%(n)s where it crashed a short while ago"),
-            ReasonCode.CORES: _("%(n)s with less than %(bound)d whole cores free (largest %(largest)s)")
+            ReasonCode.CRASHED_PAIR: self._("%(n)s where it crashed a short while ago"),
+            ReasonCode.CORES: self._("%(n)s with less than %(bound)d whole cores free (largest %(largest)s)")
             if one.wanted
-            else _("%(n)s whose cores are all reserved by tasks with whole cores"),
-            ReasonCode.GANG: _("%(n)s with room for one, where not all that start together find room"),
+            else self._("%(n)s whose cores are all reserved by tasks with whole cores"),
+            ReasonCode.GANG: self._("%(n)s with room for one, where not all that start together find room"),
         }
         if one.code == ReasonCode.CONSTRAINT and one.subject.startswith(f"{PROTOCOL} "):
-            return _("%(n)s whose Borglet is too old for packages, roots and networks of tasks") % given
+            return self._("%(n)s whose Borglet is too old for packages, roots and networks of tasks") % given
         if one.code == ReasonCode.ALLOC:
             return self.in_allocs(one)
         return texts[one.code] % given
 
     def in_allocs(self, one: RuledOut) -> str:
         """Explain why the allocs of a task's set cannot hold it."""
-        _, ngettext = self.words.gettext, self.words.ngettext
         if one.machines == 0:
-            return _("no alloc of its set runs")
-        allocs = ngettext("%d alloc of its set", "%d allocs of its set", one.machines) % one.machines
+            return self._("no alloc of its set runs")
+        allocs = self.ngettext("%d alloc of its set", "%d allocs of its set", one.machines) % one.machines
         if not one.subject:
-            return _("%s may not take it: as many tasks of the job as may be are there, or it crashed there") % allocs
-        return _("%(allocs)s with less than %(much)s left (largest %(largest)s)") % {
+            return (
+                self._("%s may not take it: as many tasks of the job as may be are there, or it crashed there") % allocs
+            )
+        return self._("%(allocs)s with less than %(much)s left (largest %(largest)s)") % {
             "allocs": allocs,
             "much": self.amount(one.subject, one.wanted),
             "largest": self.quantity(one.subject, one.largest),
         }
 
     def cure(self, change: SuggestedChange) -> str:
-        _ = self.words.gettext
         given = {"how": self.how(change), "machines": self.machines(change.machines)}
-        return _("It would fit with %(how)s (on %(machines)s).") % given
+        return self._("It would fit with %(how)s (on %(machines)s).") % given
 
     def how(self, change: SuggestedChange) -> str:
-        _ = self.words.gettext
         if change.kind is ChangeKind.COMBINED:
-            return _(" and ").join(self.how(part) for part in change.parts)
+            return self._(" and ").join(self.how(part) for part in change.parts)
         if change.subject == PROTOCOL:
-            return _("a newer Borglet there")  # nobody asked for the constraint in so many words
+            return self._("a newer Borglet there")  # nobody asked for the constraint in so many words
         if change.kind is ChangeKind.RELAX and change.instead is not None and change.constraint is not None:
             given = {"instead": spelled(change.instead), "constraint": spelled(change.constraint)}
-            return _("%(instead)s instead of %(constraint)s") % given
+            return self._("%(instead)s instead of %(constraint)s") % given
         if isinstance(change.to, str):
             asked = spelled(change.constraint) if change.constraint is not None else change.subject
-            return _("the constraint %s given up") % asked
+            return self._("the constraint %s given up") % asked
         given = {"subject": change.subject, "to": self.quantity(change.subject, change.to)}
         if change.subject == WHOLE_CORES:
-            return _("at most %(to)s whole cores") % given
+            return self._("at most %(to)s whole cores") % given
         if change.subject in self.names:
-            return _("at most %s") % self.amount(change.subject, change.to)
-        return _("%(subject)s raised to %(to)s") % given
+            return self._("at most %s") % self.amount(change.subject, change.to)
+        return self._("%(subject)s raised to %(to)s") % given
 
     def nearest(self, nearest: Nearest) -> str:
-        _ = self.words.gettext
         parts = []
         for lack in nearest.lacks:
             if lack.resource == WHOLE_CORES:
-                detail = _("%(left)d whole cores left, %(short)d short")
+                detail = self._("%(left)d whole cores left, %(short)d short")
                 parts.append(detail % {"left": lack.left, "short": lack.short})
                 continue
             given = {"left": self.amount(lack.resource, lack.left), "short": self.quantity(lack.resource, lack.short)}
-            parts.append(_("%(left)s left, %(short)s short") % given)
-        parts += [_("not %s") % spelled(constraint) for constraint in nearest.fails]
-        parts += [_("%s reached") % bound.value for bound in nearest.bounds]
-        host = self.hostnames.get(nearest.machine_id) or _("machine %d") % nearest.machine_id
-        return _("Closest is %(host)s: %(parts)s.") % {"host": host, "parts": ", ".join(parts)}
+            parts.append(self._("%(left)s left, %(short)s short") % given)
+        parts += [self._("not %s") % spelled(constraint) for constraint in nearest.fails]
+        parts += [self._("%s reached") % bound.value for bound in nearest.bounds]
+        host = self.hostnames.get(nearest.machine_id) or self._("machine %d") % nearest.machine_id
+        return self._("Closest is %(host)s: %(parts)s.") % {"host": host, "parts": ", ".join(parts)}
 
     def ahead(self, tasks: int, of: tuple[Ahead, ...], tenants: int) -> str:
-        _, ngettext = self.words.gettext, self.words.ngettext
-        detail = ngettext("%d task is tried before it", "%d tasks are tried before it", tasks) % tasks
+        detail = self.ngettext("%d task is tried before it", "%d tasks are tried before it", tasks) % tasks
         if tenants:
-            detail += ngettext(", of %d tenant", ", of %d tenants", tenants) % tenants
+            detail += self.ngettext(", of %d tenant", ", of %d tenants", tenants) % tenants
         known = [f"{one.tenant} {one.tasks}" for one in of if one.tenant]
-        return _("%(told)s (%(known)s).") % {"told": detail, "known": ", ".join(known)} if known else f"{detail}."
+        return self._("%(told)s (%(known)s).") % {"told": detail, "known": ", ".join(known)} if known else f"{detail}."
 
     def expected(self, expected: ExpectedStart) -> str:
-        _, ngettext = self.words.gettext, self.words.ngettext
         if expected.low_s is None or expected.high_s is None:
             if expected.basis is not Basis.NO_HISTORY:
                 return ""
-            return _("When it starts can't be said: no task has ended lately on machines that could hold it.")
+            return self._("When it starts can't be said: no task has ended lately on machines that could hold it.")
         if expected.basis is Basis.CRASH_BACK_OFF:
-            return _("Machines that it crashed on are tried again in %s.") % self.duration(expected.high_s)
+            return self._("Machines that it crashed on are tried again in %s.") % self.duration(expected.high_s)
         span = {"low": self.duration(expected.low_s), "high": self.duration(expected.high_s)}
         detail = (
-            _("Its next task is likely to start in %(high)s") % span
+            self._("Its next task is likely to start in %(high)s") % span
             if span["low"] == span["high"]
-            else _("Its next task is likely to start in %(low)s to %(high)s") % span
+            else self._("Its next task is likely to start in %(low)s to %(high)s") % span
         )
-        ended = ngettext(
+        ended = self.ngettext(
             "%(ends)d task ended in the last %(window)s on machines that could hold it",
             "%(ends)d tasks ended in the last %(window)s on machines that could hold it",
             expected.ends,
@@ -315,11 +308,10 @@ class _Wording:
         return f"{detail}: {ended}."
 
     def shapes(self, shapes: Conforming) -> list[str]:
-        _, ngettext = self.words.gettext, self.words.ngettext
         detail = []
         few = shapes.asked is None or shapes.asked.per_machine < FEW
         if shapes.one_more is not None and shapes.one_more.machines and few:
-            kind = ngettext("%d machine", "%d machines", shapes.one_more.machines) % shapes.one_more.machines
+            kind = self.ngettext("%d machine", "%d machines", shapes.one_more.machines) % shapes.one_more.machines
             given = {
                 "kind": kind,
                 "limit": self.limits(shapes.one_more, shapes.wanted),
@@ -327,34 +319,35 @@ class _Wording:
                 "held": shapes.asked.per_machine if shapes.asked is not None else 0,
             }
             detail.append(
-                _("Its commonest kind of machine (%(kind)s) holds %(held)d; of %(limit)s it would hold %(number)d.")
+                self._(
+                    "Its commonest kind of machine (%(kind)s) holds %(held)d; of %(limit)s it would hold %(number)d."
+                )
                 % given
                 if shapes.asked is not None
-                else _("The kind of machine that comes closest (%(kind)s) holds %(number)d of at most %(limit)s.")
+                else self._("The kind of machine that comes closest (%(kind)s) holds %(number)d of at most %(limit)s.")
                 % given
             )
         return detail
 
     def fit(self, shapes: Conforming, tasks: int) -> list[str]:
-        _, ngettext = self.words.gettext, self.words.ngettext
         if shapes.absent:
             reasons, cures = self.absent([self.names[r] for r in shapes.absent])
             return [f"{text[0].upper()}{text[1:]}".rstrip(".") + "." for text in (*reasons, *cures)]
         if not shapes.machines:
-            detail = [_("No machine of the cell could hold one of these tasks, even if it were empty.")]
+            detail = [self._("No machine of the cell could hold one of these tasks, even if it were empty.")]
         else:
             given = {
                 "now": self.machines(shapes.now),
-                "room": ngettext("%d task", "%d tasks", shapes.room) % shapes.room,
+                "room": self.ngettext("%d task", "%d tasks", shapes.room) % shapes.room,
                 "all": shapes.machines,
                 "tasks": tasks,
             }
-            text = _("Free now, preempting nobody: room for %(room)s on %(now)s; %(all)d could hold one if empty.")
+            text = self._("Free now, preempting nobody: room for %(room)s on %(now)s; %(all)d could hold one if empty.")
             detail = [text % given]
         detail += self.shapes(shapes)
         if shapes.fuller is not None and shapes.asked is not None and shapes.asked.per_machine < FEW:
             given = {"held": shapes.asked.per_machine, "limit": self.limits(shapes.fuller, shapes.wanted)}
-            text = _("It could ask for up to %(limit)s, and such a machine would still hold %(held)d.")
+            text = self._("It could ask for up to %(limit)s, and such a machine would still hold %(held)d.")
             detail.append(text % given)
         return detail
 
@@ -366,11 +359,7 @@ class _Wording:
         """A quantity and of what: "2 cores of cpu", but "2 accelerators"."""
         many = self.quantity(subject, value)
         of = {"many": many, "of": subject}
-        return (
-            many
-            if many.split()[-1].rstrip("s") == subject.rstrip("s")
-            else self.words.gettext("%(many)s of %(of)s") % of
-        )
+        return many if many.split()[-1].rstrip("s") == subject.rstrip("s") else self._("%(many)s of %(of)s") % of
 
     def quantity(self, subject: str, value: int) -> str:
         if subject not in self.names:
@@ -378,14 +367,13 @@ class _Wording:
         return describe(self.names.index(subject), value, extra=self.extra)
 
     def machines(self, number: int) -> str:
-        return self.words.ngettext("%d machine", "%d machines", number) % number
+        return self.ngettext("%d machine", "%d machines", number) % number
 
     def duration(self, seconds: float) -> str:
-        _ = self.words.gettext
         if seconds < 90:
-            return _("%d s") % round(seconds)
+            return self._("%d s") % round(seconds)
         if seconds < 5400:
-            return _("%d min") % round(seconds / 60)
+            return self._("%d min") % round(seconds / 60)
         if seconds < 172_800:
-            return _("%d h") % round(seconds / 3600)
-        return _("%d days") % round(seconds / 86_400)
+            return self._("%d h") % round(seconds / 3600)
+        return self._("%d days") % round(seconds / 86_400)

@@ -22,6 +22,16 @@ class _Event(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
     pass
 
 
+class _TaskEvent(_Event, frozen=True):
+    job_id: int
+    index: int
+
+
+class _IncarnationEvent(_TaskEvent, frozen=True):
+    machine_id: int
+    incarnation: int
+
+
 class CellSet(_Event, frozen=True, tag="cell.set"):
     """The cell's settings changed. `extra_resources`: its own named resources, if one was added."""
 
@@ -88,41 +98,28 @@ class PackagesHeld(_Event, frozen=True, tag="packages.held"):
     went: dict[str, tuple[int, ...]] = {}
 
 
-class AllocKept(_Event, frozen=True, tag="alloc.kept"):
+class AllocKept(_IncarnationEvent, frozen=True, tag="alloc.kept"):
     """An alloc left a machine, which keeps the alloc's folder for its log savers (§4).
 
     The kept folder takes `hold` of the machine's capacity; a `machine.set` beside this event has the rest.
     """
 
-    machine_id: int
-    job_id: int
-    index: int
-    incarnation: int
     until: float  # seconds since the epoch
     hold: tuple[int, ...]
     savers: tuple[tuple[int, int], ...]  # (job id, index) of the tasks that run again
 
 
-class AllocReleased(_Event, frozen=True, tag="alloc.released"):
+class AllocReleased(_IncarnationEvent, frozen=True, tag="alloc.released"):
     """A kept alloc was released. `how`: saved; too-late: its time ended before every log saver had succeeded; dropped
     by an SRE.
     """
 
-    machine_id: int
-    job_id: int
-    index: int
-    incarnation: int
     how: str
     reason: str = ""
 
 
-class AllocGone(_Event, frozen=True, tag="alloc.gone"):
+class AllocGone(_IncarnationEvent, frozen=True, tag="alloc.gone"):
     """The folder of a released alloc is removed from its machine."""
-
-    machine_id: int
-    job_id: int
-    index: int
-    incarnation: int
 
 
 class MachineCredential(_Event, frozen=True, tag="machine.credential"):
@@ -198,7 +195,7 @@ class TasksAdded(_Event, frozen=True, tag="tasks.added"):
     spec_version: int
 
 
-class TaskPlaced(_Event, frozen=True, omit_defaults=True, tag="task.placed"):
+class TaskPlaced(_IncarnationEvent, frozen=True, omit_defaults=True, tag="task.placed"):
     """pending -> running on a machine. `ports`: numbers in the order of the job's port names.
 
     `alloc`: the task id of its alloc on that machine; 0 if it is in none (§2.4).
@@ -207,10 +204,6 @@ class TaskPlaced(_Event, frozen=True, omit_defaults=True, tag="task.placed"):
     A task in an alloc that leaves has its own `task.evicted`, before that of the alloc.
     """
 
-    job_id: int
-    index: int
-    machine_id: int
-    incarnation: int
     ports: tuple[int, ...] = ()
     spec_version: int = 1
     score: dict[str, float] = {}
@@ -221,17 +214,13 @@ class TaskPlaced(_Event, frozen=True, omit_defaults=True, tag="task.placed"):
     packages: tuple[int, ...] = ()
 
 
-class TaskEvicted(_Event, frozen=True, tag="task.evicted"):
+class TaskEvicted(_IncarnationEvent, frozen=True, tag="task.evicted"):
     """running -> pending. The incarnation still occupies its ports there until `task.gone`, unless `gone`.
 
     `cause`: preemption, machine-failure, machine-shutdown, out-of-resources, other (Figure 3), or update,
     failure (the task's restarts on the machine are spent), lost.
     """
 
-    job_id: int
-    index: int
-    machine_id: int
-    incarnation: int
     cause: str
     detail: str = ""
     gone: bool = False
@@ -240,56 +229,40 @@ class TaskEvicted(_Event, frozen=True, tag="task.evicted"):
     exit: dict[str, Any] | None = None
 
 
-class TaskEnded(_Event, frozen=True, tag="task.ended"):
+class TaskEnded(_IncarnationEvent, frozen=True, tag="task.ended"):
     """-> dead. `machine_id` 0 when it was pending."""
 
-    job_id: int
-    index: int
-    machine_id: int
-    incarnation: int
     how: str  # finished | failed | killed
     detail: str = ""
     gone: bool = False
     exit: dict[str, Any] | None = None
 
 
-class TaskGone(_Event, frozen=True, tag="task.gone"):
+class TaskGone(_IncarnationEvent, frozen=True, tag="task.gone"):
     """The processes of a departed incarnation have ended on the machine: its ports are free."""
 
-    job_id: int
-    index: int
-    machine_id: int
-    incarnation: int
     exit: dict[str, Any] | None = None
 
 
-class TaskRevived(_Event, frozen=True, tag="task.revived"):
+class TaskRevived(_TaskEvent, frozen=True, tag="task.revived"):
     """dead -> pending: the task was resubmitted or an update asks for it again."""
 
-    job_id: int
-    index: int
     spec_version: int
 
 
-class TaskUpdated(_Event, frozen=True, tag="task.updated"):
+class TaskUpdated(_TaskEvent, frozen=True, tag="task.updated"):
     """The task follows another version of the spec. A running one keeps its machine: the change is in place."""
 
-    job_id: int
-    index: int
     spec_version: int
     requirement: Requirement
 
 
-class TaskReported(_Event, frozen=True, tag="task.reported"):
+class TaskReported(_IncarnationEvent, frozen=True, tag="task.reported"):
     """A Borglet reported another state of a running task than before.
 
     `up`: the task serves: its phase is `up`, and its health check, if any, passes.
     """
 
-    job_id: int
-    index: int
-    machine_id: int
-    incarnation: int
     phase: str
     health: str
     up: bool = False
@@ -325,28 +298,20 @@ class UpdateEnded(_Event, frozen=True, tag="update.ended"):
     detail: str = ""
 
 
-class ShellOpened(_Event, frozen=True, tag="shell.opened"):
+class ShellOpened(_IncarnationEvent, frozen=True, tag="shell.opened"):
     """A shell in a task was granted to the actor. The event is written before the first byte can flow.
 
     `peer`: the network address that the portal saw. `command`: empty for a login shell.
     """
 
-    job_id: int
-    index: int
-    machine_id: int
-    incarnation: int
     session: str
     peer: str = ""
     command: tuple[str, ...] = ()
 
 
-class ShellClosed(_Event, frozen=True, tag="shell.closed"):
+class ShellClosed(_IncarnationEvent, frozen=True, tag="shell.closed"):
     """A shell ended, or never started. `how` is the reason, and bytes are counted per direction."""
 
-    job_id: int
-    index: int
-    machine_id: int
-    incarnation: int
     session: str
     how: str
     seconds: float = 0.0
@@ -387,10 +352,6 @@ Event = (
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Event)
-
-
-def kind_of(event: Event) -> str:
-    return str(event.__struct_config__.tag)
 
 
 def encode(event: Event) -> bytes:

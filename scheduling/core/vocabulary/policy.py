@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -89,25 +88,6 @@ class Policy:
 
     resource_weights: tuple[float, ...] = (1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     """How much each resource of the axis counts for packing; resources beyond the last count nothing."""
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        bands: Sequence[Band] = DEFAULT_BANDS,
-        scorer: str = "hybrid",
-        batch_in_prod_by_reservation: bool = False,
-        crashed_pair_s: float = 600.0,
-        workload: Workload = "",
-    ) -> Policy:
-        """The policy of a cell, from its settings and the rows of the bands."""
-        return cls(
-            bands=tuple(bands),
-            scorer=scorer,
-            batch_in_prod_by_reservation=batch_in_prod_by_reservation,
-            crashed_pair_s=crashed_pair_s,
-            workload=workload,
-        )
 
     def by_limit(self, priority: int, latency_sensitive: bool) -> bool:
         """Return whether a task is placed by limits, so never in reclaimed resources (§5.5). False outside all

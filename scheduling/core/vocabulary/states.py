@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class TaskState(StrEnum):
@@ -51,6 +53,20 @@ class EvictionCause(StrEnum):
     LOST = "lost"  # its machine no longer has it
 
 
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The report of a Borglet about a running incarnation. `up`: phase up, and healthy if it has a check."""
+
+    task_id: int
+    incarnation: int
+    phase: str
+    health: str
+    up: bool
+    restarts: int = 0
+    exit: dict[str, Any] | None = None
+    address: str = ""  # of a network of its own; empty: its machine's
+
+
 TASK_TRANSITIONS: dict[tuple[TaskState | None, Transition], TaskState] = {
     (None, Transition.SUBMIT): TaskState.PENDING,
     (TaskState.PENDING, Transition.SCHEDULE): TaskState.RUNNING,
@@ -84,11 +100,3 @@ def next_state(entity: str, state: TaskState | None, event: Transition, *, histo
         return TASK_TRANSITIONS[(state, event)]
     except KeyError:
         raise IllegalTransition(entity, state, event, history) from None
-
-
-def task_diagram() -> str:
-    """The table as it stands in `README.md`; a test compares the two."""
-    arrows: dict[tuple[str, str], list[str]] = {}
-    for (state, event), target in TASK_TRANSITIONS.items():
-        arrows.setdefault((state.value if state else "-", target.value), []).append(event.value)
-    return "\n".join(f"{source:>8} -> {target:<8} {', '.join(names)}" for (source, target), names in arrows.items())

@@ -39,6 +39,7 @@ from borglet.messages import (
 from borglet.packages import tickets
 from quota.vocabulary.errors import Rejected
 from scheduling.identity import authority
+from scheduling.journal.sql import query
 from scheduling.link.packages import swarms
 from scheduling.link.packages.tracker import Peer, Tracker
 from scheduling.link.shard.connection import Connection
@@ -264,18 +265,16 @@ class PackageDoors:
         `Rejected`."""
         try:
             close_old_connections()
-            with connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT t.job_id, t.index, t.spec_version, s.packages::text, host(m.address), m.rack, c.name,"
-                    " c.extra_resources"
-                    " FROM scheduling_task AS t"
-                    " JOIN scheduling_jobspec AS s ON s.job_id = t.job_id AND s.version = t.spec_version"
-                    " JOIN scheduling_machine AS m ON m.id = t.machine_id"
-                    " JOIN scheduling_cell AS c ON c.id = m.cell_id"
-                    " WHERE t.machine_id = %s AND t.state = 'running' AND jsonb_exists_any(s.packages, %s)",
-                    [machine_id, list(digests)],
-                )
-                rows = cursor.fetchall()
+            rows = query(
+                "SELECT t.job_id, t.index, t.spec_version, s.packages::text, host(m.address), m.rack, c.name,"
+                " c.extra_resources"
+                " FROM scheduling_task AS t"
+                " JOIN scheduling_jobspec AS s ON s.job_id = t.job_id AND s.version = t.spec_version"
+                " JOIN scheduling_machine AS m ON m.id = t.machine_id"
+                " JOIN scheduling_cell AS c ON c.id = m.cell_id"
+                " WHERE t.machine_id = %s AND t.state = 'running' AND jsonb_exists_any(s.packages, %s)",
+                [machine_id, list(digests)],
+            )
             extra = rows[0][-1] if rows else ()
             specs = self._specs.get({(row[0], row[2]) for row in rows}, extra=tuple(extra))
         except (OperationalError, InterfaceError) as error:

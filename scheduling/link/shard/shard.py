@@ -133,18 +133,16 @@ class Shard:
 
     def request_log(self, machine_id: int, request: LogRequest) -> bool:
         """Ask a machine for part of a log, at once. False when it isn't connected here."""
-        held = self.connections.get(machine_id)
-        if held is None or held.closing:
-            return False
-        held.logs.append(request)
-        self.roster.polls.ask(held)
-        return True
+        return self._ask_at_once(machine_id, lambda held: held.logs.append(request))
 
     def offer_shell(self, machine_id: int, grant: ShellGrant) -> bool:
         """Offer a shell to a machine at once. Return False if it is not connected here."""
+        return self._ask_at_once(machine_id, lambda held: held.shells.append(grant))
+
+    def _ask_at_once(self, machine_id: int, add: Callable[[Connection], None]) -> bool:
         held = self.connections.get(machine_id)
         if held is None or held.closing:
             return False
-        held.shells.append(grant)
+        add(held)
         self.roster.polls.ask(held)
         return True

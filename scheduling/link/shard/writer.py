@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from django.db import connection, transaction
+from django.db import transaction
 
 from borglet.messages import OLDEST_PROTOCOL, EndCause, Hello, Refusal, common_protocol
 from quota.vocabulary.errors import Rejected
@@ -23,7 +23,8 @@ from scheduling.brakes import brakes
 from scheduling.core.vocabulary.requirement import MAX_TASKS, PROTOCOL, split_task_id
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
-from scheduling.journal.machine_events import machine_set_event
+from scheduling.journal.row_events import machine_set_event
+from scheduling.journal.sql import execute, query
 from scheduling.link.views.diff import ReportChanges, UnknownIncarnation, exit_json, judge, storable_text
 from scheduling.machines.credentials import is_digest, secret_digest, secrets_renewed
 from scheduling.machines.facts import CLAIMED, counted
@@ -33,7 +34,6 @@ from scheduling.models import Cell, Job, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.tasks import counters, departures, observations, transitions
 from scheduling.tasks.changes import Ending, Eviction
-from scheduling.tasks.observations import Observation
 
 log = structlog.get_logger(__name__)
 ME = system("link")
@@ -149,9 +149,9 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
     if changed:
         _take_facts(cell_id, cell.extra_resources, {machine: hellos[machine] for machine in changed})
     welcome = sorted(hellos.keys() - refused.keys())
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [welcome])
-        cursor.execute(
+    with transaction.atomic():
+        execute("SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [welcome])
+        rows = query(
             "UPDATE scheduling_machine AS m SET session = m.session + 1, boot_id = h.boot_id, software = h.software,"
             " authority = h.authority FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[])"
             " AS h(id, boot_id, software, authority) WHERE m.id = h.id RETURNING m.id, m.session",
@@ -162,7 +162,7 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
                 [a if is_digest(a := hellos[machine].authority) else "" for machine in welcome],
             ],
         )
-        return refused | dict(cursor.fetchall())
+        return refused | dict(rows)
 
 
 def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
@@ -272,11 +272,7 @@ def _apply(entry: JournalEntry, part: Sequence[MachineReportChanges]) -> set[int
         for u in c.unwanted
     ]:
         transitions.tasks_evict(entry, unwanted)
-    if seen := [
-        Observation(s.task_id, s.incarnation, s.phase, s.health, s.up, s.restarts, s.exit, s.address)
-        for c in changes
-        for s in c.seen
-    ]:
+    if seen := [observation for c in changes for observation in c.seen]:
         observations.tasks_observe(entry, seen)
     return {news.machine_id for news in part if sessions.get(news.machine_id) != news.session}
 
@@ -319,17 +315,16 @@ def _moves(task_ids: Sequence[int]) -> dict[int, int]:
     if not task_ids:
         return {}
     pairs = [split_task_id(identity) for identity in task_ids]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT t.id, count(*) FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS t(id, job_id, index)"
-            " JOIN scheduling_event AS e ON e.job_id = t.job_id AND e.task_index = t.index"
-            " AND e.kind = 'task.evicted' AND e.data->>'cause' = 'failure'"
-            " AND e.revision > coalesce((SELECT max(u.revision) FROM scheduling_event AS u"
-            " WHERE u.job_id = t.job_id AND u.task_index = t.index"
-            " AND u.kind IN ('task.updated', 'task.revived')), 0) GROUP BY t.id",
-            [list(task_ids), [job for job, _ in pairs], [index for _, index in pairs]],
-        )
-        return dict(cursor.fetchall())
+    rows = query(
+        "SELECT t.id, count(*) FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS t(id, job_id, index)"
+        " JOIN scheduling_event AS e ON e.job_id = t.job_id AND e.task_index = t.index"
+        " AND e.kind = 'task.evicted' AND e.data->>'cause' = 'failure'"
+        " AND e.revision > coalesce((SELECT max(u.revision) FROM scheduling_event AS u"
+        " WHERE u.job_id = t.job_id AND u.task_index = t.index"
+        " AND u.kind IN ('task.updated', 'task.revived')), 0) GROUP BY t.id",
+        [list(task_ids), [job for job, _ in pairs], [index for _, index in pairs]],
+    )
+    return dict(rows)
 
 
 def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[UnknownIncarnation]) -> None:

@@ -18,13 +18,14 @@ from typing import Any
 import msgspec
 import structlog
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 
 from borglet.messages import Desired, Health, PackageRef, Phase, RunAlloc, RunTask, StopTask, TaskKey
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import as_mapping
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import MachineStatus
+from scheduling.journal.sql import execute, query
 from scheduling.link.views import kept as kept_allocs
 from scheduling.link.views.diff import ExpectedTask, View, exit_mark
 from scheduling.link.views.kept import KeptAllocs, task_key
@@ -87,15 +88,15 @@ class Specs:
 def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Loaded]:
     """Return the desired state of each machine. Nine queries for any number of machines."""
     ids = sorted(machine_ids)
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        fence = _fence(cursor, cell_id)
+    with transaction.atomic():
+        execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        fence = _fence(cell_id)
         machines = list(
             Machine.objects.filter(pk__in=ids).only("id", "session", "state", "quarantined", "rotation_asked")
         )
-        prod = _prod_bands(cursor)
-        running = _running(cursor, ids)
-        departures = _departures(cursor, ids)
+        prod = _prod_bands()
+        running = _running(ids)
+        departures = _departures(ids)
         kept_rows = list(KeptAlloc.objects.filter(machine_id__in=ids).order_by("id"))
         wanted = {(row.job_id, row.spec_version) for row in running} | kept_allocs.specs_of(kept_rows)
         wanted |= {(row.job_id, row.newest_version) for row in running}
@@ -317,24 +318,22 @@ def _run_alloc(row: _Row, fence: _Fence, *, prod: bool) -> RunAlloc:
     )
 
 
-def _fence(cursor: Any, cell_id: int) -> _Fence:
-    cursor.execute(
+def _fence(cell_id: int) -> _Fence:
+    name, revision, history_id, ordinal, extra, epoch = query(
         "SELECT c.name, c.revision, c.history_id, c.history_ordinal, c.extra_resources,"
         " coalesce((SELECT max(l.epoch) FROM scheduling_lease AS l WHERE l.cell_id = c.id), 0)"
         " FROM scheduling_cell AS c WHERE c.id = %s",
         [cell_id],
-    )
-    name, revision, history_id, ordinal, extra, epoch = cursor.fetchone()
+    )[0]
     return _Fence(name, revision, history_id.hex, ordinal, epoch, tuple(extra))
 
 
-def _prod_bands(cursor: Any) -> set[str]:
-    cursor.execute("SELECT name FROM quota_priorityband WHERE prod")
-    return {name for (name,) in cursor.fetchall()}
+def _prod_bands() -> set[str]:
+    return {name for (name,) in query("SELECT name FROM quota_priorityband WHERE prod")}
 
 
-def _running(cursor: Any, ids: list[int]) -> list[_Row]:
-    cursor.execute(
+def _running(ids: list[int]) -> list[_Row]:
+    rows = query(
         "SELECT t.machine_id, t.job_id, t.index, t.incarnation, t.spec_version, t.limit, t.ports, t.phase,"
         " t.health, t.up, t.restarts, t.exit::text, j.uid, j.name, o.name, j.priority, j.band,"
         " j.latency_sensitive, t.devices, aj.uid, a.index, a.incarnation, t.address, j.spec_version"
@@ -359,12 +358,12 @@ def _running(cursor: Any, ids: list[int]) -> list[_Row]:
             address=row[22],
             newest_version=row[23],
         )
-        for row in cursor.fetchall()
+        for row in rows
     ]
 
 
-def _departures(cursor: Any, ids: list[int]) -> list[tuple[int, int, TaskKey, str, float | None, int | None]]:
-    cursor.execute(
+def _departures(ids: list[int]) -> list[tuple[int, int, TaskKey, str, float | None, int | None]]:
+    rows = query(
         "SELECT d.machine_id, d.task_id, j.uid, t.index, d.incarnation, d.cause, d.notice_s, d.preemptor"
         " FROM scheduling_departure AS d JOIN scheduling_task AS t ON t.id = d.task_id"
         " JOIN scheduling_job AS j ON j.id = t.job_id WHERE d.machine_id = ANY(%s)",
@@ -372,7 +371,7 @@ def _departures(cursor: Any, ids: list[int]) -> list[tuple[int, int, TaskKey, st
     )
     return [
         (machine_id, identity, TaskKey(uid.hex, index, incarnation), cause, notice_s, preemptor)
-        for machine_id, identity, uid, index, incarnation, cause, notice_s, preemptor in cursor.fetchall()
+        for machine_id, identity, uid, index, incarnation, cause, notice_s, preemptor in rows
     ]
 
 

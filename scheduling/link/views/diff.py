@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from borglet.messages import EndCause, Exit, Health, Phase, Report, TaskKey, TaskReport
+from scheduling.core.vocabulary.states import Observation
 
 # Of one report; the rest comes again with the next.
 MAX_REMOVALS = 4
@@ -66,20 +67,6 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A change of an incarnation that continues to run."""
-
-    task_id: int
-    incarnation: int
-    phase: str
-    health: str
-    up: bool
-    restarts: int
-    exit: dict[str, Any] | None = None
-    address: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class TaskExit:
     """The end of an incarnation that should run and will not run again on this machine."""
 
@@ -123,7 +110,7 @@ class Unwanted:
 class ReportChanges:
     """The changes of a report. `strangers`: all unknown incarnations if they changed, else None."""
 
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[Observation] = field(default_factory=list)
     over: list[TaskExit] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)  # (task id, incarnation)
     gone: list[IncarnationGone] = field(default_factory=list)
@@ -208,7 +195,7 @@ def _compare_running(
     ):
         return
     changes.seen.append(
-        Seen(
+        Observation(
             expected.task_id,
             key.incarnation,
             task.phase.value,
@@ -229,7 +216,9 @@ def _compare_missing(view: View, here: set[TaskKey], changes: ReportChanges) -> 
         if expected.alloc:
             if not expected.up:
                 expected.up, expected.phase = True, Phase.UP.value
-                changes.seen.append(Seen(expected.task_id, key.incarnation, Phase.UP.value, expected.health, True, 0))
+                changes.seen.append(
+                    Observation(expected.task_id, key.incarnation, Phase.UP.value, expected.health, True, 0)
+                )
         elif key not in here:
             changes.lost.append((expected.task_id, key.incarnation))
             del view.run[key]

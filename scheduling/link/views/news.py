@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from django.db import connection
-
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.journal.sql import query
 
 # What a Borglet has to hear of. What it said itself, and what only matters to the scheduler, is not here.
 _BY_MACHINE = (
@@ -41,26 +40,25 @@ def since(cell_id: int, revision: int, *, newest: int) -> ConcernedMachines:
     if newest <= revision:
         return news
     tasks, jobs = set(), set()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT DISTINCT kind, job_id, task_index, machine_id FROM scheduling_event"
-            " WHERE cell_id = %s AND revision > %s AND revision <= %s AND kind = ANY(%s)",
-            [cell_id, revision, newest, _KINDS],
+    rows = query(
+        "SELECT DISTINCT kind, job_id, task_index, machine_id FROM scheduling_event"
+        " WHERE cell_id = %s AND revision > %s AND revision <= %s AND kind = ANY(%s)",
+        [cell_id, revision, newest, _KINDS],
+    )
+    for kind, job_id, index, machine_id in rows:
+        if kind in _BY_CELL:
+            news.everywhere = True
+        elif kind in _BY_JOB:
+            jobs.add(job_id)
+        elif kind in _BY_TASK:
+            tasks.add(task_id(job_id, index))
+        elif machine_id is not None:
+            news.machines.add(machine_id)
+    if jobs or tasks:
+        rows = query(
+            "SELECT DISTINCT machine_id FROM scheduling_task"
+            " WHERE state = 'running' AND (job_id = ANY(%s) OR id = ANY(%s))",
+            [sorted(jobs), sorted(tasks)],
         )
-        for kind, job_id, index, machine_id in cursor.fetchall():
-            if kind in _BY_CELL:
-                news.everywhere = True
-            elif kind in _BY_JOB:
-                jobs.add(job_id)
-            elif kind in _BY_TASK:
-                tasks.add(task_id(job_id, index))
-            elif machine_id is not None:
-                news.machines.add(machine_id)
-        if jobs or tasks:
-            cursor.execute(
-                "SELECT DISTINCT machine_id FROM scheduling_task"
-                " WHERE state = 'running' AND (job_id = ANY(%s) OR id = ANY(%s))",
-                [sorted(jobs), sorted(tasks)],
-            )
-            news.machines |= {machine_id for (machine_id,) in cursor.fetchall()}
+        news.machines |= {machine_id for (machine_id,) in rows}
     return news

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from borglet.messages import EndCause, Exit, Health, Phase, Removal, Report, TaskKey, TaskReport
+from scheduling.core.vocabulary.states import Observation
 from scheduling.link.views.diff import (
     ExitVerdict,
     ExpectedTask,
     IncarnationGone,
     ReportChanges,
-    Seen,
     TaskExit,
     UnknownIncarnation,
     Unwanted,
@@ -50,7 +50,7 @@ def a_task(key: TaskKey = KEY, phase: Phase = Phase.UP, **changed: Any) -> TaskR
 def test_a_new_phase_is_seen_once() -> None:
     view = a_view(run={KEY: ExpectedTask(7)})
     report = a_report(a_task())
-    assert compare(view, report) == ReportChanges(seen=[Seen(7, 3, "up", "unknown", True, 0)])
+    assert compare(view, report) == ReportChanges(seen=[Observation(7, 3, "up", "unknown", True, 0)])
     assert not compare(view, report)
 
 
@@ -88,7 +88,7 @@ def test_a_local_restart_brings_its_exit_once() -> None:
         "notice": "",
     }
     second = compare(view, a_report(a_task(KEY, Phase.UP, restarts=1, exit=CRASH)))
-    assert second.seen == [Seen(7, 3, "up", "unknown", True, 1, None)]
+    assert second.seen == [Observation(7, 3, "up", "unknown", True, 1, None)]
 
 
 def test_an_end_of_what_should_run_is_reported_once() -> None:
@@ -135,7 +135,7 @@ def test_unknown_incarnations_are_reported_when_they_change_until_acknowledged()
 
 def test_an_alloc_is_up_when_its_machine_answers() -> None:
     view = a_view(run={KEY: ExpectedTask(7, alloc=True)})
-    assert compare(view, a_report()) == ReportChanges(seen=[Seen(7, 3, "up", "unknown", True, 0)])
+    assert compare(view, a_report()) == ReportChanges(seen=[Observation(7, 3, "up", "unknown", True, 0)])
     assert not compare(view, a_report())
 
 

@@ -1,0 +1,61 @@
+"""Events that announce what rows hold, for the journal and for snapshots."""
+
+from __future__ import annotations
+
+import msgspec
+
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.published import Published
+from scheduling.core.vocabulary.requirement import Group
+from scheduling.models import Job, Machine, Update
+
+
+def machine_set_event(machine: Machine) -> events.MachineSet:
+    """All facts of a machine. Its capacity there is what can be given out: without what kept allocs hold."""
+    kept = [*machine.kept, *[0] * (len(machine.capacity) - len(machine.kept))]
+    return events.MachineSet(
+        machine_id=machine.id,
+        hostname=machine.hostname,
+        address=machine.address,
+        capacity=tuple([max(0, has - held) for has, held in zip(machine.capacity, kept, strict=False)]),
+        attributes=dict(machine.attributes),
+        platform=machine.platform,
+        rack=machine.rack,
+        power_domain=machine.power_domain,
+        port_low=machine.port_low,
+        port_high=machine.port_high,
+        state=machine.state,
+    )
+
+
+def job_submitted_event(job: Job, groups: tuple[Group, ...]) -> events.JobSubmitted:
+    """Return the properties of a job, and the requirements of its tasks."""
+    return events.JobSubmitted(
+        job_id=job.id,
+        uid=job.uid.hex,
+        tenant_id=job.tenant_id,
+        tenant=job.tenant.name,
+        name=job.name,
+        job_kind=job.kind,
+        priority=job.priority,
+        latency_sensitive=job.latency_sensitive,
+        spec_version=job.spec_version,
+        groups=groups,
+        labels=dict(job.labels),
+        port_names=tuple(job.port_names),
+        alloc_set=job.alloc_set_id or 0,
+        gang=job.gang,
+        disruption_budget=job.disruption_budget,
+        published=msgspec.convert(job.published, Published),
+    )
+
+
+def update_started_event(update: Update) -> events.UpdateStarted:
+    return events.UpdateStarted(
+        job_id=update.job_id,
+        update_id=update.id,
+        from_version=update.from_version,
+        to_version=update.to_version,
+        max_down=update.max_down,
+        undo=update.undo,
+    )
