@@ -22,22 +22,25 @@ class MarketCollector(Collector):
         capacity = {row.cell: row.capacity for row in CellCapacity.objects.all()}
         yield _sold(capacity)
         yield _counts(
-            "borg_quota_shortfalls",
-            "Shortfalls that are open: times at which more prod quota is sold than the cell has",
+            GaugeMetricFamily(
+                "borg_quota_shortfalls",
+                "Shortfalls that are open: times at which more prod quota is sold than the cell has",
+                labels=["cell"],
+            ),
             Shortfall.objects.filter(closed_at__isnull=True),
             by="cell",
             known=capacity,
         )
         yield _counts(
-            "borg_orders_waiting",
-            "Orders that somebody has to decide about",
+            GaugeMetricFamily("borg_orders_waiting", "Orders that somebody has to decide about", labels=["approver"]),
             Order.objects.filter(state=OrderState.PENDING.value),
             by="approver",
             known=("owner", "sre"),
         )
         yield _counts(
-            "borg_notice_deliveries",
-            "Deliveries of notices that wait, and that were given up",
+            GaugeMetricFamily(
+                "borg_notice_deliveries", "Deliveries of notices that wait, and that were given up", labels=["state"]
+            ),
             NoticeDelivery.objects.exclude(state="sent"),
             by="state",
             known=("failed", "waiting"),
@@ -62,9 +65,8 @@ def _sold(capacity: dict[str, list[int]]) -> GaugeMetricFamily:
     return share
 
 
-def _counts(name: str, text: str, rows: QuerySet[Any], *, by: str, known: Iterable[str]) -> GaugeMetricFamily:
-    """Numbers of rows by a column; 0 for values that are known and have no row."""
-    gauge = GaugeMetricFamily(name, text, labels=[by])
+def _counts(gauge: GaugeMetricFamily, rows: QuerySet[Any], *, by: str, known: Iterable[str]) -> GaugeMetricFamily:
+    """Fill the gauge with the number of rows by a column, and with 0 for known values without a row."""
     found = dict(rows.order_by().values_list(by).annotate(n=Count("id")))
     for value in sorted({*known, *found}):
         gauge.add_metric([value], found.get(value, 0))
