@@ -106,7 +106,7 @@ class FleetSettings:
 
 
 def load_secrets(home: Path) -> FleetSecrets:
-    """Raises `JoinFailed` for a damaged file."""
+    """Read fleet.json. Raises `JoinFailed` for a damaged file."""
     path = home / "fleet.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=FleetSecrets)
@@ -181,7 +181,7 @@ class Fleet:
         link: LinkSettings = LinkSettings(),
         clock: Clock | None = None,
     ) -> None:
-        """`home`: where `secrets` are kept when they are renewed. `clock`: the real one by default."""
+        """Create the machines. `home`: folder for renewed `secrets`. `clock`: the real one by default."""
         self._settings = settings
         simulation = Simulation(clock or steady_clock(), settings.seed, settings.start_delay_s)
         keeper = FleetKeeper(home, secrets)

@@ -23,7 +23,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Raises ValueError for an unknown level."""
+    """Set up logging. Raises ValueError for an unknown level."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -63,7 +63,7 @@ class MachineSpec:
 
 
 def check_hostname(name: str) -> str:
-    """Raises `BadMachine`."""
+    """Check a host name. Raises `BadMachine`."""
     if not _HOSTNAME.fullmatch(name):
         raise BadMachine(
             f"hostname: {name!r} is not a host name; use lower-case letters, digits and hyphens, up to 63 between dots"
@@ -72,7 +72,7 @@ def check_hostname(name: str) -> str:
 
 
 def parse_capacity(text: str, separator: str = ",") -> dict[str, int]:
-    """`cpu=4,ram=16Gi,disk=100G`: cores and bytes, as in job files; other names are counts. Raises `BadMachine`."""
+    """Parse `cpu=4,ram=16Gi,disk=100G`: cores and bytes as in job files, other names as counts. Raises `BadMachine`."""
     capacity: dict[str, int] = {}
     for name, value in parse_pairs("capacity", text, separator):
         capacity[name] = _quantity(f"capacity.{name}", value, _SUFFIXES.get(name, {"": 1}))
@@ -80,7 +80,7 @@ def parse_capacity(text: str, separator: str = ",") -> dict[str, int]:
 
 
 def parse_bytes(field: str, text: str) -> int:
-    """`20Gi`, `500M`: bytes, as in job files. Raises `BadMachine`."""
+    """Parse `20Gi` or `500M` to bytes, as in job files. Raises `BadMachine`."""
     return _quantity(field, text.strip(), _SUFFIXES["disk"])
 
 
@@ -96,7 +96,7 @@ def _quantity(field: str, value: str, suffixes: Mapping[str, int]) -> int:
 
 
 def parse_pairs(field: str, text: str, separator: str) -> list[tuple[str, str]]:
-    """`a=1,b=2`. Raises `BadMachine`."""
+    """Parse `a=1,b=2`. Raises `BadMachine`."""
     pairs = []
     for part in filter(None, (part.strip() for part in text.split(separator))):
         name, equals, value = part.partition("=")

@@ -16,7 +16,7 @@ from quota.vocabulary.resources import NAMES
 
 
 class MarketCollector(Collector):
-    """Six queries, whatever the number of rows. What should be 0 is shown as 0, so that alerts can be tried out."""
+    """Metrics of the market: six queries for any number of rows. Zeros are reported, so that alerts can be tested."""
 
     def collect(self) -> Iterator[Metric]:
         capacity = {row.cell: row.capacity for row in CellCapacity.objects.all()}

@@ -48,7 +48,7 @@ class DescribedPaging:
 
 
 class IdPaging(DescribedPaging, CursorPagination):
-    """Raises `Rejected` for a limit that is out of range, and for a cursor that no page gave."""
+    """Pages by id. Raises `Rejected` for a limit out of range, and for an invalid cursor."""
 
     page_size = PAGE
     page_size_query_param = "limit"
@@ -82,7 +82,7 @@ class NewestPaging(IdPaging):
 
 
 def paged(view: APIView, rows: QuerySet[Any], shown: Callable[[list[Any]], Iterable[Any]]) -> Response:
-    """One page of `rows`, in the paging that the view declares. `shown`: what is answered for the rows of a page."""
+    """Return one page of `rows` with the paging of the view. `shown`: returns the answer for the rows of a page."""
     pages = view.pagination_class()  # type: ignore[attr-defined]
     return cast("Response", pages.get_paginated_response(shown(pages.paginate_queryset(rows, view.request, view=view))))
 

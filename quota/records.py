@@ -57,7 +57,7 @@ class RecordEntry:
 
 @contextmanager
 def write(principal: Principal) -> Iterator[RecordEntry]:
-    """One atomic change. Locks: the stream's row, last and briefly, when there is something to say."""
+    """Write the records of one atomic change. Locks: the stream's row, last and briefly, if there are records."""
     with transaction.atomic():
         entry = RecordEntry(principal)
         yield entry

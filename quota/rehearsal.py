@@ -18,7 +18,9 @@ DRY_RUN = OpenApiParameter("dry_run", OpenApiTypes.BOOL, description="Check ever
 
 
 def dry_run(request: Request | HttpRequest) -> bool:
-    """`?dry_run=1`. Raises `Rejected`: a misspelt switch must not change things."""
+    """Return whether the request has `?dry_run=1`. Raises `Rejected` for other values, which must not change
+    anything.
+    """
     given = request.GET.get("dry_run", "0").lower()
     if given not in ("0", "false", "", "1", "true"):
         raise Rejected("invalid", f"dry_run: {given!r}; give 1 or 0", fields={"dry_run": "1 or 0"})
@@ -49,5 +51,5 @@ class RehearsedView(APIView):
 
 
 def _asked(request: HttpRequest) -> bool:
-    """Anything but a clear no is rehearsed, until `initial` has rejected what is unclear."""
+    """Return whether to rehearse: always, unless the request says no. `initial` then rejects unclear values."""
     return request.GET.get("dry_run", "0").lower() not in ("0", "false", "")

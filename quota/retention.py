@@ -23,7 +23,7 @@ AT_ONCE = 5_000
 
 
 class _Rule(NamedTuple):
-    """`statement`: deletes at most `most` rows that were over by `until`, and answers how many."""
+    """A rule of retention. `statement`: deletes at most `most` rows that ended before `until`, and returns how many."""
 
     table: str
     kept: dt.timedelta

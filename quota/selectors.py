@@ -61,7 +61,7 @@ class QuotaStanding:
 
 
 def standings(principal: Principal, *, tenant: str | None = None) -> list[QuotaStanding]:
-    """Grants in force, their graces included, and use, by tenant, cell and band: two queries."""
+    """Return grants in force, with their grace periods, and use, by tenant, cell and band. Two queries."""
     now = clock.now()
     visible = tenants_visible(principal)
     if tenant is not None:

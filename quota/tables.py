@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"^-?[0-9]+(\.[0-9]+)?\Z")
 
 
 def cell_of(value: object) -> str:
-    """One cell: numbers as they are, text that could be a formula behind an apostrophe."""
+    """Return one value of a table: numbers unchanged, and an apostrophe before text that could be a formula."""
     text = "" if value is None else str(value)
     if isinstance(value, str) and text.startswith(_DANGEROUS) and not _NUMBER.match(text):
         return f"'{text}"

@@ -106,7 +106,7 @@ class JoinClient:
         self._connection.close()
 
     def join(self, request: JoinRequest) -> JoinAnswer:
-        """Raises `JoinFailed`."""
+        """Join the cell and return the new identity. Raises `JoinFailed`."""
         return self._post("/join", request, JoinAnswer)
 
     def join_many(self, requests: list[JoinRequest]) -> list[JoinAnswer]:

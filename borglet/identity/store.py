@@ -46,7 +46,7 @@ class IdentityStore(Protocol):
         """Return the last saved state; empty on a new machine."""
 
     def save(self, remembered: Remembered) -> None:
-        """Safe against a power loss once it returns. Raises OSError, and then nothing has changed."""
+        """Replace the file, safe against a power loss. Raises OSError, and then nothing has changed."""
 
 
 class HomeInUse(RuntimeError):
@@ -98,11 +98,11 @@ class DiskStore:
         self.keep_identity(identity)
 
     def keep_identity(self, identity: Identity) -> None:
-        """Raises OSError; then the old identity is still there."""
+        """Store the identity. Raises OSError, and then the old one is still there."""
         replace_file(self._home / "identity.json", msgspec.json.encode(identity))
 
     def keep_authority(self, pem: str) -> None:
-        """Raises OSError; then the old authorities are still there."""
+        """Store the authorities. Raises OSError, and then the old ones are still there."""
         replace_file(self._home / "authority.pem", pem.encode("ascii"), mode=0o644)
 
     @contextlib.contextmanager

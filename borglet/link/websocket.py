@@ -92,7 +92,7 @@ class ClientSocket(asyncio.BufferedProtocol):
     # -- the handshake
 
     async def upgraded(self) -> None:
-        """Raises `InvalidHandshake`, `ConnectionClosed`."""
+        """Read the server's answer to the handshake. Raises `InvalidHandshake`, `ConnectionClosed`."""
         if self._handshake is not None and self._end is None:
             await self._wait(asyncio.get_running_loop())
         if self._end is not None:
@@ -221,7 +221,7 @@ class ClientSocket(asyncio.BufferedProtocol):
 async def dial(
     url: str, context: ssl.SSLContext, headers: dict[str, str], *, within_s: float, most_bytes: int
 ) -> ClientSocket:
-    """`url`: `wss://…`. Raises OSError, `TimeoutError`, `InvalidHandshake`, `ConnectionClosed`."""
+    """Open a WebSocket. `url`: `wss://…`. Raises OSError, `TimeoutError`, `InvalidHandshake`, `ConnectionClosed`."""
     uri = parse_uri(url)
 
     def make() -> ClientSocket:

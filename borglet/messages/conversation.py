@@ -80,7 +80,7 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode_to_borglet(frame: bytes | str) -> ToBorglet:
-    """Raises `MalformedMessage`, naming the field (`$.desired.run[3].limit`)."""
+    """Decode a message. Raises `MalformedMessage`, which names the field (`$.desired.run[3].limit`)."""
     try:
         message: ToBorglet = _to_borglet.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -89,7 +89,7 @@ def decode_to_borglet(frame: bytes | str) -> ToBorglet:
 
 
 def decode_to_shard(frame: bytes | str) -> ToShard:
-    """Raises `MalformedMessage`, naming the field."""
+    """Decode a message. Raises `MalformedMessage`, which names the field."""
     try:
         message: ToShard = _to_shard.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

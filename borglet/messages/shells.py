@@ -64,7 +64,7 @@ def shell_frame(kind: ShellFrame, payload: bytes = b"") -> bytes:
 
 
 def shell_frame_of(frame: bytes | str) -> tuple[ShellFrame, bytes]:
-    """Raises `MalformedMessage`."""
+    """Decode a frame. Raises `MalformedMessage`."""
     raw = frame.encode() if isinstance(frame, str) else frame
     try:
         return ShellFrame(raw[:1].decode("ascii")), raw[1:]

@@ -31,7 +31,7 @@ class Sources(Protocol):
     """Blocking: call it in threads. The notices never raise, because the next report corrects a lost one."""
 
     def of(self, digest: str) -> PackageSources:
-        """Raises `SourcesUnavailable`."""
+        """Return the sources of a package. Raises `SourcesUnavailable`."""
 
     def connect_store(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
         """Return a connection to the link's own store, not yet opened, and the headers of requests."""

@@ -37,7 +37,7 @@ BLOCK_BYTES = 4096
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """marker.json"""
+    """The content of marker.json."""
 
     name: str
     digest: str

@@ -43,7 +43,7 @@ class RuntimeWishes:
 
 
 def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
-    """Raises `BadMachine` if containers are demanded and the machine does not support them."""
+    """Open the runtime. Raises `BadMachine` if containers are required and the machine does not support them."""
     reason = "chosen"
     network = parse_network(wishes.network)
     if wishes.runtime != "process":
@@ -98,7 +98,7 @@ def _task_user(home: Path, wishes: RuntimeWishes) -> str:
 
 
 def parse_uids(text: str) -> tuple[int, int]:
-    """`200000-265535` as the first number and how many. Raises `BadMachine`."""
+    """Parse `200000-265535` to the first number and the count. Raises `BadMachine`."""
     match = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text.strip())
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1000 <= first <= last <= _LARGEST_UID:
@@ -109,7 +109,7 @@ def parse_uids(text: str) -> tuple[int, int]:
 
 
 def parse_devices(text: str) -> dict[int, tuple[str, ...]]:
-    """`0=/dev/nvidia0+/dev/nvidiactl,1=/dev/nvidia1`: the nodes of each accelerator. Raises `BadMachine`."""
+    """Parse `0=/dev/nvidia0+/dev/nvidiactl,1=/dev/nvidia1`: the nodes of each accelerator. Raises `BadMachine`."""
     devices = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         number, _, paths = part.partition("=")

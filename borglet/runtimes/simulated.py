@@ -211,7 +211,7 @@ def _usage(known: _Simulated, sample: int) -> Usage:
 
 
 def _duration(task: RunTask) -> float | None:
-    """Raises `StartFailed` if the value is not a number."""
+    """Return the run time that the environment sets. Raises `StartFailed` if it is not a number."""
     text = task.env.get("SIM_DURATION_S")
     if text is None:
         return None

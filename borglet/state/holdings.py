@@ -32,7 +32,7 @@ class Holdings:
 
     @property
     def probing(self) -> bool:
-        """Whether the first answer about some task's health is still missing."""
+        """Return whether the first probe of any task is still unanswered."""
         return any(
             inc.watch is not None and inc.watch.due == math.inf and inc.watch.health is Health.UNKNOWN
             for inc in self.by_key.values()
@@ -127,7 +127,7 @@ class Holdings:
     # -- invariants
 
     def validate(self) -> None:
-        """Raises AssertionError, with the incarnation, if a guarantee of `state` is broken."""
+        """Check the guarantees of `state`. Raises AssertionError with the incarnation."""
         holders: dict[tuple[str, int], TaskKey] = {}
         for key, inc in self.by_key.items():
             story = f"{key} in {inc.phase}: {'; '.join(inc.story)}"

@@ -52,7 +52,7 @@ class Incarnation:
         return self.phase in WITH_PROCESSES
 
     def step(self, step: PhaseStep, *, now: float) -> None:
-        """Raises `IllegalTransition`."""
+        """Take one step of the lifecycle. Raises `IllegalTransition`."""
         phase = after(self.key, self.phase, step, self.story)
         self.story.append(f"{now:.3f} {step} -> {phase}")
         self.phase = phase

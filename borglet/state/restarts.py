@@ -47,6 +47,6 @@ def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, n
 
 
 def backoff(policy: RestartPolicy, failures: int) -> float:
-    """Delay in seconds after the `failures`-th failure inside the window, counted from 1."""
+    """Return the delay in seconds after the `failures`-th failure inside the window, counted from 1."""
     doublings = min(failures - 1, 62)
     return float(min(policy.backoff_max_s, policy.backoff_s * 2**doublings))

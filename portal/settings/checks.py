@@ -96,7 +96,7 @@ def network(text: str) -> str:
 
 
 def url(*schemes: str, bare: bool = False) -> Check:
-    """`bare`: nothing may follow the host, not even a slash."""
+    """Check a URL. `bare`: nothing may follow the host, not even a slash."""
 
     def check(text: str) -> str:
         example = f"give a URL such as {schemes[0]}://borg.example:8443"

@@ -50,7 +50,7 @@ class CapabilityAdmin(ServiceAdmin):
 
 
 class CapabilityRequestAdmin(ServiceAdmin):
-    """Answered on its page: granted, for as long as asked or another time, or rejected with a reason."""
+    """Requests for capabilities. SREs grant them on their page, for the requested time or another, or reject them."""
 
     list_display = ["user", "kind", "cell", "tenant", "reason", "until", "state", "asked_by", "asked_at", "answered_by"]
     list_filter = ["state", "kind"]
@@ -76,7 +76,9 @@ class CapabilityRequestAdmin(ServiceAdmin):
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """The form has written on `obj` when it is asked again: what counts is whether somebody has answered."""
+        """Return whether the request is still unanswered. It is read again, because the form has already written on
+        `obj`.
+        """
         return self.has_module_permission(request) and (obj is None or obj.answered_at is None)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:

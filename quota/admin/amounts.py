@@ -15,7 +15,7 @@ from quota.vocabulary.money import AmountError, format_credits, parse
 
 
 class AmountField(forms.Field):
-    """Credits such as `12.5`; its value is micro-credits, None where it is left empty."""
+    """A form field for credits, such as `12.5`. Its value is in micro-credits, or None if it is empty."""
 
     widget = UnfoldAdminTextInputWidget
 
@@ -40,7 +40,7 @@ class AmountField(forms.Field):
 
 
 def amount_text(micro: int | None) -> SafeString | str:
-    """`1,200.50`, for a list; a dash for none."""
+    """Return an amount for a list, such as `1,200.50`, or a dash for None."""
     if micro is None:
         return "–"
     return format_html('<span class="whitespace-nowrap tabular-nums">{}</span>', format_credits(micro))

@@ -140,7 +140,7 @@ def _pair(pair: list[Any]) -> tuple[str, str]:
 
 
 def _vector(named: dict[str, int]) -> str:
-    """Unlike `vector_text` it breaks, for narrow screens."""
+    """Return a vector as text that can wrap on narrow screens, unlike `vector_text`."""
     return strip_tags(vector_text([named[name] for name in NAMES]))
 
 

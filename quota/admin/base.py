@@ -24,7 +24,7 @@ def principal_of(request: HttpRequest) -> Principal:
 
 
 def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeString:
-    """`500 cores, 2 TiB ram, …` of what is not zero, in one line. `extra`: the cell's further resources."""
+    """Return the non-zero quantities in one line: `500 cores, 2 TiB ram, …`. `extra`: the cell's further resources."""
     parts = []
     for index, (name, value) in enumerate(zip((*NAMES, *extra), vector, strict=False)):
         if value:
@@ -65,7 +65,7 @@ class FactsAdmin(LeanMedia, ModelAdmin):
         return self.has_module_permission(request)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Staff are SREs (`Principal.sre`); what they may not do, the services reject."""
+        """Return true for staff, who are SREs (`Principal.sre`). The services reject forbidden changes."""
         return bool(request.user.is_active and request.user.is_staff)
 
 
@@ -92,7 +92,7 @@ class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class ServiceAdmin(FactsAdmin):
-    """Rows that SREs make and change, by services alone: `perform` calls one, `save_model` does nothing."""
+    """An admin page whose changes go through services: `perform` calls one, and `save_model` does nothing."""
 
     form = ServiceForm
     fields_fixed: tuple[str, ...] = ()  # what can't change once the row exists

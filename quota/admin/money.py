@@ -32,7 +32,7 @@ MOST_UNSET = 50  # tenants without a budget that one page lists
 
 
 class PercentsField(forms.CharField):
-    """`50, 80, 100` as whole numbers; their range is the service's to check."""
+    """A form field for whole numbers such as `50, 80, 100`. The service checks their range."""
 
     widget = UnfoldAdminTextInputWidget
 
@@ -90,7 +90,7 @@ class BudgetAdmin(ServiceAdmin):
     list_before_template = "console/budgets_unset.html"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Besides budgets, tenants with credits for which nobody has set one: at most `MOST_UNSET`, by name."""
+        """Show budgets, and up to `MOST_UNSET` tenants that have credits but no budget, by name."""
         rows = Account.objects.filter(kind=AccountKind.AVAILABLE.value, tenant__budget=None).exclude(balance=0)
         unset = list(rows.select_related("tenant").order_by("tenant__name")[: MOST_UNSET + 1])
         more = rows.count() - MOST_UNSET if len(unset) > MOST_UNSET else 0

@@ -27,7 +27,7 @@ class NoticeAdmin(FactsAdmin):
 
 
 class ChannelAdmin(FactsAdmin):
-    """Secrets are not shown here: they are their owners'."""
+    """Channels of notices, without their secrets, which belong to their owners."""
 
     list_display = [
         "target",

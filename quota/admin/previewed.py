@@ -44,7 +44,9 @@ class Preview:
 
 
 class PreviewedAdmin(ServiceAdmin):
-    """`make` calls the service, `preview` tells what that does. The first POST only rehearses, and shows."""
+    """An admin form with a preview. `make` calls the service, and `preview` describes its effect. The first POST only
+    rehearses.
+    """
 
     def make(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         """Call the service; `row` is None for a new one. Raises `Rejected`."""

@@ -42,7 +42,7 @@ MOST_TENANTS = 50
 
 
 class PriceListForm(ServiceForm):
-    """Prices in credits, the curve as lines of percent and factor."""
+    """The form of a price list: prices in credits, and the scarcity curve as lines of percent and factor."""
 
     cell = forms.ChoiceField(label=gettext_lazy("cell"), widget=UnfoldAdminSelectWidget())
     curve_lines = forms.CharField(
@@ -92,7 +92,7 @@ class PriceListForm(ServiceForm):
 
 
 class CreditsField(forms.CharField):
-    """Micro-credits from an amount in credits; none for nothing."""
+    """A form field that converts credits to micro-credits. Empty means None."""
 
     def to_python(self, value: Any) -> Any:
         text = super().to_python(value).strip()  # type: ignore[union-attr]

@@ -32,7 +32,9 @@ _MOST = 2**63 - 1  # what a column holds
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """`change`: what the tenant's live jobs would ask for beyond today; negative gives back."""
+    """A request for admission. `change`: change of the total request of the tenant's live jobs; negative returns
+    quota.
+    """
 
     tenant_id: int
     tenant: str

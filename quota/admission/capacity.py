@@ -13,7 +13,9 @@ from quota.vocabulary.resources import SIZE, Vector
 
 
 def publish(*, cell: str, capacity: Sequence[int], revision: int) -> None:
-    """Called by scheduling inside the transaction that changes the cell. An older revision changes nothing."""
+    """Store the capacity of a cell. Scheduling calls this in the transaction of the change. An older revision changes
+    nothing.
+    """
     row, created = CellCapacity.objects.select_for_update().get_or_create(
         cell=cell, defaults={"capacity": list(capacity), "revision": revision}
     )
@@ -27,8 +29,8 @@ def publish(*, cell: str, capacity: Sequence[int], revision: int) -> None:
 
 
 class Sold(NamedTuple):
-    """`sold`: grants within capacity until their grace ends, and orders that hold capacity; `granted`: grants in
-    force, those beyond capacity too. Vectors over `quota.vocabulary.resources.AXIS`."""
+    """Sold quota of a cell at a band. `sold`: grants within capacity until their grace ends, and orders that hold
+    capacity; `granted`: grants in force, those beyond capacity too. Vectors over `quota.vocabulary.resources.AXIS`."""
 
     cell: str
     band: str

@@ -28,7 +28,7 @@ MARGIN_MILLI = 1250
 
 @dataclass(frozen=True, slots=True)
 class ResourceUse:
-    """One resource over some days, in units of the axis.
+    """The use of one resource over some days, in units of the axis.
 
     `granted`: in force now. `asked`, `reserved`: in the hour with the most. `used_*`: over the hours. `suggested`: to
     own, when jobs go on asking as they did; `leaner`: when their limits were what they use, and a quarter more.
@@ -47,7 +47,9 @@ class ResourceUse:
 
 @dataclass(frozen=True, slots=True)
 class UsageOf:
-    """`hours`: in which its jobs lived; 0: nothing is known, and all figures but `granted` are zero."""
+    """The use of quota. `hours`: number of hours with live jobs; 0: no data, and all figures except `granted` are
+    zero.
+    """
 
     tenant: str
     cell: str
@@ -96,7 +98,9 @@ def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: i
 
 
 def _by_resource(tenant_id: int, cell: str, band_id: int, since: dt.datetime) -> dict[int, tuple[int, ...]]:
-    """Position on the axis -> hours, most asked, most reserved, used at the median, at 95 %, at most."""
+    """Return position on the axis -> hours, maximum requested and reserved, and usage at the median, at 95 % and
+    maximum.
+    """
     lines = ", ".join(f"({index}, l{index}, r{index}, u{index})" for index in range(SIZE))
     sums = ", ".join(
         f'sum("limit"[{i + 1}]) AS l{i}, sum(reserved[{i + 1}]) AS r{i}, sum(used[{i + 1}]) AS u{i}'

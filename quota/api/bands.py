@@ -20,7 +20,7 @@ from quota.vocabulary.permissions import Action, require
 
 
 class BandSerializer(serializers.ModelSerializer[Any]):
-    """Factors in thousandths: of the base price, and of what a cell has."""
+    """The factors of a band in thousandths: of the base price, and of a cell's capacity."""
 
     class Meta:
         model = PriorityBand

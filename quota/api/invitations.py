@@ -32,7 +32,7 @@ class InvitationSerializer(serializers.ModelSerializer[Any]):
 
 
 def state_of(row: Invitation) -> str:
-    """open, accepted, withdrawn or expired."""
+    """Return the state: open, accepted, withdrawn or expired."""
     if row.accepted_at is not None:
         return "accepted"
     if row.withdrawn_at is not None:

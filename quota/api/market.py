@@ -43,7 +43,7 @@ class MarketSerializer(serializers.ModelSerializer[Any]):
 
 
 class MarketChangeSerializer(serializers.Serializer[Any]):
-    """Fields that are left out stay unchanged."""
+    """A change of a market's rules. Omitted fields stay unchanged."""
 
     selling = serializers.BooleanField(required=False)
     headroom_milli = serializers.IntegerField(required=False, min_value=0, max_value=1000)
@@ -196,7 +196,7 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _date(text: str) -> dt.date | None:
-    """Within a century of now: far enough for any calendar, and inside what dates can hold."""
+    """Return the date from the query. It must be within a century of today, which keeps all calculations valid."""
     if not text:
         return None
     detail = "a date such as 2027-01-31, not a hundred years away"

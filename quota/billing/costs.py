@@ -94,7 +94,8 @@ SELECT key, sum(quota), sum(unused), sum(usage) FROM (
 
 
 class Cost(NamedTuple):
-    """Micro-credits. `quota`: bought and asked for; `unused`: bought and not asked for; `usage`: metered and charged.
+    """A cost in micro-credits. `quota`: bought and requested; `unused`: bought, not requested; `usage`: metered and
+    charged.
 
     `key`: what it is split by; empty for what no job asked for, or for jobs without the label.
     """

@@ -20,7 +20,9 @@ class InvoiceFields(Protocol):
 
 
 class InvoiceLine(NamedTuple):
-    """Times are in the invoice's zone; `at` is none for usage. `amount`: micro-credits, refunds below zero."""
+    """A line of an invoice. Times are in the invoice's zone; `at` is None for usage. `amount`: micro-credits, refunds
+    below zero.
+    """
 
     kind: str
     order: int | None
@@ -54,7 +56,7 @@ def table_of(invoice: InvoiceFields, tenant: str) -> Iterator[Sequence[object]]:
 
 
 def exact(amount: int) -> str:
-    """Credits with all six decimals and no grouping."""
+    """Return credits with all six decimals and no grouping."""
     whole, rest = divmod(abs(amount), CREDIT)
     return f"{'-' if amount < 0 else ''}{whole}.{rest:06d}"
 

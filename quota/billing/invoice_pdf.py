@@ -161,7 +161,7 @@ _Font = tuple[str, Callable[[str], bool]]
 
 @cache
 def _fonts() -> tuple[_Font, ...]:
-    """Name, and whether it has a letter. Searched once per process."""
+    """Return each font's name and a function that says whether it has a letter. Searched once per process."""
     found: list[_Font] = []
     for name in _FONTS:
         path = next((path for folder in _FOLDERS for path in sorted(Path(folder).rglob(name))), None)
@@ -178,7 +178,9 @@ def _fonts() -> tuple[_Font, ...]:
 
 
 def _marked(given: str, fonts: Sequence[_Font]) -> str:
-    """Markup of a paragraph: runs of letters, each in the first font that has them; no control characters."""
+    """Return the markup of a paragraph without control characters. Each run of letters uses the first font that has
+    them.
+    """
     runs: list[tuple[str, list[str]]] = []
     for letter in " ".join(given.split()):
         font = next((name for name, has in fonts if has(letter)), None)

@@ -170,7 +170,7 @@ def _draw_up(tenant: Tenant, period: InvoiceMonth) -> Invoice:
 
 
 def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
-    """JSON-ready: per posting of an order, and per cell and band of usage. Two queries."""
+    """Return the lines for JSON: one per posting of an order, and one per cell and band of usage. Two queries."""
     given = [tenant.pk, period.begins_at, period.ends_at]
     with connection.cursor() as cursor:
         cursor.execute(_ORDERS, given)  # type: ignore[arg-type]
@@ -188,7 +188,7 @@ def _written(value: Any) -> Any:
 
 
 def _with_something_open() -> Sequence[int]:
-    """Tenants with charges after their last invoice. One query."""
+    """Return the tenants with charges after their last invoice. One query."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT p.tenant_id FROM quota_posting p LEFT JOIN (SELECT tenant_id, max(ends_at) AS ends_at"

@@ -105,7 +105,7 @@ def charge(entry: records.RecordEntry, order: Order) -> Posting | None:
 
 
 def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> Posting | None:
-    """Pay back a part of what was charged. Raises `Rejected` when it is more than is left of that.
+    """Pay back a part of a charge. Raises `Rejected` if it is more than the rest of the charge.
 
     `Order.refunded` is kept by the caller, in the same transaction.
     """
@@ -230,7 +230,7 @@ def _post(
     occurred_at: dt.datetime | None = None,
     pk: int | None = None,
 ) -> Posting:
-    """One posting and the balances after it. `rows`: accounts that are locked; shared ones are locked here, last."""
+    """Write one posting and the new balances. `rows`: locked accounts; shared accounts are locked here, last."""
     moves = {place: amount for place, amount in moves.items() if amount}
     rows |= _locked(moves.keys() - rows.keys())
     for place, amount in moves.items():
@@ -308,7 +308,7 @@ def _balances(tenant: Tenant, rows: Mapping[AccountKey, Account], budget: Budget
 
 
 def _posted(order: Order) -> set[str]:
-    """Kinds of what was posted for an order."""
+    """Return the kinds of the postings of an order."""
     return set(Posting.objects.filter(order=order).values_list("kind", flat=True))
 
 
@@ -333,7 +333,7 @@ def _post_once(
     *,
     text: str,
 ) -> Posting:
-    """Post what happens once in the life of an order."""
+    """Write a posting that occurs once in the life of an order."""
     key, text = f"{kind}:{order.pk}", f"order {order.pk} {text}"
     return _post(entry, kind, order.tenant, rows, moves, text=text, order=order, key=key)
 

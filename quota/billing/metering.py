@@ -38,7 +38,8 @@ _MOST_SUM = 10**WideVectorField.DIGITS - 1
 
 
 class MeteredRow(NamedTuple):
-    """One job at one band in one hour. Vectors: unit·seconds over the axis. `band`: its name, "" for the free priority.
+    """The usage of one job at one band in one hour. Vectors: unit·seconds over the axis. `band`: "" for the free
+    priority.
 
     `job_uid`: 32 hexadecimal digits; `labels`: those of the job, as they were.
     """
@@ -95,7 +96,9 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
 
 
 def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) -> int:
-    """Micro-credits of unit·seconds used, at a price list's `usage`; exact, then rounded down once."""
+    """Return the price in micro-credits of unit·seconds used, by a price list's `usage`, rounded down once at the
+    end.
+    """
     exact = sum(
         (
             Fraction(quantity * usage[name] * band_milli, UNIT[name] * FULL_MILLI * 3600)
@@ -137,7 +140,7 @@ def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
 
 
 def _charge_tenant(tenant: Tenant, cells: Sequence[str], now: dt.datetime) -> list[Posting]:
-    """Locks the tenant's accounts: what is charged and what is reported again can't pass each other."""
+    """Charge the due hours of one tenant. The lock on its accounts keeps charges and late reports apart."""
     zone = tenant.time_zone
     today = months.day_of(now - SETTLE, zone)
     until = months.begin_of(today, zone)

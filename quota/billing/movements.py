@@ -22,7 +22,7 @@ MOST_ROWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """Changes of what is available, held and owed, and each after it; micro-credits.
+    """The changes of available, held and owed money by one posting, and the amounts after it, in micro-credits.
 
     `balance`: of all three together: what the tenant has, spent on nothing yet.
     """
@@ -105,7 +105,7 @@ COLUMNS = (
 
 
 def table(movements: list[Movement], *, tenant: str) -> Iterator[Sequence[object]]:
-    """Rows of a CSV file, its header first; micro-credits, exact."""
+    """Return the rows of a CSV file, its header first, with exact amounts in micro-credits."""
     yield COLUMNS
     for one in movements:
         known = {**asdict(one), "time": one.at.astimezone(dt.UTC).isoformat(), "tenant": tenant}

@@ -25,7 +25,7 @@ METERED_AFTER = dt.timedelta(minutes=15)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Means from `at` on for one step. `owned`: grants in force; `asked`, `reserved`, `used` by its jobs.
+    """Means over one step of time from `at` on. `owned`: grants in force; `asked`, `reserved`, `used` by its jobs.
 
     `seconds`: how much of the step the means are of. The first and the last step may be covered in part.
     """
@@ -74,7 +74,7 @@ def planned(
 
 
 def places_of(principal: Principal, tenant: Tenant) -> list[tuple[str, str]]:
-    """Cells and bands (empty: the free priority) that the tenant has grants in, or had jobs in. One query."""
+    """Return the cells and bands (empty: the free priority) where the tenant has grants or had jobs. One query."""
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name)
     with connection.cursor() as cursor:
         cursor.execute(_PLACES, [tenant.id, tenant.id])

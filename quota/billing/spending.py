@@ -18,7 +18,7 @@ LEAST = -MOST - 1
 
 
 class Balances(NamedTuple):
-    """Balances of one tenant. `owed`: never above 0, metered usage that nothing covered.
+    """The balances of one tenant. `owed`: at most 0, metered usage that its money did not cover.
 
     `spendable`: what may be bought for: the available, as far as nothing is owed, and the overdraft.
     """
@@ -37,7 +37,7 @@ def balances(*, available: int, held: int, owed: int, overdraft: int) -> Balance
 
 
 def fitting(field: str, amount: int) -> int:
-    """`amount`, when it fits 64 bits. Raises `Rejected("too-large")` naming the field."""
+    """Return `amount` if it fits 64 bits. Raises `Rejected("too-large")`, which names the field."""
     if not LEAST <= amount <= MOST:
         raise invalid(
             field,
@@ -66,7 +66,7 @@ def over_budget(tenant: str, price: int, has: Balances) -> Rejected | None:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """One tenant's month.
+    """The spending of one tenant in one month.
 
     `spent`: what revenue got, less refunds; `usage`: the part of it that was metered. `waiting`: the prices of orders
     that hold money and begin by the end of the month. `monthly`: the limit, None for whatever is available.

@@ -23,7 +23,7 @@ from quota.vocabulary.bands import Band
 
 @dataclass(frozen=True, slots=True)
 class SpentBudget:
-    """`since`: when it was spent. `bands`: where usage is charged, in the cell that was asked for."""
+    """A spent budget. `since`: when it was spent. `bands`: the bands of the cell where usage is charged."""
 
     tenant: Tenant
     since: dt.datetime

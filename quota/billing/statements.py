@@ -41,7 +41,7 @@ def postings(principal: Principal, *, tenant: str | None = None) -> QuerySet[Pos
 
 
 def invoices(principal: Principal, *, tenant: str | None = None) -> QuerySet[Invoice]:
-    """Closed months."""
+    """Return the invoices of closed months."""
     rows = Invoice.objects.select_related("tenant").order_by("-id")
     if tenant is not None:
         return rows.filter(tenant=billed_tenant(principal, tenant))
@@ -49,7 +49,7 @@ def invoices(principal: Principal, *, tenant: str | None = None) -> QuerySet[Inv
 
 
 def invoice_numbered(principal: Principal, number: str) -> Invoice:
-    """Raises `NotFound`, also when the principal may not know of it, and `Forbidden` for other members."""
+    """Return an invoice. Raises `NotFound`, also if the principal may not see it, and `Forbidden` for other members."""
     invoice = Invoice.objects.select_related("tenant").filter(number=number).first()
     if invoice is None or not may(principal, Action.TENANT_VIEW, tenant=invoice.tenant.name):
         raise NotFound("invoice", number)
@@ -77,7 +77,7 @@ class Statement:
 
 
 def statements(tenants: list[Tenant]) -> list[Statement]:
-    """Two queries, whatever their number."""
+    """Return the statements of tenants, with two queries for any number."""
     budgets = {row.tenant_id: row for row in Budget.objects.filter(tenant__in=tenants)}
     found = spendings(tenants, budgets=budgets.values())
     return [Statement(tenant, budgets.get(tenant.pk) or Budget(tenant=tenant), found[tenant.pk]) for tenant in tenants]

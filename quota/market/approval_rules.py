@@ -47,7 +47,7 @@ def rule_set(
 
 
 def rule_remove(*, principal: Principal, rank: int) -> None:
-    """Raises `NotFound` when no rule has that rank."""
+    """Remove the rule of a rank. Raises `NotFound` if there is none."""
     require(principal, Action.PLATFORM_ADMIN)
     with records.write(principal) as entry:
         if not ApprovalRule.objects.filter(rank=rank).delete()[0]:

@@ -42,7 +42,7 @@ def amounts_wanted(amounts: Amounts) -> Vector:
 
 
 def texts(*, key: str = "", **given: str) -> None:
-    """Raises `Rejected` naming what is too long or can't be stored."""
+    """Check texts. Raises `Rejected`, which names a text that is too long or cannot be stored."""
     for name, value, most in (("key", key, KEY_CHARACTERS), *((n, v, TEXT_CHARACTERS) for n, v in given.items())):
         if len(value) > most or "\x00" in value:
             raise invalid(name, f"at most {most} characters, none of them NUL")
@@ -72,7 +72,7 @@ def period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None
 
 
 def on_sale(market: Market, band: PriorityBand) -> None:
-    """Raises unless the cell sells, and the band is sold at all."""
+    """Check that the cell sells quota, and at this band. Raises `Rejected`."""
     if not market.selling:
         raise Conflict(
             "not-selling",
@@ -120,7 +120,7 @@ def fits(row: Order | Quota, *, without: int = 0) -> None:
 
 
 def still_there(order: Order) -> None:
-    """Raises `Rejected("sold-out")` when the cell has lost what a pending order holds: it is not sold then."""
+    """Check that the cell still has the capacity of a pending order. Raises `Rejected("sold-out")`."""
     begin = max(order.starts_at, clock.now())
     until = order.grace_until or order.ends_at
     if begin >= until:
@@ -137,7 +137,7 @@ def still_there(order: Order) -> None:
 
 
 def nothing_waits(order: Order, waiting: Sequence[Order]) -> None:
-    """Raises while another order waits to replace this one: two can't."""
+    """Check that no other order is waiting to replace this one. Raises `Rejected`."""
     for other in waiting:
         raise Conflict(
             "order-waits",
@@ -147,7 +147,7 @@ def nothing_waits(order: Order, waiting: Sequence[Order]) -> None:
 
 
 def changeable(order: Order, what: str) -> None:
-    """Raises for orders whose time is over."""
+    """Check that the order can still change. Raises `Rejected` for orders whose period is over."""
     over = order.state == OrderState.ACTIVE.value and order.ends_at <= clock.now()
     if over or order.state not in OPEN:
         raise wrong_state(order, f"is {'over' if over else order.state} and can't be {what}; place a new order")
@@ -232,7 +232,7 @@ def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, 
 
 
 def _is_own(principal: Principal, placed_by: str) -> bool:
-    """Placed by oneself, or by a service account that one made."""
+    """Return whether the principal, or a service account that it created, placed the order."""
     if placed_by == principal.name:
         return True
     return ServiceAccount.objects.filter(user__username=placed_by, created_by=principal.name).exists()

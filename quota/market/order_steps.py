@@ -160,7 +160,7 @@ def deciders() -> QuerySet[Membership]:
 
 
 def waits_in_vain() -> QuerySet[Order]:
-    """Orders that wait for an owner although no owner may decide about them."""
+    """Return orders that wait for an owner although no owner may decide about them."""
     waiting = Order.objects.filter(state=OrderState.PENDING.value, approver="owner")
     return waiting.filter(~Exists(deciders()))
 
@@ -176,7 +176,9 @@ def approve(entry: RecordEntry, order: Order, *, by: str, reason: str = "") -> N
 
 
 def begin(entry: RecordEntry, order: Order) -> None:
-    """Approved → active: charge, grant, end what it replaces. Paid is only from when it can be used."""
+    """Approved → active: charge the order, create its grant and end the replaced order. The price counts from now
+    on.
+    """
     now = clock.now()
     if order.ends_at <= now:
         take_back(entry, order, OrderEvent.CANCEL, "its period ended before it could begin", by="system")
@@ -238,7 +240,7 @@ def replace(entry: RecordEntry, old: Order, *, at: dt.datetime, order: Order) ->
 
 
 def give_back(entry: RecordEntry, order: Order, amount: int, *, text: str) -> None:
-    """Refund, never more than what was paid and is not refunded; the caller saves `refunded`."""
+    """Refund at most what was paid and not refunded yet. The caller saves `refunded`."""
     back = min(amount, order.price - order.refunded)
     if back > 0:
         ledger.refund(entry, order, back, text)

@@ -86,7 +86,9 @@ def expiries_watch() -> int:
 
 
 def expiries_due(cell: str) -> list[QuotaExpiry]:
-    """Expiries whose jobs are to be dropped now, the oldest first: by the rules of the cell, or of a spent budget."""
+    """Return expiries whose jobs are due to be lowered, the oldest first, by the rules of the cell or a spent
+    budget.
+    """
     market = Market.objects.filter(cell=cell).first() or Market(cell=cell)
     last = clock.now() - dt.timedelta(hours=market.drop_after_hours)
     rows = list(QuotaExpiry.objects.filter(cell=cell, over_at__lte=last).select_related("tenant", "band"))

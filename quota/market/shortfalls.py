@@ -102,7 +102,7 @@ def _touched(excess: Excess, held: Sequence[Holding]) -> tuple[list[int], list[s
 
 
 def _change(entry: RecordEntry, row: Shortfall, excess: Excess, orders: list[int], tenants: list[str]) -> None:
-    """Bring an open row up to date; people hear of it when more or less is short."""
+    """Update an open shortfall. A changed amount is notified."""
     before = (row.begins_at, row.ends_at, list(row.short), row.orders, row.tenants)
     short = list(row.short)
     # A shortfall that has begun keeps its beginning.

@@ -12,7 +12,7 @@ from quota.models.tenants import Tenant
 
 
 class Notice(models.Model):
-    """One piece of news for people, written with the change it tells of. `tenant` none: for the SREs.
+    """A notification, written in the transaction of the change it describes. `tenant` None: for SREs.
 
     `kind`: dotted, such as `order.approved`; `level`: info, warning, urgent; `url`: a path of the portal.
     """
@@ -95,7 +95,7 @@ class NoticeChannel(models.Model):
 
 
 class NoticeDelivery(models.Model):
-    """One notice on its way through one channel: waiting, sent, or given up. `begun_at`: the first attempt."""
+    """The delivery of a notification through one channel: waiting, sent, or given up. `begun_at`: the first attempt."""
 
     notice = models.ForeignKey(Notice, models.CASCADE, related_name="deliveries")
     channel = models.ForeignKey(NoticeChannel, models.CASCADE, related_name="deliveries")

@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Stream(models.Model):
-    """One row, the lock of the stream and its newest revision."""
+    """The stream of records: one row, which is its lock and has its newest revision."""
 
     name = models.CharField(max_length=32, unique=True)
     revision = models.BigIntegerField(default=0)
@@ -17,7 +17,7 @@ class Stream(models.Model):
 
 
 class Record(models.Model):
-    """One piece of news, append-only. Order of revision is order of commit."""
+    """A record of a change, append-only. Revisions follow the order of commits."""
 
     revision = models.BigIntegerField(unique=True)
     time = models.DateTimeField(_("time"))

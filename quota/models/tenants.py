@@ -172,7 +172,7 @@ class CapabilityRequest(models.Model):
 
 
 class Token(models.Model):
-    """Acts for `user`, inside `tenant` only when set, and only with `scopes` (read, write, admin).
+    """A token that acts for `user` with `scopes` (read, write, admin), limited to `tenant` if that is set.
 
     The secret is `borg_<key>_<random>`; `key` finds the row, `digest` (SHA-256 of the whole) proves it. The
     random part has 256 bits, so a plain hash is enough.

@@ -74,7 +74,9 @@ def channel_set(
     level: str | None = None,
     enabled: bool | None = None,
 ) -> NoticeChannel:
-    """Change what is given. A new target starts afresh; switching off gives up what waits."""
+    """Change the given settings of a channel. A new target has no failures yet; disabling gives up waiting
+    deliveries.
+    """
     require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     _choice(kinds if kinds is not None else channel.kinds, level if level is not None else channel.level)
     try:

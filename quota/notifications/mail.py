@@ -15,7 +15,7 @@ from quota.notifications.webhook_client import DeliveryFailed
 
 
 def absolute(path: str) -> str:
-    """A path of the portal as a link for people who are elsewhere."""
+    """Return a path of the portal as an absolute link for mails."""
     return settings.PORTAL_URL.rstrip("/") + path if path else ""
 
 

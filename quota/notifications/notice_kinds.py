@@ -12,7 +12,7 @@ LEVELS = ("info", "warning", "urgent")
 
 
 class NoticeKind(NamedTuple):
-    """`name`: dotted, the thing and what happened to it. `sre`: the SREs hear of it as well, or alone."""
+    """A kind of notification. `name`: object and change, with a dot. `sre`: SREs are notified too, or alone."""
 
     name: str
     about: str
@@ -63,7 +63,7 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def wanted(kind: str, level: str, *, kinds: tuple[str, ...], from_level: str) -> bool:
-    """Whether a channel for `kinds` (beginnings, none for all) from `from_level` on wants such a notice.
+    """Return whether a channel for `kinds` (prefixes, empty for all) from `from_level` on receives such a notification.
 
     A beginning ends where a name or a part of it does: `order` takes `order.placed`, not `orders.x`.
     """

@@ -27,7 +27,7 @@ def notify(
     level: str = "info",
     **data: Any,
 ) -> None:
-    """News for a tenant's people, or the SREs (`tenant` none); a row of the caller's transaction.
+    """Notify a tenant's members, or SREs (`tenant` None), with a row in the caller's transaction.
 
     `kind`: one of `quota.notifications.notice_kinds`. `subject`: one line. `url`: a path of the portal. `data`:
     JSON-ready, for programs that get it by webhook. The rows of one entry are written together, when it ends. Raises

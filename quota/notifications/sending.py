@@ -187,7 +187,7 @@ def drop_waiting(channel: NoticeChannel, reason: str) -> int:
 
 
 def _run(done: Sent, *, until: float) -> None:
-    """Slow channels keep their threads; the others' go round meanwhile."""
+    """Send deliveries in threads, so that slow channels do not delay the others."""
     with ThreadPoolExecutor(CHANNELS_AT_ONCE, thread_name_prefix="notices") as pool:
         busy: dict[Future[list[DeliveryOutcome]], NoticeChannel] = {}
         while True:

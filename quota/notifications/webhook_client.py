@@ -47,7 +47,7 @@ class Receiver(NamedTuple):
 
 
 def receiver(url: str) -> Receiver:
-    """Raises `Rejected` naming the field `target`."""
+    """Return the receiver of a URL. Raises `Rejected`, which names the field `target`."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -70,7 +70,7 @@ def receiver(url: str) -> Receiver:
 
 
 def may_call(address: str, allowed: Sequence[IPNetwork]) -> bool:
-    """Whether `address` is of the open internet, or of a network that the settings allow."""
+    """Return whether `address` is public, or in a network that the settings allow."""
     found: IPAddress = ipaddress.ip_address(address.partition("%")[0])
     inner = _inner(found)
     if any(found in network or inner in network for network in allowed):
@@ -119,7 +119,7 @@ class _Connection(http.client.HTTPConnection):
             self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self._to.host)
 
     def cut(self) -> None:
-        """Called by the timer's thread: whatever waits on the socket wakes up with an error."""
+        """Shut the socket down from the timer's thread, so that a waiting call fails at once."""
         self.was_cut = True
         if self.sock is not None:
             try:

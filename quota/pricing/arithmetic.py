@@ -53,7 +53,7 @@ class PricePart:
     amount: int
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready and exact: what is not whole is written as a fraction, `"1441/2"`."""
+        """Return an exact value for JSON. Numbers that are not whole become fractions, `"1441/2"`."""
         return {name: str(value) if name in _EXACT else value for name, value in asdict(self).items()}
 
 
@@ -156,7 +156,7 @@ def share_with(
 
 
 def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
-    """Prices by resource as a price list holds them. Raises `Rejected` naming the entry."""
+    """Return checked prices by resource for a price list. Raises `Rejected`, which names the entry."""
     if not isinstance(given, Mapping):
         raise invalid(field, "a mapping of resource names to micro-credits for one unit and hour")
     for name, price in given.items():

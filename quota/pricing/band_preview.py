@@ -76,7 +76,7 @@ def _most(there: SaleCapacity) -> Vector:
 
 
 def _touched(excess: Excess, held: Sequence[Holding]) -> dict[str, Any]:
-    """Everything that is sold at some instant of the excess."""
+    """Return all orders and grants that are in force at any time of the excess."""
     touched = [one for one in held if excess.overlaps(one.begins_at, one.ends_at)]
     return {
         "begins_at": excess.begins_at.isoformat(),

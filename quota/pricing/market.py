@@ -138,7 +138,7 @@ class SaleCapacity:
 
 @dataclass(frozen=True, slots=True)
 class CalendarDay:
-    """One day of a time zone: what may be sold at a band, the most that is sold, the least that is left."""
+    """One day in a time zone: the sellable amount at a band, the maximum sold and the minimum left."""
 
     date: dt.date
     begins_at: dt.datetime
@@ -170,7 +170,7 @@ def grace_end(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> d
 
 
 def cell_require(cell: str) -> None:
-    """Raises `NotFound` for a cell that has never reported what it has."""
+    """Check that the cell has reported its capacity. Raises `NotFound`."""
     if not CellCapacity.objects.filter(cell=cell).exists():
         known = list(CellCapacity.objects.order_by("cell").values_list("cell", flat=True)[:20])
         raise NotFound("cell", cell, known=known)
@@ -199,7 +199,7 @@ def market_set(*, principal: Principal, cell: str, **changes: Any) -> Market:
 
 
 def band_named(name: str) -> PriorityBand:
-    """Raises `NotFound` with the names there are."""
+    """Return the band. Raises `NotFound` with the existing names."""
     row = PriorityBand.objects.filter(name=name).first()
     if row is None:
         raise NotFound("band", name, known=list(PriorityBand.objects.values_list("name", flat=True)))
@@ -347,7 +347,7 @@ def _made(cell: str) -> Market:
 
 
 def _check_rule(name: str, value: Any) -> None:
-    """Raises `Rejected` naming the rule."""
+    """Check one rule. Raises `Rejected`, which names it."""
     if name in _BOUNDS:
         least, most = _BOUNDS[name]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

@@ -235,7 +235,7 @@ def amounts_read(amounts: Amounts) -> Vector:
 
 
 def amounts_checked(amounts: Amounts) -> Vector:
-    """A vector over the axis that asks for something and fits 64 bits. Raises `Rejected` naming the field."""
+    """Return a vector over the axis that is not zero and fits 64 bits. Raises `Rejected`, which names the field."""
     vector = amounts_read(amounts)
     if len(vector) != SIZE or any(value < 0 for value in vector):
         raise invalid("amounts", f"{SIZE} quantities, none below zero")
@@ -245,7 +245,7 @@ def amounts_checked(amounts: Amounts) -> Vector:
 
 
 def period_checked(starts_at: dt.datetime, ends_at: dt.datetime) -> None:
-    """Raises `Rejected` naming the field unless a period runs forward and is not over."""
+    """Check that a period runs forward and is not over. Raises `Rejected`, which names the field."""
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         _aware(name, moment)
     if ends_at <= starts_at:

@@ -38,7 +38,7 @@ _LEFT_OUT = (OrderState.DRAFT.value, OrderState.REJECTED.value, OrderState.CANCE
 
 @dataclass(slots=True)
 class Sum:
-    """`before`: what it did cost, `after`: what it would, in micro-credits."""
+    """The cost `before` and `after` a change, in micro-credits."""
 
     name: str
     count: int = 0
@@ -158,7 +158,7 @@ def _usage(cell: str, since: dt.datetime, usage: Mapping[str, int]) -> _Sums:
 
 
 class _Sums:
-    """Sums of everything, by band, and by tenant."""
+    """The total costs, and the costs by band and by tenant."""
 
     def __init__(self) -> None:
         self.everything = Sum("")

@@ -158,7 +158,9 @@ def tokens_in_force() -> QuerySet[Token]:
 
 
 def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBaseUser, Principal]:
-    """Raises `InvalidToken`: unknown, expired, revoked, or of somebody who has left."""
+    """Return the user and principal of a token. Raises `InvalidToken`: unknown, expired, revoked, or of an inactive
+    user.
+    """
     parts = secret.split("_", 2)
     if len(parts) != 3 or parts[0] != "borg":
         raise InvalidToken("this is not a token of Borg Portal; get one with `borgctl login`")
@@ -223,7 +225,7 @@ def principal_of_user(
 
 
 def user_named(username: str) -> AbstractBaseUser:
-    """Raises `NotFound`."""
+    """Return the user of a name. Raises `NotFound`."""
     user = get_user_model().objects.filter(username=username).first()
     if user is None:
         raise NotFound("user", username)

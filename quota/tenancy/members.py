@@ -89,7 +89,7 @@ def _may_join(principal: Principal, user: AbstractBaseUser) -> bool:
 
 
 def member_set(entry: RecordEntry, tenant: Tenant, user: AbstractBaseUser, role: str) -> Membership:
-    """Inside the caller's transaction, which has checked that it may be."""
+    """Set a member's role in the transaction of the caller, who has checked the permission."""
     membership, made = Membership.objects.update_or_create(tenant=tenant, user_id=user.pk, defaults={"role": role})
     entry.append("member.set", tenant=tenant.name, user=user.get_username(), role=role)
     verb = "joined" if made else "has another role in"
@@ -123,7 +123,7 @@ def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser
 
 
 def check_role(role: str) -> None:
-    """Raises `Rejected`."""
+    """Check a role. Raises `Rejected`."""
     if role not in {known.value for known in Role}:
         known = ", ".join(known.value for known in Role)
         raise Rejected("invalid", f"role: {role[:50]!r} is none of {known}", fields={"role": f"one of {known}"})

@@ -9,12 +9,14 @@ from quota.vocabulary.permissions import Action, Principal, may, require
 
 
 def administered(principal: Principal) -> list[str]:
-    """Names of the tenants that the principal is an owner of, by its organisation too; not all that an SRE may."""
+    """Return the names of the tenants that the principal owns, also through an organisation. SRE rights do not
+    count.
+    """
     return sorted(name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name))
 
 
 def members_of(principal: Principal, tenant: Tenant) -> QuerySet[Membership]:
-    """People and service accounts; not those whose role comes from the organisation."""
+    """Return people and service accounts, without those whose role comes from the organisation."""
     require(principal, Action.TENANT_VIEW, tenant=tenant.name)
     return tenant.memberships.select_related("user", "user__service_account").order_by("id")
 

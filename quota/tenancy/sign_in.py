@@ -35,13 +35,15 @@ _Found = TypeVar("_Found")
 
 
 class Limit(NamedTuple):
-    """`free`: wrong attempts without a wait. `longest_s`: the longest wait between two later ones, in seconds."""
+    """A limit on wrong attempts. `free`: attempts without a wait. `longest_s`: longest wait between later ones, in
+    seconds.
+    """
 
     free: int
     longest_s: float
 
     def wait_s(self, wrong: int) -> float:
-        """Seconds between the `wrong`-th wrong attempt in a row and the next attempt."""
+        """Return the seconds between the `wrong`-th wrong attempt in a row and the next attempt."""
         return 0.0 if wrong < self.free else min(self.longest_s, 2.0 ** min(wrong - self.free, 16))
 
 

@@ -139,7 +139,7 @@ def tenants_locked(*names: str) -> dict[str, Tenant]:
 
 
 def validated(instance: Tenant, *, exclude: list[str] | None = None) -> None:
-    """Django's field checks as a `Rejected` that names the fields."""
+    """Run Django's field checks. Raises `Rejected`, which names the fields."""
     try:
         instance.clean_fields(exclude=exclude)
     except ValidationError as error:

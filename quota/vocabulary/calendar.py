@@ -23,7 +23,7 @@ DAY = dt.timedelta(days=1)
 
 
 class Span(NamedTuple):
-    """`amounts` are sold from `begins_at` until just before `ends_at`; None is for ever."""
+    """A span in which `amounts` are sold, from `begins_at` until just before `ends_at`. None: for ever."""
 
     begins_at: dt.datetime
     ends_at: dt.datetime | None

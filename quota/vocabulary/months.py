@@ -40,5 +40,5 @@ def after(month: dt.date) -> dt.date:
 
 
 def last_instant(end: dt.datetime) -> dt.datetime:
-    """The last microsecond before `end`."""
+    """Return the last microsecond before `end`."""
     return end - _MICROSECOND

@@ -123,7 +123,7 @@ def system(part: str, *, request_id: str = "") -> Principal:
 
 
 def may(principal: Principal, action: Action, *, tenant: str | None = None, cell: str = "") -> bool:
-    """Whether `principal` may do `action` for `tenant` (where the action is about one) in `cell`."""
+    """Return whether `principal` may do `action` for `tenant` (if the action concerns one) in `cell`."""
     if action.scope not in principal.scopes:
         return False
     if principal.tenant is not None and tenant is not None and tenant != principal.tenant:
@@ -145,7 +145,7 @@ def may(principal: Principal, action: Action, *, tenant: str | None = None, cell
 
 
 def require(principal: Principal, action: Action, *, tenant: str | None = None, cell: str = "") -> None:
-    """Raises `Forbidden` unless `may(...)`."""
+    """Check a permission as `may` does. Raises `Forbidden`."""
     if not may(principal, action, tenant=tenant, cell=cell):
         what = f" for tenant {tenant}" if tenant else ""
         if action is Action.SHELL_OPEN:

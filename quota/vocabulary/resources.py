@@ -128,7 +128,7 @@ def describe(index: int, value: int, *, extra: Sequence[str] = ()) -> str:
 
 
 def format_quantities(quantities: Mapping[int, int]) -> str:
-    """Several quantities for people, by their place on the axis: `1 core, 4 GiB of ram`."""
+    """Format several quantities by their place on the axis: `1 core, 4 GiB of ram`."""
     return ", ".join(f"{describe(index, value)}{_of(index)}" for index, value in quantities.items() if value)
 
 

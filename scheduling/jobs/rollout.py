@@ -28,9 +28,9 @@ HOPELESS_RESTARTS = 3
 
 
 def advance(cell_id: int, job_id: int, *, principal: Principal, in_turns: bool = False) -> bool:
-    """Do all of a job's open update that may be done now, in chunks. True when anything changed.
+    """Continue a job's open update as far as possible now, in chunks. Return whether anything changed.
 
-    `in_turns`: a job that grows does so by one chunk, and the caller comes again when others had their turn.
+    `in_turns`: a job grows by only one chunk, and the caller continues after the turns of other jobs.
 
     Locks: the cell's row, then the tasks in order of id; at most `journal.CHUNK` tasks at a time.
     """

@@ -24,7 +24,7 @@ _READ_BYTES = 1024 * 1024
 
 
 class DiskSink(Sink):
-    """Writes below `target`, an empty directory. `close` it."""
+    """A writer below `target`, an empty directory. Call `close` at the end."""
 
     def __init__(self, target: FilePath) -> None:
         self._root = os.open(target, _DIRECTORY)
@@ -36,7 +36,7 @@ class DiskSink(Sink):
         os.close(self._root)
 
     def _let_go(self, common: int = 0) -> None:
-        """Close all but the first `common` directories on the way."""
+        """Close the open directories except the first `common` ones."""
         while len(self._open) > common:
             os.close(self._open.pop())
         self._path = self._path[:common]

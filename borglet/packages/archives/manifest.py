@@ -20,7 +20,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_manifest(content: bytes) -> Manifest:
-    """Raises `ArchiveRefused`. Fields of later releases are ignored."""
+    """Read the manifest. Fields of later releases are ignored. Raises `ArchiveRefused`."""
     if len(content) > MANIFEST_BYTES:
         raise ArchiveRefused(f"{MANIFEST_NAME}: the file has more than {MANIFEST_BYTES} bytes, which is the limit")
     try:

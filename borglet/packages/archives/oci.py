@@ -82,7 +82,7 @@ class _Layout:
             self._files[name] = (entry.offset, entry.size)
 
     def document(self, name: str, kind: type[Document]) -> Document:
-        """Raises `ArchiveRefused`."""
+        """Read a JSON document of the image. Raises `ArchiveRefused`."""
         offset, size = self._found(name)
         if size > self._account.limits.document_bytes:
             raise ArchiveRefused(f"{name!r}: {size} bytes of JSON; the limit is {self._account.limits.document_bytes}")

@@ -62,7 +62,7 @@ class TarStream:
         self._padding = 0
 
     def __iter__(self) -> Iterator[TarEntry]:
-        """Raises `ArchiveRefused`."""
+        """Yield the entries. Raises `ArchiveRefused`."""
         while True:
             self._skip()
             entry = self._next()
@@ -71,7 +71,7 @@ class TarStream:
             yield entry
 
     def content(self) -> Iterator[bytes]:
-        """Raises `ArchiveRefused` where the archive ends too early."""
+        """Yield the bytes of the entry. Raises `ArchiveRefused` if the archive ends too early."""
         while self._left:
             piece = self._stream.read(min(self._left, PIECE_BYTES))
             self._came(len(piece))

@@ -121,7 +121,7 @@ class TaskNetworks(FormerNetworks):
     """The networks of one home's tasks, with addresses to give."""
 
     def __init__(self, network: ipaddress.IPv4Network, home: Path) -> None:
-        """Raises `BadMachine` where the machine has no `ip` command."""
+        """Set up networks. Raises `BadMachine` if the machine has no `ip` command."""
         super().__init__(home)
         if not Path(self._ip).is_absolute():
             raise BadMachine(

@@ -15,7 +15,7 @@ CHARGE_BYTES = 2**20
 
 
 def read_text(directory: str, name: str) -> str:
-    """Raises FileNotFoundError if the group is gone, OSError."""
+    """Read a file of a group. Raises FileNotFoundError if the group is gone, OSError."""
     try:
         with open(os.path.join(directory, name)) as file:
             return file.read()
@@ -24,7 +24,7 @@ def read_text(directory: str, name: str) -> str:
 
 
 def write_text(directory: str, name: str, value: str) -> None:
-    """Raises FileNotFoundError where the group is gone, OSError."""
+    """Write a file of a group. Raises FileNotFoundError if the group is gone, OSError."""
     try:
         with open(os.path.join(directory, name), "w") as file:
             file.write(value)
@@ -49,7 +49,7 @@ def read_number(directory: str, name: str) -> int:
 
 
 def read_fields(directory: str, name: str) -> dict[str, int]:
-    """Lines of `key number`; empty where there is no group or no such file."""
+    """Return lines of `key number` as a dict, empty if the group or the file does not exist."""
     try:
         lines = read_text(directory, name).splitlines() if directory else []
     except FileNotFoundError:
@@ -148,7 +148,7 @@ def processes_limit(groups: Groups) -> int:
 
 
 def limit_processes(groups: Groups, count: int) -> None:
-    """Raises OSError."""
+    """Limit the number of processes and threads. Raises OSError."""
     write_text(_processes_directory(groups), "pids.max", str(count))
 
 

@@ -169,7 +169,7 @@ class CgroupTree:
         version.weigh(directory, _BATCH_SHARES, idle=idle)
 
     def measure(self, groups: Groups) -> GroupUsage:
-        """Raises FileNotFoundError when the task's groups are gone."""
+        """Measure the usage. Raises FileNotFoundError if the task's groups are gone."""
         if "unified" in groups:
             return v2.measure(groups, self.controllers)
         return v1.measure(groups)

@@ -43,7 +43,7 @@ class AllocFolders:
         return sorted(key for key in keys if key is not None)
 
     def folder(self, key: TaskKey) -> Path:
-        """Raises ValueError for a key that is not a safe file name."""
+        """Return the folder of an alloc. Raises ValueError for a key that is not a safe file name."""
         return self._root / directory_name(key)
 
     def ensure(self, key: TaskKey) -> Path:

@@ -36,7 +36,7 @@ _NAME = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9]{1,9})\.([0-9]{1,9})\Z")
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
-    """task.json"""
+    """The content of task.json."""
 
     task: RunTask
     run: int
@@ -56,7 +56,7 @@ class SupervisorId(msgspec.Struct, frozen=True):
 
 
 def directory_name(key: TaskKey) -> str:
-    """Raises ValueError for a key that is not a safe file name."""
+    """Return the name of a task's directory. Raises ValueError for a key that is not a safe file name."""
     name = f"{key.job}.{key.index}.{key.incarnation}"
     if not _NAME.match(name):
         raise ValueError(f"key: {str(key)!r} is not a task key; give <job uid>/<index>/<incarnation>")

@@ -57,7 +57,7 @@ class _Table:
 
     @property
     def at(self) -> float:
-        """Monotonic seconds."""
+        """Return the time of the sample in monotonic seconds."""
         return self._read[1]
 
     @cached_property

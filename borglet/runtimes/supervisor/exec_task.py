@@ -54,7 +54,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def enter_groups(launch: TaskLaunch) -> None:
-    """Raises OSError with a text for people."""
+    """Move this process into the task's groups. Raises OSError with a readable text."""
     try:
         if launch.device_rules is not None:
             cgroupfs.allow_devices(launch.groups, launch.device_rules)

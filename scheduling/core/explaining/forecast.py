@@ -120,6 +120,6 @@ def expected_start(*, ends: int, room: float, seconds: float, ahead: tuple[float
 
 
 def _gamma(shape: float, z: float) -> float:
-    """A quantile of the gamma distribution of rate 1 (Wilson and Hilferty's approximation); never below 0.02."""
+    """Return a quantile of the gamma distribution of rate 1 (Wilson and Hilferty's approximation), at least 0.02."""
     root = 1.0 - 1.0 / (9.0 * shape) + z / (3.0 * math.sqrt(shape))
     return max(0.02, shape * max(0.0, root) ** 3)

@@ -185,7 +185,7 @@ class Judgement:
 
 
 def judgement(state: CellState, requirement: Requirement, tables: Tables, g: int) -> Judgement:
-    """Group `g` against the room that the pass left over."""
+    """Return the obstacles of group `g` on each machine after the pass."""
     machines, groups = tables.machines, tables.groups
     left, direct = tables.levels.left[groups.level[g]], tables.levels.left[groups.direct[g]]
     if want := requirement.limit[ACCELERATORS]:
