@@ -45,7 +45,9 @@ class SnapshotKeeper:
         self.failed = 0
 
     async def load(self, only: frozenset[str] = frozenset()) -> int:
-        """Put what is usable into the follower; how many cells. `only`: names of cells, empty for all."""
+        """Load the usable files into the follower. Return the number of cells. `only`: names of cells, empty for
+        all.
+        """
         loaded: dict[int, Head] = {}  # by cell
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             if only and path.stem not in only:

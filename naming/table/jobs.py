@@ -89,7 +89,7 @@ class NamedJob:
         return self.ttl_s or otherwise
 
     def follow(self, version: int, port_names: tuple[str, ...]) -> None:
-        """A version of its spec is in force."""
+        """Note the version of the job's spec that is in force."""
         if port_names == self.port_names:
             port_names = self.port_names  # one object, however many versions
         self.port_names = self.versions[version] = port_names

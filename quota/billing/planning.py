@@ -48,7 +48,7 @@ def planned(
     until: dt.datetime,
     step: dt.timedelta,
 ) -> list[Planned]:
-    """The steps from `since` until `until` that have figures, oldest first; `band` none for the free priority.
+    """Return the steps from `since` until `until` that have figures, oldest first. `band` None: the free priority.
 
     Figures begin with the tenant's first grant or metered hour at this place, and end with the last metered hour.
     Hours in between without jobs count as zero. One query. Raises `Forbidden`.

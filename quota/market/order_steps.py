@@ -220,7 +220,7 @@ def take_back(
 
 
 def stop(entry: RecordEntry, order: Order, event: OrderEvent, *, at: dt.datetime, reason: str) -> None:
-    """End an active order and its grant at once, without a grace: this was asked for."""
+    """End an active order and its grant at once, without a grace period, because somebody requested it."""
     step(order, event)
     for grant in Quota.objects.filter(order=order, ends_at__gt=at):
         end = max(at, grant.starts_at + MICROSECOND)

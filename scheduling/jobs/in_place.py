@@ -129,7 +129,7 @@ def _take(places: dict[int, list[int]], place: int, growth: Sequence[int]) -> bo
 
 
 def _inside(allocs: set[int], axis: int) -> dict[int, list[int]]:
-    """Limits of what lives in each alloc, summed; allocs that are empty are left out."""
+    """Return the sum of the limits of the tasks inside each alloc, without empty allocs."""
     if not allocs:
         return {}
     rows = query(_INSIDE, [sorted(allocs)])

@@ -98,7 +98,7 @@ def job_undo(*, principal: Principal, job: Job, dry_run: bool = False) -> JobCha
 
 
 def spec_of(job: Job, version: int | None = None) -> spec.JobSpecification:
-    """A version of a job's spec; the one in force when none is named. Raises `LookupError`."""
+    """Return a version of a job's spec, by default the one in force. Raises `LookupError`."""
     row = JobSpec.objects.filter(job=job, version=version or job.spec_version).first()
     if row is None:
         raise LookupError(f"job {job.name} has no version {version}")
@@ -129,7 +129,7 @@ def update_open(
     actor: str,
     undo: bool = False,
 ) -> Update:
-    """An update of `job` to its version in force, inside an open entry. Another open one is superseded."""
+    """Open an update of `job` to its version in force, inside an open entry. It supersedes another open one."""
     update_close(entry, job.id, "a newer update")
     update = Update.objects.create(
         job=job,

@@ -49,13 +49,13 @@ def tasks_evict_from(cell_id: int, limit: int) -> int:
 
 
 def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
-    """Evict at most `limit` tasks from draining machines, of each job no more than may be down at once.
+    """Evict at most `limit` tasks from draining machines, within the disruption budget of each job.
 
-    A job may have `disruption_budget` tasks down, or `max_down` where it names no budget, in the whole cell: several
-    machines that drain together share it. Tasks that are not up leave freely: they take nothing from their job. One
-    that has been down for longer than `patience_s` seconds counts as down no more: a sibling that never comes up again
-    must not hold up a drain for ever. An alloc leaves with all that lives in it, when the budgets of the jobs inside
-    allow it too (§2.4). Where a drain's deadline has passed, and it is to break budgets, they hold nobody.
+    A job may have `disruption_budget` tasks down in the whole cell, or `max_down` without a budget. Several
+    machines that drain together share it. Tasks that are not up leave at once and use no budget. A task
+    that has been down for longer than `patience_s` seconds no longer counts, because a task that never comes up
+    must not block a drain. An alloc leaves with its inner tasks when the budgets of their jobs
+    allow it (§2.4). After the deadline of a drain that may break budgets, no budget applies.
     """
     here = _on_machines(cell_id, DRAINING)
     jobs = jobs_concerned(here)

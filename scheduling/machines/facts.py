@@ -25,7 +25,7 @@ _HOSTNAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Checked. `capacity`: vector over the axis and the cell's own resources."""
+    """Checked facts of a machine. `capacity`: vector over the axis and the cell's own resources."""
 
     hostname: str
     address: str

@@ -91,7 +91,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
 
     @property
     def argv(self) -> list[str]:
-        """The command with its flags behind it, by name: `--name=value`, `--name` for true, nothing for false."""
+        """Return the command followed by its flags, by name: `--name=value`, `--name` for true, nothing for false."""
         flags = [
             f"--{name}" if value is True else f"--{name}={value}"
             for name, value in sorted(self.flags.items())

@@ -72,7 +72,7 @@ class Polls:
             self.ask(held)
 
     def ask(self, held: Connection) -> None:
-        """Send a poll now; one that is still held is answered first, by the protocol."""
+        """Send a poll now. By the protocol, the machine answers an open poll first."""
         now = asyncio.get_running_loop().time()
         if held.identified.renew_at <= now or (held.behind and held.desired is None):
             self._refresh(held.machine_id)
