@@ -205,7 +205,7 @@ def _preempt(victim, winner, machine) -> None:
             machine.id,
             (20_009,),
             score={"packing": -0.31, "spread-machine": -0.24, "mixing": -0.01, "preemption": -21.0},
-            victims=(loser,),
+            victims=((victim.id, 0),),
             runners_up=((machine.id + 1, -21.9), (machine.id + 2, -22.05)),
         )
         transitions.tasks_place(entry, [placed])

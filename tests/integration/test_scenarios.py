@@ -208,7 +208,7 @@ class Cell(RuleBasedStateMachine):
         machine = self._machine(number)
         if machine.loaded is None:
             machine.look(self.cell.specs)
-        in_force = machine.agent._known.desired
+        in_force = machine.agent.desired
         if in_force is None or machine.loaded.desired.revision >= in_force.revision:
             machine.poll(self.cell.tick())
 
