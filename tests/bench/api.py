@@ -61,7 +61,7 @@ ENDPOINTS = [
     "/api/v1/quota/calendar/?cell={cell}&band=production",
     "/api/v1/quota/markets/{cell}/",
     "/api/v1/quota/balances/",
-    "/api/v1/quota/usage/?cell={cell}",
+    "/api/v1/quota/usage/?tenant={tenant}&cell={cell}&band=production",
     "/api/v1/quota/shortfalls/",
     "/api/v1/quota/rules/",
     "/api/v1/cells/",
