@@ -69,7 +69,7 @@ class AgentSettings:
 
 
 class Agent:
-    """One machine. Call `open`, then pass polls to it. `failed` ends with an error for which there is no event."""
+    """One machine. Call `open`, then pass polls to it. `failed` ends with an error that no event reports."""
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
 from borglet.identity.credentials import Credentials
 from borglet.identity.join import LinkUnreachable, join_cell, join_request
+from borglet.identity.signatures import authority_keys
 from borglet.identity.store import DiskStore, Identity
 from borglet.link.client import Introduction, Link, link_url
 from borglet.link.shells import Shells
@@ -28,7 +29,6 @@ from borglet.packages.manager import PackageManager, PackageSettings
 from borglet.packages.peers import PeerServer, PeerSettings
 from borglet.packages.sources import LinkSources
 from borglet.packages.store import PackageStore
-from borglet.packages.tickets import authority_keys
 from borglet.pressure.guard import Guard
 from borglet.pressure.readings import MachineReadings
 from borglet.prober import SocketProber

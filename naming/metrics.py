@@ -78,7 +78,7 @@ class Figured(Collector):
             made.append((str(bound), so_far))
         yield HistogramMetricFamily(
             "borg_resolver_news_lag_seconds",
-            "Seconds from a commit to answers, for the oldest change of each read",
+            "Seconds from the commit of a change until answers contain it, for the oldest change of each batch",
             buckets=made,
             sum_value=figures.lag_sum_s,
         )
@@ -172,7 +172,7 @@ class MetricsServer:
                     writer.write(self._answer(head))
                     await writer.drain()
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # who asks like that gets no answer
+            pass  # such a client gets no answer
         finally:
             self._open -= 1
             writer.close()

@@ -104,7 +104,7 @@ class Parent:
         if pid == 0:
             status = 1
             try:
-                _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+                _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 if os.getppid() == parent:  # otherwise the parent ended before the call above
                     status = self._work(worker)

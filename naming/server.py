@@ -131,7 +131,10 @@ async def _listen(server: DnsServer, worker: Worker) -> None:
 
 
 async def _listen_later(server: DnsServer, worker: Worker, follower: Follower) -> None:
-    """Take a share of the questions once there are answers; after a while in any case, to say that there are none."""
+    """Start to receive DNS queries once this server has data.
+
+    After a timeout start anyway, and answer that no data is available.
+    """
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             await follower.answers.wait()

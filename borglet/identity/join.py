@@ -94,7 +94,7 @@ class JoinClient:
         """Fetch the authority and check its fingerprint, which the token contains. Raises `JoinFailed`."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme != "https" or not parts.hostname:
-            raise JoinFailed(f"link: {url!r} is not the address of a link; give https://host:port")
+            raise JoinFailed(f"link: {url!r} is not the address of a cell's link server; give https://host:port")
         self._address = (parts.hostname, parts.port or 443)
         self._url = url
         self.authority = self._fetch_authority(fingerprint)

@@ -318,10 +318,10 @@ class Link:
 
 
 def link_url(url: str, path: str = "/link") -> str:
-    """`https://host:port` as the WebSocket's address. Raises `BadAddress`."""
+    """Return the address of the WebSocket of `https://host:port`. Raises `BadAddress`."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("https", "wss") or not parts.hostname:
-        raise BadAddress(f"link: {url!r} is not the address of a link; give https://host:port")
+        raise BadAddress(f"link: {url!r} is not the address of a cell's link server; give https://host:port")
     return f"wss://{parts.netloc}{path}"
 
 

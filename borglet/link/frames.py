@@ -101,7 +101,7 @@ class FrameReader:
                 return at
             (length,) = struct.unpack_from("!Q", data, at + 2)
         if length > self.most_bytes:
-            raise BadFrame(TOO_BIG, f"a message has at most {self.most_bytes} bytes")
+            raise BadFrame(TOO_BIG, f"the message is longer than {self.most_bytes} bytes")
         begin = at + head
         if size < head + length:
             self._wanted = head + length
@@ -130,7 +130,7 @@ class FrameReader:
             self._parts.append(content)
             self._parts_bytes += len(content) + _PART_BYTES
             if self._parts_bytes > self.most_bytes:
-                raise BadFrame(TOO_BIG, f"a message has at most {self.most_bytes} bytes")
+                raise BadFrame(TOO_BIG, f"the message is longer than {self.most_bytes} bytes")
             if final:
                 begun, self._parts = self._parts, []
                 found.append((Opcode(begun[0][0]), b"".join(begun[1:])))

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from borglet.identity.signatures import authority_keys, is_signed
 from borglet.messages import SHELL_CONTEXT, ShellClaims, ShellGrant
-from borglet.packages.tickets import authority_keys, is_signed
 
 MAX_LIFE_S = 60.0
 # How far the machine's clock may be from the shard's.

@@ -238,8 +238,9 @@ class _Bridge:
                         return
 
     async def _listen(self) -> None:
-        """Read from the socket without waiting for the terminal. Input that cannot be typed yet is kept, up to a
-        window.
+        """Read the socket even while the terminal is busy.
+
+        Input that the terminal cannot accept yet is buffered, up to the flow-control window.
         """
         while True:
             try:

@@ -25,8 +25,9 @@ class Packages(Protocol):
     """All methods may be called from one asyncio loop only; none blocks it."""
 
     def bind(self, in_use: InUse) -> None:
-        """Set the source of the digests that tasks of this machine need. Called once, before anything else. These
-        packages stay.
+        """Set the function that returns the package digests which this machine's tasks need.
+
+        Call it once, first. Packages with these digests are not deleted.
         """
 
     async def install(self, packages: Sequence[PackageRef]) -> None:

@@ -157,7 +157,7 @@ class _Download:
             self._unmixed = True
             log.warning("package %s: the parts from several sources do not match", self._package.name)
             return False
-        raise SourceFailed("mismatch", f"content with digest sha256:{found}")
+        raise SourceFailed("mismatch", f"the content has the wrong digest: sha256:{found}")
 
     def _receive(
         self, connection: http.client.HTTPConnection, path: str, headers: dict[str, str], source: PeerAddress
@@ -177,7 +177,7 @@ class _Download:
             self._restart()
         wanted = self._package.size_bytes - self._size
         if response.length != wanted:
-            raise SourceFailed("mismatch", f"it offers {response.length} more bytes; {wanted} are missing")
+            raise SourceFailed("mismatch", f"the source offers {response.length} more bytes, but {wanted} are missing")
         self._givers.add(source)
         self._copy(response, wanted)
 

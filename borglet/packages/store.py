@@ -110,7 +110,7 @@ class PackageStore:
         return self._installed(folder, marker)
 
     def _repaired(self, folder: Path, marker: Marker, checkpoint: Callable[[], None]) -> StoredPackage | None:
-        """Unpack a package again from its archive if that is whole."""
+        """Unpack a package again from its archive, if the archive is undamaged."""
         package = PackageRef(marker.name, marker.digest, marker.size_bytes, marker.format)
         if not self._archive_is_whole(folder, marker, checkpoint):
             log.error(

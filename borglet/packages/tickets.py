@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 from collections.abc import Sequence
 
 import msgspec
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from borglet.identity.signatures import ALGORITHM, is_signed
 from borglet.messages import PackageTicket
 
 # With this prefix, nothing else that the authority signs can be mistaken for a ticket.
 CONTEXT = b"borg package ticket 1\n"
 MAX_TICKET_BYTES = 2048
-_ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 class TicketRefused(Exception):
@@ -34,15 +30,7 @@ class TicketRefused(Exception):
 def issue(key: ec.EllipticCurvePrivateKey, ticket: PackageTicket) -> str:
     """Sign a ticket with the key of the cell's authority, and return its text."""
     claims = msgspec.json.encode(ticket)
-    return f"{_text(claims)}.{_text(key.sign(CONTEXT + claims, _ALGORITHM))}"
-
-
-def authority_keys(authorities: str) -> list[ec.EllipticCurvePublicKey]:
-    """Return the keys that tickets are checked with. `authorities`: certificates of the cell's authorities, PEM, one
-    behind the other; while one is replaced there are two. Raises ValueError."""
-    certificates = x509.load_pem_x509_certificates(authorities.encode("ascii"))
-    keys = [certificate.public_key() for certificate in certificates]
-    return [key for key in keys if isinstance(key, ec.EllipticCurvePublicKey)]
+    return f"{_text(claims)}.{_text(key.sign(CONTEXT + claims, ALGORITHM))}"
 
 
 def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, now: float) -> PackageTicket:
@@ -64,15 +52,6 @@ def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, 
     if ticket.expires_at <= now:
         raise TicketRefused(f"the ticket expired {now - ticket.expires_at:.0f} s ago; ask for the sources again")
     return ticket
-
-
-def is_signed(keys: Sequence[ec.EllipticCurvePublicKey], content: bytes, signature: bytes) -> bool:
-    """Return whether one of `keys` signed `content`."""
-    for key in keys:
-        with contextlib.suppress(InvalidSignature):
-            key.verify(signature, content, _ALGORITHM)
-            return True
-    return False
 
 
 def _text(raw: bytes) -> str:

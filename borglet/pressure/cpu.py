@@ -41,7 +41,8 @@ class CpuSettings:
 
 @dataclass(slots=True)
 class CpuControl:
-    """One machine. `ceilings`: of greedy tasks, milli-cores. `wanted`: tasks that the master should evict."""
+    """The CPU control of one machine. `ceilings`: milli-cores that a task may use, for tasks that use too much.
+    `wanted`: tasks that the master should evict."""
 
     settings: CpuSettings = field(default_factory=CpuSettings)
     ceilings: dict[TaskKey, int] = field(default_factory=dict)

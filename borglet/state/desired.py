@@ -50,13 +50,17 @@ def _contradiction(desired: Desired) -> Refusal | None:
     run: set[TaskKey] = set()
     for position, task in enumerate(desired.run):
         if task.key in run:
-            return Refusal("listed-twice", f"desired.run[{position}].key", f"{task.key} is twice in run")
+            return Refusal(
+                "listed-twice", f"desired.run[{position}].key", f"{task.key} appears twice in the list `run`"
+            )
         run.add(task.key)
         if not task.command:
             return Refusal("no-command", f"desired.run[{position}].command", f"{task.key} has no command")
     for position, stop in enumerate(desired.stop):
         if stop.key in run:
-            return Refusal("run-and-stop", f"desired.stop[{position}].key", f"{stop.key} is in run and in stop")
+            return Refusal(
+                "run-and-stop", f"desired.stop[{position}].key", f"{stop.key} is in both lists, `run` and `stop`"
+            )
     return None
 
 

@@ -73,7 +73,9 @@ class Holdings:
         return False
 
     def _holds(self, inc: Incarnation) -> bool:
-        """Return whether it has processes, or will get them again without a further message of the master."""
+        """Return whether this incarnation has processes, or will start some again without a further message of the
+        master.
+        """
         again = inc.ran and inc.phase in (Phase.BACKOFF, Phase.INSTALLING)
         return inc.has_processes or (again and inc.key in self.run)
 

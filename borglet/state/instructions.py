@@ -50,7 +50,7 @@ class CancelInstall(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Answered by `Started` or `StartRefused`."""
+    """Start a run of a task. The runtime answers with `Started` or `StartRefused`."""
 
     task: RunTask
     run: int

@@ -1,4 +1,4 @@
-"""The Borglet's decisions. Events go in, instructions come out. There is no socket, clock or file.
+"""The Borglet's decisions. Events go in, instructions come out. This module uses no socket, clock or file.
 
     Adopted ─┐                                             ┌─► Save (desired state, before it is acted upon)
     Polled ──┼─► AgentState.handle(event, now) ─ reconcile ┼─► Start  Terminate  Resize  Remove

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from typing import Any
 
+import msgspec
 from django.conf import settings
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 
 from naming.api import selectors, survey
 from naming.dns.primary import InvalidPeers
+from naming.table.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
 from naming.table.names import (
     MACHINE,
     PREFIX,
@@ -116,8 +117,8 @@ _WATCH = [
     OpenApiParameter(
         "history",
         int,
-        description="The `history` of the earlier answer. The server does not wait if the cell was restored since then."
-        " Without `history` it does not wait for a revision that the cell's journal does not contain.",
+        description="The `history` of the earlier answer. If the cell was restored since then, the server answers at"
+        " once. If you omit `history`, the server answers at once if the cell's journal does not contain the revision.",
     ),
 ]
 
@@ -167,7 +168,7 @@ class FollowerSerializer(serializers.Serializer[Any]):
     revision = serializers.IntegerField(allow_null=True, help_text="The revision of the cell; null for secondaries.")
     reached = serializers.BooleanField()
     caught_up = serializers.BooleanField(
-        help_text="A resolver has all changes of the cell; a secondary has all changes of the resolvers."
+        help_text="Whether a resolver has all changes of the cell, or a secondary all changes of the resolvers."
     )
     error = serializers.CharField(allow_blank=True, help_text="Why the server has not caught up, if that is known.")
 
@@ -229,7 +230,7 @@ class JobEndpointsView(APIView):
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{job}")
         assert isinstance(name, JobName)
-        return Response(asdict(selectors.job_endpoints(request.auth, name, zone=settings.BORG_ZONE)))  # type: ignore[arg-type]
+        return _answer(selectors.job_endpoints(request.auth, name, zone=settings.BORG_ZONE))  # type: ignore[arg-type]
 
 
 class TaskEndpointView(APIView):
@@ -241,7 +242,7 @@ class TaskEndpointView(APIView):
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{job}/{index}")
         assert isinstance(name, TaskName)
-        return Response(asdict(selectors.task_endpoint(request.auth, name, zone=settings.BORG_ZONE)))  # type: ignore[arg-type]
+        return _answer(selectors.task_endpoint(request.auth, name, zone=settings.BORG_ZONE))  # type: ignore[arg-type]
 
 
 class ServiceEndpointsView(APIView):
@@ -253,7 +254,7 @@ class ServiceEndpointsView(APIView):
         _check_watch(request)
         name = _named(f"{PREFIX}{cell}/{tenant}/{SERVICE}/{service}")
         assert isinstance(name, ServiceName)
-        return Response(asdict(selectors.service_endpoints(request.auth, name, zone=settings.BORG_ZONE)))  # type: ignore[arg-type]
+        return _answer(selectors.service_endpoints(request.auth, name, zone=settings.BORG_ZONE))  # type: ignore[arg-type]
 
 
 class MachineEndpointView(APIView):
@@ -262,4 +263,8 @@ class MachineEndpointView(APIView):
         """Return address and state of a machine."""
         name = _named(f"{PREFIX}{cell}/{MACHINE}/{host}")
         assert isinstance(name, MachineName)
-        return Response(asdict(selectors.machine_endpoint(request.auth, name, zone=settings.BORG_ZONE)))  # type: ignore[arg-type]
+        return _answer(selectors.machine_endpoint(request.auth, name, zone=settings.BORG_ZONE))  # type: ignore[arg-type]
+
+
+def _answer(found: JobEndpoints | ServiceEndpoints | TaskEndpoint | MachineEndpoint) -> Response:
+    return Response(msgspec.to_builtins(found))

@@ -7,12 +7,12 @@ no name has changed, that costs one query at the end of the journals. A change o
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+import msgspec
 from django.conf import settings
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, inline_serializer
 from rest_framework import serializers
@@ -98,7 +98,7 @@ def _headers(tag: str) -> dict[str, str]:
 
 
 def _digest(answer: Any) -> str:
-    return hashlib.sha256(json.dumps(answer, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(msgspec.json.encode(answer, order="deterministic")).hexdigest()[:16]
 
 
 def _rights(principal: Principal) -> Hashable:
@@ -223,8 +223,8 @@ class EnvoyRequestSerializer(serializers.Serializer[Any]):
     resource_names = serializers.ListField(
         child=serializers.CharField(max_length=300),
         max_length=MOST_CLUSTERS,
-        help_text="Clusters: `<job>.<tenant>.<cell>.<zone>` or `<service>.service.<tenant>.<cell>.<zone>`. A port's"
-        " name may come first: `_http._tcp.<job>…`.",
+        help_text="Names of the clusters to return: `<job>.<tenant>.<cell>.<zone>` or"
+        " `<service>.service.<tenant>.<cell>.<zone>`. A port's name may come first: `_http._tcp.<job>…`.",
     )
     version_info = serializers.CharField(required=False, allow_blank=True)
     type_url = serializers.CharField(required=False, allow_blank=True)

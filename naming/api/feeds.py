@@ -46,46 +46,50 @@ def prometheus(services: Iterable[FeedService], *, port: str = "") -> list[dict[
         {
             "targets": [_host(endpoint.address, number)],
             "labels": {
-                "__meta_borg_cell": service.name.cell,
-                "__meta_borg_tenant": service.name.tenant,
-                "__meta_borg_job": service.name.job,
+                **of_job,
                 "__meta_borg_task": str(endpoint.index),
                 "__meta_borg_port": name,
                 "__meta_borg_machine": endpoint.machine,
                 "__meta_borg_phase": endpoint.phase,
                 "__meta_borg_health": endpoint.health,
-                "__meta_borg_serving": _flag(endpoint.serving),
-                "__meta_borg_fail_open": _flag(fail_open),
+                "__meta_borg_serving": "true" if endpoint.serving else "false",
                 "__meta_borg_weight": str(endpoint.weight),
                 **({LOAD: f"{endpoint.load:.2f}"} if endpoint.load is not None else {}),
-                **labels,
             },
         }
-        for service, fail_open, labels in _of_jobs(services)
+        for service, of_job in _of_jobs(services)
         for endpoint in service.endpoints
         for name, number in endpoint.ports.items()
         if port in ("", name)
     ]
 
 
-def _of_jobs(services: Iterable[FeedService]) -> Iterable[tuple[Any, bool, dict[str, str]]]:
-    """Yield only jobs, because the tasks of a service are already listed under their jobs."""
+def _of_jobs(services: Iterable[FeedService]) -> Iterable[tuple[FeedService, dict[str, str]]]:
+    """Yield each job and the labels that its targets share. Tasks of a service are already listed under its jobs."""
     for service in services:
         if isinstance(service.name, JobName):
             labels = {
+                "__meta_borg_cell": service.name.cell,
+                "__meta_borg_tenant": service.name.tenant,
+                "__meta_borg_job": service.name.job,
+                "__meta_borg_fail_open": "true" if service.fails_open else "false",
+            }
+            labels |= {
                 f"__meta_borg_label_{_NO_LABEL.sub('_', key)}": str(value) for key, value in service.labels.items()
             }
             if SERVICE in service.labels:
                 labels["__meta_borg_service"] = str(service.labels[SERVICE])
-            yield service, service.fails_open, labels
+            yield service, labels
 
 
 def without_loads(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return Prometheus targets for comparison: a change of load alone does not count."""
-    return [
-        {**target, "labels": {name: value for name, value in target["labels"].items() if name != LOAD}}
-        for target in targets
-    ]
+    compared = []
+    for target in targets:
+        labels = dict(target["labels"])
+        labels.pop(LOAD, None)
+        compared.append({**target, "labels": labels})
+    return compared
 
 
 def traefik(services: Iterable[FeedService], *, port: str = "", scheme: str = "http") -> dict[str, Any]:
@@ -168,7 +172,3 @@ def _port(endpoint: TaskEndpoint, name: str) -> int | None:
 
 def _host(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
-def _flag(value: bool) -> str:
-    return str(value).lower()

@@ -109,7 +109,8 @@ def services(
         jobs = jobs.filter(_named(names))
     _check_number(principal, jobs)
     found = {one.id: one for one in jobs if may(principal, Action.JOB_VIEW, tenant=one.tenant.name, cell=one.cell.name)}
-    rows = rows_of(found)
+    # A feed lists ports, so it needs no tasks of jobs without any.
+    rows = rows_of([i for i, one in found.items() if one.port_names or one.spec_version > 1 or SERVICE in one.labels])
     endpoints: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
     for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
         endpoints[row.job_id].append(endpoint)

@@ -48,7 +48,7 @@ Keyring = Mapping[dns.name.Name, dns.tsig.Key]
 
 
 class InvalidPeers(ValueError):
-    """A setting of transfers that can't be read; the text names it and says what is wrong."""
+    """A setting of transfers is not valid. The text names the setting and the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Peers:
 
 
 class Primary:
-    """The zones of one directory."""
+    """The zones of all cells that this resolver knows, for secondaries."""
 
     def __init__(self, directory: ZoneDirectory, peers: Peers, figures: ServerCounters | None = None) -> None:
         self.directory = directory
@@ -116,14 +116,14 @@ class Primary:
             given, serial = transfer.given(query, zone, source), zone.serial
             for wire in transfer.messages(query, zone, source):
                 yield wire
-                await asyncio.sleep(0)  # a peer that reads at once would let nobody else come
+                await asyncio.sleep(0)  # otherwise a fast peer would block all other work
             if given != "current":
                 zone.taken_by.add(source)
             self.figures.transfer(given)
             self.figures.secondaries.setdefault(table.cell, {})[source] = serial
 
     async def _published(self, table: NameTable) -> Zone:
-        """The cell's zone as of now or a moment ago. Callers that ask while it is built wait for the same one."""
+        """Return the cell's current zone, or one a moment old. Callers that ask while it is built wait for it."""
         task = self._working.get(table.cell)
         if task is None:
             zone = self._zones.get(table.cell)
@@ -163,7 +163,7 @@ class Primary:
                 task.cancel()
 
     def _forget(self) -> None:
-        """Drop the zones of cells that are gone."""
+        """Drop the zones of removed cells."""
         for cell in self._zones.keys() - self.directory.cells.keys():
             del self._zones[cell]
             self._notified.pop(cell, None)
@@ -256,7 +256,7 @@ def table_asked(
 
 
 def current_soa(query: dns.message.Message, source: str, directory: ZoneDirectory, peers: Peers) -> bytes:
-    """The answer to an IXFR over UDP: the SOA alone, so that who is behind comes over TCP (RFC 1995 §2, §4)."""
+    """Return the answer to an IXFR over UDP: only the SOA. A client that is behind then uses TCP (RFC 1995 §2, §4)."""
     rcode, table = table_asked(query, source, directory, peers)
     if table is None:
         return _bare(query, rcode)

@@ -1,4 +1,4 @@
-"""An authoritative answer, as a function of bytes and a table: no socket, no clock, no database.
+"""An authoritative answer as a function of bytes and a table. Pure.
 
     bytes ─► at a glance, by hand ─► dnspython ─► records.find ─► answer | NODATA | NXDOMAIN | refusal ─► bytes
 
@@ -158,7 +158,7 @@ def truncated(query: bytes) -> bytes | None:
 def _not_believed(query: bytes, error: int, directory: ZoneDirectory, client: DnsClient | None) -> bytes:
     try:
         return signatures.refusal(query, error, directory, client.now if client else 0)
-    except (dns.exception.DNSException, ValueError):  # damaged behind what was looked at so far
+    except (dns.exception.DNSException, ValueError):  # damaged after the parts that were parsed
         return bare(query, dns.rcode.FORMERR)
 
 
@@ -176,7 +176,7 @@ def _room(message: dns.message.Message, via: Transport) -> int:
 
 
 def _fill(response: dns.message.Message, directory: ZoneDirectory, room: int, via: Transport, rng: Random) -> Steps:
-    """Put the records into the response, or return the whole answer as bytes."""
+    """Add the records to the response and return None, or return the complete encoded answer (large SRV sets)."""
     question = response.question[0]
     rdtype = question.rdtype
     rcode = _refusal(rdtype, question.rdclass)
@@ -195,7 +195,7 @@ def _fill(response: dns.message.Message, directory: ZoneDirectory, room: int, vi
     if not node.exists:
         response.set_rcode(dns.rcode.NXDOMAIN)
     elif rdtype == dns.rdatatype.ANY:
-        # RFC 8482 §4.2: one record that says so, not all of them.
+        # RFC 8482 §4.2: answer ANY with one HINFO record, not with all records.
         hinfo = _hinfo(IN, dns.rdatatype.HINFO, b"RFC8482", b"")
         _add(response.answer, question.name, directory.ttl_s, [hinfo])
         return None
@@ -212,7 +212,7 @@ def _fill(response: dns.message.Message, directory: ZoneDirectory, room: int, vi
         if records.rdatas:
             _add_records(response, question.name, records)
             return None
-    # RFC 2308 §3: the SOA says how long "no" may be remembered.
+    # RFC 2308 §3: the SOA contains the time for which a negative answer may be cached.
     _add(response.authority, node.zone.apex, directory.negative_ttl_s, [node.zone.soa()])
     return None
 
@@ -229,7 +229,7 @@ def _refusal(rdtype: RdataType, rdclass: int) -> dns.rcode.Rcode | None:
 
 
 def addresses_fitting(octets: int, family: int) -> int:
-    """Return how many addresses of a name fit into so many octets of a datagram."""
+    """Return how many addresses of a name fit into `octets` octets of a datagram."""
     return max(1, min(UDP_LIMITS.addresses, octets // (_ADDRESS_BYTES + (4 if family == 4 else 16))))
 
 

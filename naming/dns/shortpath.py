@@ -26,7 +26,7 @@ from naming.table.jobs import NamedJob, NamedService
 from naming.table.names import SERVICE, InvalidName, is_service, parse_index
 from naming.table.table import NameTable
 
-MOST_KEPT = 500_000  # answers; then all are dropped: who asked for them once may never ask again
+MOST_KEPT = 500_000  # answers; if there are more, all are dropped, because many are requested only once
 # In rings of records (`_Shuffled`), then they are dropped: a question has as many forms as EDNS sizes and flags.
 MOST_OCTETS = 64 * 2**20
 # Of one shuffle of a job's addresses, each use beginning at another of them. Where weights differ an answer is one draw

@@ -261,5 +261,5 @@ def type_asked(query: bytes) -> int:
 
 @lru_cache(maxsize=4_096)
 def packed(source: str) -> bytes:
-    """An address as octets; the scope of a link-local one is nobody's business."""
+    """Return an address as octets, without the scope of a link-local address."""
     return ipaddress.ip_address(source.split("%", 1)[0]).packed

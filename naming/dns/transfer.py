@@ -4,7 +4,8 @@
     IXFR (RFC 1995)   SOA, then for each change: SOA before, removed, SOA after, added; and SOA. One SOA: up to date
 
 A client that is too far behind for an IXFR, or has the zone from another process, gets an AXFR instead. Messages are
-built by hand and have about 16 KB, as far as pointers to names reach: each takes less than a millisecond of the loop.
+built without dnspython and have about 16 KB, because pointers to names reach no further. Each takes less than a
+millisecond of the event loop.
 If the question was signed, each is signed after the one before it (TSIG, RFC 8945 §5.3.1).
 """
 

@@ -26,11 +26,11 @@ log = structlog.get_logger(__name__)
 
 SLICE = 1_000  # events applied between two looks at the sockets: about a millisecond
 COALESCE_S = 0.02  # between rounds under constant news
-POLL_S = 0.5  # where notices are lost and nobody says so
+POLL_S = 0.5  # notices may be lost without an error
 RETRY_S = 0.2
 FAULT_S = 5.0
 STALE_S = 30.0
-MOST_BEHIND = 200_000  # revisions; who is further behind is sooner there by way of rows
+MOST_BEHIND = 200_000  # revisions; a follower that is further behind reads the rows, which is faster
 PATIENCE_S = 1.0  # for the journal, before names that were kept answer without it
 
 
@@ -112,7 +112,7 @@ class Follower:
                     self._answer_from_kept()
                     await asyncio.sleep(RETRY_S)
                 except Exception:
-                    # Old answers are better than none: the status turns stale, the log says why.
+                    # Old answers are better than none. The status becomes stale, and the log contains the cause.
                     log.exception("journal not followed, answering from memory")
                     self._answer_from_kept()
                     await asyncio.sleep(FAULT_S)

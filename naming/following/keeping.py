@@ -1,7 +1,7 @@
-"""Files with the names of a cell each. They are written while names change and at the end, and read at the start.
+"""Files with the names of one cell each. They are written when names change and at the end, and read at the start.
 
     table ─► Capture ─► blocks, in slices of the loop ─► thread: file.new, fsync, rename ─► <cell>.names
-    <cell>.names ─► whole? ours? fresh? ─► table, stale until the journal is reached ─► Follower goes on from there
+    <cell>.names ─► whole? ours? fresh? ─► table, stale until the journal is reached ─► Follower continues from there
 
 An unusable file is logged and left alone: the next snapshot replaces it.
 """
@@ -40,7 +40,7 @@ class SnapshotKeeper:
         self._folder = folder
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="names")
-        # By cell: when it was tried last, of the loop's clock, and what is on disk.
+        # By cell: the time of the last attempt (the loop's clock), and what is on disk.
         self._written: dict[str, tuple[float, Head | None]] = {}
         self.failed = 0
 
@@ -85,9 +85,11 @@ class SnapshotKeeper:
         if head.zone != zone:
             raise Unusable(f"it is of zone {head.zone}, this resolver answers for {zone}")
         if head.cell != path.stem:
-            raise Unusable(f"it is of cell {head.cell}")
+            raise Unusable(f"it belongs to cell {head.cell}, not to {path.stem}")
         if age_s > EXPIRE_S:
-            raise Unusable(f"it is {age_s / 86_400:.0f} days old: no secondary would answer from it either")
+            raise Unusable(
+                f"it is {age_s / 86_400:.0f} days old, which is too old; a secondary DNS server would refuse it too"
+            )
         return head
 
     def written_at(self, cell: str) -> float:
@@ -176,9 +178,9 @@ class SnapshotKeeper:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
-                log.warning("snapshot of a departed cell not removed", file=str(path), error=str(error))
+                log.warning("cannot delete the snapshot of a cell that was removed", file=str(path), error=str(error))
             else:
-                log.info("snapshot of a departed cell removed", file=str(path))
+                log.info("deleted the snapshot of a cell that was removed", file=str(path))
 
 
 def _write(path: Path, parts: list[bytes]) -> int:

@@ -137,12 +137,12 @@ class MemoryNews:
 
     def _cell(self, cell_id: int) -> _Cell:
         if self.away or cell_id not in self._cells:
-            raise NewsUnavailable("the source is away")
+            raise NewsUnavailable("cannot reach the source of cell changes")
         return self._cells[cell_id]
 
     def cells(self) -> list[ZoneFacts]:
         if self.away:
-            raise NewsUnavailable("the source is away")
+            raise NewsUnavailable("cannot reach the source of cell changes")
         with self._news:
             return [cell.facts for cell in self._cells.values()]
 

@@ -1,11 +1,12 @@
-"""A cell's names as bytes that outlast the process: what a resolver starts from while PostgreSQL is away. Pure.
+"""A cell's names as bytes for a file, from which a resolver starts if PostgreSQL is unreachable. Pure.
 
     line of JSON    what it is: format, zone, cell, history, revisions, when it was written
     blocks          length (4 octets), then MessagePack: machines, jobs, tasks a few hundred at a time
     end             length 0, then BLAKE2b of everything before it (16 octets)
 
-A `Capture` holds the table at one instant while the table moves on: jobs are written one after the other, and what is
-about to change is copied just before (`before`). So no step takes longer than its slice, however large the cell.
+A `Capture` holds the table as it was at one instant, although the table continues to change. Jobs are written one after
+the other, and a job that is about to change is copied just before (`before`). So each step is short in a cell of any
+size.
 """
 
 from __future__ import annotations
@@ -101,7 +102,10 @@ class _Held:
 
 
 class Capture:
-    """The names of a ready table as they are now. Its `before` belongs among the table's meanwhile."""
+    """The names of a loaded table as they are at this moment.
+
+    The caller keeps the method `before` in the list `table.before` until the capture is complete.
+    """
 
     def __init__(self, table: NameTable, *, zone: str, cell_id: int, history_id: str, written_at: float) -> None:
         assert table.ready
@@ -141,7 +145,7 @@ class Capture:
             held.early[index] = self._kept(held, task)
 
     def _before_machine(self, event: events.MachineSet) -> None:
-        """A machine that moves changes the jobs that have tasks there; most events only repeat where it is."""
+        """Copy the jobs with tasks on a machine whose address changes. Most events do not change the address."""
         machine = self.table.machines.get(event.machine_id)
         if machine is None or (machine.hostname, machine.address) == (event.hostname.lower(), event.address):
             return
@@ -149,7 +153,7 @@ class Capture:
             self._held[job.job_id] = self._hold(self._pending.pop(job.job_id))
 
     def blocks(self) -> Iterator[bytes]:
-        """The whole file in parts; between two of them the table may move on."""
+        """Yield the whole file in parts. The table may change between two parts."""
         digest = hashlib.blake2b(digest_size=_DIGEST_SIZE)
         for part in self._parts():
             digest.update(part)
@@ -228,7 +232,7 @@ def _facts(machine: MachineAddress) -> tuple[int, str, str]:
 
 
 def read_head(data: bytes) -> Head:
-    """Read the head of a file. Raises `Unusable` for one that isn't whole, or of a format that is not known here."""
+    """Read the head of a file. Raises `Unusable` if it is not complete or its format is unknown."""
     if len(data) <= _DIGEST_SIZE:
         raise Unusable("it is empty or cut off")
     content, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
@@ -249,7 +253,7 @@ def read_head(data: bytes) -> Head:
 
 
 def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
-    """Fill an empty table in slices; it is ready when there are no more. Raises `Unusable` where it can't be read."""
+    """Fill an empty table in steps. It is ready after the last one. Raises `Unusable` for a file that is not valid."""
     gone: list[int] = []
     try:
         for block in _blocks(memoryview(data)[:-_DIGEST_SIZE], data.index(b"\n") + 1):

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-Weights = Sequence[
-    tuple[int, int, int]
-]  # (first, last, weight) of what is not 1: `scheduling.core.vocabulary.published`
+import msgspec
+
+# (first, last, weight) of ranges whose weight is not 1: `scheduling.core.vocabulary.published`
+Weights = Sequence[tuple[int, int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEndpoint:
+class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
     """The endpoint of one task. `machine` and `address` are empty while it is not placed.
 
     `ports`: by name, in the order of the job file. `load`: CPU used now as a share of the limit; None: not known.
@@ -40,8 +39,7 @@ class TaskEndpoint:
     history: int
 
 
-@dataclass(frozen=True, slots=True)
-class JobEndpoints:
+class JobEndpoints(msgspec.Struct, frozen=True, gc=False):
     """The endpoints of a job's placed tasks. `fail_open`: none serves, so clients get all of them.
 
     `revision`, `history`: of the cell when this was read; the latter rises when a cell is restored from a backup.
@@ -60,8 +58,7 @@ class JobEndpoints:
     endpoints: Sequence[TaskEndpoint]
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceEndpoints:
+class ServiceEndpoints(msgspec.Struct, frozen=True, gc=False):
     """The endpoints of all live jobs of a service, like `JobEndpoints`. `jobs` has their BNS names."""
 
     name: str
@@ -77,8 +74,7 @@ class ServiceEndpoints:
     endpoints: Sequence[TaskEndpoint]
 
 
-@dataclass(frozen=True, slots=True)
-class MachineEndpoint:
+class MachineEndpoint(msgspec.Struct, frozen=True, gc=False):
     name: str
     dns: str
     machine: str

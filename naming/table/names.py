@@ -188,5 +188,5 @@ def parse_dns(name: str, zone: str) -> Name:
         raise InvalidName("name", f"{name[:64]!r} is not below the zone {zone!r}; write <job>.<tenant>.<cell>.{zone}")
     labels = lowered.removesuffix("." + zone).split(".")
     if len(labels) not in (3, 4):
-        raise InvalidName("name", f"{name[:64]!r} has {len(labels)} labels above {zone!r}; a job has 3, a task 4")
+        raise InvalidName("name", f"{name[:64]!r} has {len(labels)} labels before {zone!r}; a job has 3, a task 4")
     return _from_parts(labels[-1], labels[-2], labels[-3], labels[0] if len(labels) == 4 else None)

@@ -37,7 +37,10 @@ def serial_start(made_at: float) -> int:
 
 
 def serial_of(revision: int, history_ordinal: int = 1, start: int = 0) -> int:
-    """The zone's serial for a revision: 32 bits, another for each; never 0, which some secondaries take for unknown."""
+    """The zone's DNS serial for a revision.
+
+    It has 32 bits, differs for every revision, and is never 0, which some secondary servers treat as unknown.
+    """
     return 1 + (start + revision - 1 + (history_ordinal - 1) * HISTORY_STEP) % (SERIAL_MODULUS - 1)
 
 
@@ -271,7 +274,7 @@ class NameTable:
             job.service.jobs[job.job_id] = job
 
     def _leave_service(self, job: NamedJob, revision: int) -> None:
-        """Remove a job from its service. Without jobs, the service is gone too."""
+        """Remove a job from its service. A service without jobs is removed too."""
         service, job.service = job.service, None
         if service is None:
             return

@@ -64,7 +64,7 @@ def pack(
         raise CannotPack(f"{directory}: machines would reject the package: {error}") from error
     size = out.seek(0, os.SEEK_END)
     out.seek(0)
-    digest = hashlib.file_digest(out, "sha256").hexdigest()  # type: ignore[arg-type]  # the stubs know fewer files
+    digest = hashlib.file_digest(out, "sha256").hexdigest()  # type: ignore[arg-type]  # the stub does not accept BinaryIO
     return Packed(f"sha256:{digest}", size, found.entries, found.bytes)
 
 

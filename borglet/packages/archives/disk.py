@@ -24,7 +24,7 @@ _READ_BYTES = 1024 * 1024
 
 
 class DiskSink(Sink):
-    """A writer below `target`, an empty directory. Call `close` at the end."""
+    """Writes the files of an archive below `target`, an empty directory. Call `close` at the end."""
 
     def __init__(self, target: FilePath) -> None:
         self._root = os.open(target, _DIRECTORY)

@@ -110,8 +110,8 @@ class _Layout:
             digest.update(piece)
         if size != blob.size or f"sha256:{digest.hexdigest()}" != blob.digest:
             raise ArchiveRefused(
-                f"{name!r}: is {size} bytes with digest sha256:{digest.hexdigest()}, wanted {blob.size} bytes with"
-                " the digest of its name"
+                f"{name!r}: the file has {size} bytes and digest sha256:{digest.hexdigest()}, but its name and"
+                f" descriptor say {blob.size} bytes and another digest"
             )
         self._checked.add((name, blob.size))
         return name
@@ -161,7 +161,9 @@ def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) ->
         and (each.platform is None or (each.platform.os, each.platform.architecture) == ("linux", architecture))
     ]
     if len(found) != 1:
-        raise ArchiveRefused(f"{name!r}: {len(found)} images for linux on {architecture}; make one package per image")
+        raise ArchiveRefused(
+            f"{name!r}: expected one image for linux on {architecture}, found {len(found)}; make one package per image"
+        )
     document = layout.check(found[0])
     if found[0].media_type in MANIFESTS:
         return layout.document(document, ImageManifest)

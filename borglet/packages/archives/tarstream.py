@@ -187,7 +187,9 @@ class TarStream:
             if key not in (b"path", b"linkpath", b"size"):
                 continue
             if every:
-                raise ArchiveRefused(f"after {self._name!r}: a pax header gives all entries one {key.decode()}")
+                raise ArchiveRefused(
+                    f"after {self._name!r}: a global pax header sets {key.decode()} for all entries: not supported"
+                )
             if key.decode() in long:
                 raise ArchiveRefused(f"after {self._name!r}: {key.decode()} is given twice for one entry")
             long[key.decode()] = self._text(value)
@@ -212,7 +214,7 @@ class TarStream:
             self._account.file(name, size)
             self._left, self._padding = size, -size % BLOCK
         elif size:
-            raise ArchiveRefused(f"{name!r}: a {found} with {size} bytes of content")
+            raise ArchiveRefused(f"{name!r}: a {found} cannot have content, but this entry has {size} bytes")
         target = ""
         if found in (EntryKind.SYMBOLIC_LINK, EntryKind.HARD_LINK):
             target = long["linkpath"] if "linkpath" in long else self._text(_until_nul(header[157:257]))

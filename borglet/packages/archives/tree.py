@@ -134,7 +134,9 @@ class Tree:
         node = owner.children.get(existing[-1]) if existing else None
         if node is None or node.kind is not EntryKind.FILE:
             found = "nothing" if node is None else f"a {node.kind}"
-            raise ArchiveRefused(f"{name!r}: a hard link to {target!r}, which is {found}; it must be an earlier file")
+            raise ArchiveRefused(
+                f"{name!r}: the hard link to {target!r}, which is {found}, must point to an earlier file"
+            )
         self._sink.make_hard_link(path, existing)
         parent.children[path[-1]] = ArchiveNode(
             EntryKind.FILE, self.layer, size=node.size, executable=node.executable, sha256=node.sha256

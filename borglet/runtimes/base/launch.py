@@ -78,10 +78,12 @@ def environment(
     alloc: str = "",
     identity: str = "",
 ) -> dict[str, str]:
-    """Return a clean environment: a small base, replaced by the task's own values, replaced by `BORG_*`.
+    """Return the task's environment: a small base, overridden by the task's own values, which are overridden by
+    `BORG_*`.
 
     `alloc`: the path at which the task sees the folder of its alloc, empty without one. `identity`: the path of the
-    file with its signed identity."""
+    file with its signed identity.
+    """
     known = variables(task, packages=packages)
     own = {}
     for name, value in task.env.items():

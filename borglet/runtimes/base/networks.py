@@ -64,8 +64,10 @@ def choose_address(
 
 
 class FormerNetworks:
-    """Networks that tasks of a home may have left. The name of a network comes from its task's name, so that any
-    process that notices the end of the task can remove it."""
+    """Networks of tasks of this Borglet that may still exist after their task ended.
+
+    A network's name is derived from its task's name, so any process that sees the task end can remove it.
+    """
 
     def __init__(self, home: Path) -> None:
         self._ip = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin") or "ip"
@@ -118,7 +120,7 @@ class FormerNetworks:
 
 
 class TaskNetworks(FormerNetworks):
-    """The networks of one home's tasks, with addresses to give."""
+    """The networks of the tasks of one Borglet, and the addresses that it can still give to tasks."""
 
     def __init__(self, network: ipaddress.IPv4Network, home: Path) -> None:
         """Set up networks. Raises `BadMachine` if the machine has no `ip` command."""

@@ -40,7 +40,7 @@ def _as_absent(error: OSError) -> OSError:
 
 
 def read_number(directory: str, name: str) -> int:
-    """Return the number in a file; 0 if there is no group, or the file is absent or contains `max`."""
+    """Return the number in a file; 0 if the group or the file does not exist, or the file contains `max`."""
     try:
         text = read_text(directory, name).strip() if directory else ""
     except FileNotFoundError:

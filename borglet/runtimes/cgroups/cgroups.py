@@ -53,7 +53,9 @@ class CgroupTree:
         return controller in self.controllers
 
     def isolation(self) -> dict[str, str]:
-        """Per feature `cgroup-v1`, `cgroup-v2` or, where missing, what remains: `polled`, `weights` or `none`."""
+        """Return for each isolation feature how it is provided: `cgroup-v1`, `cgroup-v2`, or, where control
+        groups cannot provide it, `polled`, `weights` or `none`.
+        """
         here = f"cgroup-{self.version}"
         classes = "none" if not self.enforces("cpu") else here if self._has("cpu", "cpu.idle") else "weights"
         quota = "cpu.cfs_quota_us" if self.version == "v1" else "cpu.max"
@@ -76,7 +78,7 @@ class CgroupTree:
         return (self.roots[controller if self.version == "v1" else "unified"] / name).exists()
 
     def cores(self) -> frozenset[int]:
-        """Return the cores of this tree; none if groups cannot be restricted to some of them."""
+        """Return the cores that this tree of groups may use; none if groups cannot be restricted to some cores."""
         if not self.enforces("cpuset"):
             return frozenset()
         root = str(self.roots["cpuset" if self.version == "v1" else "unified"])

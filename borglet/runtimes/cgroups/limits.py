@@ -74,12 +74,12 @@ def is_best_effort(task: RunTask) -> bool:
 def kernel_limits(
     task: RunTask, *, cap_cpu: bool, grant: Grant = NO_GRANT, cpus: frozenset[int] = frozenset()
 ) -> KernelLimits:
-    """CPU is compressible: by default a task gets its share under contention and may use what others leave
-    (§6.2: most tasks may go beyond their limit). With `cap_cpu`, or if it has no slack, its limit is also a ceiling.
+    """CPU is compressible: a task gets its share under contention and may use idle CPU (§6.2).
 
-    Shares follow the limit, and count among tasks of one class. Latency-sensitive ones go before batch wherever
-    groups know an idle class; where not, by eight times their shares. When the whole machine runs out of memory
-    the kernel takes best effort first, prod last.
+    With `cap_cpu`, or without slack, the limit is also a ceiling. Shares follow the limit within one class.
+
+    Latency-sensitive tasks come before batch tasks where the kernel has an idle class; elsewhere they get eight times
+    the shares. When the machine runs out of memory, the kernel first kills best-effort tasks and last production tasks.
     """
     cpu, ram = task.limit.get("cpu", 0), task.limit.get("ram", 0)
     shares = cpu * 1024 // 1000
@@ -106,7 +106,9 @@ def kernel_limits(
 
 
 def ceiling(task: RunTask, grant: Grant = NO_GRANT) -> dict[str, int]:
-    """Return the limits beyond which the task is ended. Memory slack raises that of memory up to the grant."""
+    """Return the limits beyond which the task is ended. With memory slack, the limit of memory is the granted
+    amount.
+    """
     if not task.slack.ram or not task.limit.get("ram"):
         return task.limit
     return {**task.limit, "ram": max(task.limit["ram"], grant.ram_bytes)}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def own_groups(proc: Path) -> dict[str, Path]:
-    """Return controller -> directory of our own group; version 2 has the empty name."""
+    """Return controller -> directory of this process's own group. The name of version 2 is the empty string."""
     paths = {}
     try:
         lines = (proc / "cgroup").read_text().splitlines()
@@ -70,7 +70,7 @@ def places_of(cores: Collection[int], *, system: Path = Path("/sys/devices/syste
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """Return a set of cores as the kernel writes it: `0-3,8`."""
+    """Parse the kernel's list of CPU cores, such as `0-3,8`, and return it as a set."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

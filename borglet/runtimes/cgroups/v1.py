@@ -137,5 +137,5 @@ def bound_memory(directory: str, ram_bytes: int) -> list[str]:
         try:
             cgroupfs.write_text(directory, name, value)
         except OSError as error:
-            refused.append(f"{name}={value}: {error.strerror}")
+            refused.append(f"cannot write {value} to control-group file {name}: {error.strerror}")
     return refused

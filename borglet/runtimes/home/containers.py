@@ -67,12 +67,12 @@ class Containers:
 
     @property
     def weighs(self) -> bool:
-        """Whether groups give each task its weight of CPU."""
+        """Return whether control groups give each task its own CPU weight."""
         return self.tree is not None and self.tree.enforces("cpu")
 
     def manners(self, limits: KernelLimits) -> dict[str, int]:
-        """Return niceness and scheduling class of a task's threads. If groups have weights, threads of batch are in the
-        idle class too: otherwise the kernel may let a waking thread wait for its next tick."""
+        """Return niceness and scheduling class of a task's threads. If control groups have weights, threads of batch
+        are in the idle class too: otherwise the kernel may let a waking thread wait for its next tick."""
         if self.weighs:
             return {"nice": 0, "policy": os.SCHED_IDLE if limits.batch else os.SCHED_OTHER}
         policy = os.SCHED_IDLE if limits.cpu_idle else os.SCHED_BATCH if limits.batch else os.SCHED_OTHER

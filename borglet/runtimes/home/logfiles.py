@@ -90,7 +90,9 @@ def _read(directory: int, request: LogRequest) -> LogChunk:
 
 
 def printed_since(directory: int, stream: str, since: float) -> int:
-    """Return an offset before everything that was printed at `since` (seconds since the epoch) or later."""
+    """Return a position in the file that lies before all output printed at `since` (seconds since the epoch) or
+    later.
+    """
     found = 0
     for offset, at in times_of(directory, stream):
         if at > since:

@@ -1,8 +1,9 @@
-"""Become a program on a terminal: inside a task's groups, as its user, in its own session.
+"""Replace this process by a program on a terminal: in the task's control groups, as the task's user, in a new session.
 
     Borglet ── posix_spawn: terminal (or socket) as 0, 1, 2; request as 3; error as 4 ──► this module ── exec
 
-Runs as `python -I -S -E` like the task's supervisor, so that the Borglet itself never forks: it has threads.
+It runs as a separate `python -I -S -E`, as the task's supervisor does, because the Borglet has threads and must not
+fork.
 """
 
 from __future__ import annotations

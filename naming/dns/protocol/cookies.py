@@ -2,8 +2,8 @@
 
     server cookie = version, three zeros, time in s (4 octets), keyed hash of all that and of the client (8 octets)
 
-The hash is BLAKE2 where RFC 9018 recommends SipHash: nobody but us reads it, and Python has it. Processes that share a
-port share the key.
+RFC 9018 recommends SipHash. The hash is BLAKE2 instead, because Python includes it and only this server reads it.
+Processes that share a port share the key.
 """
 
 from __future__ import annotations

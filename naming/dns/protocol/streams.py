@@ -34,7 +34,10 @@ class DnsStream:
 
 
 class Streams:
-    """The open TCP connections. `note` is called with the limit that ended or rejected one: `source` or `all`."""
+    """The open TCP connections.
+
+    When a limit ends or rejects a connection, `note` is called with the limit's name: `source` (per address) or `all`.
+    """
 
     def __init__(self, note: Callable[[str], None], *, most: int = MOST, most_a_source: int = MOST_A_SOURCE) -> None:
         self._note = note

@@ -2,7 +2,7 @@
 
     type, class, TTL, length of the data, data; names in the data are whole
 
-What a name holds is decided in `naming.dns.zones.records`; the tests compare the two over zones of all kinds.
+`naming.dns.zones.records` decides which records a name has. Tests compare the two for zones of all kinds.
 """
 
 from __future__ import annotations

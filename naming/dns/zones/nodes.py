@@ -77,10 +77,10 @@ class ZoneApex:
 
 @dataclass(frozen=True, slots=True)
 class ZoneNode:
-    """A name inside a zone. `exists` false: NXDOMAIN.
+    """A name in a zone. If `exists` is false, the answer is NXDOMAIN.
 
-    What its SRV records take: all of them `least` octets at least, those of one task `task_bytes` about; `services`
-    gives them where there may be many.
+    `least`: minimum size in octets of all its SRV records; `task_bytes`: approximate size of those of one task;
+    `services`: a function that chooses the SRV records, for names that may have many.
     """
 
     zone: ZoneApex
@@ -92,11 +92,11 @@ class ZoneNode:
 
 
 class Outside(Exception):
-    """The name lies in none of our zones: rejected."""
+    """The name is in none of the zones of this resolver. The answer is REFUSED."""
 
 
 class NotLoaded(Exception):
-    """The name may exist, its cell has not been read yet: SERVFAIL, so that clients ask again."""
+    """The name may exist, but its cell is not loaded yet. The answer is SERVFAIL, so that clients ask again."""
 
 
 @lru_cache(maxsize=65_536)

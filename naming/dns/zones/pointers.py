@@ -1,9 +1,9 @@
 """Reverse names (PTR): the owner of an address, in the zones of the directory's networks. Pure.
 
     <zone of a network>                        SOA NS
-    <address>                                  PTR     a machine's; a task's where it has an address of its own
+    <address>                                  PTR     the machine, or the task if it has its own address
 
-Only addresses have records; what lies above one exists and holds nothing (RFC 8020). Zones span all cells.
+Only addresses have records. The names above an address exist and have no records (RFC 8020). Zones span all cells.
 """
 
 from __future__ import annotations

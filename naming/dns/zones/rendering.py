@@ -1,8 +1,8 @@
 """The records of each name of a cell's zone as bytes, without limits: a fast version of `naming.dns.zones.records`.
 Pure.
 
-A change of one task changes the names of its job and of its service too, each with a record for every task. So these
-are made by hand; of machines and of the zone itself, which change seldom, what dnspython makes is taken.
+A change of one task also changes the names of its job and of its service, each with a record for every task. So these
+records are built without dnspython. Machines and the zone itself change seldom, so dnspython builds their records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""SRV answers, put together by hand: dnspython takes 100 ms for 1,000 tasks, while nobody else is answered. Pure.
+"""SRV answers, built without dnspython, which would block all other answers for 100 ms per 1,000 tasks. Pure.
 
     message without records ─► header, question │ SRV of each task │ its address │ EDNS
 
-What is in them is as `naming.dns.zones.records` says; the tests compare the two.
+The records are those of `naming.dns.zones.records`. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Services(NamedTuple):
     cell: str
 
 
-Choose = Callable[[int, Random], Services]  # at most so many tasks, by chance
+Choose = Callable[[int, Random], Services]  # (most tasks, random source) -> the chosen tasks
 
 
 def message(

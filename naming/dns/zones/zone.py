@@ -1,9 +1,9 @@
-"""A cell's zone as other name servers carry it: all its records at a serial, and what changed between serials. Pure.
+"""The complete zone of a cell for secondaries: all its records at a serial, and the changes between serials. Pure.
 
     NameTable.touched ─► publishing ─► owners rendered again ─► removed, added ─► changes ─► IXFR
                                                 └─► content ─► AXFR
 
-What a secondary is given is what `naming.dns.zones.records` answers, without limits of size
+A secondary gets the same records that `naming.dns.zones.records` returns, but without limits of size
 (`naming.dns.zones.rendering`).
 """
 
@@ -26,14 +26,14 @@ from naming.table.table import NameTable, Touched
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
 
-# What is remembered of changes: as many records removed or added; who is further behind takes the whole zone.
+# Changes are stored until they contain this many records. A secondary that needs older ones gets the whole zone.
 MOST_REMEMBERED = 200_000
 STEP = 200  # records: about half a millisecond
 
 
 class ZoneRecord(NamedTuple):
-    """A record. `data`: the bytes after the owner, as in `naming.dns.protocol.wire`. Another TTL makes another
-    record.
+    """A record. `data`: the bytes after the owner, as in `naming.dns.protocol.wire`. Records that differ only in their
+    TTL are different records.
     """
 
     owner: Owner
@@ -59,10 +59,11 @@ class ZoneChange:
 
 
 class Zone:
-    """The zone of one ready table, which it makes collect what is touched. Empty until `fill` has ended.
+    """The zone of one loaded table. It sets `table.touched`, so that the table collects changed names. The zone is
+    empty until `fill` has ended.
 
-    `taken_by`: addresses of those that were given it. Others of the same serial have it from another process or table,
-    where what says "revision" may differ: steps would not fit what they have.
+    `taken_by`: addresses of the secondaries that received this zone. Another secondary with the same serial received
+    the zone from another process or table. Its record with the revision may differ, so changes would not fit its copy.
     """
 
     def __init__(self, directory: ZoneDirectory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED) -> None:
@@ -76,13 +77,13 @@ class Zone:
         self._remembered, self._most_remembered = 0, most_remembered
         self._content: dict[Owner, Data] = {}
         self._below: dict[Owner, set[Owner]] = {}  # name of a job or service -> itself and all below it
-        self._dirty: set[Owner] = set()  # of a publication that was left off
+        self._dirty: set[Owner] = set()  # owners of a publication that was interrupted
         self.renderer = Renderer(directory, table)
         table.touched = set()
         self.soa = self._soa()
 
     def fill(self) -> Iterator[None]:
-        """Read it all; between two steps the table may move on."""
+        """Read all names of the table, in steps. The table may change between two steps."""
         done = 0
         for owner in list(self._all_owners()):
             data = self.renderer.render(owner)
@@ -111,10 +112,10 @@ class Zone:
         return list(self._content), list(self._content.values())
 
     def publishing(self) -> Iterator[None]:
-        """Take in what was touched until now, in steps between which the table may move on.
+        """Add the changes of the table up to now as one new serial, in steps. The table may change between two steps.
 
-        What is about to change is rendered just before, so that a serial says what was at one instant. Not to be run
-        twice at the same time; where it is left off, the next goes on.
+        A name that is about to change is rendered just before, so that a serial describes one instant. Do not run this
+        twice at the same time. After an interrupted call, the next call includes its names.
         """
         if self.table.serial == self.serial:
             return
@@ -143,7 +144,7 @@ class Zone:
         return {(), *(owner for item in touched for owner in self._owners_of(item))}
 
     def since(self, serial: int) -> list[ZoneChange] | None:
-        """The changes from `serial` to now, none when it is the present one; None when that is not remembered."""
+        """Return the changes from `serial` to now, or None if they are not stored any more."""
         if serial == self.serial:
             return []
         found: list[ZoneChange] = []
@@ -213,7 +214,7 @@ class _Work:
         self._left: dict[Owner, set[Owner]] = {}  # name of a job or service -> owners that are not rendered yet
         for owner in owners:
             self._left.setdefault(_named(owner), set()).add(owner)
-        self._take([()])  # it tells the revision, which every event moves
+        self._take([()])  # the apex contains the revision, which every event changes
 
     def render(self) -> Iterator[None]:
         done = 0
@@ -278,7 +279,7 @@ class _Work:
         self._take((host, "machine") for host in hosts)
 
     def _take(self, owners: Iterable[Owner]) -> int:
-        """Render those that are left; how many records they have, and themselves."""
+        """Render the owners that are not rendered yet. Return the number of these owners plus their records."""
         done = 0
         for owner in owners:
             left = self._left.get(_named(owner))
@@ -290,7 +291,7 @@ class _Work:
 
 
 def _named(owner: Owner) -> Owner:
-    """The name of the job or service that it is, or that it lies below; of a machine, or of the apex, its own."""
+    """Return the name of the job or service that contains the owner; the owner itself for a machine or the apex."""
     if owner[-2:-1] == (SERVICE,) and len(owner) > 2 and is_service(owner[-3]):
         return owner[-3:]
     return owner if owner[-1:] == ("machine",) else owner[-2:]

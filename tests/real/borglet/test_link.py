@@ -347,7 +347,7 @@ def test_pauses_grow_with_jitter_and_the_first_is_short() -> None:
 
 def test_addresses_and_authorities_that_are_none() -> None:
     assert link_url("https://127.0.0.1:8443") == "wss://127.0.0.1:8443/link"
-    with pytest.raises(BadAddress, match="link: 'http://x' is not the address of a link; give https://host:port"):
+    with pytest.raises(BadAddress, match="link: 'http://x' is not the address of a cell's link server; give https"):
         link_url("http://x")
     with pytest.raises(BadAuthority, match="not a certificate in PEM form"):
         pinned_context("nothing")

@@ -259,7 +259,7 @@ def test_the_attempts_are_bounded_and_the_error_tells_of_each(tmp_path: Path) ->
             PackageMissing, match=r"cannot download package 'app@v1' \(sha256:.*\): peer 127.0.0.1:"
         ) as caught:
             fetched(cell, tmp_path)
-        assert "the store: mismatch: content with digest sha256:" in str(caught.value)
+        assert "the store: mismatch: the content has the wrong digest: sha256:" in str(caught.value)
         assert cell.told == [(0, "mismatch"), *[(-1, "mismatch")] * 3]
         assert cell.asked == 3
 

@@ -82,9 +82,9 @@ def test_the_image_of_this_machine_is_chosen_also_from_an_index_in_the_index(tmp
     nested = layout.blob(layout.index(here, there), INDEX)
     unpacked(layout.tar(nested), tmp_path / "tree", OCI)
     assert sorted(contents(tmp_path / "tree")) == ["here"]
-    with pytest.raises(ArchiveRefused, match="0 images for linux on"):
+    with pytest.raises(ArchiveRefused, match="found 0; make one package"):
         inspect(layout.tar(there), OCI)
-    with pytest.raises(ArchiveRefused, match="2 images for linux on"):
+    with pytest.raises(ArchiveRefused, match="found 2; make one package"):
         inspect(layout.tar(here, here), OCI)
 
 
@@ -93,7 +93,7 @@ def test_a_blob_that_is_not_what_its_digest_says_is_refused() -> None:
     layer = layout.layer(file("a"))
     image = layout.image(layer)
     layout.blobs[str(layer["digest"])] = layout.blobs[str(layer["digest"])][:-1] + b"!"
-    with pytest.raises(ArchiveRefused, match=r"blobs/sha256/.*wanted 2048 bytes with the digest of its name"):
+    with pytest.raises(ArchiveRefused, match=r"blobs/sha256/.*say 2048 bytes and another digest"):
         inspect(layout.tar(image), OCI)
     for each in (layer, image):
         del layout.blobs[str(each["digest"])]
@@ -112,7 +112,7 @@ def test_a_blob_that_is_not_what_its_digest_says_is_refused() -> None:
         ((link("a", "b"), link("b", "a"), file("a/x")), "'a/x': the link to 'b' forms a loop"),
         ((file("a"), file("a")), "'a': the entry is in the archive twice"),
         ((hard_link("h", "../x"),), r"'h': '\.\./x' contains '\.\.'"),
-        ((link("l", "x"), hard_link("h", "l")), "'h': a hard link to 'l', which is a symbolic link"),
+        ((link("l", "x"), hard_link("h", "l")), "'h': the hard link to 'l', which is a symbolic link"),
         ((file("../.wh.x", b""),), r"contains '\.\.'"),
         ((file(".wh..", b""),), "'.': a whiteout cannot remove the root"),
         ((file(".wh...", b""),), r"'\.\.': '\.\.' contains '\.\.'"),

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from borglet.identity.signatures import authority_keys
 from borglet.messages import PackageTicket
-from borglet.packages.tickets import TicketRefused, authority_keys, check, issue
+from borglet.packages.tickets import TicketRefused, check, issue
 from tests.real.borglet.cell import make_authority
 
 DIGEST = "sha256:" + "a" * 64

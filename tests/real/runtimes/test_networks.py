@@ -15,6 +15,7 @@ from borglet.messages import EndCause, HealthCheck
 from borglet.prober import SocketProber
 from borglet.runtimes.base.networks import TaskNetworks, choose_address, parse_network
 from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.measuring.meter import MIN_INTERVAL_S
 from borglet.runtimes.oci.oci import OciSettings
 from borglet.runtimes.process import ProcessRuntime
 from tests.real.runtimes.machine import BOUND_S, Machine, a_task, end_of, eventually, key, line_of, may_limit, text_of
@@ -96,6 +97,7 @@ async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machi
         told = await line_of(runtime, third)
         assert told == f"web-2 {runtime.addresses()[third]}", await text_of(runtime, "stderr", third)
         # What went over each one's own network is its own use: of the one asked, and not of its neighbour.
+        await asyncio.sleep(MIN_INTERVAL_S)  # the tasks may be younger than one measurement takes
         used = await runtime.sample()
         at_most_s = time.monotonic() - began
         assert used[keys[0]].sent_bytes_s * at_most_s >= SENT

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from portal.up.ports import PortTaken, RequestedPort, check_free
+from portal.up.ports import PortTaken, check_free
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_a_taken_port_names_setting_holder_and_cure(taken: int) -> None:
     with pytest.raises(
         PortTaken, match=rf"LINK_PORT={taken} is in use on 127.0.0.1 by process {os.getpid()} \("
     ) as error:
-        check_free("127.0.0.1", [RequestedPort("LINK_PORT", taken)])
+        check_free("127.0.0.1", {"LINK_PORT": taken})
     assert "choose another port, such as LINK_PORT=" in str(error.value)
 
 
@@ -35,11 +35,11 @@ def test_a_port_shared_by_reuseport_counts_as_taken() -> None:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port = quiet_port()
         server.bind(("127.0.0.1", port))
-        check_free("127.0.0.1", [RequestedPort("PORT", port)])  # TCP is free
+        check_free("127.0.0.1", {"PORT": port})  # TCP is free
         with pytest.raises(PortTaken, match=f"DNS_PORT={port} is in use"):
-            check_free("127.0.0.1", [RequestedPort("DNS_PORT", port, udp=True)])
+            check_free("127.0.0.1", {"DNS_PORT": port}, udp=["DNS_PORT"])
 
 
 def test_a_free_port_stays_free(taken: int) -> None:
     port = quiet_port()
-    check_free("127.0.0.1", [RequestedPort("PORT", port), RequestedPort("PORT", port)])
+    check_free("127.0.0.1", {"PORT": port, "LINK_PORT": port})

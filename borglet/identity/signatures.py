@@ -1,0 +1,30 @@
+"""Signatures of the cell's authority: on package tickets and on permissions to open a shell."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+ALGORITHM = ec.ECDSA(hashes.SHA256())
+
+
+def authority_keys(authorities: str) -> list[ec.EllipticCurvePublicKey]:
+    """Return the keys that signatures are checked with. `authorities`: certificates of the cell's authorities, PEM, one
+    behind the other; while one is replaced there are two. Raises ValueError."""
+    certificates = x509.load_pem_x509_certificates(authorities.encode("ascii"))
+    keys = [certificate.public_key() for certificate in certificates]
+    return [key for key in keys if isinstance(key, ec.EllipticCurvePublicKey)]
+
+
+def is_signed(keys: Sequence[ec.EllipticCurvePublicKey], content: bytes, signature: bytes) -> bool:
+    """Return whether one of `keys` signed `content`."""
+    for key in keys:
+        with contextlib.suppress(InvalidSignature):
+            key.verify(signature, content, ALGORITHM)
+            return True
+    return False
