@@ -1,4 +1,4 @@
-"""Permissions of users beyond their role, and with which tokens."""
+"""Permissions that users have in addition to their role, and tokens."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class LeanMedia:
 
 
 class FactsAdmin(LeanMedia, ModelAdmin):
-    """Read only: what changes here changes by what the system does."""
+    """A read-only page. Only the system itself changes these rows."""
 
     show_full_result_count = False
     list_per_page = 50

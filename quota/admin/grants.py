@@ -110,7 +110,7 @@ class QuotaAdmin(ServiceAdmin):
     def end_now(self, request: HttpRequest, rows: QuerySet[Quota]) -> None:
         for quota in rows:
             quota_end(principal=principal_of(request), quota=quota)
-        messages.success(request, _("Ended. Jobs that run go on; new ones find less."))
+        messages.success(request, _("The grants have ended. Running jobs continue. Less quota is left for new jobs."))
 
 
 class UseAdmin(FactsAdmin):

@@ -51,8 +51,12 @@ class PercentsField(forms.CharField):
 
 class BudgetForm(ServiceForm):
     monthly = AmountField(label=_("a month"), required=False, help_text=_("in credits; empty: whatever is available"))
-    alerts = PercentsField(label=_("alerts"), required=False, help_text=_("percent of it, such as 50, 80, 100"))
-    overdraft = AmountField(label=_("overdraft"), required=False, help_text=_("credits that it may go below zero"))
+    alerts = PercentsField(
+        label=_("alerts"), required=False, help_text=_("percentages of the budget, such as 50, 80, 100")
+    )
+    overdraft = AmountField(
+        label=_("overdraft"), required=False, help_text=_("how far the balance may go below zero, in credits")
+    )
 
     class Meta:
         model = Budget

@@ -72,14 +72,14 @@ class ChannelAdmin(FactsAdmin):
                 messages.error(request, f"{channel}: {problem.detail}")
             else:
                 tried += 1
-        messages.success(request, _("%d tests are on their way; deliveries tell how they went.") % tried)
+        messages.success(request, _("%d test notices are being sent. The deliveries show the results.") % tried)
 
     @admin.action(description=_("Switch these channels off"))
     def switch_off(self, request: HttpRequest, rows: QuerySet[NoticeChannel]) -> None:
         channels = list(rows.select_related("tenant"))
         for channel in channels:
             channel_set(principal=principal_of(request), channel=channel, enabled=False)
-        messages.success(request, _("%d channels are off; their inboxes keep everything.") % len(channels))
+        messages.success(request, _("%d channels were switched off. The inboxes keep all notices.") % len(channels))
 
 
 class DeliveryAdmin(FactsAdmin):

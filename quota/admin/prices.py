@@ -49,7 +49,9 @@ class PriceListForm(ServiceForm):
         label=gettext_lazy("scarcity"),
         required=False,
         widget=UnfoldAdminTextareaWidget(),
-        help_text=gettext_lazy("One line a point: percent sold, and the factor from there on, such as “80 1.3”."),
+        help_text=gettext_lazy(
+            "One line for each step: the percentage sold, and the factor that applies from it, such as “80 1.3”."
+        ),
     )
     valid_from = forms.SplitDateTimeField(
         label=gettext_lazy("valid from"),

@@ -135,7 +135,7 @@ class ServiceAccountAdmin(FactsAdmin):
     @admin.action(description=_("Disable these service accounts"))
     def disable(self, request: HttpRequest, rows: QuerySet[ServiceAccount]) -> None:
         self._set(request, rows, enabled=False)
-        messages.success(request, _("Disabled: their tokens prove nothing now."))
+        messages.success(request, _("The accounts were disabled. Their tokens are no longer accepted."))
 
     @admin.action(description=_("Enable these service accounts"))
     def enable(self, request: HttpRequest, rows: QuerySet[ServiceAccount]) -> None:

@@ -18,7 +18,7 @@ from typing import cast
 from django.db import connection
 
 from quota import clock
-from quota.models import PriorityBand, QuotaUse
+from quota.models import QuotaUse
 from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import NAMES, PORTS, SIZE, ZERO, Vector, add, describe
@@ -44,7 +44,7 @@ class AdmissionRequest:
 
 def bands() -> list[Band]:
     """The bands in force, highest first."""
-    return [row.as_band() for row in PriorityBand.objects.all()]
+    return [band for _, band in _bands_read()]
 
 
 def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | None]:
@@ -55,8 +55,9 @@ def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | Non
     of the caller's transaction. Four queries, or five where a pair asks for the first
     time, whatever the number of asks.
     """
-    known = {row.name: row for row in PriorityBand.objects.all()}
-    ranges = [row.as_band() for row in known.values()]
+    read = _bands_read()
+    known = {band.name: identity for identity, band in read}
+    ranges = [band for _, band in read]
     verdicts: list[Rejected | None] = [None] * len(asks)
     placed: list[tuple[int, AdmissionRequest, str]] = []
     for position, ask in enumerate(asks):
@@ -68,12 +69,12 @@ def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | Non
             verdicts[position] = Rejected("no-band", str(error), fields={"priority": str(error)})
     if not placed:
         return verdicts
-    pairs = sorted({(ask.tenant_id, known[band].id) for _, ask, band in placed})
+    pairs = sorted({(ask.tenant_id, known[band]) for _, ask, band in placed})
     used, stopped = _lock_use(cell, pairs)
     granted = granted_now(cell, pairs)
     changed: set[tuple[int, int]] = set()
     for position, ask, band in placed:
-        pair = (ask.tenant_id, known[band].id)
+        pair = (ask.tenant_id, known[band])
         after = add(used[pair], ask.change[:SIZE])
         verdict = _verdict(ask, cell, band, granted[pair], used[pair], after, stopped.get(ask.tenant_id, ""))
         if verdict is None:
@@ -120,6 +121,13 @@ def granted_now(
             if pair in total:
                 total[pair] = add(total[pair], amounts[:SIZE])
     return total
+
+
+def _bands_read() -> list[tuple[int, Band]]:
+    """Return the bands with their ids, highest first."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id, name, low, high, prod, preempts_within FROM quota_priorityband ORDER BY low DESC")
+        return [(identity, Band(*columns)) for identity, *columns in cursor.fetchall()]
 
 
 def _verdict(

@@ -60,7 +60,7 @@ def factors_of(
 
 
 def bands_ensure(*, principal: Principal) -> None:
-    """The four bands of the paper, with what they cost, where there is none of that name yet."""
+    """Create those of the paper's four bands, with their prices, that do not exist yet."""
     known = set(PriorityBand.objects.values_list("name", flat=True))
     for band in DEFAULT_BANDS:
         if band.name not in known:

@@ -67,7 +67,11 @@ def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: i
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     if not 1 <= days <= MOST_DAYS:
-        raise Rejected("invalid", f"days: {days}; give 1 to {MOST_DAYS}", fields={"days": f"not in 1 to {MOST_DAYS}"})
+        raise Rejected(
+            "invalid",
+            f"days: {days} is out of range; give 1 to {MOST_DAYS}",
+            fields={"days": f"not in 1 to {MOST_DAYS}"},
+        )
     row = PriorityBand.objects.filter(name=band).first()
     if row is None:
         raise NotFound("band", band, known=list(PriorityBand.objects.values_list("name", flat=True)))

@@ -26,7 +26,9 @@ class TokenSerializer(serializers.ModelSerializer[Any]):
     tenant = serializers.SlugRelatedField(slug_field="name", read_only=True)  # type: ignore[var-annotated]
     user = serializers.CharField(source="user.username", read_only=True)
     parent = serializers.SlugRelatedField(  # type: ignore[assignment, var-annotated]
-        slug_field="key", read_only=True, help_text="The key of the token that issued this one, with which it ends."
+        slug_field="key",
+        read_only=True,
+        help_text="The key of the token that issued this one. When that token ends, this one ends too.",
     )
 
     class Meta:
@@ -95,7 +97,7 @@ class LoginView(QuotaView):
         if is_mfa_enabled(user):
             raise Rejected(
                 "second-factor-needed",
-                "this account has a second factor, which a password alone must not pass; sign in at the portal and"
+                "this account uses two-factor sign-in, so a password alone is not enough; sign in at the portal and"
                 " make a token on its Tokens page",
                 status=403,
             )

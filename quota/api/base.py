@@ -24,7 +24,7 @@ def principal_of(request: Request) -> Principal:
 
 
 class QuotaView(RehearsedView):
-    """A view whose path and query name things in PostgreSQL, which has no NUL character."""
+    """A view that rejects NUL characters in its path and query, because PostgreSQL cannot store them."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
@@ -40,7 +40,7 @@ def valid(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str,
     unknown = sorted(set(data) - set(given.fields)) if isinstance(data, dict) else []
     if unknown:
         known = ", ".join(given.fields)
-        raise exceptions.ValidationError(dict.fromkeys(unknown, f"unknown field; there is {known}"))
+        raise exceptions.ValidationError(dict.fromkeys(unknown, f"unknown field; the known fields are {known}"))
     return dict(given.validated_data)
 
 

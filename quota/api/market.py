@@ -123,7 +123,7 @@ class ApprovalRuleChangeSerializer(serializers.Serializer[Any]):
     band = serializers.CharField(max_length=63, required=False, allow_blank=True)
     tenant = serializers.CharField(max_length=63, required=False, allow_blank=True)
     most_price = serializers.IntegerField(
-        required=False, allow_null=True, help_text="Micro-credits; the rule fits orders up to this price."
+        required=False, allow_null=True, help_text="Micro-credits. The rule applies to orders up to this price."
     )
 
 

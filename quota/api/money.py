@@ -30,7 +30,7 @@ from quota.vocabulary import months
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, require
 
-OF_TENANT = OpenApiParameter("tenant", OpenApiTypes.STR, description="Only of this tenant.")
+OF_TENANT = OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only items of this tenant.")
 
 
 class EntrySerializer(serializers.Serializer[Any]):
@@ -57,8 +57,10 @@ class LedgerView(QuotaView):
     @extend_schema(
         parameters=[
             OF_TENANT,
-            OpenApiParameter("kind", OpenApiTypes.STR, description="Only of this kind, such as `charge`."),
-            OpenApiParameter("order", OpenApiTypes.INT, description="Only of this order."),
+            OpenApiParameter(
+                "kind", OpenApiTypes.STR, description="Return only postings of this kind, such as `charge`."
+            ),
+            OpenApiParameter("order", OpenApiTypes.INT, description="Return only postings of this order."),
         ],
         responses=PostingSerializer(many=True),
     )
@@ -308,7 +310,9 @@ class CostsQuerySerializer(serializers.Serializer[Any]):
     since = serializers.DateTimeField(required=False, help_text="By default the begin of the current month.")
     until = serializers.DateTimeField(required=False, help_text="By default the end of the current month.")
     month = serializers.CharField(
-        max_length=7, required=False, help_text="Instead of both: a month such as 2026-03, in the tenant's time zone."
+        max_length=7,
+        required=False,
+        help_text="A month such as 2026-03 in the tenant's time zone, instead of `from` and `until`.",
     )
     by = serializers.ChoiceField(costs.SPLITS, required=False)
     label = serializers.CharField(max_length=63, required=False, help_text="With by=label: the key of the label.")  # type: ignore[assignment]

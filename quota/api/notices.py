@@ -95,7 +95,9 @@ SecretSerializer = inline_serializer(
 KindSerializer = inline_serializer(
     "NoticeKind", {"name": serializers.CharField(), "about": serializers.CharField()}, many=True
 )
-_OF_TENANT = OpenApiParameter("tenant", str, description="Only of this tenant; `sre-` for those of the SREs.")
+_OF_TENANT = OpenApiParameter(
+    "tenant", str, description="Return only notices of this tenant. `sre-` returns the notices of the SREs."
+)
 
 
 class NoticesView(QuotaView):
@@ -104,8 +106,10 @@ class NoticesView(QuotaView):
     @extend_schema(
         parameters=[
             _OF_TENANT,
-            OpenApiParameter("kind", str, description="A kind, or the beginning of several, such as order."),
-            OpenApiParameter("level", str, enum=list(LEVELS), description="Of this level and above."),
+            OpenApiParameter(
+                "kind", str, description="Return only this kind, or all kinds that begin with this text, such as order."
+            ),
+            OpenApiParameter("level", str, enum=list(LEVELS), description="Return only this level and higher levels."),
             OpenApiParameter("unread", OpenApiTypes.BOOL, description="1: only unread ones."),
         ],
         responses=NoticeSerializer(many=True),

@@ -100,7 +100,7 @@ class OrderRejectionSerializer(serializers.Serializer[Any]):
 
 class OrderChangeSerializer(serializers.Serializer[Any]):
     amounts = serializers.DictField(child=serializers.JSONField(), required=False)
-    starts_at = serializers.DateTimeField(required=False, help_text="Only for an order that has not begun.")
+    starts_at = serializers.DateTimeField(required=False, help_text="Only an order that has not begun accepts this.")
     ends_at = serializers.DateTimeField(required=False)
     note = serializers.CharField(max_length=500, required=False, allow_blank=True)
     key = serializers.CharField(max_length=64, required=False)
@@ -121,8 +121,8 @@ class OrdersView(QuotaView):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter("tenant", OpenApiTypes.STR, description="Only of this tenant."),
-            OpenApiParameter("cell", OpenApiTypes.STR, description="Only of this cell."),
+            OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only orders of this tenant."),
+            OpenApiParameter("cell", OpenApiTypes.STR, description="Return only orders of this cell."),
             OpenApiParameter("state", OpenApiTypes.STR, enum=[s.value for s in OrderState]),
         ],
         responses=OrderSerializer(many=True),

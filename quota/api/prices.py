@@ -34,7 +34,9 @@ class PricesSerializer(serializers.Serializer[Any]):
 
     cell = serializers.CharField(max_length=63)
     base = serializers.JSONField(help_text='{"cpu": 20000, "ram": 2500}')
-    usage = serializers.JSONField(required=False, default=dict, help_text="The same, for used resources.")
+    usage = serializers.JSONField(
+        required=False, default=dict, help_text="The price of used resources, in the same form as that of quota."
+    )
     curve = serializers.JSONField(
         required=False,
         default=list,  # type: ignore[arg-type]
@@ -52,8 +54,10 @@ class PricesView(QuotaView):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter("cell", OpenApiTypes.STR, description="Only of this cell."),
-            OpenApiParameter("in_force", OpenApiTypes.BOOL, description="With a cell: only the current list."),
+            OpenApiParameter("cell", OpenApiTypes.STR, description="Return only price lists of this cell."),
+            OpenApiParameter(
+                "in_force", OpenApiTypes.BOOL, description="If you give a cell, return only its current list."
+            ),
         ],
         responses=PriceListSerializer(many=True),
     )
@@ -173,7 +177,7 @@ class QuotesView(QuotaView):
     pagination_class = IdPaging
 
     @extend_schema(
-        parameters=[OpenApiParameter("tenant", OpenApiTypes.STR, description="Only of this tenant.")],
+        parameters=[OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only quotes of this tenant.")],
         responses=QuoteSerializer(many=True),
     )
     def get(self, request: Request) -> Response:

@@ -17,7 +17,9 @@ class ProblemSerializer(serializers.Serializer[Any]):
     fields_ = serializers.DictField(
         child=serializers.CharField(), required=False, help_text="What is wrong, by its place in the request."
     )
-    figures = serializers.DictField(required=False, help_text="The numbers behind the answer.")
+    figures = serializers.DictField(
+        required=False, help_text="The figures that explain the error, such as limits and amounts."
+    )
     request_id = serializers.CharField(required=False)
 
     def get_fields(self) -> dict[str, serializers.Field[Any]]:  # type: ignore[type-arg]

@@ -88,7 +88,9 @@ class TenantView(QuotaView):
 
 
 class MoveSerializer(serializers.Serializer[Any]):
-    parent = serializers.CharField(max_length=63, allow_null=True, help_text="null: a tenant on its own.")  # type: ignore[assignment]
+    parent = serializers.CharField(
+        max_length=63, allow_null=True, help_text="null: the tenant belongs to no organisation."
+    )  # type: ignore[assignment]
 
 
 class TenantMoveView(QuotaView):

@@ -127,7 +127,7 @@ def costs(
     if by == "label" and not label:
         raise Rejected("invalid", "label: say which", fields={"label": "missing"})
     if not dt.timedelta(0) < until - since <= LONGEST:
-        raise invalid("until", f"after since, by {LONGEST.days} days at most")
+        raise invalid("until", f"give a time after since, at most {LONGEST.days} days later")
     if not tenants:
         return []
     job, pool = _KEYS[by]

@@ -161,7 +161,10 @@ _Font = tuple[str, Callable[[str], bool]]
 
 @cache
 def _fonts() -> tuple[_Font, ...]:
-    """Return each font's name and a function that says whether it has a letter. Searched once per process."""
+    """Return, for each installed font, its name and a function that says whether the font contains a given character.
+
+    The fonts are searched for once per process.
+    """
     found: list[_Font] = []
     for name in _FONTS:
         path = next((path for folder in _FOLDERS for path in sorted(Path(folder).rglob(name))), None)

@@ -131,9 +131,9 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
 
 
 def invoices_close_due(now: dt.datetime | None = None) -> list[Invoice]:
-    """Charge what usage is due, then close every month that is over and has something in it; idempotent.
+    """Charge all usage that is due, then close every month that is over and has entries. Idempotent.
 
-    One transaction per tenant and month; a tenant whose month can't be closed does not keep the others: the first error
+    One transaction per tenant and month; if a month cannot be closed, the others still are, and the first error
     is raised at the end. While usage can't be charged nothing is closed: it would be missing.
     """
     with clock.at(now or clock.now()):

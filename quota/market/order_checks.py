@@ -68,7 +68,7 @@ def period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None
         raise invalid("starts_at", f"more than {HORIZON.days} days ahead")
     # A day of 25 hours more, for periods of whole days of a time zone.
     if ends_at - starts_at > dt.timedelta(days=market.longest_days, hours=1):
-        raise invalid("ends_at", f"cell {market.cell} sells {market.longest_days} days at a time at most")
+        raise invalid("ends_at", f"cell {market.cell} sells quota for at most {market.longest_days} days per order")
 
 
 def on_sale(market: Market, band: PriorityBand) -> None:
@@ -141,7 +141,7 @@ def nothing_waits(order: Order, waiting: Sequence[Order]) -> None:
     for other in waiting:
         raise Conflict(
             "order-waits",
-            f"order {other.pk}, a {other.replaced_as} of order {order.pk}, is pending; cancel that one first",
+            f"order {order.pk} has a pending {other.replaced_as}, order {other.pk}; cancel order {other.pk} first",
             figures={"order": order.pk, "waiting": other.pk},
         )
 
@@ -179,7 +179,8 @@ def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | 
     if any(getattr(order, name) != value for name, value in same.items()):
         raise Conflict(
             "key-used",
-            f"key {key!r} of tenant {tenant.name} placed order {order.pk}, which is another one; use a new key",
+            f"key {key!r} was already used for order {order.pk} of tenant {tenant.name}, which is different; use a"
+            " new key",
             fields={"key": f"used by order {order.pk}"},
             figures={"order": order.pk},
         )
@@ -212,7 +213,10 @@ def own(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Marke
 
 @contextmanager
 def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Order]]:
-    """Open a decision about an order, locked, by a person who may decide: not about their own order, SREs excepted."""
+    """Lock an order and check that this person may decide about it.
+
+    Nobody may decide about an order that they placed, except SREs.
+    """
     if not may(principal, Action.QUOTA_VIEW, tenant=order.tenant.name, cell=order.cell):
         raise NotFound("order", str(order.pk))
     with records.write(principal) as entry:

@@ -176,8 +176,8 @@ def approve(entry: RecordEntry, order: Order, *, by: str, reason: str = "") -> N
 
 
 def begin(entry: RecordEntry, order: Order) -> None:
-    """Approved → active: charge the order, create its grant and end the replaced order. The price counts from now
-    on.
+    """Approved → active: charge the order, create its grant and end the order that it replaces. The tenant pays only
+    from the time at which it can use the quota.
     """
     now = clock.now()
     if order.ends_at <= now:

@@ -1,7 +1,7 @@
 """Timed steps of orders: begin, reminder, renewal, expiry, and cancellation if no decision is made.
 
-Every step looks again under the locks, so that two sweeps at once, a clock that jumped, and a sweep that was away for
-days do no harm: whatever is due by now is done, in order of its life, once.
+Every step checks again under the locks. So two sweeps at once, a clock that jumped, or a pause of days do no harm:
+each step that is due is done once, and the steps of an order in their order.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> S
     try:
         if max(missing) > MAX_QUANTITY:
             raise Rejected(
-                "too-large", f"the missing amount is larger than one order may be, {MAX_QUANTITY} of anything"
+                "too-large", f"the missing amount is more than one order may have: {MAX_QUANTITY} of each resource"
             )
         # Any member that may submit may see a price. Only ordering requires the right to buy.
         price = quote_preview(

@@ -47,11 +47,11 @@ class PriorityBand(models.Model):
 
 
 class Quota(models.Model):
-    """One grant. The sum of the grants in force is what the tenant's live jobs may ask for together.
+    """One grant. A tenant's live jobs may together ask for the sum of its grants in force.
 
-    `order`: what it was bought with; none for what an SRE gave. `grace_until`: as long as it counts for admission and
-    in the calendar after its end, so that running jobs have time; at least `ends_at`. `beyond_capacity`: given by an
-    SRE for trials, and left out of the calendar.
+    `order`: the order that bought this grant; empty if an SRE gave it. `grace_until`: until when the grant still counts
+    for admission and in the calendar, at or after `ends_at`, so that running jobs have time to end.
+    `beyond_capacity`: given by an SRE for trials, and left out of the calendar.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="quotas")
@@ -142,7 +142,8 @@ class QuotaExpiry(models.Model):
 class CellCapacity(models.Model):
     """The capacity of a cell, reported by scheduling inside its own transactions.
 
-    `lowered`: there is less than before, and nobody has looked yet whether more is sold (`quota.market.shortfalls`).
+    `lowered`: the capacity has shrunk, and nothing has checked yet whether it still covers what was sold
+    (`quota.market.shortfalls`).
     """
 
     cell = DnsLabelField(_("cell"), unique=True)

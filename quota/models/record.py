@@ -1,4 +1,6 @@
-"""The stream of what belongs to no cell: tenants, members, tokens, bands, quota. Shaped like a cell's journal."""
+"""The journal of changes that belong to no cell: tenants, members, tokens, bands, quota. It is like a cell's
+journal.
+"""
 
 from __future__ import annotations
 

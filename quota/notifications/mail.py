@@ -64,7 +64,9 @@ def send(mail: EmailMultiAlternatives) -> None:
             detail, final=isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
         ) from error
     except (smtplib.SMTPException, OSError) as error:
-        raise DeliveryFailed(f"no mail server takes it: {error or type(error).__name__}") from error
+        raise DeliveryFailed(
+            f"the mail server did not accept the message, or cannot be reached: {error or type(error).__name__}"
+        ) from error
 
 
 def _plain(told: bytes | str) -> str:

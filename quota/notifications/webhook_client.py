@@ -63,7 +63,7 @@ def receiver(url: str) -> Receiver:
     if parts.fragment:
         raise invalid("target", "an address must not contain '#'")
     if not url.isascii() or any(character <= " " or character == "\x7f" for character in url):
-        raise invalid("target", "write characters other than letters, digits and signs as %XX")
+        raise invalid("target", "write spaces, control characters and characters beyond ASCII as %XX")
     secure = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Receiver(secure, host, port or (443 if secure else 80), path)

@@ -3,9 +3,10 @@
     part = quantity × hours × base price × band factor × scarcity factor, rounded up once
     price = sum of the parts
 
-The *scarcity factor* comes from a curve over the share of what may be sold that is sold. An order moves along the
-curve itself, from the share before it to the share after it, and pays the mean of the curve between the two. So an
-order costs what the same order costs when it is placed in pieces, one after the other: nobody gains by splitting.
+The *scarcity factor* is read from a curve. Its input is the share of the sellable quota that is already sold. An order
+moves along the curve itself, from the share before it to the share after it, and pays the mean of the curve between the
+two. So an order costs what the same order costs when it is placed in pieces, one after the other: nobody gains by
+splitting.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ def priced(
 
 
 def repriced(parts: Iterable[PricePart], base: Mapping[str, int], curve: Curve) -> tuple[PricePart, ...]:
-    """The same parts, of the same shares, at other prices. Raises `Rejected("too-large")`."""
+    """Return the same price parts, for the same shares, recalculated with other base prices.
+
+    Raises `Rejected("too-large")` if a price is too large.
+    """
     again = tuple(
         _part(
             part.resource,
@@ -158,34 +162,34 @@ def share_with(
 def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
     """Return checked prices by resource for a price list. Raises `Rejected`, which names the entry."""
     if not isinstance(given, Mapping):
-        raise invalid(field, "a mapping of resource names to micro-credits for one unit and hour")
+        raise invalid(field, "give a mapping of resource names to micro-credits for one unit and hour")
     for name, price in given.items():
         if name in FREE:
             raise invalid(f"{field}.{name}", "ports are free; leave them out")
         if name not in UNIT:
-            raise invalid(f"{field}.{name}", f"no such resource; there is {', '.join(UNIT)}")
+            raise invalid(f"{field}.{name}", f"unknown resource; the resources are {', '.join(UNIT)}")
         if not _whole(price) or not 0 <= price <= LARGEST_BASE:
-            raise invalid(f"{field}.{name}", f"whole micro-credits between 0 and {LARGEST_BASE}")
+            raise invalid(f"{field}.{name}", f"give whole micro-credits between 0 and {LARGEST_BASE}")
     return {name: int(given[name]) for name in UNIT if name in given}
 
 
 def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int]]:
     """A scarcity curve as a price list holds it. Raises `Rejected` naming the point."""
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise invalid(field, "a list of points [sold share in thousandths, factor in thousandths]")
+        raise invalid(field, "give a list of points [sold share in thousandths, factor in thousandths]")
     if len(given) > 100:
         raise invalid(field, f"at most 100 points, not {len(given)}")
     points: list[tuple[int, int]] = []
     for index, point in enumerate(given):
         here = f"{field}.{index}"
         if isinstance(point, str) or not isinstance(point, Sequence) or len(point) != 2:
-            raise invalid(here, "a pair [sold share in thousandths, factor in thousandths]")
+            raise invalid(here, "give a pair [sold share in thousandths, factor in thousandths]")
         share, height = point
         if not (_whole(share) and _whole(height)):
-            raise invalid(here, "a pair of whole thousandths")
+            raise invalid(here, "give a pair of whole thousandths")
         if not (0 <= share <= 10 * FULL_MILLI and 1 <= height <= LARGEST_FACTOR_MILLI):
             raise invalid(
-                here, f"a share of 0 to {10 * FULL_MILLI} and a factor of 1 to {LARGEST_FACTOR_MILLI} thousandths"
+                here, f"give a share of 0 to {10 * FULL_MILLI} and a factor of 1 to {LARGEST_FACTOR_MILLI} thousandths"
             )
         if points and share <= points[-1][0]:
             raise invalid(here, f"its share is not above the one before, {points[-1][0]}")

@@ -22,6 +22,7 @@ from django.db.models.functions import Coalesce
 
 from quota import clock, records
 from quota.models import HOLDING, ApprovalRule, CellCapacity, Market, Order, PriorityBand, Quota
+from quota.once import once
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.calendar import CalendarStep, Span
@@ -31,7 +32,8 @@ from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import PORTS, SIZE, ZERO, Vector, as_mapping
 
 SOLD = tuple(index for index in range(SIZE) if index != PORTS)
-# Made with the first market: what is small needs nobody, what is middling an owner, the rest an SRE.
+# Approval rules of a new market: a small order is approved automatically, a medium one by an owner, a larger
+# one by an SRE.
 DEFAULT_RULES = ((100, "auto", 1_000 * CREDIT), (200, "owner", 10_000 * CREDIT), (300, "sre", None))
 # An open-ended period has to fit for this long.
 _AGES = dt.timedelta(days=36_600)
@@ -158,6 +160,7 @@ class CalendarDay:
         }
 
 
+@once
 def market_of(cell: str) -> Market:
     """The rules of a cell, made on first use."""
     return Market.objects.filter(cell=cell).first() or _made(cell)
@@ -169,6 +172,7 @@ def grace_end(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> d
     return ends_at + min(grace, dt.datetime.max.replace(tzinfo=dt.UTC) - ends_at)
 
 
+@once
 def cell_require(cell: str) -> None:
     """Check that the cell has reported its capacity. Raises `NotFound`."""
     if not CellCapacity.objects.filter(cell=cell).exists():
@@ -198,6 +202,7 @@ def market_set(*, principal: Principal, cell: str, **changes: Any) -> Market:
     return market
 
 
+@once
 def band_named(name: str) -> PriorityBand:
     """Return the band. Raises `NotFound` with the existing names."""
     row = PriorityBand.objects.filter(name=name).first()
@@ -221,8 +226,7 @@ def room(
     row = band_named(band) if isinstance(band, str) else band
     market = market_of(cell)
     spans = _spans(cell, begins_at, ends_at, without)
-    prod = set(PriorityBand.objects.filter(prod=True).values_list("id", flat=True))
-    shared = prod | {row.id} if row.prod else {row.id}
+    shared = _prod_bands() | {row.id} if row.prod else {row.id}
     capacity = _capacity(cell)
     own_limit = tuple(value * row.oversell_milli // 1000 for value in capacity)
     kept = 1000 - market.headroom_milli
@@ -298,7 +302,10 @@ def capacity_of(cell: str) -> Vector:
 
 
 def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None, without: int = 0) -> list[tuple[int, Span]]:
-    """Return what is sold by band, cut to the period; equal times are added up. Quantities past 64 bits stay exact."""
+    """Return the amounts sold by band, cut to the period.
+
+    Amounts sold for the same times are added up. Integers beyond 64 bits stay exact.
+    """
     with connection.cursor() as cursor:
         given = {"cell": cell, "begin": begin, "until": until or _FOR_EVER, "size": SIZE, "without": without}
         cursor.execute(_SOLD, given)  # type: ignore[arg-type]
@@ -308,6 +315,12 @@ def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None, without: in
         ]
 
 
+@once
+def _prod_bands() -> set[int]:
+    return set(PriorityBand.objects.filter(prod=True).values_list("id", flat=True))
+
+
+@once
 def _capacity(cell: str) -> Vector:
     found = CellCapacity.objects.filter(cell=cell).values_list("capacity", flat=True).first()
     return tuple((*found, *ZERO)[:SIZE]) if found is not None else ZERO

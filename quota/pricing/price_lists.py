@@ -16,6 +16,7 @@ from django.db.models import Max
 from quota import clock, records
 from quota.models import OPEN, Order, OrderState, PriceList, Quote, Tenant
 from quota.notifications import notices
+from quota.once import once
 from quota.pricing.arithmetic import FULL_MILLI, base_checked, curve_checked, priced, share_with, total
 from quota.pricing.market import band_named, cell_require, market_of, room
 from quota.vocabulary.calendar import peak
@@ -70,7 +71,8 @@ def price_list_set(
         begin = valid_from or now
         if begin < now:
             raise invalid(
-                "valid_from", f"{begin.isoformat()} is past, and prices of the past never change; leave it out for now"
+                "valid_from",
+                f"{begin.isoformat()} is in the past, and past prices never change; leave it out to start now",
             )
         version = (PriceList.objects.filter(cell=cell).aggregate(last=Max("version"))["last"] or 0) + 1
         shown = [list(point) for point in points]
@@ -95,6 +97,11 @@ def price_list_at(cell: str, moment: dt.datetime) -> PriceList:
         return row
     PriceList.objects.bulk_create([default_list(cell)], ignore_conflicts=True)
     return PriceList.objects.get(cell=cell, version=0)
+
+
+@once
+def _price_list_now(cell: str) -> PriceList:
+    return price_list_at(cell, clock.now())
 
 
 def default_list(cell: str) -> PriceList:
@@ -151,7 +158,7 @@ def price_now(principal: Principal, row: Order | Quote, *, without: int = 0) -> 
     `without`: the id of an order whose grant is not counted as sold.
     """
     require(principal, Action.QUOTA_VIEW, tenant=row.tenant.name, cell=row.cell)
-    row.prices = price_list_at(row.cell, clock.now())
+    row.prices = _price_list_now(row.cell)
     there = room(row.cell, row.band, row.starts_at, row.ends_at, without=without)
     most = peak(there.sold, row.starts_at, row.ends_at)
     # Exact fractions, so that an order in pieces costs what it costs whole.
@@ -166,9 +173,9 @@ def price_now(principal: Principal, row: Order | Quote, *, without: int = 0) -> 
 
 
 def quote_make(*, principal: Principal, tenant: Tenant, cell: str, **wanted: Any) -> Quote:
-    """A price that holds for the market's `quote_minutes`, for exactly this. It keeps no quota back.
+    """Make a quote: a price that stays valid for the market's `quote_minutes` for exactly this request.
 
-    `wanted`: as for `quote_preview`.
+    It does not reserve quota. `wanted`: as for `quote_preview`.
     """
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=cell)
     with records.write(principal) as entry:

@@ -51,7 +51,7 @@ def invitation_send(
     address, now = _address(email), clock.now()
     ends = expires_at or now + LASTS
     if not now < ends <= now + LONGEST:
-        raise invalid("expires_at", f"in the future, and at most {LONGEST.days} days ahead")
+        raise invalid("expires_at", f"give a time in the future, at most {LONGEST.days} days ahead")
     key = secrets.token_hex(8)
     secret = f"{key}_{secrets.token_urlsafe(32)}"
     with records.write(principal) as entry:

@@ -66,10 +66,11 @@ def membership_set(
 
 
 def member_named(principal: Principal, tenant: Tenant, username: str, *, joining: bool = False) -> AbstractBaseUser:
-    """The member of `tenant` with this user name; with `joining` also the owner who asks, and for an SRE any user.
+    """Return the member of `tenant` with this user name.
 
-    For an owner nothing is looked up beyond the tenant, so that owners learn nothing about other people's user names.
-    Raises `InvitationNeeded` with `joining`, otherwise `NotFound`, whether the user exists or not.
+    With `joining`, also accept the calling owner, and for an SRE any user. For an owner only the tenant is searched, so
+    that owners learn nothing about other people's user names. Raises `InvitationNeeded` with `joining`, otherwise
+    `NotFound`, whether the user exists or not.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     member = Membership.objects.select_related("user").filter(tenant=tenant, user__username=username).first()

@@ -31,7 +31,9 @@ def service_account_create(
     are too many. Locks: the tenant's row."""
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     if not re.match(DNS_LABEL, name):
-        raise invalid("name", "lower-case letters, digits and hyphens, first a letter, at most 63 characters")
+        raise invalid(
+            "name", "give lower-case letters, digits and hyphens, at most 63 characters, beginning with a letter"
+        )
     _check(role, description)
     username = f"{name}@{tenant.name}"
     users = get_user_model().objects
@@ -125,7 +127,9 @@ def service_account_token(
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     wide = sorted(set(scopes or ()) - set(SCOPES))
     if wide:
-        raise invalid("scopes", f"some of {', '.join(SCOPES)}: a service account cannot administer", "invalid-scopes")
+        raise invalid(
+            "scopes", f"give some of {', '.join(SCOPES)}; a service account cannot administer", "invalid-scopes"
+        )
     now = clock.now()
     if expires_at is None and not principal.token:
         expires_at = now + TOKEN_LASTS
@@ -155,7 +159,7 @@ def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:
 
 def _check(role: str, description: str) -> None:
     if role not in ROLES:
-        raise invalid("role", f"one of {', '.join(ROLES)}: owners are people")
+        raise invalid("role", f"give one of {', '.join(ROLES)}; owners are people")
     if len(description) > MAX_DESCRIPTION or "\x00" in description:
         raise invalid("description", f"at most {MAX_DESCRIPTION} characters, none of them NUL")
 

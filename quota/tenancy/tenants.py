@@ -68,7 +68,8 @@ def tenant_set(
     time_zone: str | None = None,
     max_teams: int | None = None,
 ) -> Tenant:
-    """Change what may change of a tenant. Its name may not: it is in DNS names, and on bills. Only an SRE sets
+    """Change the settings of a tenant. The name cannot change, because it is in DNS names and on bills. Only an SRE
+    sets
     `max_jobs` and `max_teams`."""
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     limits = {"max_jobs": max_jobs, "max_teams": max_teams}
@@ -116,7 +117,7 @@ def tenant_move(*, principal: Principal, tenant: Tenant, parent: str | None) -> 
             if row.teams.exists():
                 raise Conflict(
                     "has-teams",
-                    f"{row.name} has teams itself, and teams are one level; move them first",
+                    f"{row.name} has teams of its own, and a team cannot contain teams; move them first",
                     fields={"parent": f"{row.name} has teams"},
                 )
         row.parent = above
@@ -167,7 +168,7 @@ def _check_parent(above: Tenant) -> None:
     if above.parent_id is not None:
         raise Conflict(
             "one-level",
-            f"{above.name} is a team itself, and teams are one level; choose its organisation",
+            f"{above.name} is a team, and a team cannot contain teams; choose its organisation",
             fields={"parent": f"{above.name} is a team"},
         )
 

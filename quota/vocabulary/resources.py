@@ -16,7 +16,9 @@ Vector = tuple[int, ...]
 
 
 class Resource(NamedTuple):
-    """One position of the axis: its name in job files, its unit, and whether it can be throttled (§6.2)."""
+    """A resource: its place in vectors, its name in job files, its unit, and whether its use can be throttled
+    (§6.2).
+    """
 
     name: str
     unit: str
@@ -81,7 +83,7 @@ def parse_quantity(name: str, given: int | float | str) -> int:
     try:
         scaled = Decimal(number) * suffixes[suffix]
     except InvalidOperation as error:
-        raise QuantityError(f"{given!r} is not a quantity of {name}") from error
+        raise QuantityError(f"{given!r} is not a quantity of {name}; give a number such as {_example(name)}") from error
     value = int(scaled.to_integral_value(rounding="ROUND_CEILING"))
     if value > MAX_QUANTITY:
         raise QuantityError(f"{given!r} of {name} is absurd: nobody may ask for more than {MAX_QUANTITY}")
