@@ -6,14 +6,18 @@ import time
 
 import structlog
 from celery import shared_task
+from celery.signals import worker_ready
+from celery.worker.consumer import Consumer
 from django.conf import settings
 from django.core.management import call_command
+from django.db import DatabaseError
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerAway
 from redis import RedisError
 
 from quota.billing.metering import meter
 from quota.market.quota_expiry import expiries_watch
+from quota.vocabulary.errors import Rejected
 from scheduling.cells import capacity
 from scheduling.demotion import quota_expiry, spent_budgets
 from scheduling.jobs.health_watch import failing_jobs_watch
@@ -23,13 +27,14 @@ from scheduling.master.schedulers import DEFAULT, Scheduler
 from scheduling.models import Cell
 from scheduling.packages import sweep
 from scheduling.packages.store import StoreAway
+from scheduling.policy import cell_settings
 from scheduling.shells import shells
 from scheduling.usage import metering, usage_windows
 
 log = structlog.get_logger(__name__)
 
 SLICE_S = 30.0
-# A slice that nobody took by then is pointless: `masters_ensure` has asked again.
+# A slice that no worker has taken by then is dropped, because `masters_ensure` has requested another one.
 _STALE_S = 60.0
 _PASSED_ON = 5
 _PASS_ON_S = 0.1
@@ -57,25 +62,45 @@ def master_run(cell: str, scheduler: str = DEFAULT.name, passed_on: int = _PASSE
     masters_ensure()  # where another kind of scheduler is wanted now, it starts at once
 
 
+@worker_ready.connect
+def master_begin(sender: Consumer, **_: object) -> None:
+    """Let a worker whose queue is a scheduler's load the state of the cell at once, and ask for its first slice."""
+    queues = sender.app.amqp.queues.consume_from
+    try:
+        wanted = [
+            (cell, scheduler)
+            for cell in Cell.objects.all()
+            for scheduler in schedulers.wanted(cell_settings.load(cell.settings))
+            if schedulers.queue_of(cell.name, scheduler) in queues
+        ]
+        for cell, scheduler in wanted:
+            from scheduling.master.loop import master_of  # compiled kernels, which other workers need not hold
+
+            master_of(cell.id, scheduler).prepare()
+            _ask_for(cell.name, scheduler, expires=_STALE_S)
+    except (DatabaseError, Rejected) as error:
+        log.warning("the state is loaded later", error=str(error).strip())
+
+
 @shared_task(name="scheduling.masters_ensure", ignore_result=True)
 def masters_ensure() -> None:
     """Start a master wherever none holds the lease of a scheduler that is wanted."""
     for cell, scheduler in schedulers.unheld():
-        # Alive for longer than a slice: what waits in the queue stands in for the next one (`_ask_for`), and if that
-        # were stale by then, nobody would go on.
+        # The request lives longer than a slice, because a queued request replaces the next one (`_ask_for`). If it
+        # were stale by then, no scheduler would continue.
         _ask_for(cell, scheduler, expires=_STALE_S)
 
 
 @shared_task(name="scheduling.usage_drop_old", ignore_result=True)
 def usage_drop_old() -> None:
-    """Forget windows of usage whose time is over."""
+    """Delete windows of usage that are older than `BORG_USAGE_KEEP_HOURS`."""
     if dropped := usage_windows.drop_old(keep_hours=settings.BORG_USAGE_KEEP_HOURS, now=timezone.now()):
         log.info("old usage partitions deleted", partitions=dropped)
 
 
 @shared_task(name="scheduling.capacity_samples", ignore_result=True)
 def capacity_samples() -> None:
-    """A look at every cell for capacity planning, and forget those of more than a year ago."""
+    """Take a sample of every cell for capacity planning, and delete samples older than a year."""
     now = timezone.now()
     for cell in Cell.objects.order_by("id"):
         capacity.capacity_sample(cell, now=now)
@@ -85,7 +110,7 @@ def capacity_samples() -> None:
 
 @shared_task(name="scheduling.metering", ignore_result=True)
 def metering_run() -> None:
-    """A look at what is reserved in every cell, and the report of hours that are over."""
+    """Sample the reservations of every cell, and report the usage of each completed hour."""
     now = timezone.now()
     for cell in Cell.objects.order_by("id"):
         metering.look(cell, now=now)
@@ -142,7 +167,7 @@ def shells_sweep() -> None:
 
 
 def _ask_for(cell: str, scheduler: Scheduler, *, expires: float, passed_on: int = _PASSED_ON) -> bool:
-    """Ask for a slice, unless one is asked for already. False when the broker can't be reached."""
+    """Queue the next slice of a scheduler (`master_run`), unless one is queued. Return False if the broker is away."""
     queue = schedulers.queue_of(cell, scheduler)
     waiting: list[int] = []
     if not wakeups.send("slice", lambda redis: waiting.append(redis.llen(queue))):

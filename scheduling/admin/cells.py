@@ -119,7 +119,7 @@ class CellAdmin(ServiceAdmin):
             rows.append(
                 (
                     name,
-                    _("%(used)s used, %(reserved)s reserved, %(limit)s of limits, %(has)s in all; %(share)s reclaimed")
+                    _("%(used)s used, %(reserved)s reserved, limits %(limit)s, capacity %(has)s; %(share)s reclaimed")
                     % {"used": used, "reserved": reserved, "limit": limit, "has": has, "share": share},
                 )
             )

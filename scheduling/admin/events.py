@@ -1,4 +1,4 @@
-"""The journal: newest first, by revision, never counted. A number in the search goes back to that revision."""
+"""The list of journal events, newest first. It is not counted. A search for a number starts at that revision."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CellFilter(SimpleListFilter):
 # Kinds that software writes by the thousand. The list leaves them out unless it is filtered by kind.
 BULK_KINDS = ("reservations.set", "packages.held")
 _ALL = "all"
-# A name may be that of many jobs that have ended; the search looks at the newest ones.
+# Many ended jobs may have the same name. The search uses the newest ones.
 MOST_JOBS = 50
 
 

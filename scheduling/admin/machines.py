@@ -9,7 +9,7 @@ from typing import Any, cast
 from django import forms
 from django.contrib import admin
 from django.contrib.admin import AllValuesFieldListFilter
-from django.db.models import Count, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -20,6 +20,7 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldBooleanSwitchWid
 from quota.admin import FactsAdmin, principal_of, vector_text
 from quota.admin.acting import act_together, act_with_reason
 from quota.vocabulary.resources import PORTS
+from scheduling.access.selectors import tasks_there
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.machines.credentials import machine_revoke, machine_rotate
 from scheduling.machines.machines import (
@@ -109,7 +110,7 @@ class MachineAdmin(FactsAdmin):
     actions = ["drain", "undrain", "quarantine_stop", "quarantine_keep", "rotate", "revoke", "remove"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Machine]:
-        return cast("QuerySet[Machine]", super().get_queryset(request).annotate(tasks_there=Count("tasks")))
+        return cast("QuerySet[Machine]", super().get_queryset(request).annotate(tasks_there=tasks_there()))
 
     @display(
         description=gettext_lazy("state"),
@@ -182,13 +183,14 @@ class MachineAdmin(FactsAdmin):
     @admin.action(description=gettext_lazy("Quarantine: stop"))
     def quarantine_stop(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
         warning = _(
-            "Tasks that these machines run but this cell's history does not contain are stopped, after their notice."
+            "Tasks that run on these machines but are not in this cell's history are stopped: SIGTERM first, SIGKILL"
+            " after their notice."
         )
         return self._release(request, rows, "stop", _("Stop the tasks in quarantine"), warning)
 
     @admin.action(description=gettext_lazy("Quarantine: keep"))
     def quarantine_keep(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
-        warning = _("Tasks that these machines run but this cell's history does not contain keep running, unmanaged.")
+        warning = _("Tasks that run on these machines but are not in this cell's history keep running, unmanaged.")
         return self._release(request, rows, "keep", _("Keep the tasks in quarantine"), warning)
 
     def _release(

@@ -110,7 +110,8 @@ class DrainAdmin(FactsAdmin):
         rows = [
             (
                 one.job,
-                _("%(down)d of %(may)d down, %(tasks)d here") % {"down": one.down, "may": one.may, "tasks": one.tasks},
+                _("%(down)d tasks down, %(may)d allowed; %(tasks)d tasks on this machine")
+                % {"down": one.down, "may": one.may, "tasks": one.tasks},
             )
             for one in drain.progress.waiting
         ]

@@ -24,7 +24,7 @@ from scheduling.spec import parser
 from scheduling.spec.alloc_fit import misfits
 
 KIND = "alloc-set"
-_TOLD = 5  # so many jobs are named
+_TOLD = 5  # number of jobs that a message names
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ SAVED, TOO_LATE, DROPPED = "saved", "too-late", "dropped"
 
 
 def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
-    """Keep what the allocs of these running inner tasks (ids) leave, where a saver is among them. Before they leave."""
+    """Keep the allocs of these running inner tasks (ids) if a saver is among them. Call it before the tasks leave."""
     if not inner_ids:
         return
     made = []
@@ -126,7 +126,7 @@ def savers_done(entry: JournalEntry, done: Sequence[tuple[int, int]]) -> None:
 
 
 def release_late(cell_id: int) -> int:
-    """Release what was not saved in time. Returns the number. One query when there is none."""
+    """Release kept allocs whose time is over. Returns their number. Makes one query if there is none."""
     late = KeptAlloc.objects.filter(machine__cell_id=cell_id, released=False, until__lt=timezone.now())
     if not late.exists():
         return 0
@@ -137,7 +137,7 @@ def release_late(cell_id: int) -> int:
 
 
 def kept_release(*, principal: Principal, kept: KeptAlloc, reason: str = "") -> None:
-    """An SRE needs the room: what is left of the alloc is removed, saved or not."""
+    """Release a kept alloc because an SRE needs its capacity. Its files are removed, whether they are saved or not."""
     require(principal, Action.MACHINE_ADMIN, cell=kept.machine.cell.name)
     with journal.write(kept.machine.cell_id, principal) as entry:
         row = KeptAlloc.objects.select_for_update().filter(pk=kept.pk, released=False).first()
@@ -178,7 +178,7 @@ def gone(entry: JournalEntry, ids: Sequence[int]) -> None:
 
 
 def forget_machine(machine_id: int) -> None:
-    """The machine leaves the cell, and what is on it with it."""
+    """Remove the kept allocs of a machine that leaves the cell."""
     KeptAlloc.objects.filter(machine_id=machine_id).delete()
 
 

@@ -7,11 +7,12 @@ from typing import Any
 from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
+from quota.serializers import ReadSerializer
 from scheduling.api.fields import MachineStateField, Quantities, Texts
 from scheduling.models import Cell, Machine
 
 
-class CellSerializer(serializers.ModelSerializer[Any]):
+class CellSerializer(ReadSerializer):
     class Meta:
         model = Cell
         fields = ["name", "cluster", "site", "revision", "history_id", "extra_resources", "created_at"]
@@ -30,7 +31,7 @@ class CellDetailSerializer(CellSerializer):
         read_only_fields = fields
 
 
-class MachineSerializer(serializers.ModelSerializer[Any]):
+class MachineSerializer(ReadSerializer):
     state = MachineStateField()
     capacity = Quantities()
     attributes = Texts()

@@ -87,7 +87,7 @@ def problem_document(refused: Rejected) -> dict[str, Any]:
 def change_document(
     plan: JobPlan, outcome: str, *, rehearsed: bool, job: Job | None, extra: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the REST document of a change. `extra` names the cell's own resources, which guidance mentions."""
+    """Return the REST document of a change. `extra`: names of the cell's own resources, for the text of `guidance`."""
     return {
         "outcome": outcome,
         "dry_run": rehearsed,

@@ -69,12 +69,14 @@ class LackSerializer(serializers.Serializer[Any]):
 
 
 class NearestSerializer(serializers.Serializer[Any]):
-    """The machine that comes closest: the resources it lacks, the constraints it fails, the bounds it has reached."""
+    """The machine closest to fitting: the resources it lacks, the constraints it fails, the limits it has reached."""
 
     machine = serializers.CharField(allow_null=True, help_text="Host name; null if the machine was removed.")
     lacks = LackSerializer(many=True)
     fails = HardConstraintSerializer(many=True)
-    bounds = serializers.ListField(child=serializers.CharField(), help_text="Codes of the bounds.")
+    bounds = serializers.ListField(
+        child=serializers.CharField(), help_text="Codes of the limits that this machine has reached."
+    )
 
 
 class AheadSerializer(serializers.Serializer[Any]):
@@ -91,7 +93,9 @@ class PreemptionSerializer(serializers.Serializer[Any]):
 
 
 class ReclamationSerializer(serializers.Serializer[Any]):
-    machines = serializers.IntegerField(help_text="Machines that only limits rule out: a non-prod task would fit.")
+    machines = serializers.IntegerField(
+        help_text="Machines with too little room for the limit of a prod task. A non-prod task would fit."
+    )
 
 
 class ExpectedSerializer(serializers.Serializer[Any]):
@@ -100,11 +104,15 @@ class ExpectedSerializer(serializers.Serializer[Any]):
     basis = serializers.ChoiceField([basis.value for basis in Basis])
     low_s = serializers.FloatField(allow_null=True)
     high_s = serializers.FloatField(allow_null=True)
-    ends = serializers.IntegerField(help_text="Number of tasks that ended on machines that could hold it.")
+    ends = serializers.IntegerField(
+        help_text="Number of tasks that ended in `window_s` on machines that could hold this task."
+    )
     window_s = serializers.FloatField()
-    room = serializers.FloatField(help_text="Number of tasks of the class that fit in the capacity which those freed.")
-    least = serializers.FloatField(help_text="Lower bound of the tasks of its size that are tried before it.")
-    ahead = serializers.FloatField(help_text="Upper bound: the tasks that compete for the same machines.")
+    room = serializers.FloatField(
+        help_text="Number of tasks of this class that fit in the capacity that the ended tasks freed."
+    )
+    least = serializers.FloatField(help_text="Tasks of the same size that are tried before this task: lower bound.")
+    ahead = serializers.FloatField(help_text="The same, upper bound: all tasks that compete for the same machines.")
 
 
 class SentencesSerializer(serializers.Serializer[Any]):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from quota.serializers import ContextField
 from quota.vocabulary.resources import as_mapping
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.states import MachineStatus, TaskState
@@ -15,11 +17,11 @@ from scheduling.models.machines import REMOVED
 from scheduling.spec.job_spec import KINDS
 
 
-class Quantities(serializers.Field[Any]):  # type: ignore[type-arg]
+class Quantities(ContextField):
     """A resource vector as an object: CPU in millicores, RAM and disk in bytes."""
 
-    def to_representation(self, value: list[int]) -> dict[str, int]:
-        return as_mapping(value, extra=self.context.get("extra", ()))
+    def shown(self, value: list[int], context: Mapping[str, Any]) -> dict[str, int]:
+        return as_mapping(value, extra=context.get("extra", ()))
 
 
 Quantities = extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})(Quantities)  # type: ignore[misc]

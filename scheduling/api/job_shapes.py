@@ -7,13 +7,14 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field, inline_serializer
 from rest_framework import serializers
 
+from quota.serializers import ReadSerializer
 from scheduling.api.fields import JobHealthField, JobKindField, LifeField, Quantities, Texts, UpdateStateField
 from scheduling.api.jobfile import JobFileSerializer
 from scheduling.jobs.health import health_of, with_health
 from scheduling.models import Job, JobSpec, Update
 
 
-class UpdateSerializer(serializers.ModelSerializer[Any]):
+class UpdateSerializer(ReadSerializer):
     state = UpdateStateField()
 
     class Meta:
@@ -49,7 +50,7 @@ class _JobsSerializer(serializers.ListSerializer[Any]):
         return super().to_representation(with_health(data))
 
 
-class JobSerializer(serializers.ModelSerializer[Any]):
+class JobSerializer(ReadSerializer):
     """`tasks_up`: tasks that run and pass their health check, if any. `tasks_wanted`: the number in the current spec.
 
     `health`: `failing` when no task is up and tasks crash, are unhealthy or have failed; `degraded` when some tasks are
@@ -139,7 +140,7 @@ class JobDetailSerializer(JobSerializer):
         read_only_fields = fields
 
 
-class VersionSerializer(serializers.ModelSerializer[Any]):
+class VersionSerializer(ReadSerializer):
     """A version of a spec. `context["shown"]` returns the job file as the caller may see it (`selectors.spec_shown`).
 
     A hidden value leaves the digest empty, because it would confirm a guess of the value.

@@ -32,6 +32,7 @@ from scheduling.api.jobfile import JobFileSerializer
 from scheduling.api.task_shapes import EventSerializer
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import jobs, plans, updates, why
+from scheduling.jobs.health import new_with_details
 from scheduling.models import Cell, Job
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
@@ -338,7 +339,7 @@ def _changed(
     """Return the answer to a change. `job` is the changed job; the default is the last job of its name."""
     if rehearsed:
         job = None
-    else:
+    elif job is None or not new_with_details(job, job_spec):
         rows = Job.objects.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name)
         job = selectors.with_details(rows.filter(pk=job.pk) if job is not None else rows).latest("id")
     document = change_document(plan, outcome, rehearsed=rehearsed, job=job)

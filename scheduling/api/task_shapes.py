@@ -7,6 +7,7 @@ from typing import Any, cast
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from quota.serializers import ReadSerializer
 from scheduling.api.fields import LifeField, Quantities
 from scheduling.models import Event, Task
 
@@ -30,7 +31,7 @@ class StoppingSerializer(serializers.Serializer[Any]):
     since = serializers.DateTimeField()
 
 
-class TaskSerializer(serializers.ModelSerializer[Any]):
+class TaskSerializer(ReadSerializer):
     """`up`: the task runs and is healthy. `since`: when the state or `up` last changed.
 
     `alloc`: the alloc in which it runs, as `set/index`. `devices`: the accelerators of its machine that it has.
@@ -94,7 +95,7 @@ class TaskSerializer(serializers.ModelSerializer[Any]):
         return task.exit
 
 
-class EventSerializer(serializers.ModelSerializer[Any]):
+class EventSerializer(ReadSerializer):
     """An event. `caused_by`: revision and seq of the event that caused it."""
 
     time = serializers.DateTimeField()

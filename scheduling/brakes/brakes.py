@@ -1,11 +1,11 @@
-"""The brakes of a cell (`scheduling.policy.brakes`) as rows: consulted before large disturbances, settled by the
+"""The brakes of a cell (`scheduling.policy.brakes`) as rows. They are checked before large disturbances, opened by the
 master, and released or kept by an SRE.
 
-    master, each second ─► lost_allowance ─► so many tasks may leave vanished machines now ─► lost_spend
-    commit, shortage, link ─► stops_pass ─► go on | not before an SRE's word
+    master, each second ─► lost_allowance ─► number of tasks that may leave lost machines now ─► lost_spend
+    commit, shortage, link ─► stops_pass ─► continue | wait until an SRE allows it
     SRE ─► brake_release | brake_keep
 
-All state is rows under the cell's lock: a new master, or an empty Redis, changes no decision.
+All state is in rows under the cell's lock. So a new master, or an empty Redis, changes no decision.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from scheduling.policy.cell_settings import CellSettings
 log = structlog.get_logger(__name__)
 
 LOST, STOPS = BrakeKind.LOST, BrakeKind.STOPS
-# An SRE's word for `stops` holds for so long unless told otherwise.
+# Default duration of an SRE's release of `stops`.
 RELEASED_S = 600.0
 _MOST_RELEASED_S = 86_400.0
 _MASTER = system("master")
@@ -76,7 +76,7 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
 
 
 def _calm_s(brake: Brake | None, look: _Look, settings: CellSettings) -> float:
-    """Return for how long only few machines have been gone, as stored with a brake that is not open."""
+    """Return for how long only few machines have been lost, as stored with a brake that is not open."""
     if brake is None or brake.state == BrakeState.OPEN.value:
         return 0.0
     calm_since = (brake.calm_since or look.now) if brakes.few(look.extent, settings) else None
@@ -87,7 +87,7 @@ def _calm_s(brake: Brake | None, look: _Look, settings: CellSettings) -> float:
 
 
 def lost_spend(cell_id: int, settings: CellSettings, number: int) -> None:
-    """Count tasks that have left vanished machines. The caller holds the cell's lock."""
+    """Count tasks that have left lost machines. The caller holds the cell's lock."""
     brake = Brake.objects.filter(cell_id=cell_id, kind=LOST.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None or not number:
         return
@@ -162,7 +162,7 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
     if bucket.level >= number:
         brake.level = bucket.level - number
         if state is not BrakeState.OPEN:
-            _turn(entry, brake, BrakeState.OPEN, wanted=0, detail="what was held back is over")
+            _turn(entry, brake, BrakeState.OPEN, wanted=0, detail="the situation that set the brake has ended")
         else:
             brake.save()
         return True
@@ -177,13 +177,13 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
 
 
 def stops_wanted(cell_id: int, number: int) -> None:
-    """Someone was rejected: the brake is remembered. No event: nothing of the cell changed."""
+    """Store that stops of `number` tasks were rejected. No event is written, because the cell did not change."""
     rows = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value)
     rows.filter(state__in=[BrakeState.HELD.value, BrakeState.KEPT.value]).update(wanted=number, pulled_at=Now())
 
 
 def stops_settle(cell_id: int) -> None:
-    """Open the brake that nobody pulls at any more, and end an SRE's word in time."""
+    """Open the brake when nothing has waited for it for some time, and end an SRE's release when its time is over."""
     brake = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None:
         return
@@ -202,12 +202,12 @@ def _forgotten(brake: Brake, now: dt.datetime) -> bool:
     return brake.pulled_at is None or (now - brake.pulled_at).total_seconds() > brakes.FORGOTTEN_S
 
 
-# -- an SRE's word
+# -- decisions of an SRE
 
 
 def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, seconds: float = RELEASED_S) -> Brake:
-    """Let the cell go on. `lost`: at the bounded rate, as long as so many machines are gone. `stops`: without a bound,
-    for `seconds`. Raises `Conflict` when nothing is held. Locks the cell's row."""
+    """Release a held brake. `lost`: tasks move at the limited rate while too many machines are lost. `stops`: without
+    a limit, for `seconds`. Raises `Conflict` if the brake holds nothing back. Locks the cell's row."""
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not 1 <= seconds <= _MOST_RELEASED_S:
         detail = f"{seconds:g} is out of range; give 1 to {_MOST_RELEASED_S:g}"
@@ -216,7 +216,7 @@ def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, s
 
 
 def brake_keep(*, principal: Principal, cell: Cell, kind: str, reason: str) -> Brake:
-    """Hold it for good: it alarms no more, and opens when what it is about is over."""
+    """Keep a brake held. It raises no more alarms, and opens when its cause has ended."""
     return _decide(principal, cell, kind, BrakeState.KEPT, reason, None)
 
 
@@ -244,7 +244,7 @@ def _decide(
 
 
 def _row(entry: JournalEntry, kind: BrakeKind) -> Brake:
-    """The brake, under the cell's lock. One that was never needed has no row yet."""
+    """Return the brake, under the cell's lock. A brake that was never needed has no row yet."""
     found = Brake.objects.filter(cell_id=entry.cell_id, kind=kind.value).first()
     return found or Brake(cell_id=entry.cell_id, kind=kind.value, since=entry.time, at=entry.time)
 

@@ -9,7 +9,7 @@ from scheduling.policy import brakes, cell_settings
 
 
 def require(cell: Cell, number: int, confirmed: int | None, *, what: str) -> None:
-    """Check that so many tasks may stop at once, or are confirmed. Raises `Conflict` with code `confirm`.
+    """Check that `number` tasks may stop at once, or that the caller confirmed it. Raises `Conflict` (code `confirm`).
 
     `what`: the request, as text: "drain 40 machines". A confirmed number also covers fewer tasks, because tasks may end
     before the confirmation.

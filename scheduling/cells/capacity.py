@@ -1,4 +1,4 @@
-"""Samples of a cell for capacity planning: what is sold, asked for, reserved and used, per band.
+"""Samples of a cell for capacity planning: sold, requested, reserved and used amounts per band.
 
     rows of quota, jobs, tasks, machines ─┐
     Redis: usage of all tasks ────────────┴─► one look ─► means of the hour in `CapacitySample`
@@ -29,12 +29,12 @@ from scheduling.usage import live
 log = structlog.get_logger(__name__)
 
 EVERY_S = 600.0
-# Two that were asked for at once count once: beat may be doubled, and Celery may deliver twice.
+# Samples closer together than this count once, because beat may run twice and Celery may deliver twice.
 APART = dt.timedelta(seconds=EVERY_S / 2)
 KEPT = dt.timedelta(days=400)
-# A sample of usage older than this is missing: its machine is silent.
+# An older sample of usage is not used, because its machine is silent.
 FRESH_S = 60.0
-# What a column holds; what was granted beside capacity may add up to more.
+# Largest value of a column. Quota that was granted without capacity may add up to more.
 MOST = 2**63 - 1
 MEASURED = (CPU, RAM, DISK)
 VECTORS = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "stranded")
@@ -77,7 +77,7 @@ def capacity_sample(cell: Cell, *, now: dt.datetime) -> bool:
 
 
 def samples_drop_old(*, now: dt.datetime) -> int:
-    """Forget what is older than `KEPT`. Returns rows deleted."""
+    """Delete samples older than `KEPT`. Return the number of deleted rows."""
     return CapacitySample.objects.filter(hour__lt=now - KEPT).delete()[0]
 
 
@@ -102,7 +102,7 @@ def look(cell: Cell, used: Mapping[str, Vector], *, now: dt.datetime) -> list[Lo
     return [whole, *bands]
 
 
-# --- what rows tell
+# --- amounts from rows
 
 
 def _sums(column: str) -> str:
@@ -110,7 +110,7 @@ def _sums(column: str) -> str:
 
 
 _ASKED = f"SELECT band, {_sums('requested')} FROM scheduling_job WHERE cell_id = %s AND state <> 'dead' GROUP BY band"
-# What is inside an alloc uses what the alloc reserves.
+# Tasks inside an alloc use the reservation of the alloc.
 _RUNNING = (
     f"SELECT j.band, {_sums('t.limit')}, {_sums('t.reservation')} FROM scheduling_task AS t"
     " JOIN scheduling_job AS j ON j.id = t.job_id"
@@ -155,7 +155,9 @@ def _machines(cell_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _used(cell_id: int) -> dict[str, Vector]:
-    """Return the usage of each band's tasks, CPU by demand. Raises `redis.RedisError`."""
+    """Return the usage of each band's tasks. CPU includes throttled time, so it is the demand. Raises
+    `redis.RedisError`.
+    """
     read = live.read_cell(cell_id)
     rows = read.rows[(read.rows["task_id"] > 0) & (read.rows["at"] >= read.now - FRESH_S)]
     jobs = rows["task_id"] >> INDEX_BITS
@@ -180,7 +182,7 @@ def _vector(values: Iterable[object]) -> Vector:
     return tuple(int(value) for value in values)  # type: ignore[call-overload]
 
 
-# --- what is kept
+# --- stored samples
 
 
 def _mean(column: str) -> str:

@@ -126,7 +126,7 @@ def _with_inner(live: QuerySet[Job], chosen: Iterable[Job]) -> list[Job]:
 
 
 def jobs_with_undo(jobs: Sequence[Job]) -> str:
-    """The end of a notice: which jobs, what they hold, and how to raise them, alloc sets first."""
+    """Return the end of a notice: the jobs, their resources, and how to raise them again, alloc sets first."""
     names = ", ".join(job.name for job in jobs)
     held = format_quantities({i: sum(job.requested[i] for job in jobs) for i in admission.COUNTED})
     sets_first = sorted(jobs, key=lambda job: job.kind != KIND)

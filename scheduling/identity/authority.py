@@ -35,7 +35,7 @@ SKEW = dt.timedelta(hours=1)
 
 
 class AuthorityBroken(Exception):
-    """The folder of the authority holds something that can't be used; the text says what and the cure."""
+    """The folder of the authority contains a file that cannot be used. The text names the file and what to do."""
 
 
 def folder() -> Path:

@@ -121,7 +121,7 @@ def switch(*, principal: Principal, leave_behind: bool = False) -> str:
 
 
 def retire(*, principal: Principal) -> None:
-    """Trust the old authority no more. Idempotent."""
+    """Stop trusting the old authority. Idempotent."""
     require(principal, Action.PLATFORM_ADMIN)
     old = ensure_authority().parent / "old.pem"
     if not old.exists():

@@ -11,7 +11,7 @@ from scheduling.core.vocabulary.states import TaskState
 from scheduling.identity.signing_keys import public_key
 from scheduling.identity.tokens import LEVELS, BadIdentity, TaskClaims, read
 
-_MOST_NAME = 200  # of the columns that keep who did something
+_MOST_NAME = 200  # length of the columns that store who did something
 
 
 def principal_of_identity(token: str, *, request_id: str = "") -> Principal:

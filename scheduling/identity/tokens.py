@@ -39,7 +39,7 @@ LEVELS: dict[str, tuple[frozenset[Scope], Role | None]] = {
 
 
 class BadIdentity(Exception):
-    """A token that proves no task's identity; the text says what to do."""
+    """The token does not prove the identity of a task. The text says what to do."""
 
 
 class TaskClaims(msgspec.Struct, frozen=True):

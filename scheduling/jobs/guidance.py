@@ -1,7 +1,6 @@
 """Guidance for planned jobs: how many machines could hold its tasks, now and empty, and better shapes (§2.6).
 
-The figures are for planning a submission. They are read from the database, because the scheduler's state is in
-another process.
+The figures are for planning a submission. The scheduler's state is in another process, which publishes a view of it.
 """
 
 from __future__ import annotations
@@ -14,21 +13,19 @@ import msgspec
 import numpy as np
 
 from quota.admission import admission
-from quota.vocabulary.resources import NAMES, PORTS, as_mapping
+from quota.vocabulary.resources import as_mapping
 from scheduling.core.cell.attributes import Attributes
-from scheduling.core.cell.tasks import padded
 from scheduling.core.explaining.conforming import conforming, platforms_of
 from scheduling.core.vocabulary.layout import Bools, Ints
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.reasons import Conforming
-from scheduling.core.vocabulary.requirement import Requirement
-from scheduling.journal.sql import query
-from scheduling.models import Cell, Machine
-from scheduling.models.machines import REMOVED
+from scheduling.core.vocabulary.requirement import Requirement, padded
+from scheduling.models import Cell
 from scheduling.policy import cell_settings
 from scheduling.spec.job_spec import JobSpecification
+from scheduling.usage import cell_view
 
-# Of a job whose tasks differ, only the first kinds are described.
+# If the tasks of a job differ, only the first kinds are described.
 KINDS = 3
 
 
@@ -41,60 +38,29 @@ class Guidance:
 
 
 def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
-    """Three queries. Empty for tasks that live in allocs, and in a cell without machines.
+    """Return how the first kinds of tasks fit, from the view that the cell's master publishes. No query.
 
-    `now` and `room` count what is free without preempting anybody.
+    Empty for tasks that live in allocs, in a cell without machines, and while no master publishes. `now` and `room`
+    count what is free without preempting anybody.
     """
-    if job_spec.alloc_set:
+    view = None if job_spec.alloc_set else cell_view.read(cell.id, revision=cell.revision)
+    if view is None or not len(view.up):
         return []
-    machines = list(
-        Machine.objects.filter(cell=cell)
-        .exclude(state=REMOVED)
-        .order_by("id")
-        .values_list(
-            "id",
-            "capacity",
-            "attributes",
-            "hostname",
-            "platform",
-            "rack",
-            "power_domain",
-            "port_low",
-            "port_high",
-            "state",
-        )
-    )
-    if not machines:
-        return []
-    axis = len(NAMES) + len(cell.extra_resources)
-    capacity: Ints = np.array([padded(row[1], axis) for row in machines], dtype=np.int64)
-    capacity[:, PORTS] = [row[8] - row[7] + 1 for row in machines]
-    up: Bools = np.array([row[9] == "up" for row in machines])
-    attributes = Attributes()
-    attributes.grow(len(machines))
-    for slot, (_, _, own, *implied) in enumerate(machines):
-        facts = zip(("hostname", "platform", "rack", "power_domain"), implied[:4], strict=True)
-        attributes.set(slot, {**{name: value for name, value in facts if value}, **own})  # type: ignore[misc]
     settings = cell_settings.load(cell.settings)
     policy = Policy(bands=tuple(admission.bands()), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation)
-    left = _left(
-        cell,
-        policy,
-        [row[0] for row in machines],
-        capacity,
-        by_limit=policy.by_limit(job_spec.priority, job_spec.latency_sensitive),
-    )
-    kinds = platforms_of(capacity)
+    left = view.capacity - view.reserved
+    if policy.by_limit(job_spec.priority, job_spec.latency_sensitive):
+        left = np.minimum(left, view.capacity - view.prod_limit)
+    kinds = platforms_of(view.capacity)
     found = []
     for group in job_spec.groups()[:KINDS]:
         wanted = group.requirement
-        able = _satisfied(attributes, wanted, len(machines))
+        able = _satisfied(view.attributes, wanted, len(view.up))
         fits = _fits(wanted, left)
-        fits[~(able & up)] = 0
+        fits[~(able & view.up)] = 0
         number = np.bincount(kinds.of[able], minlength=len(kinds.capacity)).astype(np.int64)
-        shapes = conforming(
-            padded(wanted.limit, axis), kinds.capacity, number, now=int(np.count_nonzero(fits)), room=int(fits.sum())
-        )
+        limit = padded(wanted.limit, view.capacity.shape[1])
+        shapes = conforming(limit, kinds.capacity, number, now=int(np.count_nonzero(fits)), room=int(fits.sum()))
         found.append(Guidance(group.size, shapes))
     return found
 
@@ -126,28 +92,3 @@ def _fits(wanted: Requirement, left: Ints) -> Ints:
     columns = [np.maximum(0, left[:, r]) // value for r, value in asked]
     result: Ints = np.minimum(np.min(columns, axis=0), most)
     return result
-
-
-def _left(cell: Cell, policy: Policy, ids: list[int], capacity: Ints, *, by_limit: bool) -> Ints:
-    """[N, R]: what running tasks leave, to work placed by limits or by reservations (§5.5)."""
-    axis = capacity.shape[1]
-    held = [f"sum(t.reservation[{r + 1}])" for r in range(axis)]
-    promised = [f"sum(t.limit[{r + 1}]) FILTER (WHERE p.prod)" for r in range(axis)]
-    sums = ", ".join(f"coalesce({one}, 0)::bigint" for one in (*held, *promised))
-    prod = [band for band in policy.bands if band.prod]
-    reserved, limits = np.zeros_like(capacity), np.zeros_like(capacity)
-    at = {machine: i for i, machine in enumerate(ids)}
-    rows = query(
-        f"SELECT t.machine_id, {sums} FROM scheduling_job AS j"
-        " CROSS JOIN LATERAL (SELECT (j.latency_sensitive OR NOT %s) AND EXISTS (SELECT FROM"
-        " unnest(%s::integer[], %s::integer[]) AS b(low, high) WHERE j.priority BETWEEN b.low AND b.high)"
-        " AS prod) AS p JOIN scheduling_task AS t ON t.job_id = j.id"
-        " WHERE j.cell_id = %s AND j.state <> 'dead' AND t.state = 'running' AND t.alloc_id IS NULL"
-        " GROUP BY t.machine_id",
-        [policy.batch_in_prod_by_reservation, [band.low for band in prod], [band.high for band in prod], cell.id],
-    )
-    for machine, *amounts in rows:
-        if machine in at:  # it joined after the machines were read
-            reserved[at[machine]], limits[at[machine]] = amounts[:axis], amounts[axis:]
-    left: Ints = capacity - reserved
-    return np.minimum(left, capacity - limits) if by_limit else left

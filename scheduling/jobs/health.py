@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import JobState
 from scheduling.journal.sql import query
 from scheduling.models import Job, Task, Update
+from scheduling.spec.job_spec import JobSpecification
 
-# A task that was restarted more than once counts as crashing until it has been up for so long.
+# A task that was restarted more than once counts as crashing until it has been up for this time.
 SETTLED_S = 60
 # A task that was moved because it crashed counts as crashing until it is up elsewhere, but no longer than this.
 MOVED_S = 900
@@ -44,7 +46,7 @@ WHERE t.job_id = ANY(%(live)s) AND t.restarts > 1 AND t.up
 
 @dataclass(frozen=True, slots=True)
 class HealthOfJob:
-    """`state`, and what it rests on. `update`: the one in progress."""
+    """The health of a job and its causes. `update`: the update in progress."""
 
     state: JobHealth
     troubles: Troubles = NO_TROUBLES
@@ -52,9 +54,9 @@ class HealthOfJob:
 
 
 def with_health(jobs: Iterable[Job]) -> list[Job]:
-    """The jobs, each with its `HealthOfJob` as the attribute `health`. At most two queries.
+    """Return the jobs, each with its `HealthOfJob` as the attribute `health`. Makes at most two queries.
 
-    Jobs that carry `open_updates` already (`selectors.with_details`) save one of them.
+    One query is saved if the jobs already have `open_updates` (`selectors.with_details`).
     """
     rows = list(jobs)
     live = [job for job in rows if job.state != JobState.DEAD]
@@ -74,6 +76,22 @@ def with_health(jobs: Iterable[Job]) -> list[Job]:
     return rows
 
 
+def new_with_details(job: Job, job_spec: JobSpecification) -> bool:
+    """Give a job that was just submitted what pages show of it, without a query. Return False if it is not new.
+
+    A new job has only pending tasks, and neither an update nor troubles.
+    """
+    revision = getattr(job, "new_at", None)
+    if revision is None or job.alloc_set_id is not None or job.tasks_total < job_spec.tasks:
+        return False
+    job.cell = copy(job.cell)
+    job.cell.revision = revision
+    job.tasks_wanted, job.open_updates = job.tasks_total, []  # type: ignore[attr-defined]
+    state = job_health(ended=False, updating=False, living=job.tasks_total, placed=0, up=0, troubles=NO_TROUBLES)
+    job.health = HealthOfJob(state)  # type: ignore[attr-defined]
+    return True
+
+
 def health_of(job: Job) -> HealthOfJob:
     """The health that the job carries, read now if it carries none."""
     if not hasattr(job, "health"):
@@ -83,9 +101,9 @@ def health_of(job: Job) -> HealthOfJob:
 
 
 def troubles_of(jobs: Sequence[Job]) -> dict[int, Troubles]:
-    """Return troubles by job id, without jobs that have none. One query, none without jobs.
+    """Return the troubles of each job by job id, without jobs that have none. One query, or none if `jobs` is empty.
 
-    Tasks of a job are looked through only where its counters say that not all of them are up.
+    The tasks of a job are read only if its counters show that not all of them are up.
     """
     if not jobs:
         return {}

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from django.conf import settings
+from django.db import connection
 
 from quota.admission import admission
 from quota.models import Tenant
@@ -27,7 +29,7 @@ from scheduling.jobs import quota_rejections as refusals
 from scheduling.jobs.submission_checks import check_alloc_sets, check_keys, check_names, check_numbers, pin_packages
 from scheduling.jobs.submission_rows import jobs_create, rejection_append
 from scheduling.jobs.submissions import Item, Submission
-from scheduling.journal import journal
+from scheduling.journal import group_commit, journal
 from scheduling.models import Cell, Job, Task
 from scheduling.packages import pinning
 from scheduling.spec import job_spec as spec
@@ -235,7 +237,8 @@ def _submit(
     principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification], *, dry_run: bool, key: str = ""
 ) -> list[Submission]:
     refusals = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
-    tenants = {row.name: row for row in Tenant.objects.filter(name__in=refusals)}
+    found = Tenant.objects.raw("SELECT * FROM quota_tenant WHERE name = ANY(%s)", [list(refusals)])
+    tenants = {row.name: row for row in found}
     items: list[Item | Submission] = []
     for job_spec in specs:
         problem = refusals[job_spec.tenant]
@@ -247,11 +250,17 @@ def _submit(
             items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
         else:
             size = min(job_spec.tasks, journal.CHUNK)
-            items.append(Item(job_spec, tenants[job_spec.tenant], job_spec.digest(), size, submission_key=key))
+            items.append(
+                Item(principal, job_spec, tenants[job_spec.tenant], job_spec.digest(), size, submission_key=key)
+            )
     bands = admission.bands()
     for batch in _batches([item for item in items if isinstance(item, Item)], whole=dry_run):
+        write = partial(_write, cell, bands=bands, dry_run=dry_run)
+        if len(batch.items) == 1 and not dry_run and not connection.in_atomic_block:
+            group_commit.of_cell(cell.id).write(batch.items[0], write)
+            continue
         try:
-            _write(principal, cell, batch.items, bands, dry_run=dry_run)
+            write(batch.items)
         except _Rehearsal:
             for item in batch.items:
                 item.job = None
@@ -300,9 +309,9 @@ def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[_Batch]:
         yield batch
 
 
-def _write(principal: Principal, cell: Cell, items: list[Item], bands: Sequence[Band], *, dry_run: bool) -> None:
+def _write(cell: Cell, items: Sequence[Item], *, bands: Sequence[Band], dry_run: bool) -> None:
     """Write one revision. The number of statements does not depend on the number of jobs."""
-    with journal.write(cell.id, principal) as entry:
+    with journal.write(cell.id, items[0].principal) as entry:
         check_keys(cell, items)
         pin_packages(cell, [item for item in items if item.verdict is None])
         check_names(cell, [item for item in items if item.verdict is None])
@@ -316,7 +325,6 @@ def _write(principal: Principal, cell: Cell, items: list[Item], bands: Sequence[
         if dry_run:
             raise _Rehearsal
         admitted = [item for item in items if item.verdict is None]
-        jobs_create(entry, principal, cell, admitted, bands)
+        jobs_create(entry, cell, admitted, bands)
         for item in items:
-            if item.verdict is not None and item.verdict.problem is not None:
-                rejection_append(entry, item.verdict)
+            rejection_append(entry, item)

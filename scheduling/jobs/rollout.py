@@ -23,7 +23,7 @@ from scheduling.tasks.counters import SHRUNK
 from scheduling.tasks.new_tasks import NewTasks
 
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
-# A task of the new version that was restarted this often, and is not up, does not come up by itself.
+# A task of the new version that was restarted this often and is not up counts as hopeless: it may stop the update.
 HOPELESS_RESTARTS = 3
 
 
@@ -188,7 +188,7 @@ def _take(
     room: InPlaceCapacity,
     cause: Cause | None,
 ) -> None:
-    """A task that is not up follows now: nobody is disturbed by it."""
+    """Update a task that is not up now, because this disrupts nothing."""
     restart = _kind(target, specs, row) is SpecChange.RESTART
     if row["state"] == RUNNING and (restart or not room.in_place(row)):
         _evict(part, update, target, row, cause)
@@ -232,7 +232,7 @@ def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
 
 
 def _hopeless(update: Update) -> int:
-    """Tasks of the new version that crash again and again as far as the rows tell."""
+    """Return the number of tasks of the new version that crash repeatedly, according to the rows."""
     new = Task.objects.filter(job_id=update.job_id, spec_version=update.to_version, up=False)
     crashed = CrashedPair.objects.filter(task__in=new, at__gte=update.created_at).values("task_id")
     return new.filter(

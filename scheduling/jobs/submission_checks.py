@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from django.db.models import Count, F
+from django.db.models import F
 
 from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.submissions import Item, Submission
+from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobSpec
 from scheduling.packages import pinning
 
@@ -53,14 +54,18 @@ def check_keys(cell: Cell, items: Sequence[Item]) -> None:
 
 def check_names(cell: Cell, items: Sequence[Item]) -> None:
     """Check that no live job has the name. A submission that equals the live job is answered with it."""
-    live = {
-        (job.tenant_id, job.name): job
-        for job in Job.objects.filter(
-            cell=cell, tenant_id__in={item.tenant.id for item in items}, name__in=[item.spec.name for item in items]
-        ).exclude(state=JobState.DEAD.value)
-    }
-    current = JobSpec.objects.filter(job__in=live.values(), version=F("job__spec_version"))
-    digests = dict(current.values_list("job_id", "digest")) if live else {}
+    if not items:
+        return
+    found = query(
+        "SELECT id FROM scheduling_job WHERE cell_id = %s AND tenant_id = ANY(%s) AND name = ANY(%s) AND state <> %s",
+        [cell.id, [item.tenant.id for item in items], [item.spec.name for item in items], JobState.DEAD.value],
+    )
+    rows = Job.objects.filter(id__in=[identity for (identity,) in found]) if found else ()
+    live = {(job.tenant_id, job.name): job for job in rows}
+    digests = {}
+    if live:
+        current = JobSpec.objects.filter(job__in=live.values(), version=F("job__spec_version"))
+        digests = dict(current.values_list("job_id", "digest"))
     taken: set[tuple[int, str]] = set()
     for item in items:
         job = live.get(item.key)
@@ -79,15 +84,17 @@ def check_names(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_numbers(items: Sequence[Item]) -> None:
-    tenants = {item.tenant.id: item.tenant for item in items}
-    rows = (
-        Job.objects.filter(tenant_id__in=tenants)
-        .exclude(state=JobState.DEAD.value)
-        .order_by()
-        .values("tenant_id")
-        .annotate(number=Count("id"))
+    if not items:
+        return
+    numbers = Counter[int](
+        dict(
+            query(
+                "SELECT tenant_id, count(*) FROM scheduling_job WHERE tenant_id = ANY(%s) AND state <> %s"
+                " GROUP BY tenant_id",
+                [list({item.tenant.id for item in items}), JobState.DEAD.value],
+            )
+        )
     )
-    numbers = Counter({row["tenant_id"]: row["number"] for row in rows}) if items else Counter()
     for item in items:
         if numbers[item.tenant.id] >= item.tenant.max_jobs:
             item.refuse(

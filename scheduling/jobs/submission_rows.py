@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from quota.vocabulary.bands import Band
-from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
 from scheduling.jobs import updates
-from scheduling.jobs.submissions import Item, Submission
+from scheduling.jobs.submissions import Item
 from scheduling.journal import copy_rows, journal
 from scheduling.journal.row_events import job_submitted_event
 from scheduling.models import Cell, Job, JobSpec
@@ -18,21 +17,20 @@ from scheduling.tasks import new_tasks
 from scheduling.tasks.new_tasks import NewTasks
 
 
-def jobs_create(
-    entry: journal.JournalEntry, principal: Principal, cell: Cell, items: Sequence[Item], bands: Sequence[Band]
-) -> None:
+def jobs_create(entry: journal.JournalEntry, cell: Cell, items: Sequence[Item], bands: Sequence[Band]) -> None:
     # Alloc sets first: jobs inside refer to their ids.
     for part in ([i for i in items if i.inside is None], [i for i in items if i.inside is not None]):
-        rows = [_row(entry, principal, cell, item, bands) for item in part]
+        rows = [_row(entry, cell, item, bands) for item in part]
         copy_rows.rows(Job, rows)
         for item, row in zip(part, rows, strict=True):
             item.job = row
+            row.new_at = entry.revision  # type: ignore[attr-defined]
     jobs = [item.job for item in items if item.job is not None]
     copy_rows.values(
         JobSpec,
         ("job_id", "version", "spec", "digest", "packages", "actor", "created_at"),
         [
-            (job.id, 1, msgspec.Raw(item.spec.canonical), item.digest, item.packages, principal.name, entry.time)
+            (job.id, 1, msgspec.Raw(item.spec.canonical), item.digest, item.packages, item.principal.name, entry.time)
             for job, item in zip(jobs, items, strict=True)
         ],
     )
@@ -40,15 +38,17 @@ def jobs_create(
     for job, item in zip(jobs, items, strict=True):
         groups = item.spec.groups(0, item.size - 1)
         new.append(NewTasks(job.id, groups, 1))
+        entry.act_as(item.principal)
         entry.append(job_submitted_event(job, groups))
     if new:
         new_tasks.tasks_create(entry, new, counted=True)
     for item in items:
         if item.job is not None and item.size < item.spec.tasks:
-            updates.update_open(entry, item.job, from_version=0, to_spec=item.spec, actor=principal.name)
+            entry.act_as(item.principal)
+            updates.update_open(entry, item.job, from_version=0, to_spec=item.spec, actor=item.principal.name)
 
 
-def _row(entry: journal.JournalEntry, principal: Principal, cell: Cell, item: Item, bands: Sequence[Band]) -> Job:
+def _row(entry: journal.JournalEntry, cell: Cell, item: Item, bands: Sequence[Band]) -> Job:
     inside = item.inside.job if isinstance(item.inside, Item) else None
     return Job(  # type: ignore[misc]
         cell=cell,
@@ -58,18 +58,19 @@ def _row(entry: journal.JournalEntry, principal: Principal, cell: Cell, item: It
         alloc_set_id=inside.id if inside is not None else item.inside,
         tasks_total=item.size,
         tasks_pending=item.size,
-        submitted_by=principal.name,
+        submitted_by=item.principal.name,
         key=item.submission_key,
         created_at=entry.time,
         **updates.spec_columns(item.spec, bands),
     )
 
 
-def rejection_append(entry: journal.JournalEntry, verdict: Submission) -> None:
-    """Admission's rejections are news; a name or a key that is taken is only an answer to the caller."""
-    assert verdict.problem is not None
-    if verdict.problem.code in ("job-exists", "key-used"):
+def rejection_append(entry: journal.JournalEntry, item: Item) -> None:
+    """Append an event if admission rejected the job. A name or a key that is taken is only an answer to the caller."""
+    verdict = item.verdict
+    if verdict is None or verdict.problem is None or verdict.problem.code in ("job-exists", "key-used"):
         return
+    entry.act_as(item.principal)
     entry.append(
         events.JobRejected(
             tenant=verdict.tenant,

@@ -4,9 +4,9 @@
                                                                           ▲
                                               the master, after any news ─┘
 
-An `Update` row survives every failure: the next process that looks at it does the next part under the
-cell's lock. Tasks that are not up, and changes in place, follow at once; of those that are up, no more than
-`max_down` are restarted before the others are up again.
+An `Update` row survives every failure: the next process that reads it does the next part under the cell's lock. Tasks
+that are not up, and changes in place, follow at once. Of the tasks that are up, at most `max_down` are restarted before
+the restarted ones are up again.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def spec_of(job: Job, version: int | None = None) -> spec.JobSpecification:
 
 
 def spec_columns(job_spec: spec.JobSpecification, bands: Sequence[Band]) -> dict[str, Any]:
-    """Return the columns of a job's row that repeat its spec in force."""
+    """Return the columns of a job's row that are copies of fields of its current spec."""
     return {
         "labels": job_spec.labels,
         "priority": job_spec.priority,
@@ -160,7 +160,7 @@ def updates_advance(cell_id: int) -> bool:
 
 
 class _Rehearsal(Exception):
-    """Roll a dry run back and carry its answer."""
+    """Raised to roll back a dry run; the exception carries the result of the dry run."""
 
     def __init__(self, change: JobChange) -> None:
         super().__init__("dry run")
@@ -236,7 +236,7 @@ def _check_fixed(job: Job, job_spec: spec.JobSpecification) -> None:
 
 
 def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpecification, current: JobSpec) -> None:
-    """Read the current spec only if the tenant lacks what the new one asks for."""
+    """Check the privileges of the new spec. The current one is read only if the tenant lacks a privilege."""
     if privilege_refusal(principal, job.cell.name, job_spec) is None:
         return
     before = parser.load(current.spec, extra=tuple(job.cell.extra_resources))
@@ -255,7 +255,7 @@ def _check_envelope(job: Job, job_spec: spec.JobSpecification) -> None:
 
 
 def _admit(job: Job, job_spec: spec.JobSpecification, bands: Sequence[Band]) -> None:
-    """Charge the difference; a change of band gives back to one and asks of the other."""
+    """Charge the difference. A change of band returns quota of the old band and charges the new one."""
     tenant = (job.tenant_id, job.tenant.name)
     old, new = tuple(job.requested), job_spec.charged()
     if _account(job.priority, bands) == _account(job_spec.priority, bands):

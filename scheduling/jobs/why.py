@@ -177,10 +177,12 @@ def placement_sentences(placement: PlacementReceipt) -> list[str]:
         detail.append(f"It was placed there at revision {placement.revision} by its score: {parts}.")
     if placement.packages_bytes:
         has, named = (describe(DISK, size) for size in (placement.present_bytes, placement.packages_bytes))
-        detail.append(f"Of its packages' {named} the machine had {has if placement.present_bytes else 'none'}.")
+        detail.append(
+            f"The machine already had {has if placement.present_bytes else 'none'} of the {named} of its packages."
+        )
     if placement.runners_up:
         others = ", ".join(f"{machine} {format_number(score, 3)}" for machine, score in placement.runners_up)
-        detail.append(f"With {format_number(placement.total, 3)} in all it came before {others}.")
+        detail.append(f"Its total score is {format_number(placement.total, 3)}. The next best machines: {others}.")
     if placement.victims:
         number = len(placement.victims)
         whom = ", ".join(str(party) for party in placement.victims[:5])

@@ -1,4 +1,4 @@
-"""Rows into PostgreSQL by COPY, as one block of text: quoting them value by value costs more than all the rest.
+"""Insertion of rows into PostgreSQL by COPY, as one block of text, because quoting single values is slow.
 
 Also columns of values as one parameter each, for `unnest`.
 """
@@ -24,7 +24,10 @@ def text(value: str) -> str:
 
 
 def json_text(encoded: bytes) -> str:
-    """JSON as an encoder wrote it, its control characters escaped: only backslashes need one of their own."""
+    """Return the encoder's JSON as text for COPY.
+
+    Control characters are already escaped by JSON, so only backslashes must be escaped again.
+    """
     plain = encoded.decode()
     return plain.replace("\\", "\\\\") if "\\" in plain else plain
 
@@ -55,9 +58,9 @@ _Row = TypeVar("_Row", bound=models.Model)
 
 
 def rows(model: type[_Row], instances: Sequence[_Row]) -> None:
-    """Insert new instances as they are, two statements for all; those without an id are given theirs.
+    """Insert new instances with two statements, and assign ids to those without one.
 
-    What `save` would add, such as `auto_now_add`, is the caller's to set.
+    The caller sets the values that `save` would add, such as `auto_now_add`.
     """
     if not instances:
         return

@@ -65,13 +65,18 @@ class JournalEntry:
         self.cell_id = cell_id
         self.revision = revision
         self.time = time
-        self.principal = principal
         self.events: list[Event] = []  # in order: the place of each is its sequence number
+        self._principals: list[Principal] = []
         self._causes: list[Cause | None] = []
         self._lines: list[str] = []
         # What all rows of the revision share, before and after the columns that differ.
         self._head = f"{cell_id}\t{revision}\t"
         self._time = f"\t{time.isoformat()}\t"
+        self.act_as(principal)
+
+    def act_as(self, principal: Principal) -> None:
+        """Append the next events in the name of `principal`. One revision may have changes of several callers."""
+        self.principal = principal
         self._who = f"\t{copy_rows.text(principal.name)}\t{copy_rows.text(principal.request_id)}\t"
 
     def append(self, event: Event, *, caused_by: Cause | None = None) -> Cause:
@@ -80,6 +85,7 @@ class JournalEntry:
         job_id, index = getattr(event, "job_id", None), getattr(event, "index", None)
         cause = f"{caused_by.revision}\t{caused_by.seq}" if caused_by else f"{NULL}\t{NULL}"
         self.events.append(event)
+        self._principals.append(self.principal)
         self._causes.append(caused_by)
         self._lines.append(
             f"{self._head}{seq}{self._time}{event.__struct_config__.tag}\t{events.VERSION}"
@@ -98,10 +104,10 @@ class JournalEntry:
 
     def records(self) -> list[JournalRecord]:
         """Return the records that `tail` will return for this revision once it is committed."""
-        who, request = self.principal.name, self.principal.request_id
+        rows = zip(self.events, self._principals, self._causes, strict=True)
         return [
-            JournalRecord(self.revision, seq, self.time, who, request, event, cause)
-            for seq, (event, cause) in enumerate(zip(self.events, self._causes, strict=True))
+            JournalRecord(self.revision, seq, self.time, who.name, who.request_id, event, cause)
+            for seq, (event, who, cause) in enumerate(rows)
         ]
 
     def _flush(self) -> None:

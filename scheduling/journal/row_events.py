@@ -11,7 +11,7 @@ from scheduling.models import Job, Machine, Update
 
 
 def machine_set_event(machine: Machine) -> events.MachineSet:
-    """All facts of a machine. Its capacity there is what can be given out: without what kept allocs hold."""
+    """Return the event with all facts of a machine. Its capacity is the part that kept allocs do not hold."""
     kept = [*machine.kept, *[0] * (len(machine.capacity) - len(machine.kept))]
     return events.MachineSet(
         machine_id=machine.id,

@@ -22,7 +22,7 @@ def query(statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
 
 
 def execute(statement: str, values: Values = ()) -> int:
-    """Run a statement whose rows nobody reads. Return the number of rows that it wrote or locked."""
+    """Run a statement without reading its rows. Return the number of rows that it wrote or locked."""
     with connection.cursor() as cursor:
         cursor.execute(statement, values or None)
         return int(cursor.rowcount)

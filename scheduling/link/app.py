@@ -1,7 +1,7 @@
-"""The doors of a link shard, as a plain ASGI application: no Channels, no Django request.
+"""The endpoints of a link shard, as a plain ASGI application without Channels and without Django requests.
 
-    GET  /healthz        it answers
-    GET  /metrics        figures for Prometheus; to this host alone
+    GET  /healthz        200 if the shard runs
+    GET  /metrics        metrics for Prometheus; only for this host
     GET  /authority.pem  the authority's certificate; a machine compares it with its join token's fingerprint
     POST /join           JoinRequest -> JoinAnswer
     POST /join:bulk      [JoinRequest] -> [JoinAnswer], all or none
@@ -9,8 +9,8 @@
     …    /packages/…     `scheduling.link.packages.doors`
     WS   /shell?session= the bytes of a shell that was granted to the machine
 
-Every error says which field is wrong: as a problem document (RFC 9457), or, once the WebSocket is open, as a
-`Refusal` and a close.
+Every error names the wrong field. It is a problem document (RFC 9457), or, if the WebSocket is open, a `Refusal`
+followed by a close.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class LinkApp:
             await send({"type": "websocket.close", "code": INVALID_DATA, "reason": reason[:100]})
 
     async def converse(self, socket: LinkSocket, authorization: str) -> None:
-        """Handle a connection from the request for a WebSocket until its machine is served."""
+        """Handle one WebSocket: check its `Authorization` header, then serve its machine until it closes."""
         try:
             known = await self._admit(authorization)
         except Rejected as error:
@@ -198,7 +198,7 @@ class LinkApp:
             log.debug("disconnected before it was served", machine=known.hostname)
 
     async def _admit(self, authorization: str) -> Known:
-        """The machine that dials. Raises `Rejected`."""
+        """Return the machine that connects. Raises `Rejected`."""
         scheme, _, credential = authorization.partition(" ")
         hostname, colon, secret = credential.strip().partition(":")
         if scheme.lower() != "bearer" or not colon or not hostname or not secret:

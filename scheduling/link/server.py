@@ -84,7 +84,7 @@ class LinkServer(uvicorn.Server):
                 assert self.config.ssl is not None
                 server_certificate(hosts()).load_into(self.config.ssl)
             except (AuthorityBroken, OSError):
-                log.exception("the certificate can't be renewed; the old one serves on")
+                log.exception("cannot renew the certificate; the old one stays in use")
 
 
 def make_server(*, host: str | None = None, port: int | None = None) -> LinkServer:

@@ -80,8 +80,9 @@ def machine_rotate(*, principal: Principal, machine: Machine, reason: str = "") 
 
 
 def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Machine:
-    """Cut a machine off at once: its secrets are void, its connection ends, it is down, its tasks leave at the
-    cell's rate. It may join again with a new token, and stops then what was placed elsewhere.
+    """Revoke a machine at once: its secrets become invalid, its connection is closed, it is marked down, and its tasks
+    are placed elsewhere at the cell's rate. It may join again with a new token. Then it stops its copies of these
+    tasks.
 
     Locks: the cell's row, then the machine's.
     """

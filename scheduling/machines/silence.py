@@ -62,10 +62,11 @@ class _Suspicion:
 
 @dataclass(slots=True)
 class Silence:
-    """Detection of silent machines, one per master. Times are from Redis's clock, in seconds.
+    """Finds machines that have fallen silent; one per master. Times are from Redis's clock, in seconds.
 
-    `late`: how many machines counted as alive missed their last poll, as of the last sweep. Those of a partition
-    answered last at different times, up to a poll's interval apart: when the first is silent, all of them are late.
+    `late`: the number of machines that still count as alive but missed their last poll in the last sweep. In a network
+    partition the machines answered last at different times, so when the first one counts as silent the others are
+    already late.
     """
 
     late: int = 0

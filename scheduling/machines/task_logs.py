@@ -48,7 +48,7 @@ def task_log(
     if search and offset < 0:
         offset = 0
     if not 0 <= incarnation <= task.incarnation:
-        problem = f"the task has had {task.incarnation} so far, counted from 1"
+        problem = f"there is none with this number; the task has had {task.incarnation}, counted from 1"
         raise Rejected("invalid", f"incarnation: {incarnation}; {problem}", fields={"incarnation": problem})
     number = incarnation or task.incarnation
     machine = task.machine if task.machine is not None and number == task.incarnation else None

@@ -6,12 +6,13 @@ desired state, so that a Borglet rejects what an older master still says.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import structlog
 from django.db import DatabaseError, connection
@@ -27,8 +28,32 @@ TTL_S = 6.0
 # A master that does not finish a load or a pass within this time loses its lease, so that another one can try.
 STUCK_AFTER_S = 300.0
 
+
+def _started(pid: int) -> str:
+    """Return when a process of this host began, in clock ticks since the boot; "" if it has ended."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]
+
+
+# The boot and the namespace in which a process id means the same process.
+_SPACE = hashlib.sha256(
+    (Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/pid").readlink())).encode()
+).hexdigest()[:8]
 # One holder per process: a restarted process takes over as another holder, with a new epoch.
-HOLDER = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+HOLDER = f"{socket.gethostname()}:{os.getpid()}:{_SPACE}-{_started(os.getpid())}"
+
+
+def is_gone(holder: str) -> bool:
+    """Return whether the process that holds a lease was one of this host and has ended.
+
+    Its successor need not wait until the lease expires. False for processes that this one cannot see.
+    """
+    host, pid, which = (["", "", "", *holder.split(":")])[-3:]
+    space, _, began = which.partition("-")
+    return host == socket.gethostname() and space == _SPACE and pid.isdecimal() and _started(int(pid)) != began
 
 
 def renew(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S) -> int | None:
@@ -73,10 +98,12 @@ def renewed(
         thread.join()
 
 
-def take(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S) -> int | None:
+def take(
+    cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S, instead_of: str = ""
+) -> int | None:
     """Take a lease that is free or has run out, under a new epoch, and journal it. None when another has it.
 
-    Locks: the cell's row, then the lease's.
+    `instead_of`: a holder that has ended (`is_gone`). Locks: the cell's row, then the lease's.
     """
     epoch = None
     with journal.write(cell_id, system("master")) as entry:
@@ -85,9 +112,9 @@ def take(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = T
             " VALUES (%s, %s, %s, 1, clock_timestamp() + make_interval(secs => %s))"
             " ON CONFLICT (cell_id, scheduler) DO UPDATE SET holder = excluded.holder,"
             " epoch = l.epoch + 1, expires_at = excluded.expires_at"
-            " WHERE l.expires_at <= clock_timestamp() OR l.holder = excluded.holder OR l.holder = ''"
+            " WHERE l.expires_at <= clock_timestamp() OR l.holder = excluded.holder OR l.holder = %s"
             " RETURNING epoch",
-            [cell_id, scheduler, holder, ttl_s],
+            [cell_id, scheduler, holder, ttl_s, instead_of],
         )
         if rows:
             epoch = rows[0][0]

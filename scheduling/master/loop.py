@@ -48,6 +48,7 @@ from scheduling.master.snapshot import load_state
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
 from scheduling.tasks import verdicts
+from scheduling.usage.cell_view import ViewPublisher
 
 log = structlog.get_logger(__name__)
 
@@ -114,6 +115,12 @@ class Master:
     _book: verdicts.VerdictCache = field(default_factory=verdicts.VerdictCache)
     _own: dict[int, list[journal.JournalRecord]] = field(default_factory=dict)  # committed here, not yet applied
     _reclaimer: Reclaimer | None = None
+    _view: ViewPublisher | None = None
+
+    def prepare(self) -> None:
+        """Load the state before the first slice, so that a master that was restarted places sooner."""
+        self._warm()
+        self._advanced = time.monotonic()
 
     def run(self, seconds: float) -> bool:
         """Work for `seconds`. False at once when another holds the lease, and as soon as it is lost or the cell's
@@ -194,10 +201,11 @@ class Master:
             return True
         name, holder, ttl_s = self.scheduler.name, self.holder, self.lease_ttl_s
         if lease.renew(self.cell_id, scheduler=name, holder=holder, ttl_s=ttl_s) is None:
-            if name in lease.in_force(self.cell_id):
+            other, _ = lease.in_force(self.cell_id).get(name, ("", 0))
+            if other and not lease.is_gone(other):
                 return False
             self._advance()  # a master that loads while it holds the lease would lose it to the next one
-            epoch = lease.take(self.cell_id, scheduler=name, holder=holder, ttl_s=ttl_s)
+            epoch = lease.take(self.cell_id, scheduler=name, holder=holder, ttl_s=ttl_s, instead_of=other)
             if epoch is None:
                 return False
             log.info("took the lease", cell_id=self.cell_id, scheduler=name, epoch=epoch)
@@ -295,6 +303,8 @@ class Master:
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S, late=self._silence.late)
         brakes.stops_settle(self.cell_id)
         release_late(self.cell_id)
+        self._view = self._view or ViewPublisher(self.cell_id)
+        self._view.publish(self._warm())
         self._reclaimer = self._reclaimer or Reclaimer(self.cell_id, self._name)
         if wakeups.answers():
             self._reclaimer.turn(self._warm(), self._policy.bands, self._settings, now=self._kept)

@@ -17,9 +17,10 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.master import queue_health, schedulers
 from scheduling.master.utilisation import figures_of
-from scheduling.models import Brake, Cell, Machine, NoticeCount, Task
+from scheduling.models import Brake, Cell, Job, Machine, NoticeCount
 from scheduling.policy.brakes import BrakeKind, BrakeState
 
 log = structlog.get_logger(__name__)
@@ -32,7 +33,7 @@ commits = Histogram("borg_commit_seconds", "Duration of committing a pass' plan"
 placements = Counter("borg_placements_total", "Tasks placed", _OF_SCHEDULER)
 conflicts = Counter("borg_conflicts_total", "Assignments rejected at commit", _OF_SCHEDULER)
 preemptions = Counter("borg_preemptions_total", "Tasks preempted for those placed", _OF_SCHEDULER)
-cache_hits = Counter("borg_score_cache_hits_total", "Scores that a pass had kept", _OF_SCHEDULER)
+cache_hits = Counter("borg_score_cache_hits_total", "Scores that a pass took from its cache", _OF_SCHEDULER)
 cache_misses = Counter("borg_score_cache_misses_total", "Scores that a pass had to compute", _OF_SCHEDULER)
 pass_pending = Gauge(
     "borg_pass_pending_tasks", "Pending tasks that the last pass saw", _OF_SCHEDULER, multiprocess_mode="mostrecent"
@@ -48,7 +49,7 @@ shortage_evictions = Counter(
 )
 machine_evictions = Counter(
     "borg_machine_evictions_total",
-    "Tasks that machines ended because they were short, or asked to be rid of",
+    "Tasks that machines ended because RAM or disk was short, or asked the master to move",
     ["cell", "reason"],
 )
 
@@ -62,16 +63,25 @@ class CellCollector(Collector):
         for cell in cells.values():
             revision.add_metric([cell.name], cell.revision)
         yield revision
-        live = Task.objects.exclude(job__state="dead").order_by()
+        # The counters of jobs, because a scrape must not count the tasks of the whole cell.
+        states = ("pending", "running", "dead", "up")
+        live = (
+            Job.objects.exclude(state=JobState.DEAD.value)
+            .order_by()
+            .values_list("cell_id")
+            .annotate(*(Sum(f"tasks_{state}") for state in states))
+        )
+        counts = {cells[cell_id].name: dict(zip(states, sums, strict=True)) for cell_id, *sums in live}
         tasks = GaugeMetricFamily("borg_tasks", "Tasks of live jobs, by state", labels=["cell", "state"])
-        for row in live.values("cell_id", "state").annotate(n=Count("id")):
-            tasks.add_metric([cells[row["cell_id"]].name, row["state"]], row["n"])
+        for name, of in counts.items():
+            for state in TaskState:
+                tasks.add_metric([name, state.value], of[state.value])
         yield tasks
         up = GaugeMetricFamily(
             "borg_tasks_up", "Tasks that run, and are healthy where a check is declared", labels=["cell"]
         )
-        for row in live.filter(up=True).values("cell_id").annotate(n=Count("id")):  # type: ignore[assignment]
-            up.add_metric([cells[row["cell_id"]].name], row["n"])
+        for name, of in counts.items():
+            up.add_metric([name], of["up"])
         yield up
         machines = GaugeMetricFamily("borg_machines", "Machines, by state", labels=["cell", "state"])
         for row in Machine.objects.order_by().values("cell_id", "state").annotate(n=Count("id")):
@@ -82,7 +92,7 @@ class CellCollector(Collector):
         yield from self._utilisation(cells)
         yield from _queues(cells)
         missing = GaugeMetricFamily(
-            "borg_schedulers_missing", "Schedulers that a cell's settings want and nobody runs", labels=["cell"]
+            "borg_schedulers_missing", "Schedulers that the cell should have and that do not run", labels=["cell"]
         )
         nobody = Counts(cell for cell, _ in schedulers.unheld())
         for cell in cells.values():
@@ -90,7 +100,7 @@ class CellCollector(Collector):
         yield missing
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
-        """Yield utilisation from the newest looks of reclamation; none without Redis."""
+        """Yield utilisation from the newest cycle of reclamation; nothing without Redis."""
         sums = GaugeMetricFamily(
             "borg_cell_resources",
             "Capacity of machines that are up; limits, reservations and usage of running tasks (§5.5)",
@@ -116,7 +126,7 @@ class CellCollector(Collector):
 def _notices(cells: Mapping[int, Cell]) -> CounterMetricFamily:
     given = CounterMetricFamily(
         "borg_notices",
-        "Tasks that had to leave, by how much of their notice they got (§2.3)",
+        "Tasks that the system stopped, by how much of the time between SIGTERM and SIGKILL they got (§2.3)",
         labels=["cell", "cause", "delivered"],
     )
     rows = NoticeCount.objects.order_by().values("cell_id", "cause", "delivered").annotate(n=Sum("number"))
@@ -129,7 +139,7 @@ def _brakes(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
     """Metrics of brakes that wait for an SRE (`scheduling.policy.brakes`)."""
     labels = ["cell", "brake"]
     held = GaugeMetricFamily(
-        "borg_brake_held", "Whether tasks wait for an SRE: lost, stops (1: somebody has to decide)", labels=labels
+        "borg_brake_held", "1 while a brake (lost, stops) holds tasks back until an SRE decides", labels=labels
     )
     waiting = GaugeMetricFamily("borg_brake_tasks", "Tasks that the brake holds back", labels=labels)
     known = {(brake.cell_id, brake.kind): brake for brake in Brake.objects.all()}

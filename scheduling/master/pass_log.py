@@ -76,7 +76,7 @@ def of(plan: Plan, outcome: CommitOutcome, *, at: float, pass_s: float, commit_s
 
 
 def record(cell_id: int, cell: str, scheduler: str, one: Pass) -> None:
-    """Keep the figures of a pass. Waits for nobody."""
+    """Store the statistics of a pass, without blocking the scheduler."""
     metrics.passes.labels(cell, scheduler).observe(one.pass_ms / 1000)
     metrics.commits.labels(cell, scheduler).observe(one.commit_ms / 1000)
     metrics.placements.labels(cell, scheduler).inc(one.placed)

@@ -3,8 +3,8 @@
     Redis: usage of all tasks ─► look ─► what matters ─► turns: a chunk each ─► rows + journal
     warm state, UsageHistory ─────┘ └──► machines short of RAM or disk ─► evictions
 
-It runs inside the master's housekeeping, on its warm state. A look, every 5 s, takes about 100 ms at 150,000 tasks;
-what it found is written during the seconds that follow, so that no pass waits for long.
+It runs inside the master's housekeeping, on its warm state. A look, every 5 s, takes about 100 ms at 150,000 tasks. Its
+changes are written during the following seconds, so that no pass waits for long.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Reclaimer:
         for shortage in short:
             if shortage.left_short:
                 log.warning(
-                    "machine short, and nobody else may be evicted",
+                    "a machine is short of RAM or disk, and no other task may be evicted",
                     cell_id=self.cell_id,
                     machine=state.machines.facts[shortage.machine].hostname,
                     resource=NAMES[shortage.resource],

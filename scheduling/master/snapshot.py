@@ -9,14 +9,14 @@ state it gives what the whole journal gives (`scheduling.master.validate` compar
 from __future__ import annotations
 
 import bisect
-import datetime as dt
+import gc
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
-import msgspec
 from django.db import transaction
 from django.db.models import Q
 
@@ -26,8 +26,8 @@ from scheduling.core.vocabulary.events import Event
 from scheduling.core.vocabulary.requirement import Group, Requirement, split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause, JobState
 from scheduling.journal.row_events import job_submitted_event, machine_set_event, update_started_event
-from scheduling.journal.sql import execute
-from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, Task, Update
+from scheduling.journal.sql import execute, query
+from scheduling.models import Cell, CrashedPair, Departure, Job, JobSpec, Machine, Update
 from scheduling.models.machines import REMOVED
 from scheduling.spec import parser
 from scheduling.tasks.counters import DEAD, RUNNING
@@ -58,10 +58,16 @@ def take(cell_id: int) -> CellSnapshot:
 
 
 def load_state(cell_id: int) -> CellState:
-    """The warm state, from the rows."""
-    taken = take(cell_id)
-    state = CellState(taken.extra_resources)
-    state.load(taken.events, revision=taken.revision)
+    """Return the warm state, from the rows. None of the many new objects is in a cycle, so nothing is collected."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        taken = take(cell_id)
+        state = CellState(taken.extra_resources)
+        state.load(taken.events, revision=taken.revision)
+    finally:
+        if collected:
+            gc.enable()
     return state
 
 
@@ -84,8 +90,8 @@ def _jobs(cell: Cell) -> list[tuple[Event, float]]:
     jobs = list(Job.objects.filter(live, cell=cell).distinct().select_related("tenant").order_by("id"))
     ids = [job.id for job in jobs]
     wanted = _Requirements(ids, cell.extra_resources)
-    rows = Task.objects.filter(job_id__in=ids).order_by("id").values_list(*_TaskRow._fields)
-    tasks = {job_id: list(group) for job_id, group in groupby(rows, key=lambda row: row[0])}
+    rows = [_TaskRow(*row) for row in query(_TASKS, [ids])]
+    tasks = {job_id: list(group) for job_id, group in groupby(rows, key=attrgetter("job_id"))}
     departed: dict[int, list[Departure]] = {}
     for departure in Departure.objects.filter(task__cell=cell).order_by("task_id", "incarnation"):
         departed.setdefault(departure.task_id, []).append(departure)
@@ -94,28 +100,31 @@ def _jobs(cell: Cell) -> list[tuple[Event, float]]:
         crashed.setdefault(pair.task_id, []).append(pair)
     result: list[tuple[Event, float]] = []
     for job in jobs:
-        result += _job(job, [_TaskRow(*row) for row in tasks.get(job.id, [])], wanted, departed, crashed)
+        result += _job(job, tasks.get(job.id, []), wanted, departed, crashed)
     return result
 
 
+# Of a reservation only one that differs from the limit is read, because most are equal.
+_TASKS = """
+SELECT job_id, index, state, machine_id, incarnation, spec_version,
+    CASE WHEN reservation <> "limit" THEN reservation END, ports, alloc_id, devices, extract(epoch FROM since)::float8
+FROM scheduling_task WHERE job_id = ANY(%s) ORDER BY id"""
+
+
 class _TaskRow(NamedTuple):
+    """`reservation`: None if it equals the limit. `since`: seconds since the epoch."""
+
     job_id: int
     index: int  # type: ignore[assignment]
     state: str
     machine_id: int | None
     incarnation: int
     spec_version: int
-    limit: list[int]
-    reservation: list[int]
+    reservation: list[int] | None
     ports: list[int]
     alloc_id: int | None
     devices: list[int]
-    phase: str
-    health: str
-    up: bool
-    restarts: int
-    address: str
-    since: dt.datetime
+    since: float
 
 
 def _job(
@@ -134,7 +143,9 @@ def _job(
             known.append((task.index, task.index))
     groups = tuple(Group(requirement, tuple(spans)) for requirement, spans in ranges.items())
     yield job_submitted_event(job, groups), job.created_at.timestamp()
-    reserved: list[_TaskRow] = []
+    tasks_reserved: list[tuple[int, int]] = []
+    reservations: list[tuple[int, ...]] = []
+    reserved_at = 0.0
     for task in tasks:
         identity = task_id(job.id, task.index)
         for pair in crashed.get(identity, ()):
@@ -142,46 +153,34 @@ def _job(
         for departure in departed.get(identity, ()):
             yield from _departure(task, departure)
         yield from _task(task)
-        if task.state == RUNNING and task.reservation != task.limit:
-            reserved.append(task)
-    if reserved:
-        yield (
-            events.ReservationsSet(
-                tasks=tuple((task.job_id, task.index) for task in reserved),
-                reservations=tuple(tuple(task.reservation) for task in reserved),
-            ),
-            max(task.since for task in reserved).timestamp(),
-        )
+        if task.state == RUNNING and task.reservation is not None:
+            tasks_reserved.append((task.job_id, task.index))
+            reservations.append(tuple(task.reservation))
+            reserved_at = max(reserved_at, task.since)
+    if reservations:
+        yield events.ReservationsSet(tasks=tuple(tasks_reserved), reservations=tuple(reservations)), reserved_at
     if job.state == JobState.DEAD.value:
         yield events.JobEnded(job_id=job.id, how=job.outcome), job.created_at.timestamp()
 
 
 def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
-    time = task.since.timestamp()
     if task.state == RUNNING:
-        placed = _placed(task, task.machine_id, task.incarnation, task.ports)
-        yield msgspec.structs.replace(placed, alloc=task.alloc_id or 0, devices=tuple(task.devices)), time
-        yield (
-            events.TaskReported(
-                job_id=task.job_id,
-                index=task.index,
-                machine_id=task.machine_id or 0,
-                incarnation=task.incarnation,
-                phase=task.phase,
-                health=task.health,
-                up=task.up,
-                restarts=task.restarts,
-                address=task.address,
-            ),
-            time,
+        placed = events.TaskPlaced(
+            job_id=task.job_id,
+            index=task.index,
+            machine_id=task.machine_id or 0,
+            incarnation=task.incarnation,
+            ports=tuple(task.ports),
+            spec_version=task.spec_version,
+            alloc=task.alloc_id or 0,
+            devices=tuple(task.devices),
         )
+        yield placed, task.since
     elif task.state == DEAD:
-        yield (
-            events.TaskEnded(
-                job_id=task.job_id, index=task.index, machine_id=0, incarnation=task.incarnation, how="", gone=True
-            ),
-            time,
+        ended = events.TaskEnded(
+            job_id=task.job_id, index=task.index, machine_id=0, incarnation=task.incarnation, how="", gone=True
         )
+        yield ended, task.since
 
 
 def _departure(task: _TaskRow, departure: Departure) -> Iterator[tuple[Event, float]]:
@@ -238,8 +237,7 @@ class _Requirements:
     """The requirements of tasks by version of their spec. One query for all jobs."""
 
     def __init__(self, job_ids: list[int], extra: Sequence[str]) -> None:
-        versions = Task.objects.filter(job_id__in=job_ids).order_by().values_list("job_id", "spec_version").distinct()
-        used = set(versions)
+        used = set(query("SELECT DISTINCT job_id, spec_version FROM scheduling_task WHERE job_id = ANY(%s)", [job_ids]))
         self._specs: dict[tuple[int, int], tuple[list[int], list[Requirement]]] = {}
         rows = JobSpec.objects.filter(job_id__in=job_ids).values_list("job_id", "version", "spec", "packages")
         for job_id, version, stored, packages in rows.iterator():

@@ -170,16 +170,17 @@ def _devices(cell_id: int) -> list[str]:
         {"place": ACCELERATORS + 1, "device": DEVICE, "cell": cell_id},
     )
     wrong = [
-        f"accelerator {device} of machine {hostname} is given away to {amount} thousandths"
+        f"{amount} thousandths of accelerator {device} of machine {hostname} are allocated"
         + (" in one alloc" if alloc else "")
-        + ", or is not there"
+        + f": more than {DEVICE}, or the machine has no such accelerator"
         for hostname, alloc, device, amount in rows
     ]
     rows = query(
         "SELECT j.name, t.index, t.limit[%(place)s], t.devices::text FROM scheduling_task AS t"
-        " JOIN scheduling_job AS j ON j.id = t.job_id LEFT JOIN scheduling_task AS a ON a.id = t.alloc_id"
-        " WHERE t.cell_id = %(cell)s AND t.state = 'running' AND (cardinality(t.devices)"
-        " <> ceil(t.limit[%(place)s] / %(device)s::numeric) OR NOT t.devices <@ coalesce(a.devices, t.devices))"
+        " JOIN scheduling_job AS j ON j.id = t.job_id WHERE t.cell_id = %(cell)s AND t.state = 'running'"
+        " AND (t.limit[%(place)s] > 0 OR cardinality(t.devices) > 0)"  # so the subquery below runs for few tasks
+        " AND (cardinality(t.devices) <> ceil(t.limit[%(place)s] / %(device)s::numeric) OR NOT t.devices"
+        " <@ coalesce((SELECT a.devices FROM scheduling_task AS a WHERE a.id = t.alloc_id), t.devices))"
         " ORDER BY t.id",
         {"place": ACCELERATORS + 1, "device": DEVICE, "cell": cell_id},
     )

@@ -9,7 +9,8 @@ from scheduling.models.cells import Cell
 
 
 class MeteringHour(models.Model):
-    """An hour of a cell: the number of its samples of reservations, and when it was reported (`metered_at`)."""
+    """One hour of one cell: how many samples of its reservations were taken (`looks`), and when the hour was reported
+    to quota (`metered_at`)."""
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="metering_hours")
     hour = models.DateTimeField()
@@ -26,9 +27,9 @@ class MeteringHour(models.Model):
 
 
 class ReservedInHour(models.Model):
-    """Reservations of a job's running tasks, summed over the looks of an hour. Deleted once reported.
+    """Reservations of a job's running tasks, summed over the samples of an hour. The row is deleted once reported.
 
-    The job is a plain number: what was reserved outlives whose it was.
+    The job is a plain number, because the row may exist longer than the job.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="+", db_index=False)

@@ -122,9 +122,10 @@ def package_upload(
 
 
 def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag: str, digest: str) -> Stored:
-    """Let `name@tag` mean an archive that is there already. Idempotent. Raises `Rejected` naming the field.
+    """Set the tag `name@tag` to an archive that is already in the store.
 
-    Locks: uploads and the sweep of a cell, shared; then the records' stream.
+    Idempotent. Raises `Rejected`, which names the field. Locks: the cell's uploads and sweeps, shared; then the
+    records' stream.
     """
     owner = _owner(principal, cell, tenant)
     _check_names(name, tag, digest, "")

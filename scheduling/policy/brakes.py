@@ -1,10 +1,11 @@
-"""Brakes: limits on what a cell does by itself when many tasks would be disturbed. Pure; times in seconds.
+"""Brakes: limits on what a cell does automatically when many tasks would be disturbed. Pure; times in seconds.
 
-    lost    tasks of machines that vanished are placed elsewhere: at once ─► at a rate ─► not before an SRE's word
-    stops   tasks that we stop ourselves (preemption, drains, …): at once ─► not before an SRE's word
+    lost    tasks of lost machines are placed elsewhere: at once ─► at a limited rate ─► only after an SRE allows it
+    stops   the cell itself stops tasks (preemption, drains, …): at once ─► only after an SRE allows it
 
-A partition looks like many dead machines (§4), and a bug in a scheduler like a wish. What a person asks for – a kill,
-an update of a job – is not limited here: it has its own confirmations.
+A network partition looks like many dead machines (§4), and a bug in a scheduler looks like a deliberate request.
+Actions that a person requests, such as killing or updating a job, are not limited here. They have their own
+confirmations.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from enum import StrEnum
 
 from scheduling.policy.cell_settings import CellSettings
 
-# So few machines may always be dead together.
+# The cell always believes that this number of machines is dead.
 ALWAYS_BELIEVED = 3
-# Machines that went down within this vanished together.
+# Machines that went down within this time count as lost at the same time.
 TOGETHER_S = 600.0
-# Stops are counted over about so long: a full allowance comes back in this time.
+# Stops are counted over about this time. The complete allowance is available again after it.
 WINDOW_S = 300.0
-# So few tasks may always be stopped within the window: a small cell has no shares worth speaking of.
+# This number of tasks may always be stopped within the window, because a share of a small cell is too small.
 ALWAYS_STOPPED = 500
-# A brake that nobody has pulled at for so long lets go.
+# A brake opens if nothing has been rejected because of it for this time.
 FORGOTTEN_S = 600.0
-# Machines come back one after the other, and the last of them must not lose their tasks for that. A link that is
-# overloaded loses machines and finds them again: so the brake also stays as it is for this long before it relaxes.
+# Machines reconnect one after the other, and the last of them must not lose their tasks for that. An overloaded link
+# loses machines and finds them again. So the brake stays as it is for this time before it relaxes.
 CALM_S = 60.0
-# What a rate gives is used up within this: who waits longer doesn't save it.
+# The allowance of a rate grows for at most this time. Longer waiting does not increase it.
 _BURST_S = 5.0
 
 
@@ -38,15 +39,15 @@ class BrakeKind(StrEnum):
 
 class BrakeState(StrEnum):
     OPEN = "open"
-    BOUNDED = "bounded"  # of `lost` alone: at a rate
-    HELD = "held"  # until an SRE releases it, or what it is about is over
-    RELEASED = "released"  # by an SRE; `lost` is bounded still
-    KEPT = "kept"  # held, and an SRE knows
+    BOUNDED = "bounded"  # only `lost`: at a limited rate
+    HELD = "held"  # until an SRE releases it, or its cause has ended
+    RELEASED = "released"  # by an SRE; the rate of `lost` is still limited
+    KEPT = "kept"  # held, and confirmed by an SRE
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Numbers of a cell's `machines`, of `vanished` ones among them, and of its running `tasks`."""
+    """Numbers of a cell's `machines`, of the lost ones among them (`vanished`), and of its running `tasks`."""
 
     machines: int
     vanished: int
@@ -65,7 +66,7 @@ class Bucket:
 
 
 def few(extent: Extent, settings: CellSettings) -> bool:
-    """Return whether so few machines vanished that they are treated as dead. Never all machines of the cell."""
+    """Return whether few enough machines are lost to be treated as dead. Never true for all machines of the cell."""
     most = max(ALWAYS_BELIEVED, settings.believed_share * extent.machines)
     return extent.vanished == 0 or extent.vanished <= min(most, extent.machines - 1)
 
@@ -73,11 +74,11 @@ def few(extent: Extent, settings: CellSettings) -> bool:
 def lost_state(
     extent: Extent, settings: CellSettings, before: BrakeState, *, calm_s: float = CALM_S, held_s: float = CALM_S
 ) -> BrakeState:
-    """The state of the brake on rescheduling. An SRE's word holds as long as so many machines are gone.
+    """Return the state of the brake on rescheduling. An SRE's decision is valid while too many machines are lost.
 
-    Where all are gone it holds, however few they were: there is nowhere else, and they may only be cut off. It
-    tightens at once. It relaxes when its conditions have held for `CALM_S`: `calm_s` is for how long only few machines
-    have been gone, `held_s` for how long the brake has been in the state `before`.
+    If all machines are lost, the brake is held in a cell of any size: no other machine is left, and the machines may
+    only be unreachable. The brake tightens at once. It relaxes when its conditions have been true for `CALM_S`.
+    `calm_s`: for how long only few machines have been lost; `held_s`: for how long the state has been `before`.
     """
     some_left = extent.vanished < extent.machines
     if few(extent, settings):
@@ -90,12 +91,12 @@ def lost_state(
 
 
 def lost_rate(extent: Extent, settings: CellSettings) -> float:
-    """Return how many tasks per second may leave vanished machines while the rate is bounded."""
+    """Return how many tasks per second may leave lost machines while the rate is limited."""
     return min(settings.evictions_per_s, settings.vanished_share_per_min * extent.tasks / 60)
 
 
 def lost_bucket(bucket: Bucket, now: float, per_s: float) -> Bucket:
-    """A task may leave at once even at a slow rate, and then none before its time."""
+    """Return the bucket now. Even at a slow rate, one task may leave at once; the next one waits for its time."""
     return bucket.at_time(now, per_s=per_s, most=max(1.0, per_s * _BURST_S))
 
 

@@ -1,4 +1,7 @@
-"""A cell's settings: `Cell.settings`, validated, with a sentence under each. An SRE changes them in the admin."""
+"""A cell's settings, stored in `Cell.settings` and validated.
+
+Each has a one-sentence help text. SREs change them in the admin site.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ import msgspec
 from quota.vocabulary.errors import Rejected
 from scheduling.core.vocabulary.presets import PRESETS
 
-# A machine may miss one poll, each held for at most a tenth longer than its interval, before it counts as silent.
+# A machine may miss one poll before it counts as silent. A poll takes at most a tenth longer than its interval.
 POLLS_MISSED = 2.2
-# Where the interval goes by the number of machines (`link.pace`).
+# The longest interval if it depends on the number of machines (`link.pace`).
 LONGEST_POLL_S = 5.0
 
 
@@ -37,54 +40,55 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A machine silent for this long is marked down."""
 
     suspect_share: float = 0.5
-    """When more than this share of the machines, or of those of one shard, falls silent together, the link is
-    suspected first."""
+    """If more than this share of the machines, or of the machines of one shard, falls silent at the same time, the
+    cell first suspects the link."""
 
     suspect_hold_s: float = 60.0
-    """How long such a suspicion holds marking machines down; also, how long machines of a dead shard have to return."""
+    """For how many seconds no machine is marked down after the link is suspected. Machines of a dead shard have the
+    same time to reconnect."""
 
     believed_share: float = 0.05
-    """While no more than this share of the machines has vanished together (three always may), their tasks are placed
-    elsewhere at once."""
+    """If at most this share of the machines (or at most three machines) is lost at the same time, their tasks are
+    placed elsewhere at once."""
 
     vanished_share_per_min: float = 0.05
-    """Beyond it, tasks that make up this share of those running are placed elsewhere a minute: a partition looks like
-    many dead machines (§4)."""
+    """If more than `believed_share` of the machines is lost, at most this share of the running tasks is placed
+    elsewhere per minute, because a network partition looks like many dead machines (§4)."""
 
     vanished_most_share: float = 0.5
-    """Beyond this share, no task of vanished machines is placed elsewhere before an SRE says so."""
+    """If more than this share of the machines is lost, their tasks are placed elsewhere only after an SRE allows it."""
 
     evictions_per_s: float = 100.0
-    """That minute's share is never more than this many tasks a second; 0: no task of a dead machine leaves it."""
+    """Upper limit for placing tasks of lost machines elsewhere, in tasks per second; 0: none is placed elsewhere."""
 
     stop_share: float = 0.3
-    """The cell by itself (preemption, shortages, superseded tasks) stops at most this share of its running tasks, and
-    always 500, within five minutes; what goes beyond waits for an SRE."""
+    """Largest share of the running tasks that the cell itself stops within five minutes (preemption, shortages,
+    superseded tasks). It may always stop 500 tasks. Further stops wait for an SRE."""
 
     confirm_share: float = 0.2
     """A person who kills or drains more than this share of the cell's running tasks at once (and more than 500) has to
     confirm the number."""
 
     drain_per_s: float = 50.0
-    """How fast tasks leave draining machines."""
+    """Number of tasks per second that leave draining machines."""
 
     drain_patience_s: float = 600.0
-    """A task that has been down for this long holds up the drain of its siblings no more."""
+    """A task that has been down for longer than this no longer delays the drain of other tasks of its job."""
 
     rotate_secrets_s: float = 86400.0
-    """A machine's secret is replaced when it is this old, give or take a fifth; 0: only when somebody asks."""
+    """A machine's secret is replaced at this age, varied at random by up to 20 %; 0: only on request."""
 
     reclamation: str = "medium"
     """How closely reservations follow usage (§5.5): off, baseline, medium or aggressive (Figure 12)."""
 
     package_max_gib: float = 4.0
-    """The largest package, in GiB, that the cell's store takes."""
+    """The size of the largest package, in GiB, that the cell's store accepts."""
 
     packages_per_tenant_gib: float = 100.0
     """How much, in GiB, the packages of one tenant may take in the store."""
 
     package_keep_days: float = 30.0
-    """Packages without a tag that no live job may run are let go of when they are so old."""
+    """Age at which packages without a tag are deleted if no live job can use them."""
 
     shortage_at: float = 0.97
     """When tasks use more than this share of a machine's RAM or disk, some are evicted (§6.2); 0: never."""
@@ -103,16 +107,16 @@ def load(settings: dict[str, object]) -> CellSettings:
         if isinstance(value := getattr(loaded, name), float) and value < 0
     }
     if loaded.scorer not in ("hybrid", "best-fit", "e-pvm"):
-        problems["scorer"] = "is one of hybrid, best-fit, e-pvm"
+        problems["scorer"] = "must be one of hybrid, best-fit, e-pvm"
     if loaded.reclamation not in PRESETS:
-        problems["reclamation"] = f"is one of {', '.join(PRESETS)}"
+        problems["reclamation"] = f"must be one of {', '.join(PRESETS)}"
     if loaded.shortage_at > 1:
-        problems["shortage_at"] = "lies between 0 and 1"
+        problems["shortage_at"] = "must be between 0 and 1"
     if loaded.schedulers not in ("one", "by-workload"):
-        problems["schedulers"] = "is one of one, by-workload"
+        problems["schedulers"] = "must be one or by-workload"
     for name in ("suspect_share", "believed_share", "vanished_most_share", "stop_share", "confirm_share"):
         if not 0 < getattr(loaded, name) <= 1:
-            problems[name] = "lies above 0, up to 1"
+            problems[name] = "must be greater than 0 and at most 1"
     if problems:
         raise Rejected(
             "invalid-settings",

@@ -1,12 +1,12 @@
-"""Shells in tasks: requested at the portal, granted by the machine's shard, and opened by its Borglet.
+"""Shells in tasks: requested at the portal, granted by the shard of the machine, and opened by its Borglet.
 
     shell_ask ─── row, shell.opened ──► asked
     shell_grant ─── once, at the shard ──► granted ─── signed, to the machine
-    shell_connected ─── once, when it dials ──► open ─── shell_seen every few seconds: may they still?
+    shell_connected ─── once, when it connects ──► open ─── shell_seen every few seconds: rights checked again
     shell_close ─── shell.closed ──► closed
 
-Nobody can open one by what goes through Redis: the shard signs what this row says, the Borglet believes the
-signature, and each step is taken once.
+Writing to Redis is not enough to open a shell: the shard signs the content of the database row, the Borglet accepts
+only this signature, and each step is done at most once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scheduling.models import Job, ShellSession, Task
 PER_USER, PER_TASK = 10, 5
 IDLE_S, LONGEST_S = 1800.0, 12 * 3600.0
 GRANT_S = 60.0
-# A session whose portal said nothing for this long is over: the portal asks every few seconds.
+# A session ends if its portal process sends nothing for this time. It sends a request every few seconds.
 LOST_S = 60.0
 MAX_COMMAND_BYTES = 16 * 1024
 MAX_SIDE = 1000
@@ -49,8 +49,8 @@ def shell_ask(
     plain: bool = False,
     peer: str = "",
 ) -> ShellSession:
-    """A session, journalled, for `shell_grant`. Raises `Rejected`, `Conflict` for a task without processes or too
-    many shells. Locks: the cell's row, so that counting and adding are one."""
+    """Create a session in the journal, for `shell_grant`. Raises `Rejected`, and `Conflict` for a task without
+    processes or too many shells. Locks the cell's row, so that counting and adding are atomic."""
     require_shell(principal, job)
     problems = {}
     if not (1 <= rows <= MAX_SIDE and 1 <= cols <= MAX_SIDE):
@@ -168,13 +168,13 @@ def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
 
 
 def shell_connected(session: uuid.UUID, *, machine_id: int) -> bool:
-    """The machine dials for a session: True once, and only for one that was granted to it."""
+    """Open the session for which a machine connects. Return True once, only if it was granted to this machine."""
     waiting = ShellSession.objects.filter(pk=session, machine_id=machine_id, state=ShellSession.GRANTED)
     return bool(waiting.update(state=ShellSession.OPEN))
 
 
 def shell_seen(session: uuid.UUID, *, principal: Principal, typed: int, printed: int) -> str:
-    """The client is still there. Returns why the shell has to end, empty when it may go on."""
+    """Record that the client is still connected. Return why the shell has to end, or "" if it may continue."""
     row = ShellSession.objects.select_related("job__tenant", "job__cell").filter(pk=session).first()
     if row is None or row.state == ShellSession.CLOSED:
         return "the session was closed"
@@ -219,12 +219,12 @@ def shell_close(
 
 
 def shells_sweep() -> int:
-    """Close sessions whose portal died without a word; their Borglets have noticed by themselves. How many."""
+    """Close sessions whose portal process died. Their Borglets detect this by themselves. Return the number."""
     silent = timezone.now() - dt.timedelta(seconds=LOST_S)
     lost = ShellSession.objects.exclude(state=ShellSession.CLOSED).filter(seen_at__lt=silent)
     closed = 0
     for session in list(lost.values_list("id", flat=True)[:1000]):
-        closed += shell_close(session, principal=system("shells"), how="the portal that held it is gone")
+        closed += shell_close(session, principal=system("shells"), how="the portal process of this shell has ended")
     return closed
 
 

@@ -1,10 +1,10 @@
-"""Shells between the portal and a task: two bounded streams in Redis a session, so that any shard can take any.
+"""Shells between the portal and a task. Each session has two bounded Redis streams, so that any shard can serve it.
 
     portal ── in ──► shard ── WebSocket /shell ──► Borglet ── terminal
            ◄─ out ──       ◄───────────────────────
 
-The sender keeps to the window of what the far end consumed (`borglet.messages`); who doesn't is cut off here. What was
-passed on is deleted at once, and a stream that nobody touches is gone after `_TTL_S`.
+A sender may be ahead of the receiver by at most one window (`borglet.messages`). A sender that exceeds it is
+disconnected here. Entries are deleted as soon as they are passed on, and an unused stream expires after `_TTL_S`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def connect(url: str) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_url(url, socket_timeout=TAKE_S + 10.0, socket_connect_timeout=2.0, retry=None)
 
 
-# What is typed and printed may hold secrets, so nothing of it goes into Redis' append-only file or to its replicas.
+# Input and output may contain secrets, so they are not written to Redis' append-only file or to its replicas.
 # Redis before 7 needs `replicate_commands` for that. KEYS: the stream. ARGV: seconds to keep it, then the frames.
 _PUT = """
 redis.replicate_commands()
@@ -156,9 +156,9 @@ async def relay(
     receive: Callable[[], Awaitable[bytes | str]],
     send: Callable[[bytes], Awaitable[None]],
 ) -> str:
-    """Relay between a machine's socket and the session's streams, until either ends. `receive` raises when the socket
-    is gone. Returns why it was cut off; empty: the machine hung up. Raises `Rejected` for a session that was not
-    granted to this machine."""
+    """Relay between a machine's socket and the session's streams, until either ends. `receive` raises if the socket is
+    closed. Returns why the session was cut off, or "" if the machine closed it. Raises `Rejected` for a session that
+    was not granted to this machine."""
     try:
         number = uuid.UUID(session)
     except ValueError as error:
@@ -184,7 +184,7 @@ class _Relay:
         try:
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             if isinstance(_error_of(work[1]), OSError):
-                # It hung up; what it said before that may not have been read yet.
+                # The machine closed the socket. Its last frames may not have been read yet.
                 await asyncio.wait({work[0]}, timeout=TAKE_S)
         finally:
             for task in work:

@@ -33,7 +33,8 @@ FIELD_TEXTS = {
         "Alloc set of the same tenant and cell whose allocs hold the tasks. The job then needs no quota of its own."
     ),
     "reclamation": (
-        "Whether the tasks may be placed on reclaimed resources (§5.5). Work of production and above never is."
+        "Whether the tasks may be placed on reclaimed resources (§5.5). Tasks of"
+        " priority `production` or higher are never placed there."
     ),
     "gang": "The scheduler places all pending tasks together, or none of them.",
     "disruption_budget": (

@@ -47,12 +47,12 @@ class Override(msgspec.Struct, frozen=True):
 class JobSpecification(msgspec.Struct, frozen=True, dict=True):
     """A version of a job, normalised. `base` is the file's `task`; `overrides` are in order and never overlap.
 
-    `saves_for_s`: after their alloc has left a machine its tasks run there again, until each has ended with status 0,
-    for so long at most (§4). `gang`: its pending tasks are placed together, victims included, or none of them.
-    `disruption_budget`: so many of its tasks preemption and drains may have down at once, 0 for no bound. `alloc_set`:
-    the name of the alloc set that its tasks live in (§2.4). `api`: what its tasks may do with the REST API. `names`:
-    how its names are published (§2.6). `sizes`: bytes of its packages by digest, where these are known; no part of the
-    file.
+    `saves_for_s`: after an alloc has left a machine, the job's tasks run there again until each has ended with status
+    0, for at most this time (§4). `gang`: all pending tasks are placed together, with the preemptions that this needs,
+    or none is placed. `disruption_budget`: most tasks that preemption and drains may have down at once; 0: no limit.
+    `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what the tasks may do with the REST
+    API. `names`: how the names are published (§2.6). `sizes`: bytes of the packages by digest, where known; they are
+    not in the job file.
     """
 
     name: str
@@ -164,8 +164,8 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
         return Published(self.names.ttl_s, tuple(weights))
 
     def leave_s(self, task: TaskSpec, *, ttl_s: int) -> float:
-        """How long one of its tasks that was up is out of the answers before SIGTERM: as long as clients remember
-        where it was, and a second. `ttl_s`: what the installation says of that."""
+        """Return for how many seconds a task that was up is not in the answers before SIGTERM: by default the time for
+        which clients cache its address, and one second. `ttl_s`: the TTL of the installation."""
         if self.names.leave_s is not None:
             return self.names.leave_s
         return min((self.names.ttl_s or ttl_s) + 1.0, MAX_LEAVE_S) if task.ports else 0.0
@@ -267,6 +267,6 @@ def _of_the_job(spec: JobSpecification) -> tuple[object, ...]:
     )
 
 
-# Fields that specs stored by an older version don't have: they are written only when they say something, so that
-# what was stored keeps its digest.
+# Fields that specs of older versions lack. They are written only if they differ from the default, so that the digests
+# of stored specs do not change.
 _LATER: dict[str, object] = {"gang": False, "disruption_budget": 0, "saves_for_s": 0.0, "api": "none", "names": Names()}

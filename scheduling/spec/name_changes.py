@@ -37,9 +37,9 @@ def _service(old: JobSpecification | None, new: JobSpecification) -> Iterator[st
     if before == after:
         return
     if before is not None:
-        yield f"It answers for service {before} no more."
+        yield f"Its tasks no longer appear under the service name {before}."
     if after is not None:
-        yield f"It answers for service {after}."
+        yield f"Its tasks appear under the service name {after}."
 
 
 def _weights(old: JobSpecification | None, new: JobSpecification) -> Iterator[str]:
@@ -49,7 +49,7 @@ def _weights(old: JobSpecification | None, new: JobSpecification) -> Iterator[st
         until = "" if before is None else f", {before} until now"
         yield f"{which} weight {after} among the tasks that clients are sent to{until}."
     if len(changed) > MOST_RANGES:
-        yield f"So it goes on for {len(changed) - MOST_RANGES} more ranges of tasks."
+        yield f"The weights of {len(changed) - MOST_RANGES} more ranges of tasks change too."
 
 
 def _changed(old: JobSpecification | None, new: JobSpecification) -> Iterator[tuple[int, int, int | None, int]]:
@@ -70,7 +70,7 @@ def _changed(old: JobSpecification | None, new: JobSpecification) -> Iterator[tu
 
 
 def _pieces(old: JobSpecification | None, new: JobSpecification) -> Iterator[tuple[int, int, int | None, int]]:
-    """The whole of `new`, in ranges that have one weight before and one after."""
+    """Yield all tasks of `new` as ranges that have one weight before and one after."""
     before = [] if old is None else [(last, task.weight) for _, last, task in old.segments()]
     position = 0
     for first, last, task in new.segments():

@@ -53,7 +53,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """Read a reference. Raises `ValueError` with the fault and the cure."""
+    """Parse a package reference. Raises `ValueError` with what is wrong and how to correct it."""
     name, *rest = text.split("@")
     if not is_name(name):
         raise ValueError(f"{text[:100]!r}: {name[:80]!r} is not the name of a package; {NAME_CURE}")

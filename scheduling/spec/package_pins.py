@@ -1,7 +1,7 @@
 """The packages that a spec names, found and replaced by pinned ones. Pure.
 
-A stored spec says `web@v2@sha256:…`: equal specs then run equal bytes, and a tag that moves changes nothing before
-the next submission or update, which writes the digest that the tag means by then.
+A stored spec contains `web@v2@sha256:…`, so equal specs run equal bytes. A tag that moves has no effect before the next
+submission or update, which writes the digest that the tag then has.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def mentions(spec: JobSpecification) -> dict[str, Reference]:
                 problems.setdefault(here, str(error))
                 continue
             if reference.name in seen:
-                detail = f"{text[:100]!r}: {reference.name!r} is {seen[reference.name]} already; name a package once"
+                detail = (
+                    f"{text[:100]!r}: the package {reference.name!r} is already listed at {seen[reference.name]}; list"
+                    " each package once"
+                )
                 problems.setdefault(here, detail)
             found[text], seen[reference.name] = reference, here
     if problems:

@@ -22,7 +22,7 @@ class Problems:
         self.found: dict[str, str] = {}
 
     def add(self, path: str, message: str) -> None:
-        # Messages quote what was given, which may be as long as the file.
+        # Messages quote the given value, which may be as long as the file.
         self.found.setdefault(path[:200], message[:500])
 
     def number(self, path: str, value: float, low: float, high: float) -> None:
@@ -33,9 +33,9 @@ class Problems:
 
     def text(self, path: str, value: str, longest: int) -> None:
         if "\x00" in value:
-            self.add(path, "holds a NUL character; remove it")
+            self.add(path, "contains a NUL character; remove it")
         elif len(value) > longest:
-            self.add(path, f"has {len(value)} characters; at most {longest} are kept")
+            self.add(path, f"has {len(value)} characters; at most {longest} are allowed")
 
     def label(self, path: str, value: str) -> None:
         if not DNS_LABEL.fullmatch(value):
@@ -61,8 +61,8 @@ _GIVE = {
 def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _Shape | None:
     """Return `given` in the shape of a struct, and add every part of a wrong shape to `problems` under its path.
 
-    msgspec stops at the first of them, so each one is left out of a copy and the rest is read again, at most
-    `MOST_SHAPES` times. The caller checks the content of what is left. None if `given` itself lacks what it must have.
+    msgspec stops at the first wrong part. So each wrong part is removed from a copy and the copy is read again, at most
+    `MOST_SHAPES` times. The caller checks the content of the result. Return None if a required field is missing.
     """
     for _attempt in range(MOST_SHAPES):
         try:
@@ -103,8 +103,9 @@ def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) 
 
 
 def _steps(inner: str) -> list[str | int]:
-    """Return the keys and indexes of a path such as `constraints[2].relation`. `[...]`, any key of a mapping, ends
-    it.
+    """Return the keys and indexes of a path such as `constraints[2].relation`.
+
+    Parsing stops at `[...]`, which stands for any key of a mapping.
     """
     steps: list[str | int] = []
     for name, index in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", inner.partition("[...]")[0]):

@@ -22,7 +22,7 @@ from scheduling.spec.masking import MASK
 from scheduling.spec.problems import Problems, convert
 from scheduling.spec.schema import HealthFile, Restart, TaskFile
 
-# A task that says nothing about its size gets this much: enough for a small server in any language.
+# The limit of a task whose spec has none: enough for a small server in any language.
 DEFAULT_LIMIT: dict[str, int] = {"cpu": 100, "ram": 128 * 2**20, "disk": 100 * 2**20}
 
 MAX_COMMAND_BYTES = 64 * 1024
@@ -150,8 +150,10 @@ _RESTARTS = (
 
 
 def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
-    """Return the kind of change. Sizes, slack, cores, weight, health check, notice and restarts change in place;
-    devices do not.
+    """Return how a changed task spec affects a running task: not at all, in place or by a restart.
+
+    Limits, slack (use beyond the limit), cores, weight, health check, notice before the stop and restart policy change
+    in place; devices do not.
     """
     if old is new or old == new:
         return SpecChange.NONE
@@ -279,7 +281,7 @@ def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: Tas
         problems.add(path, f"{len(flags)} flags; at most {MAX_FLAGS}")
     for name, value in flags.items():
         if not _FLAG.fullmatch(name):
-            cure = "use letters, digits, '-', '_' and '.', a letter first, and leave the dashes before it out"
+            cure = "use letters, digits, '-', '_' and '.', beginning with a letter; do not write the leading dashes"
             problems.add(f"{path}.{name}", f"{name!r} is not the name of a flag; {cure}")
         if isinstance(value, str | bool | int | float):
             problems.text(f"{path}.{name}", str(value), MAX_ENV_BYTES)
@@ -398,7 +400,7 @@ def _read_health(file: HealthFile | None, ports: tuple[str, ...], problems: Prob
         problems.add(f"{path}.http", f"{file.http!r} is not the path of a URL; it begins with '/'")
     port = file.port or (ports[0] if len(ports) == 1 else "")
     if port not in ports:
-        declared = f"declared are {', '.join(ports)}" if ports else "no port is declared"
+        declared = f"the declared ports are {', '.join(ports)}" if ports else "no port is declared"
         problems.add(f"{path}.port", f"{port!r} is not in task.ports ({declared}); name one of them")
     problems.number(f"{path}.interval_s", file.interval_s, 0.1, 3600)
     problems.number(f"{path}.timeout_s", file.timeout_s, 0.05, 600)

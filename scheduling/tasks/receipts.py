@@ -1,4 +1,4 @@
-"""Receipts of a task's placements from the journal: score, runners-up, whom it preempted, and who preempted it (§3.2).
+"""Receipts of a task's placements from the journal: score, runners-up, and preemptions by and of the task (§3.2).
 
 Receipts are read from events, which are never changed. For jobs of other tenants, they show only the priority.
 """
@@ -17,7 +17,7 @@ PREEMPTION = "preemption"
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A task that took another's place, or lost its own. `job`: tenant/name; None of those one may not see."""
+    """A task that preempted another, or was preempted. `job`: tenant/name; None if the reader may not see the job."""
 
     job: str | None
     index: int | None
@@ -26,7 +26,11 @@ class Party:
 
     def __str__(self) -> str:
         if self.job is None:
-            return f"a task of priority {self.priority} ({self.band})" if self.band else "a task that is forgotten"
+            return (
+                f"a task of priority {self.priority} ({self.band})"
+                if self.band
+                else "a task that the cell no longer has a record of"
+            )
         return f"{self.job}/{self.index} (priority {self.priority}, {self.band})"
 
 
@@ -34,7 +38,7 @@ class Party:
 class PlacementReceipt:
     """The record of a placement: the score by part, the next best machines, and the preempted tasks.
 
-    `present_bytes` of the `packages_bytes` that it needs were there already; both are 0 without packages.
+    The machine already had `present_bytes` of the `packages_bytes` that the task needs. Both are 0 without packages.
     """
 
     machine: str

@@ -5,18 +5,19 @@
                  ReservedInHour ──────────┼─► `rows_of` ─► quota.billing.metering.meter, once an hour
                  windows of usage ────────┘
 
-How true it is:
+Accuracy:
 
-* limits are exact: what quota was charged with, from the submission to the end of a job, each version of its spec for
-  as long as it was in force. What is inside an alloc set asks for nothing; the set does.
-* reservations are looked at every five minutes: a task that starts or ends is counted up to one look (300 s of its
-  reservation) too much or too little, neither more often than the other. Looks missed count as the mean of those
-  taken; an hour without any has nothing reserved. What runs inside an alloc uses what the alloc has reserved.
-* usage is what machines measured, by windows of five minutes, counted in the hour that they begin in. A window that
-  comes more than `SETTLED` after the hour (a machine that was cut off) is left out: in doubt less is counted. CPU, RAM,
-  disk and disk bandwidth are measured; accelerators belong to their task alone, so that what is reserved is used.
-* reservations and usage of a job that changed its band belong to the band that it had last.
-* amounts of limits and usage are exact integers, whatever their size; sums of looks end at 64 bits.
+* Limits are exact. They are the amounts charged to quota, from the submission to the end of a job, for each version of
+  its spec while it was current. Jobs inside an alloc set request nothing, because the set has the request.
+* Reservations are sampled every five minutes. For a task that starts or ends, up to one sample (300 s of its
+  reservation) is counted too much or too little, with equal probability. A missing sample counts as the mean of the
+  others. An hour without samples has no reservations. Tasks inside an alloc use the reservation of the alloc.
+* Usage is measured by machines in windows of five minutes. A window counts in the hour in which it begins. A window
+  that arrives more than `SETTLED` after the hour (from a machine that was cut off) is left out, so usage may be too low
+  but not too high. CPU, RAM, disk and disk bandwidth are measured. An accelerator belongs to one task, so its
+  reservation counts as usage.
+* Reservations and usage of a job that changed its band belong to its last band.
+* Limits and usage are exact integers of any size. Sums of samples are limited to 64 bits.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from scheduling.usage.usage_windows import TABLE
 
 HOUR = dt.timedelta(hours=1)
 EVERY_S = 300.0
-# Beat may be doubled, and Celery may deliver twice: looks closer together than this count once.
+# Beat may run twice, and Celery may deliver twice: samples closer together than this count once.
 APART = dt.timedelta(seconds=EVERY_S / 2)
-# After the end of an hour: windows come with the next report, machines that were cut off later.
+# Time after the end of an hour in which its windows may arrive, also from machines that were cut off for a while.
 SETTLED = dt.timedelta(minutes=15)
 _KEPT = dt.timedelta(days=60)
 _MOST = 2**63 - 1
@@ -58,9 +59,9 @@ class HourSink(Protocol):
 
 
 def look(cell: Cell, *, now: dt.datetime) -> bool:
-    """Add what running tasks have reserved now to the sums of the hour. False when the last look was just now.
+    """Add the current reservations of running tasks to the sums of the hour. Return False if the last sample is recent.
 
-    Two statements. Locks the hour's row.
+    Makes two statements. Locks the hour's row.
     """
     hour = now.replace(minute=0, second=0, microsecond=0)
     with transaction.atomic():
@@ -97,7 +98,7 @@ def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: HourSink)
 
 
 def forget_old(*, now: dt.datetime) -> None:
-    """Drop marks of hours long reported, and what was reserved in hours that never will be."""
+    """Delete the markers of hours reported long ago, and the reservations of hours that will never be reported."""
     MeteringHour.objects.filter(hour__lt=now - _KEPT).delete()
     ReservedInHour.objects.filter(hour__lt=now - _KEPT).delete()
 
@@ -201,7 +202,7 @@ _COLUMNS = (
     "j.id, replace(j.uid::text, '-', ''), j.tenant_id, j.name, j.labels, j.priority, j.requested, j.spec_version,"
     " greatest(j.created_at, %(begin)s), least(coalesce(j.ended_at, %(end)s), %(end)s)"
 )
-# Three ways in, each by an index: who lives, who has ended since, and of whom something was measured.
+# Three conditions, each with an index: live jobs, jobs that have ended since, and jobs with measurements.
 _JOBS = (
     f"SELECT {_COLUMNS} FROM scheduling_job AS j WHERE j.cell_id = %(cell)s AND j.created_at < %(end)s"
     " AND (j.state IN ('pending', 'running') OR j.ended_at > %(begin)s OR j.id = ANY(%(ids)s)) ORDER BY j.id"
@@ -251,7 +252,7 @@ def _over(vector: Vector, span: dt.timedelta) -> Vector:
 
 
 def _account(priority: int, known: Sequence[Band]) -> str:
-    """The band that quota counts it at; "" for the free priority, and for one that is in no band any more."""
+    """Return the band in which quota counts the priority; "" for the free priority, or one that is now in no band."""
     if priority == FREE_PRIORITY:
         return ""
     try:

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from quota.vocabulary.resources import NAMES
 from scheduling.core.explaining.explain import ExplainBudget, Explainer
-from scheduling.core.explaining.judgement import WHOLE_CORES
 from scheduling.core.vocabulary.policy import Policy
-from scheduling.core.vocabulary.reasons import ChangeKind, SuggestedChange, Why
+from scheduling.core.vocabulary.reasons import WHOLE_CORES, ChangeKind, SuggestedChange, Why
 from scheduling.core.vocabulary.requirement import Requirement
 from tests.builders import World
 from tests.properties.test_scheduling import policies, thorough

@@ -59,11 +59,14 @@ def web(*, tasks: int = 10, weight: int = 1, ports: tuple[str, ...] = ("http",),
                 "Tasks 10-11 have weight 4 among the tasks that clients are sent to.",
             ],
         ),
-        (None, web(labels={"service": "shop"}), ["It answers for service shop."]),
+        (None, web(labels={"service": "shop"}), ["Its tasks appear under the service name shop."]),
         (
             web(labels={"service": "shop"}),
             web(labels={"service": "till"}),
-            ["It answers for service shop no more.", "It answers for service till."],
+            [
+                "Its tasks no longer appear under the service name shop.",
+                "Its tasks appear under the service name till.",
+            ],
         ),
     ],
 )
@@ -75,7 +78,7 @@ def test_many_ranges_are_not_all_told() -> None:
     new = web(tasks=100, overrides={str(index): {"weight": 3} for index in range(0, 100, 2)})
     told = name_changes.format_name_changes(web(tasks=100), new, ttl_s=5)
     assert len(told) == 6
-    assert told[-1] == "So it goes on for 45 more ranges of tasks."
+    assert told[-1] == "The weights of 45 more ranges of tasks change too."
 
 
 WEIGHTS = st.lists(st.integers(0, 2), min_size=1, max_size=8)

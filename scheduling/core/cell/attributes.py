@@ -95,6 +95,19 @@ class Attributes:
     def of(self, slot: int) -> dict[str, str]:
         return {name: self._names[name][codes[slot]] for name, codes in self._codes.items() if codes[slot] >= 0}
 
+    def columns(self, slots: NDArray[np.int32]) -> dict[str, tuple[NDArray[np.int32], list[str]]]:
+        """Return each attribute's code on these machines, -1 for none, and its values by code."""
+        return {name: (codes[slots], self._names[name]) for name, codes in self._codes.items()}
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, tuple[NDArray[np.int32], list[str]]], size: int) -> Attributes:
+        """Return the attributes of `size` machines from their columns. They can be read, but not set."""
+        attributes = cls()
+        attributes._size = size
+        attributes._codes = {name: codes for name, (codes, _) in columns.items()}
+        attributes._names = {name: values for name, (_, values) in columns.items()}
+        return attributes
+
     def values_on(self, name: str, slots: NDArray[np.int32]) -> dict[str, int]:
         """Count the machines by value of the attribute. Machines that lack it are not counted."""
         codes = self._codes.get(name)

@@ -44,7 +44,7 @@ class InstalledPackages:
         self.version += 1
 
     def forget(self, slot: int) -> None:
-        """The machine of a slot is gone."""
+        """Remove the packages of a slot whose machine was removed."""
         for digest in list(self._slots):
             self.went(digest, np.array([slot], dtype=np.int64))
 

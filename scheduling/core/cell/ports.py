@@ -1,4 +1,4 @@
-"""The port numbers of one machine: who holds which, and which are given next."""
+"""The port numbers of one machine: the tasks that hold them, and the next free ones."""
 
 from __future__ import annotations
 

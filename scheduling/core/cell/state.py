@@ -29,14 +29,14 @@ from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.resources import PORTS, SIZE
 from scheduling.core.cell import audit
 from scheduling.core.cell.machines import STATUS_CODES, MachineTable
-from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, LiveJob, TaskTable, padded
+from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, LiveJob, TaskTable
 from scheduling.core.kernels.accounts import COLUMNS, Accounts, settle
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy
-from scheduling.core.vocabulary.requirement import Group, split_task_id, task_id
+from scheduling.core.vocabulary.requirement import Group, padded, split_task_id, task_id
 from scheduling.core.vocabulary.states import Transition, next_state
 
-# So many events are not worth arrays.
+# For fewer events, arrays are slower.
 _FEW = 8
 _ENDINGS = {"finished": Transition.FINISH, "failed": Transition.FAIL}
 
@@ -448,7 +448,9 @@ class CellState:
         code = self.tasks.state.item(task)
         if code != wanted:
             next_state(f"task {index} of job {job.name} ({job.id})", STATES[code], step)
-            raise LookupError(f"task {index} of job {job.name} ({job.id}): {step} from {STATES[code]}")
+            raise LookupError(
+                f"task {index} of job {job.name} ({job.id}): {step} is not possible while it is {STATES[code]}"
+            )
 
     def _slot_of(self, identity: int) -> int:
         """The slot of a task by its id."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.machines import grown
 from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
-from scheduling.core.vocabulary.requirement import Requirement, task_id
+from scheduling.core.vocabulary.requirement import Requirement, padded, task_id
 from scheduling.core.vocabulary.states import TaskState
 
 # States by code; a slot with code FREE holds no task.
@@ -207,10 +207,3 @@ class TaskTable:
         for name in ("job", "machine", "next", "prev", "alloc"):
             setattr(self, name, grown(getattr(self, name), new, -1))
         self._free = list(range(new - 1, old - 1, -1)) + self._free
-
-
-def padded(vector: Sequence[int], axis: int) -> tuple[int, ...]:
-    """A vector as long as the axis. Raises `ValueError` when it is longer: the cell has gained a resource."""
-    if len(vector) > axis:
-        raise ValueError(f"a vector of {len(vector)} resources in a cell of {axis}: load its state again")
-    return (*vector, *[0] * (axis - len(vector)))

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.cell.attributes import holds
-from scheduling.core.explaining.judgement import BOUNDS, WHOLE_CORES, Judgement
-from scheduling.core.vocabulary.reasons import ChangeKind, SuggestedChange
+from scheduling.core.explaining.judgement import BOUNDS, Judgement
+from scheduling.core.vocabulary.reasons import WHOLE_CORES, ChangeKind, SuggestedChange
 from scheduling.core.vocabulary.requirement import Constraint, Relation
 
 Positions = NDArray[np.intp]

@@ -38,10 +38,11 @@ class ExplainBudget(NamedTuple):
     """The limits on explaining in one pass."""
 
     classes: int = 1
-    """At most so many classes are examined in one pass, those never examined first, then the stalest."""
+    """Largest number of equivalence classes explained in one pass: first those never explained, then those with the
+    oldest explanation."""
 
     every_s: float = 1.0
-    """A verdict younger than this is not renewed."""
+    """An explanation newer than this many seconds is not computed again."""
 
 
 class _Pass(NamedTuple):
@@ -63,10 +64,10 @@ class _Known:
 
 @dataclass(slots=True, eq=False)
 class Explainer:
-    """The verdicts that a master keeps from pass to pass. Without a `budget` every class is examined afresh.
+    """The verdicts that a master keeps between passes. Without a `budget`, every class is examined again in each pass.
 
-    It belongs to one `CellState`: use a new one for another state. `seen`: see `forecast`; without one, no start is
-    promised. `behind`: classes of the last pass that have not been examined yet; another pass will do so.
+    An explainer belongs to one `CellState`: use a new one for another state. `seen`: see `forecast`; without it, no
+    start is estimated. `behind`: number of classes of the last pass that a later pass will examine.
     """
 
     budget: ExplainBudget | None = None
@@ -137,12 +138,12 @@ class Explainer:
         shapes = conforming(judged.requirement.limit, *self._kinds(judged, shared.now))
         changes = smallest_changes(judged)
         if any(one.code == ReasonCode.CRASHED_PAIR for one in ruled_out):
-            # Elsewhere it would crash as well: the constraint is not what is wrong with it.
+            # The task would crash on other machines too, so the constraint is not the problem.
             changes = tuple(change for change in changes if not _gives_up(change))
         gang = smallest_gang(state, waiting.pairs[group])
         if gang:
             changes = tuple(change for change in changes if room_after(judged, change) >= gang)
-        # Of a gang: however few there are of the smallest, an empty cell has no room for them all.
+        # A gang can never be placed if the empty cell has no room for all tasks of the smallest gang.
         never = not judged.able.any() or (shapes.asked is not None and gang > shapes.asked.in_all)
         tenants, ahead_of = waiting.ahead_at(waiting.first[position], shared.sorting)
         return Why(

@@ -11,13 +11,16 @@ the one over the 90th of the other to the opposite. More urgent work that arrive
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scheduling.core.cell.state import CellState
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.layout import Bools, Floats, Ints
 from scheduling.core.vocabulary.reasons import Basis, ExpectedStart
+
+if TYPE_CHECKING:  # its kernels cost every process that imports them 45 MB
+    from scheduling.core.cell.state import CellState
 
 # How far back ends are counted, and how many are kept.
 WINDOW_S = 1800.0

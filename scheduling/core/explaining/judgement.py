@@ -12,12 +12,10 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.cores import judge_cores
 from scheduling.core.kernels.verdicts import ABLE, BY_RESERVATION, EVICTABLE, OPEN, device_room, judge
 from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, Judged, Tables
-from scheduling.core.vocabulary.reasons import Lack, Nearest, Preemption, ReasonCode, Reclamation, RuledOut
-from scheduling.core.vocabulary.requirement import Constraint, Relation, Requirement
+from scheduling.core.vocabulary.reasons import WHOLE_CORES, Lack, Nearest, Preemption, ReasonCode, Reclamation, RuledOut
+from scheduling.core.vocabulary.requirement import Constraint, Requirement, spelled
 
 BOUNDS = (ReasonCode.MAX_PER_MACHINE, ReasonCode.MAX_PER_RACK, ReasonCode.MAX_PER_POWER_DOMAIN)
-# What `Lack` and `Change` call them: no resource of the axis.
-WHOLE_CORES = "whole-cores"
 # How far a reason is from the request: what stands in the way on machines that it asks for comes first.
 _LEADING = (
     (ReasonCode.NO_SUCH_RESOURCE,),
@@ -58,7 +56,7 @@ class Judgement:
 
     @property
     def able(self) -> Bools:
-        """Return [N]: machines that could hold a task if they were empty, in any state."""
+        """Return an array of N booleans: which machines, in whatever state, could hold a task if they were empty."""
         able: Bools = (self.judged.flags & ABLE) != 0
         return able
 
@@ -237,10 +235,3 @@ def leading(ruled_out: tuple[RuledOut, ...]) -> str:
         if found:
             return max(found, key=lambda one: one.machines).code.value
     return ruled_out[0].code.value if ruled_out else ""
-
-
-def spelled(constraint: Constraint) -> str:
-    """Return the resource in the spelling of job files."""
-    if constraint.relation in (Relation.PRESENT, Relation.ABSENT):
-        return f"{constraint.attribute} {constraint.relation.value}"
-    return f"{constraint.attribute} {constraint.relation.value} {constraint.value}"

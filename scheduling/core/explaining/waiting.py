@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.forecast import expected_start
-from scheduling.core.placing.classes import GroupedQueue
 from scheduling.core.vocabulary.layout import Ints, Ints32
 from scheduling.core.vocabulary.reasons import Ahead, QueuePlace, Why
 from scheduling.core.vocabulary.requirement import Requirement
+
+if TYPE_CHECKING:  # its kernels cost every process that imports them 45 MB
+    from scheduling.core.cell.state import CellState
+    from scheduling.core.placing.classes import GroupedQueue
 
 # How many of the tenants that are ahead are named, and to how many jobs of a class.
 TENANTS_NAMED = 3

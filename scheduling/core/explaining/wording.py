@@ -1,6 +1,7 @@
-"""Verdicts in words: the one place where `Why` becomes sentences, for REST, CLI and portal alike (§2.6).
+"""Verdicts as text: the only place where `Why` becomes sentences, for REST, CLI and portal (§2.6).
 
-What was wanted, what was found, what to do. The portal hands in its translations; nothing here imports Django.
+The sentences say what was requested, what was found, and what to do. The portal passes its translations as arguments.
+Nothing here imports Django.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from quota.vocabulary.resources import NAMES, describe
-from scheduling.core.explaining.judgement import WHOLE_CORES, spelled
 from scheduling.core.vocabulary.reasons import (
+    WHOLE_CORES,
     Ahead,
     Basis,
     ChangeKind,
@@ -23,7 +24,7 @@ from scheduling.core.vocabulary.reasons import (
     SuggestedChange,
     Why,
 )
-from scheduling.core.vocabulary.requirement import PROTOCOL
+from scheduling.core.vocabulary.requirement import PROTOCOL, spelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +35,17 @@ class Words:
     ngettext: Callable[[str, str, int], str]
 
 
-# Where a machine holds so many tasks, one more or less does not depend on their shape.
+# If a machine holds this number of tasks or more, another shape is not suggested.
 FEW = 4
-# Reasons where another shape of the request would help.
+# Reasons for which another shape of the request would help.
 _SHAPED = (ReasonCode.RESOURCE, ReasonCode.MACHINE_STATE, ReasonCode.GANG)
 ENGLISH = Words(lambda text: text, lambda one, many, number: one if number == 1 else many)
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """A verdict: what is the matter; per reason, how many machines fell to it; what it comes to and what would help;
-    what else is known.
+    """A verdict as text. `summary`: the problem; `reasons`: the number of machines that each reason rules out;
+    `cures`: the outlook and what would help; `notes`: further facts.
     """
 
     summary: str
@@ -78,10 +79,10 @@ def format_why(
     hostnames: Mapping[int, str] | None = None,
     words: Words = ENGLISH,
 ) -> VerdictText:
-    """A verdict for people.
+    """Return a verdict as text for people.
 
-    `name`: of the job; `job_id`: count this job's tasks alone; `extra`: the cell's own resources; `hostnames`: by
-    machine id, of those that the reader may know.
+    `name`: of the job; `job_id`: count only this job's tasks; `extra`: the cell's own resources; `hostnames`: by
+    machine id, for the machines that the reader may see.
     """
     return _Wording(words, tuple(extra), hostnames or {}).explain(why, name, job_id)
 
@@ -112,7 +113,7 @@ class _Wording:
         given = {"who": who, "machines": self.machines(why.machines)}
         cures = [*self.outlook(why), *dict.fromkeys(self.cure(change) for change in why.changes)]
         if why.shapes is not None and why.code in _SHAPED:
-            # What is too large for any machine hears of the largest from the changes already.
+            # If a request is too large for every machine, `why.changes` already names the largest machine.
             cures += self.shapes(why.shapes) if why.shapes.asked is not None or not why.changes else []
         if why.never and len(cures) == 1:
             cures.append(self._("Ask for less, or for larger machines."))
@@ -145,7 +146,7 @@ class _Wording:
         if why.code == ReasonCode.MACHINE_STATE:
             return [self._("It waits for machines to come back up.")]
         if why.code in (ReasonCode.RESOURCE, ReasonCode.CORES, "") and not why.changes:
-            return [self._("It waits for room that tasks of its own or a higher priority hold.")]
+            return [self._("It waits for room that tasks of the same or a higher priority use.")]
         return []
 
     @staticmethod
@@ -155,15 +156,15 @@ class _Wording:
     def notes(self, why: Why) -> list[str]:
         detail = []
         near = why.nearest
-        # Where tasks crash, a machine that only a constraint rules out does not help.
+        # If tasks crash, a machine that only a constraint rules out does not help.
         hint = near is not None and not (near.fails and self.crashed(why))
         if near is not None and hint and (near.lacks or near.fails or near.bounds):
             detail.append(self.nearest(near))
         if why.preemption.held and not why.never:
             detail.append(
                 self.ngettext(
-                    "On %d machine tasks that it may not preempt hold the room.",
-                    "On %d machines tasks that it may not preempt hold the room.",
+                    "On %d machine, the room is used by tasks that this job may not preempt.",
+                    "On %d machines, the room is used by tasks that this job may not preempt.",
                     why.preemption.held,
                 )
                 % why.preemption.held
@@ -171,8 +172,8 @@ class _Wording:
         if why.preemption.not_enough:
             detail.append(
                 self.ngettext(
-                    "On %d machine it would not be enough to preempt all tasks of lower priority.",
-                    "On %d machines it would not be enough to preempt all tasks of lower priority.",
+                    "On %d machine, it would not be enough to preempt all tasks of lower priority.",
+                    "On %d machines, it would not be enough to preempt all tasks of lower priority.",
                     why.preemption.not_enough,
                 )
                 % why.preemption.not_enough
@@ -180,8 +181,8 @@ class _Wording:
         if why.reclamation.machines:
             detail.append(
                 self.ngettext(
-                    "On %d machine only limits are in the way: non-prod work would have room there.",
-                    "On %d machines only limits are in the way: non-prod work would have room there.",
+                    "%d machine has too little room for the limits of prod tasks; a non-prod task would fit there.",
+                    "%d machines have too little room for the limits of prod tasks; a non-prod task would fit there.",
                     why.reclamation.machines,
                 )
                 % why.reclamation.machines
@@ -221,10 +222,10 @@ class _Wording:
             ReasonCode.CORES: self._("%(n)s with less than %(bound)d whole cores free (largest %(largest)s)")
             if one.wanted
             else self._("%(n)s whose cores are all reserved by tasks with whole cores"),
-            ReasonCode.GANG: self._("%(n)s with room for one, where not all that start together find room"),
+            ReasonCode.GANG: self._("%(n)s with room for one task, but not all tasks of the gang find room"),
         }
         if one.code == ReasonCode.CONSTRAINT and one.subject.startswith(f"{PROTOCOL} "):
-            return self._("%(n)s whose Borglet is too old for packages, roots and networks of tasks") % given
+            return self._("%(n)s whose Borglet is too old for packages, root filesystems or networks of tasks") % given
         if one.code == ReasonCode.ALLOC:
             return self.in_allocs(one)
         return texts[one.code] % given
@@ -236,7 +237,10 @@ class _Wording:
         allocs = self.ngettext("%d alloc of its set", "%d allocs of its set", one.machines) % one.machines
         if not one.subject:
             return (
-                self._("%s may not take it: as many tasks of the job as may be are there, or it crashed there") % allocs
+                self._(
+                    "%s cannot take it: the job already has as many tasks there as allowed, or the task crashed there"
+                )
+                % allocs
             )
         return self._("%(allocs)s with less than %(much)s left (largest %(largest)s)") % {
             "allocs": allocs,
@@ -252,7 +256,7 @@ class _Wording:
         if change.kind is ChangeKind.COMBINED:
             return self._(" and ").join(self.how(part) for part in change.parts)
         if change.subject == PROTOCOL:
-            return self._("a newer Borglet there")  # nobody asked for the constraint in so many words
+            return self._("a newer Borglet there")  # the job file does not contain this constraint
         if change.kind is ChangeKind.RELAX and change.instead is not None and change.constraint is not None:
             given = {"instead": spelled(change.instead), "constraint": spelled(change.constraint)}
             return self._("%(instead)s instead of %(constraint)s") % given
@@ -291,7 +295,9 @@ class _Wording:
         if expected.low_s is None or expected.high_s is None:
             if expected.basis is not Basis.NO_HISTORY:
                 return ""
-            return self._("When it starts can't be said: no task has ended lately on machines that could hold it.")
+            return self._(
+                "The start time cannot be estimated: no task has ended recently on machines that could hold it."
+            )
         if expected.basis is Basis.CRASH_BACK_OFF:
             return self._("Machines that it crashed on are tried again in %s.") % self.duration(expected.high_s)
         span = {"low": self.duration(expected.low_s), "high": self.duration(expected.high_s)}
@@ -320,11 +326,14 @@ class _Wording:
             }
             detail.append(
                 self._(
-                    "Its commonest kind of machine (%(kind)s) holds %(held)d; of %(limit)s it would hold %(number)d."
+                    "The most common kind of machine (%(kind)s) can hold %(held)d; with a limit of %(limit)s, it"
+                    " could hold %(number)d."
                 )
                 % given
                 if shapes.asked is not None
-                else self._("The kind of machine that comes closest (%(kind)s) holds %(number)d of at most %(limit)s.")
+                else self._(
+                    "The best kind of machine (%(kind)s) could hold %(number)d with a limit of at most %(limit)s."
+                )
                 % given
             )
         return detail
@@ -339,24 +348,26 @@ class _Wording:
             given = {
                 "now": self.machines(shapes.now),
                 "room": self.ngettext("%d task", "%d tasks", shapes.room) % shapes.room,
-                "all": shapes.machines,
+                "all": self.machines(shapes.machines),
                 "tasks": tasks,
             }
-            text = self._("Free now, preempting nobody: room for %(room)s on %(now)s; %(all)d could hold one if empty.")
+            text = self._(
+                "Without preemption, there is room for %(room)s now, on %(now)s; %(all)s could hold one if empty."
+            )
             detail = [text % given]
         detail += self.shapes(shapes)
         if shapes.fuller is not None and shapes.asked is not None and shapes.asked.per_machine < FEW:
             given = {"held": shapes.asked.per_machine, "limit": self.limits(shapes.fuller, shapes.wanted)}
-            text = self._("It could ask for up to %(limit)s, and such a machine would still hold %(held)d.")
+            text = self._("A task could ask for up to %(limit)s, and one machine would still hold %(held)d.")
             detail.append(text % given)
         return detail
 
     def limits(self, shape: Shape, wanted: tuple[int, ...]) -> str:
-        """The resources of a shape that differ from what is wanted."""
+        """Return, as text, the limits of `shape` that differ from `wanted`."""
         return ", ".join(self.amount(self.names[r], value) for r, value in enumerate(shape.limit) if value != wanted[r])
 
     def amount(self, subject: str, value: int) -> str:
-        """A quantity and of what: "2 cores of cpu", but "2 accelerators"."""
+        """Return a quantity with its resource: "2 cores of cpu", but "2 accelerators"."""
         many = self.quantity(subject, value)
         of = {"many": many, "of": subject}
         return many if many.split()[-1].rstrip("s") == subject.rstrip("s") else self._("%(many)s of %(of)s") % of

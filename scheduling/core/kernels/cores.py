@@ -49,7 +49,7 @@ def cores_suffice(
 
 @inlined
 def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
-    """A task that has so many comes (`by` 1) or leaves (-1)."""
+    """Count a task with this number of whole cores (`by` = 1), or remove it (`by` = -1)."""
     if has > 0:
         machines.owned[m] += by * has
     elif has == 0:
@@ -58,9 +58,10 @@ def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
 
 @compiled
 def judge_cores(machines: MachineArrays, running: Running, want: int, ceiling: int, few: Bools, most: Ints32) -> None:
-    """Return by position whether there are too `few` for one more after all tasks below the `ceiling` have left, and
-    the
-    `most` that one could have."""
+    """Fill `few` and `most` for each machine, as if all tasks of a priority below `ceiling` had left.
+
+    `few`: whether there are too few cores for one more task. `most`: the largest number of cores that a task could get.
+    """
     for m in range(few.shape[0]):
         owned = machines.owned[m]
         sharing = machines.sharing[m]

@@ -23,7 +23,7 @@ class Allocs(NamedTuple):
 
 
 class InnerTasks(NamedTuple):
-    """The pending tasks in order. `kind`: tasks of one set and requirement, of one job where that has a bound."""
+    """The pending tasks in order. `kind`: tasks of one set and requirement, and of one job if it has a bound."""
 
     kind: Ints
     gang_end: Ints  # as in `Queue`
@@ -64,7 +64,7 @@ def _holds(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int, k: int, a: i
 
 @compiled
 def _hold(allocs: Allocs, kinds: Kinds, k: int, a: int, mask: int, by: int) -> None:
-    """A task of the kind comes into the alloc (`by` 1), or is taken out again (-1)."""
+    """Add a task of kind `k` to the alloc (`by` = 1), or remove it again (`by` = -1)."""
     m = allocs.machine[a]
     for r in range(kinds.limit.shape[1]):
         allocs.free[a, r] -= by * kinds.limit[k, r]

@@ -10,7 +10,7 @@ from scheduling.core.kernels.compiled import allocating, compiled
 from scheduling.core.vocabulary.layout import Estimates, Estimating, History, Ints, Ints32, Reserved
 
 _SPREAD = np.int64(0x9E3779B97F4A7C15 - 2**64)  # Fibonacci hashing: task ids of one job differ in their low bits alone
-# What `Estimates.verdict` says.
+# Values of `Estimates.verdict`.
 HELD, LOWERED, RAISED = 0, 1, 2
 
 
@@ -43,7 +43,7 @@ def find(ids: Ints, incarnations: Ints32, slots: Ints, wanted: Ints, wanted_inca
 
 @compiled
 def estimate(reserved: Reserved, history: History, demand: Ints, sample: Ints, how: Estimating, out: Estimates) -> None:
-    """Advance the history of every running task by one look, and say what its reservation should be."""
+    """Add one sample to the history of every running task, and write its new reservation into `out`."""
     kinds = history.peak.shape[1]
     for k in range(reserved.slots.shape[0]):
         t = reserved.slots[k]

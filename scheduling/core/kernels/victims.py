@@ -81,7 +81,7 @@ def _in_order(running: Running, victims: Ints, relief: Floats, n: int) -> None:
 
 @compiled
 def _within_budgets(running: Running, victims: Ints, n: int) -> int:
-    """Keep, in order, those whose jobs may have one more task down; their number."""
+    """Keep, in order, the victims whose jobs may have one more task down. Return their number."""
     kept = 0
     for k in range(n):
         job = running.job[victims[k]]

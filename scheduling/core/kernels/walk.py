@@ -266,7 +266,7 @@ def _next_stage(cache: Cache, knobs: SearchParams, g: int) -> None:
 
 @compiled
 def _leave(machines: MachineArrays, running: Running, m: int, victim: int, by: int) -> None:
-    """A victim leaves the machine (`by` 1), or comes back (-1)."""
+    """Subtract a preempted task from the machine's use (`by` = 1), or add it again (`by` = -1)."""
     job = running.job[victim]
     running.gone[victim] = by > 0
     for r in range(machines.capacity.shape[1]):

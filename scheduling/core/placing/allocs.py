@@ -4,8 +4,8 @@
                    ├─► kernels/inside.py ─► alloc, devices ─► Assignments, and a Why for each kind that is left over
     running allocs ┘   limit of the alloc minus those of the tasks inside
 
-They draw on the alloc and hold nothing of its machine but port numbers. An alloc that this plan preempts takes
-nobody in; one that this plan places takes tasks in with the next.
+These tasks use resources of the alloc, and only port numbers of its machine. An alloc that this plan preempts gets no
+tasks. An alloc that this plan places gets tasks in the next plan.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def place_in_allocs(
     now: float,
     most: int,
 ) -> tuple[list[Assignment], list[Why], bool]:
-    """Place tasks into allocs. `slots`: pending tasks in queue order, of which about `most` are placed. `gone` [T]:
-    preempted by this plan. `ports_free` [M]: by slot of the machine, what the plan has left of them; it is written
-    to. `taken`: the numbers given already. True at the end: some were not tried.
+    """Place tasks into allocs. Return the assignments, the explanations, and whether some tasks were not tried.
+
+    `slots`: pending tasks in queue order, of which about `most` are placed. `gone` [T]: tasks that this plan preempts.
+    `ports_free` [M]: number of free ports by slot of the machine; it is updated. `taken`: ports assigned already.
     """
     if len(slots) == 0:
         return [], [], False
@@ -110,7 +111,9 @@ def _running_allocs(
 def _sorted(
     state: CellState, policy: Policy, slots: Rows, first: dict[int, int], until: dict[int, int], now: float
 ) -> tuple[InnerTasks, Kinds, Ints32]:
-    """The queue by kind, and where the running tasks of bounded jobs are [B, M]."""
+    """Return the pending tasks grouped by kind, and the number of running tasks of each job with a limit per machine,
+    on each machine [B, M].
+    """
     tasks = state.tasks
     shape, job = tasks.shape[slots].astype(np.int64), tasks.job[slots].astype(np.int64)
     alloc_set = tasks.job_alloc_set[job]
@@ -160,7 +163,10 @@ def _sorted(
 
 
 def _left_over(state: CellState, slots: Rows, answer: Rows, kind: Rows, allocs: Allocs, kinds: Kinds) -> list[Why]:
-    """Return one `Why` for each kind of task: how many allocs of its set have too little free, and of what."""
+    """Return one `Why` for each group of equal tasks.
+
+    It says how many allocs of the set have too little of a resource free, and which resource.
+    """
     names = (*NAMES, *state.extra_resources)
     whys = []
     waiting = np.flatnonzero(answer == -1)

@@ -25,8 +25,10 @@ Rows = NDArray[np.int64]
 
 @dataclass(slots=True)
 class GroupedQueue:
-    """The queue as groups: by place, the group and the pass's own number of the job. `first`: by group, where it is
-    first.
+    """The queue grouped by equal tasks.
+
+    For each queue position: its group and the pass's own number for the job. `first`: for each group, the position of
+    its first entry.
     """
 
     slots: Rows

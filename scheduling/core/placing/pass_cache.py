@@ -1,10 +1,10 @@
 """The cache between passes. It makes the cost of a pass depend on changes, not on the size of the cell (§3.4).
 
-    CellState ── machines that changed since ──► Memory.follow ──► arrays in the order of the walk, room by level
+    CellState ── machines that changed since ──► PassCache.follow ──► arrays in the order of the walk, room by level
 
-All of it follows from the state: a pass without a memory makes one for itself and decides the same. The machines
-stand in the order of the walk, a random one that is the same for all: neighbours share no rack, and a walk is a
-run through contiguous memory.
+All of it follows from the state: a pass without a cache creates one and makes the same decisions. The machines are in
+the order of the walk. This order is random, but the same for all passes. Neighbours share no rack, and a walk reads
+contiguous memory.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from scheduling.core.vocabulary.layout import Bools, Floats, Ints, Ints32, Level
 from scheduling.core.vocabulary.requirement import Constraint
 
 Level = tuple[int, bool]  # ceiling, by limit
-# Levels that no group asks for at the moment are kept up to this number.
+# Levels that no group requests at the moment are kept up to this number.
 MOST_LEVELS = 24
-# Answers to constraints are forgotten when there are more: each is an array over all machines.
+# If there are more results of constraints, they are deleted. Each is an array over all machines.
 MOST_MASKS = 256
 
 
-# So many of the machines that have most of a class' packages are tried before the walk finds others.
+# Number of machines with most of a class' packages that are tried before the walk finds others.
 MOST_NEAR = 512
 
 
@@ -90,13 +90,13 @@ class PassCache:
         return {level: self._known.index(level) for level in levels}
 
     def hold_cores(self, held: Held | None) -> None:
-        """Set the owners of whole cores, counted in each pass. None: no task has or asks for any."""
+        """Set how many whole cores are owned, counted in each pass. None: no task owns or requests whole cores."""
         machines = self.machines
         machines.owned[:] = 0 if held is None else held.owned[machines.slot]
         machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]
 
     def invalidate(self, positions: NDArray[np.int64]) -> None:
-        """The pass took room there that is not in the state yet, and may never be."""
+        """Mark machines whose room this pass used. The state does not contain that yet, and may never do."""
         self._spoiled[:] = False
         self._spoiled[positions] = True
 
@@ -215,7 +215,7 @@ def _levels(known: Sequence[Level], axis: int, number: int, left: NDArray[np.int
 
 
 def _scattered(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A number for each id that looks random and depends on nothing else (splitmix64)."""
+    """Return a pseudo-random number for each id, which depends only on the id (splitmix64)."""
     x = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,21 +1,21 @@
-"""Reclamation: what running tasks will use, estimated from what they use (§5.5, DESIGN §8).
+"""Reclamation: an estimate of what running tasks will use, from what they use now (§5.5, DESIGN §8).
 
     usage, every few seconds ─► UsageHistory.look ─► Reservations: what each task's reservation should be
                                     (peaks, estimates)                and which changes matter
 
 A task's reservation begins at its limit. Once it has been observed for 300 s it decays slowly to the peak of its
 recent usage plus a safety margin; usage above it raises it at once. It is never above the limit – a task that uses
-more CPU than that does so from slack – and never below a floor. Only CPU, RAM and disk are estimated: ports and
-accelerators are either held or not, and nobody measures the rest.
+more CPU than that uses unused CPU – and never below a floor. Only CPU, RAM and disk are estimated: ports and
+accelerators are either held or not, and the other resources are not measured.
 
 How the feedback stays stable:
 
-* what a task could not use because it was throttled counts as demand, or throttling would shrink the
-  reservation that caused it;
-* a missing sample holds everything, age and windows included: silence is not idleness;
-* another incarnation is another history; so is one that this process sees for the first time, and since it knows
-  no peaks of it, it observes for 300 s before it lowers what its predecessor estimated;
-* between the usage and the target lies the margin, in which nothing moves: noise neither raises nor lowers.
+* CPU that a task could not use because it was throttled counts as demand. Otherwise throttling would lower the
+  reservation that caused it.
+* A missing sample changes nothing, not even age and windows, because a silent task may be busy.
+* Another incarnation has a new history. So has an incarnation that this process sees for the first time: its peaks are
+  unknown, so it is observed for 300 s before the estimate of the previous process is lowered.
+* Between the usage and the target is the margin. Changes inside it have no effect, so noise neither raises nor lowers.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ SETTLE_S = 300.0
 """Usage during start-up does not predict later usage (§5.5)."""
 
 STEP = 0.05
-"""A change of less than this share of the limit is not worth the journal's while, unless usage forces it."""
+"""A change below this share of the limit is not written to the journal, unless the usage makes it necessary."""
 
 LONGEST_S = 30.0
-"""Looks further apart count as this far apart: nobody knows what was used in between."""
+"""Longest time between two samples that is counted, in seconds: the usage in a longer gap is unknown."""
 
 _WINDOW_S = (300.0, 1800.0, 1800.0)  # a peak is remembered for one to two of these
 _FLOOR = (10.0, 16.0 * MIB, 16.0 * MIB)  # or the limit, if that is smaller
@@ -70,11 +70,11 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reservations:
-    """The outcome of one look at N running tasks, until the next look. `slots` [N] are theirs in the warm state.
+    """The result of one look at N running tasks, valid until the next look. `slots` [N]: their slots in the state.
 
-    `wanted` [N, K]: what the reservation should be. `raised`, `lowered` [N]: it should, by enough to matter;
-    a raise can't wait. `gap` [N]: by which share of its limit a reservation is too high, at most.
-    `sample` [N]: position of the task's sample, -1 none.
+    `wanted` [N, K]: the new reservation. `raised`, `lowered` [N]: whether the change is large enough to be made; a
+    raise is urgent. `gap` [N]: the largest excess of a reservation, as a share of the limit.
+    `sample` [N]: position of the task's sample; -1: none.
     """
 
     slots: Ints
@@ -102,7 +102,7 @@ class UsageHistory:
             before=np.zeros((slots, kinds)),
             estimate=np.zeros((slots, kinds)),
         )
-        # Kept from look to look: fresh memory costs more than what is written into it.
+        # Reused by every look, because allocating memory takes longer than writing to it.
         self._out = Estimates(
             wanted=np.zeros((slots, kinds), dtype=np.int64), verdict=np.zeros(slots, dtype=np.int8), gap=np.zeros(slots)
         )
@@ -126,16 +126,18 @@ class UsageHistory:
     def look(
         self, tasks: TaskTable, samples: Samples, preset: Preset, *, passed_s: float, fixed_jobs: Bools | None = None
     ) -> Reservations:
-        """Take in what was measured since the last look, `passed_s` seconds ago.
+        """Process the samples that were measured since the last look, `passed_s` seconds ago.
 
         `tasks` is read, not changed. `fixed_jobs` [J], by slot of the job: those that switched reclamation off.
         Raises `ValueError` when the samples' arrays differ in length or `passed_s` is negative.
         """
         number = len(samples.task_id)
         if len(samples.incarnation) != number or samples.demand.shape != (number, len(KINDS)):
-            raise ValueError(f"samples of {number} tasks want incarnations [{number}], demand [{number}, {len(KINDS)}]")
+            raise ValueError(
+                f"samples of {number} tasks need incarnations [{number}] and demand [{number}, {len(KINDS)}]"
+            )
         if passed_s < 0:
-            raise ValueError(f"passed_s is {passed_s:g}: looks follow each other")
+            raise ValueError(f"passed_s is {passed_s:g}; it must not be negative")
         self._grow(len(tasks.id))
         slots = np.flatnonzero(tasks.state == RUNNING)
         found = np.empty(number, dtype=np.int64)
@@ -189,13 +191,13 @@ def _how(preset: Preset, passed_s: float) -> Estimating:
 def most_urgent(found: Reservations, *, at_most: int) -> NDArray[np.intp]:
     """Return the positions of the changes to make now: every raise, then the largest drops, together up to `at_most`.
 
-    What is left out comes again with the next look, its gap grown: nobody waits for ever. Order: as above,
-    ties by position.
+    The other changes are considered again by the next look. Their gap grows, so each is made at some time. Order: as
+    above, ties by position.
     """
     raised = np.flatnonzero(found.raised)[:at_most]
     lowered = np.flatnonzero(found.lowered)
     room = at_most - len(raised)
-    if 0 < room < len(lowered):  # sort none but those that can be among them
+    if 0 < room < len(lowered):  # sort only the candidates
         least = np.partition(found.gap[lowered], len(lowered) - room)[len(lowered) - room]
         lowered = lowered[found.gap[lowered] >= least]
     lowered = lowered[np.argsort(-found.gap[lowered], kind="stable")[:room]]

@@ -64,7 +64,7 @@ def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[Machi
     their slots. Raises `ValueError` unless 0 < share.
     """
     if share <= 0:
-        raise ValueError(f"share is {share:g}: a machine of which nothing may be used runs nothing")
+        raise ValueError(f"share is {share:g}; it must be above 0")
     bounds = (capacity * share).astype(np.int64)
     used = np.zeros((len(capacity), max(INCOMPRESSIBLE) + 1), dtype=np.int64)
     for resource in INCOMPRESSIBLE:

@@ -148,7 +148,7 @@ class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
     port_names: tuple[str, ...] = ()
     alloc_set: int = 0  # the job id of the alloc set its tasks live in (§2.4)
     gang: bool = False  # its pending tasks are placed together or not at all
-    disruption_budget: int = 0  # of its tasks preemption and drains may have so many down at once; 0: no bound
+    disruption_budget: int = 0  # most tasks that preemption and drains may have down at once; 0: no limit
     published: Published = Published()
 
 

@@ -75,7 +75,7 @@ class Groups(NamedTuple):
     limit: Ints  # [G, R]
     by_limit: Bools
     ceiling: Ints
-    direct: Ints32  # its level when it preempts nobody
+    direct: Ints32  # its level without preemption
     level: Ints32  # and when it preempts whom it may
     hard: Ints32  # row of `allowed`
     soft: Ints32  # row of `liking`, -1: none
@@ -138,7 +138,7 @@ class SearchParams(NamedTuple):
     weights: Floats  # [PARTS]
     resources: Floats  # [R] how much each counts for packing, sum 1
     asked: Bools  # [R] some group asks for it
-    preempting: bool  # there is somebody whom a group may preempt
+    preempting: bool  # there are tasks that a group may preempt
     budgets: bool  # there is a job with a disruption budget
     caching: bool
     most: int  # assignments
@@ -155,7 +155,7 @@ class Placed(NamedTuple):
     victims_from: Ints
     victims_to: Ints
     victims: Ints  # slots of tasks
-    emptied: Ints  # [Q] positions where somebody was preempted, in order
+    emptied: Ints  # [Q] positions where tasks were preempted, in order
     figures: Ints  # hits, misses, preempted, emptied
 
 

@@ -13,10 +13,10 @@ Workload = Literal["", "service", "batch"]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of the parts of a score; parts lie about between -1 and 1, victims cost 1 to 5 each."""
+    """Weights of the parts of a score. A part is about between -1 and 1; each preempted task costs 1 to 5."""
 
     packing: float = 1.0
-    """Leaving room that can be used, as the scorer chosen for the cell measures it."""
+    """How much usable room remains after the placement, as measured by the cell's scorer."""
 
     spread_machine: float = 0.3
     """The share of the job that would fail with the machine (§4)."""
@@ -28,31 +28,32 @@ class Weights:
     """The share of the job that would fail with the power domain."""
 
     soft_constraints: float = 0.5
-    """The share of the soft constraints that hold, by their own weights."""
+    """The share of the soft constraints that are satisfied, by their own weights."""
 
     packages: float = 0.3
-    """The share of its packages' bytes that the machine has (§3.2: installation is 80 % of start-up). To a task that
-    names none, the machine where it was before counts like one that has all."""
+    """The share of the bytes of the task's packages that the machine has (§3.2: installation is 80 % of start-up). For
+    a task without packages, its previous machine counts like one that has all."""
 
     mixing: float = 0.02
-    """High and low priority share machines, so that the high may expand (§3.2)."""
+    """Tasks of high and low priority share machines, so that tasks of high priority can expand (§3.2)."""
 
     preemption: float = 10.0
-    """Few victims, and of low priority; above all else."""
+    """The number and the priority of preempted tasks. This weight is larger than all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The three techniques of §3.4. The bench switches them off to show what they buy."""
+    """The three techniques of §3.4. The benchmark switches them off to measure their effect."""
 
     sample: int = 24
-    """How many feasible machines are scored before the best of them is taken."""
+    """How many feasible machines are scored. The best of them is chosen."""
 
     randomise: bool = True
-    """Relaxed randomisation: look for them along a random walk; off: score every feasible machine."""
+    """On: examine machines in random order until enough are feasible (relaxed randomisation). Off: score every feasible
+    machine."""
 
     caching: bool = True
-    """Keep the scores of a class until its machines change."""
+    """Keep the scores of an equivalence class of tasks until the machines change."""
 
     classes: bool = True
     """Tasks with equal requirements are examined once, across jobs."""
@@ -63,10 +64,10 @@ class Policy:
     """The parameters of a pass. Equal policies, states, `now` and seeds give equal plans."""
 
     weights: Weights = field(default_factory=Weights)
-    """What counts how much when machines are compared."""
+    """The weights with which machines are compared."""
 
     search: Search = field(default_factory=Search)
-    """How widely to look."""
+    """How many machines are examined for each task."""
 
     scorer: str = "hybrid"
     """How packing is measured (§3.2): hybrid, best-fit or e-pvm."""
@@ -84,10 +85,11 @@ class Policy:
     """The workload that the pass places if a cell has several schedulers (§3.4): service, batch, or all."""
 
     max_assignments: int = 100_000
-    """A pass ends after so many, or with the gang it is at: what it decided has to be committed before it is stale."""
+    """Largest number of assignments in one pass; a gang that was begun is finished. The plan must be committed before
+    it is out of date."""
 
     resource_weights: tuple[float, ...] = (1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
-    """How much each resource of the axis counts for packing; resources beyond the last count nothing."""
+    """Weight of each resource for packing, in the order of the resource vector. Resources after the last have none."""
 
     def by_limit(self, priority: int, latency_sensitive: bool) -> bool:
         """Return whether a task is placed by limits, so never in reclaimed resources (§5.5). False outside all

@@ -21,6 +21,6 @@ BASELINE = Preset("baseline", (0.40, 0.40, 0.40), 600.0)
 MEDIUM = Preset("medium", (0.25, 0.25, 0.25), 450.0)  # mid-way between the others, as in the paper's third week
 AGGRESSIVE = Preset("aggressive", (0.10, 0.10, 0.10), 300.0)
 OFF = Preset("off", (0.0, 0.0, 0.0), 1.0)
-"""Every reservation is its limit, at once."""
+"""Every reservation equals its limit immediately: nothing is reclaimed."""
 
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in (OFF, BASELINE, MEDIUM, AGGRESSIVE)}

@@ -8,6 +8,9 @@ import msgspec
 
 from scheduling.core.vocabulary.requirement import Constraint
 
+# The name of whole cores in `Lack` and `SuggestedChange`. The axis of resources does not contain them.
+WHOLE_CORES = "whole-cores"
+
 
 class ReasonCode(StrEnum):
     """Reasons that exclude machines. Each is documented in `scheduling/README.md`; a test compares."""
@@ -60,11 +63,11 @@ class RuledOut(msgspec.Struct, frozen=True):
 
 
 class SuggestedChange(msgspec.Struct, frozen=True):
-    """The smallest change of the request, of its kind, that would make it fit, and on how many machines.
+    """The smallest change of one kind with which the request would fit, and the number of machines where it would.
 
-    `subject`: a resource, an attribute, or a bound (a reason's code). `to`: the quantity, bound or value that
-    would do. `constraint` is the one in the way, `instead` what to ask for in its place, if anything.
-    `parts`: of a combined change, to be made together.
+    `subject`: a resource, an attribute, or a bound (a reason's code). `to`: the new quantity, bound or value.
+    `constraint`: the one that prevents the placement; `instead`: the one to request in its place, if any.
+    `parts`: the changes of a combined change. All of them are needed.
     """
 
     subject: str
@@ -77,7 +80,7 @@ class SuggestedChange(msgspec.Struct, frozen=True):
 
 
 class Lack(msgspec.Struct, frozen=True):
-    """A machine has `left` of a resource, `short` less than wanted. In the units of the axis."""
+    """A machine has `left` of a resource, and lacks `short` for the request. In the units of the resource vector."""
 
     resource: str
     left: int
@@ -85,7 +88,7 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 class Nearest(msgspec.Struct, frozen=True):
-    """The machine that comes closest: what it lacks, which constraints it fails, which bounds are reached."""
+    """The machine closest to fitting: the resources it lacks, the constraints it fails, the bounds it has reached."""
 
     machine_id: int
     lacks: tuple[Lack, ...] = ()
@@ -114,10 +117,10 @@ class QueuePlace(msgspec.Struct, frozen=True):
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """Machines where preemption is not enough. Tasks that may be preempted are already counted as leaving.
+    """The numbers of machines on which even preemption does not make room for the task.
 
-    `not_enough`: even without all tasks of lower priority; `held`: where tasks that it may not preempt hold the
-    room, the machine being large enough.
+    `not_enough`: too small even after all tasks of lower priority have left. `held`: large enough, but tasks that this
+    task may not preempt use the space. All tasks that may be preempted count as gone.
     """
 
     not_enough: int = 0
@@ -125,7 +128,7 @@ class Preemption(msgspec.Struct, frozen=True):
 
 
 class Reclamation(msgspec.Struct, frozen=True):
-    """Machines where only limits are an obstacle: by reservations (§5.5), non-prod tasks would fit."""
+    """Machines where only the limits of tasks are an obstacle. By reservations (§5.5), a non-prod task would fit."""
 
     machines: int = 0
 
@@ -133,8 +136,9 @@ class Reclamation(msgspec.Struct, frozen=True):
 class ExpectedStart(msgspec.Struct, frozen=True):
     """The expected start of the next task of the class, in seconds from the verdict; None: no forecast.
 
-    `ends`: tasks seen to end within `window_s` on machines that could hold it, which made `room` for so many of
-    the class; `least`, `ahead`: tasks of its size that compete and are tried before it, at least and at most.
+    `ends`: tasks that ended within `window_s` on machines that could hold the task; `room`: tasks of the class that
+    fit in the capacity that they freed. `least`, `ahead`: lower and upper bound of the competing tasks that are tried
+    before it.
     """
 
     basis: Basis
@@ -148,9 +152,9 @@ class ExpectedStart(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A limit that machines hold without a remainder: `per_machine` tasks on one, `machines` of that kind.
+    """A limit that uses machines without a remainder: `per_machine` tasks fit on each of `machines` of one kind.
 
-    `limit`: the whole vector over the axis. `in_all`: tasks that the cell could hold at once, were it empty.
+    `limit`: the complete resource vector. `in_all`: tasks that the empty cell could hold at once.
     """
 
     limit: tuple[int, ...]
@@ -162,10 +166,10 @@ class Shape(msgspec.Struct, frozen=True):
 class Conforming(msgspec.Struct, frozen=True):
     """Guidance on shapes that are likely to schedule (§2.6), by the most common machine that could hold it.
 
-    `wanted`: the limit asked for; `machines`: that could hold one task if empty; `now`: that can at present, `room`:
-    tasks they have room for at once. `absent`: positions of resources that no machine of the cell has. `asked`: the
-    request as it is; `one_more`: the largest shape of which one more fits per machine; `fuller`: the largest that fits
-    as many times as the request. None if it is the same.
+    `wanted`: the requested limit. `machines`: number of machines that could hold one task if empty; `now`: number that
+    can hold one now; `room`: tasks that fit on these at once. `absent`: positions of resources that no machine of the
+    cell has. `asked`: the request as it is; `one_more`: the largest shape of which one more fits per machine; `fuller`:
+    the largest shape that fits as many times as the request, or None if it is the same.
     """
 
     wanted: tuple[int, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NewType
 
@@ -85,3 +86,17 @@ class Group(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         return sum(last - first + 1 for first, last in self.ranges)
+
+
+def spelled(constraint: Constraint) -> str:
+    """Return the resource in the spelling of job files."""
+    if constraint.relation in (Relation.PRESENT, Relation.ABSENT):
+        return f"{constraint.attribute} {constraint.relation.value}"
+    return f"{constraint.attribute} {constraint.relation.value} {constraint.value}"
+
+
+def padded(vector: Sequence[int], axis: int) -> tuple[int, ...]:
+    """A vector as long as the axis. Raises `ValueError` when it is longer: the cell has gained a resource."""
+    if len(vector) > axis:
+        raise ValueError(f"a vector of {len(vector)} resources in a cell of {axis}: load its state again")
+    return (*vector, *[0] * (axis - len(vector)))

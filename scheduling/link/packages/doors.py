@@ -1,15 +1,15 @@
-"""The doors of a shard for packages (§3.2), for machines alone, with the credential of their link.
+"""The endpoints of a link shard for packages (§3.2). Only machines may use them, with the credential of their link.
 
-    GET  /packages/<digest>/sources  PackageSources: peers to try, or the store, or when to come back; and a ticket
-    GET  /packages/<digest>          the archive out of the cell's store; `Range: bytes=N-`
-    POST /packages/<digest>/have     PackageHave: it is installed, and served to peers
-    POST /packages/<digest>/gone     it is here no more
+    GET  /packages/<digest>/sources  PackageSources: peers to try, or the store, or when to ask again; and a ticket
+    GET  /packages/<digest>          the archive from the cell's store; `Range: bytes=N-`
+    POST /packages/<digest>/have     PackageHave: the package is installed, and served to peers
+    POST /packages/<digest>/gone     the machine no longer has the package
     POST /packages/<digest>/failed   PackageFailed: a source that did not deliver
 
-A machine gets, and may offer, only what a task that should run on it names: with a stolen credential one reaches only
-its own tasks' packages. Threads read the archives, a limited number at a time. A machine that comes when all are busy
-is asked to come back, and finds peers by then. Shards announce installed packages to each other through Redis, where
-they may be lost.
+A machine may download or announce only packages that a task assigned to it uses. So a stolen credential gives access
+only to the packages of the machine's own tasks. A limited number of threads read the archives. If all are busy, a
+machine must ask again later, when it will find peers. Shards announce installed packages to each other through Redis,
+where messages may be lost.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Authenticate = Callable[[str], Awaitable[Known]]  # the header Authorization -> the machine; raises `Rejected`
 
-# Archives out of the store at a time, by one shard.
+# Archives that one shard reads from the store at the same time.
 STREAMS = 8
 # A client that takes no chunk within this time is disconnected.
 STALLED_S = 60.0
 TICKET_S = 600.0
 MAX_BODY_BYTES = 64 * 1024
-# So long a machine is believed to be still entitled to what it was entitled to.
+# The right of a machine to a package is cached for this time.
 ENTITLED_S = 20.0
 LOOK_EVERY_S = 1.0
 _MAX_ENTITLED = 20_000
@@ -82,7 +82,7 @@ class Entitled:
     rack: str
 
 
-# Nobody's: what a machine without a task that names the package is entitled to.
+# For a machine without a task that uses the package.
 NOTHING = Entitled("", 0, "", "")
 
 
@@ -100,8 +100,8 @@ class PackageDoors:
         streams: int = STREAMS,
     ) -> None:
         self._connections = connections
-        self._ports: dict[int, int] = {}  # where machines serve, as they said since they are connected
-        self._counted: dict[int, tuple[int, str, int]] = {}  # machine -> of which report it is known
+        self._ports: dict[int, int] = {}  # ports on which machines serve, as reported on this connection
+        self._counted: dict[int, tuple[int, str, int]] = {}  # machine -> the report that was counted
         self._streams = streams
         self._busy = 0
         self._rng = rng or random.Random()
@@ -143,7 +143,7 @@ class PackageDoors:
         machine = await authenticate(header.decode("latin-1"))
         entitled = await self._entitled(machine.machine_id, path.group(1))
         if entitled is None and door[1] != "have":
-            detail = f"no task that is placed on {machine.hostname} names {path.group(1)}"
+            detail = f"no task on {machine.hostname} uses the package {path.group(1)}"
             raise Rejected("not-for-this-machine", detail, status=403)
         asked = _Request(path.group(1), machine, entitled or NOTHING, scope, receive, send)
         await _DOORS[door](self, asked)
@@ -188,7 +188,7 @@ class PackageDoors:
             detail = f"{port} is not a port; give 1 to 65535, or 0 to serve no peers"
             raise Rejected("invalid", f"port: {detail}", fields={"port": detail})
         machine, entitled = asked.machine, asked.entitled
-        # It says so once after each welcome, of whichever package it has: what else it has, its reports say.
+        # A machine sends this once after each welcome, for any package that it has. Its reports list the others.
         if entitled is not NOTHING:
             peer = Peer(machine.machine_id, entitled.address, port, entitled.rack)
             self._offer(machine.cell_id, asked.digest, peer)
@@ -236,16 +236,16 @@ class PackageDoors:
                     await asked.send(body)
                 chunk = await loop.run_in_executor(self._readers, reading.next) if left else b""
             if left:
-                # The answer stays shorter than it said: the other side notices.
+                # The body is shorter than its Content-Length, so the machine detects the error.
                 log.warning("archive not delivered whole", machine=asked.machine.hostname, digest=asked.digest)
         finally:
             gone.cancel()
             await loop.run_in_executor(self._readers, reading.close)
 
-    # -- who may
+    # -- rights
 
     async def _entitled(self, machine_id: int, digest: str) -> Entitled | None:
-        """Return the claim of a machine to a package; None if no task placed on it names it. Raises `Rejected`."""
+        """Return the right of a machine to a package; None if no task placed on it uses it. Raises `Rejected`."""
         key = machine_id, digest
         until, found = self._known.get(key, (0.0, None))
         if time.monotonic() >= until:
@@ -254,15 +254,15 @@ class PackageDoors:
             found = looked_up.get(digest)
             if len(self._known) >= _MAX_ENTITLED:
                 self._known.clear()
-            # A task may be placed any moment: only a yes is remembered.
+            # A task may be placed at any moment, so only positive results are cached.
             if found is not None:
                 self._known[key] = time.monotonic() + ENTITLED_S, found
         return found
 
     def _look_up(self, machine_id: int, digests: Sequence[str]) -> dict[str, Entitled]:
-        """Return the packages that tasks placed on the machine name. Two queries at most, in the doors' own thread.
-        Raises
-        `Rejected`."""
+        """Return those of the packages that tasks placed on the machine use. Makes at most two queries, in the database
+        thread of this object. Raises `Rejected`.
+        """
         try:
             close_old_connections()
             rows = query(
@@ -300,7 +300,9 @@ class PackageDoors:
         self._news.announce(swarms.Have(cell_id, digest, peer))
 
     async def _look_forever(self) -> None:
-        """A machine that came back, or gets a task for what it has, asks for no sources: its report tells."""
+        """Read installed packages from reports, because a machine that reconnects, or already has the packages of a new
+        task, does not ask for sources.
+        """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             for machine_id, port in list(self._ports.items()):
@@ -315,7 +317,7 @@ class PackageDoors:
                 await self._store_packages(cell_id, detail)
 
     async def _store_packages(self, cell_id: int, told: Mapping[int, InstalledReport]) -> None:
-        """The scheduler, of what machines have."""
+        """Store which packages machines have, for the scheduler. If PostgreSQL is away, they are stored later."""
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._database, _hold, cell_id, readable(told))
@@ -401,7 +403,7 @@ class _Request:
         found = _RANGE.fullmatch(given)
         first, last = (int(found[1]), min(int(found[2] or size), size - 1)) if found else (size, 0)
         if first > last:
-            detail = f"{given[:50]!r}: give bytes=N- with N below {size}"
+            detail = f"{given[:50]!r} is not supported; give bytes=N- with N below {size}"
             raise Rejected("range-not-satisfiable", detail, fields={"Range": detail}, status=416)
         return first, last
 
@@ -444,7 +446,7 @@ class _Reading:
 def _log_failure(task: asyncio.Task[None]) -> None:
     """Log the internal error that ended a loop which should run for ever."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("what machines have is not looked at any more", exc_info=error)
+        log.error("the record of which packages machines have is not updated any more", exc_info=error)
 
 
 def _hold(cell_id: int, told: Mapping[int, InstalledReport]) -> None:

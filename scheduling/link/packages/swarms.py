@@ -2,7 +2,7 @@
 packages.
 
 borg:packages                    channel: `Have`, `PeerGone`, `Left`, as they happen
-borg:packages:<cell>:<digest>    hash: machine id -> `Peer`; for a shard that hasn't heard of the package yet
+borg:packages:<cell>:<digest>    hash: machine id -> `Peer`; for a shard without data about the package
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 _CHANNEL = "borg:packages"
 _RETRY_S = 1.0
-# What nobody has said anything of for this long is forgotten.
+# Keys expire when no machine has reported the package for this time.
 _KEPT_S = 3600
 
 
@@ -97,7 +97,7 @@ class SwarmExchange:
                 await pipe.execute()
                 self._note(None)
             except (RedisError, OSError) as error:
-                self._note(error)  # it is lost; machines say it again when they come back
+                self._note(error)  # the announcement is lost; machines repeat it when they reconnect
 
     async def _listen_forever(self) -> None:
         while True:
@@ -105,7 +105,7 @@ class SwarmExchange:
             try:
                 await pubsub.subscribe(_CHANNEL)
                 while True:
-                    # A read without end would not notice that Redis is gone.
+                    # A read without a timeout would not detect that Redis is unreachable.
                     message = await pubsub.get_message(timeout=4.0)
                     if message is not None:
                         for one in _decoder.decode(message["data"]):
@@ -113,7 +113,7 @@ class SwarmExchange:
             except (RedisError, OSError) as error:
                 self._note(error)
             except msgspec.MsgspecError as error:
-                log.warning("news of packages not understood", error=str(error))
+                log.warning("cannot read a Redis message about packages", error=str(error))
             finally:
                 await self._close(pubsub)
             await asyncio.sleep(_RETRY_S)
@@ -126,7 +126,9 @@ class SwarmExchange:
 
     def _note(self, error: Exception | None) -> None:
         if error is not None and not self._away:
-            log.warning("redis away: shards don't share who has packages", error=str(error))
+            log.warning(
+                "Redis is unreachable: shards cannot share which machines have which packages", error=str(error)
+            )
         self._away = error is not None
 
 

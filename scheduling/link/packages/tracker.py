@@ -1,9 +1,10 @@
-"""The choice of sources from which a machine fetches a package: other machines, and the store as root (§3.2). Pure.
+"""The choice of sources from which a machine downloads a package: other machines, or the package store (§3.2). Pure.
 
     store ─► few machines ─► each serves `fanout` others at a time ─► … the number that has it grows geometrically
 
-A tracker lives in one shard and receives the holders of the other shards. All of it may be lost: a machine that finds
-no peer is sent to the store, and says so when it has the package. Times are seconds of any steady clock.
+The store is the root of the distribution. A tracker belongs to one shard. The other shards send it the machines that
+have a package. Losing a tracker does no harm: a machine without a known peer uses the store, and reports when it has
+the package. Times are seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-# Digests and holders of one that are remembered: a tree needs not know all of ten thousand.
+# Stored digests, and stored holders of one digest. A tree does not need all of ten thousand holders.
 MAX_DIGESTS = 2_000
 MAX_HOLDERS = 500
-# A source that failed a machine isn't offered to that machine again for this long; one that was busy, to nobody
-# for less.
+# A source that failed is not offered to the same machine again for this time. A busy source is not offered to any
+# machine for a shorter time.
 AVOIDED_S = 60.0
 BUSY_S = 2.0
-# So many different machines have to say within that time that a source fails before it is offered to nobody: one alone
-# could speak ill of all.
+# If this number of different machines report within that time that a source fails, it is not offered any more. One
+# machine is not enough, because it could report every source.
 STRIKES = {"mismatch": 2}
 STRIKES_OTHERWISE = 3
-# Somebody fetches for no longer than this, at this rate: then its slot is free again, whatever became of it.
+# Longest time of a download, at this rate. After it, the slot is free again, whatever the result was.
 SLOT_S, SLOT_BYTES_S = 30.0, 2 * 2**20
-# Holders among which one is chosen, and machines that may come back within a second.
+# Holders among which one is chosen, and machines that may ask again within a second.
 LOOKED_AT = 64
 WAITING_A_SECOND = 300
 STORE = 0  # the id, among those of machines, of the store
@@ -56,15 +57,20 @@ class _Swarm:
     """One package: the machines that have it, transfers in progress, and recent failures between machines."""
 
     holders: dict[int, Peer] = field(default_factory=dict)
-    fetching: dict[int, tuple[int, ...]] = field(default_factory=dict)  # machine -> sources told, the first kept free
+    fetching: dict[int, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # machine -> offered sources; the first keeps a slot
     strikes: dict[int, dict[int, float]] = field(default_factory=dict)  # source -> machine it failed -> until
     waiting: set[int] = field(default_factory=set)
     avoided: dict[tuple[int, int], float] = field(default_factory=dict)  # (machine, source) -> until
 
 
 class Tracker:
-    """The tracker of a shard. `fanout`: machines that one machine serves at a time; `store_slots`: that the store
-    serves; `offered`: peers named to one machine, the first of which keeps a slot for it."""
+    """The tracker of a shard: which machines have which packages.
+
+    `fanout`: most machines that one machine serves at a time; `store_slots`: most machines that the store serves at a
+    time; `offered`: peers that are offered to one machine. The first of them keeps a slot free for it.
+    """
 
     def __init__(
         self, *, rng: random.Random, fanout: int = 4, store_slots: int = 8, offered: int = 3, retry_s: float = 1.0
@@ -72,7 +78,7 @@ class Tracker:
         self._rng = rng
         self._fanout, self._store_slots, self._offered, self._retry_s = fanout, store_slots, offered, retry_s
         self._swarms: OrderedDict[str, _Swarm] = OrderedDict()
-        self._full: dict[int, float] = {}  # source -> until: it said that it serves as many as it may
+        self._full: dict[int, float] = {}  # source -> until: it reported that all its slots are in use
         self._serving: dict[int, dict[tuple[str, int], float]] = {}  # source -> (digest, machine) -> until
 
     def knows(self, digest: str) -> bool:
@@ -109,10 +115,10 @@ class Tracker:
             self._release(digest, machine_id)
 
     def failed(self, digest: str, machine_id: int, address: str, port: int, reason: str, *, now: float) -> int | None:
-        """A source delivered nothing, or something else; `reason` as in `PackageFailed`. The store has no address.
+        """Record that a source delivered nothing, or wrong content; `reason` as in `PackageFailed`.
 
-        Count only failures of peers that were offered to the machine. Return the machine that is offered
-        to nobody from now on, until it reports the package again.
+        Only failures of peers that were offered to the machine count. The store has no address. Return the source that
+        is not offered any more until it reports the package again, or None.
         """
         swarm = self._swarm(digest)
         detail = swarm.fetching.get(machine_id, ())
@@ -121,7 +127,7 @@ class Tracker:
             peer = swarm.holders.get(source)
             if peer is None or (peer.address, peer.port) != (address, port):
                 continue
-            # It goes on with its other offers before it asks again: the next of them keeps a slot for it.
+            # The machine tries its other offers before it asks again, so the next source keeps a slot for it.
             self._keep(swarm, digest, machine_id, tuple(other for other in detail if other != source), now=now)
             if reason == "busy":
                 self._full[source] = now + BUSY_S
@@ -160,7 +166,7 @@ class Tracker:
     def _keep(
         self, swarm: _Swarm, digest: str, machine_id: int, told: tuple[int, ...], *, size_bytes: int = 0, now: float
     ) -> None:
-        """A slot at the first of the sources told."""
+        """Reserve a slot at the first of the offered sources."""
         if told:
             swarm.fetching[machine_id] = told
             until = now + SLOT_S + size_bytes / SLOT_BYTES_S

@@ -50,10 +50,10 @@ _MOST_LEFT = 256
 class Connection:
     """The connection of one machine. Only the event loop uses it. Times are the loop's, in seconds.
 
-    Sequence numbers: `asked` of the last poll, `answered` of the last report. `told`: of the last poll that
-    carried a desired state. `acknowledged`: the generation its Borglet says is in force; `generation`: the one that
-    should be; `desired` is dropped once they are the same. `reminded`: the one sent
-    again because of leftovers.
+    Sequence numbers: `asked` is that of the last poll, `answered` of the last report, `told` of the last poll with a
+    desired state. Generations: `acknowledged` is the one that the Borglet reports, `generation` the one that it should
+    have, `reminded` the one that was sent again because of leftover tasks. `desired` is dropped once the first two are
+    equal.
     """
 
     machine_id: int
@@ -79,17 +79,17 @@ class Connection:
     refused_at: float = float("-inf")
     patience: EarlyAnswerPace = field(default_factory=EarlyAnswerPace)
     logs: list[LogRequest] = field(default_factory=list)
-    logs_asked: set[str] = field(default_factory=set)  # requests whose answers are welcome
+    logs_asked: set[str] = field(default_factory=set)  # requests that are not answered yet
     rotation: Rotation = field(default_factory=Rotation)
     identified: Identified = field(default_factory=Identified)
-    identities: list[TaskIdentity] = field(default_factory=list)  # to be said with the next poll
-    windows_until: int = 0  # end of the newest window of usage that is stored, until that is said
-    left: dict[TaskKey, int] = field(default_factory=dict)  # tasks that were here lately, and their ids
+    identities: list[TaskIdentity] = field(default_factory=list)  # to be sent with the next poll
+    windows_until: int = 0  # end of the newest stored window of usage, until it is sent
+    left: dict[TaskKey, int] = field(default_factory=dict)  # tasks that were here recently, and their ids
     shells: list[ShellGrant] = field(default_factory=list)
 
     @property
     def waiting(self) -> bool:
-        """A poll is out and not answered."""
+        """Return whether a poll has been sent and not answered."""
         return self.asked > self.answered
 
     @property
@@ -133,17 +133,21 @@ class Connection:
         self.view = view
 
     def task_of(self, key: TaskKey) -> int | None:
-        """The id of a task that is or lately was on this machine."""
+        """Return the id of a task that is, or was recently, on this machine."""
         if self.view is None:
             return None
         expected = self.view.run.get(key)
         return expected.task_id if expected is not None else self.view.stop.get(key, self.left.get(key))
 
     def wanted_logs(self, report: Report) -> Report | None:
-        """The report with the logs that this machine was asked for, each once: it can't answer for others."""
+        """Return the report with only the logs that were requested from this machine, each once. None without logs."""
         wanted = [chunk for chunk in report.logs if chunk.request_id in self.logs_asked]
         if len(wanted) < len(report.logs):
-            log.warning("logs nobody asked for", machine=self.hostname, chunks=len(report.logs) - len(wanted))
+            log.warning(
+                "the machine sent logs that were not requested",
+                machine=self.hostname,
+                chunks=len(report.logs) - len(wanted),
+            )
         self.logs_asked -= {chunk.request_id for chunk in wanted}
         return msgspec.structs.replace(report, logs=wanted) if wanted else None
 

@@ -22,7 +22,10 @@ SPREAD_S = 300.0
 
 @dataclass(slots=True)
 class Identified:
-    """The identities of the tasks of one connection. `renew_at`: time of the loop at which all get new ones."""
+    """The identities of the tasks of one connection.
+
+    `renew_at`: the event-loop time at which all of them are renewed.
+    """
 
     renew_at: float = math.inf
 

@@ -19,7 +19,10 @@ MOST_AT_ONCE = 1_000
 
 
 class InstalledIntake:
-    """Machines to write: `due` returns them, `taken` marks them as written. Failed writes are due again."""
+    """The machines whose installed packages must be written to the database.
+
+    `due` returns them, `taken` marks them as written. After a failed write, `due` returns its machines again.
+    """
 
     def __init__(self) -> None:
         self.every_s = TELL_EVERY_S

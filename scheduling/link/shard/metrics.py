@@ -63,7 +63,7 @@ class ShardMetrics(Collector):
         yield refusals
         yield self.intervals.family("borg_link_poll_interval_seconds", "Time between two polls of a machine")
         yield self.lateness.family("borg_link_lateness_seconds", "How late polls go out")
-        yield self.turns.family("borg_link_turn_seconds", "Duration of the pump's turns with PostgreSQL")
+        yield self.turns.family("borg_link_turn_seconds", "Duration of one round of database work of the shard")
 
     def exposition(self) -> bytes:
         """Return the metrics in the text format of Prometheus."""

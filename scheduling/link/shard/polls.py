@@ -1,7 +1,7 @@
 """Polls of machines: one timetable and one timer for any number of machines.
 
-A machine is asked `poll_interval` after it was asked last, give or take `JITTER`: an answer that came late makes the
-next hold shorter, so that a busy shard's intervals stay what they should be.
+A machine is polled `poll_interval` after its last poll, varied at random by `JITTER`. A late answer makes the next hold
+shorter, so that the intervals of a busy shard stay correct.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from scheduling.machines.pace import Timetable
 
 log = structlog.get_logger(__name__)
 
-# A poll not answered this long after its hold: the connection is dead.
+# If a poll is not answered within this time after its hold, the connection is dead.
 ANSWER_WITHIN_S = 10.0
 JITTER = 0.1
-# Nothing is asked of a machine that doesn't read; it is looked at again after this.
+# A machine that does not read is not polled. It is checked again after this time.
 _CONGESTED_S = 0.5
 # The share of an interval that late answers may take from a hold.
 _SHORTENED = 0.25
 
 
 class Polls:
-    """Polls of machines. `interval_s`: seconds between polls of a machine. `refresh`: read its desired state again.
-    `hang_up`: it is gone.
+    """Polls of machines. Functions: `interval_s` returns the seconds between polls of a machine; `refresh` reads its
+    desired state again; `hang_up` closes its connection.
     """
 
     def __init__(
@@ -64,7 +64,11 @@ class Polls:
     def due(self, held: Connection, now: float) -> None:
         """Poll a machine whose time has come."""
         if held.waiting and now - held.asked_at >= held.hold_s + ANSWER_WITHIN_S:
-            log.warning("no answer, hanging up", machine=held.hostname, waited_s=round(now - held.asked_at, 1))
+            log.warning(
+                "no answer to a poll; closing the connection",
+                machine=held.hostname,
+                waited_s=round(now - held.asked_at, 1),
+            )
             self._hang_up(held, "no answer")
         elif held.congested:
             self.schedule(held, now + _CONGESTED_S)
@@ -90,7 +94,7 @@ class Polls:
             return
         if self._timer is not None:
             self._timer.cancel()
-        # uvloop gives what is due at once a handle that does not know its time.
+        # The time is stored here, because uvloop's handle of an immediate call does not contain it.
         self._timer_at = soonest
         self._timer = asyncio.get_running_loop().call_at(soonest, self._tick)
 
@@ -102,7 +106,7 @@ class Polls:
             try:
                 self.due(held, now)
             except Exception:
-                # The others are due too. This one dials again.
-                log.exception("a machine can't be asked, hanging up", machine=held.hostname)
+                # The other machines are due too. This one connects again.
+                log.exception("cannot send a poll to a machine; closing its connection", machine=held.hostname)
                 self._hang_up(held, "the shard failed")
         self._arm()

@@ -1,6 +1,7 @@
-"""A shard's side of Redis: heartbeat, contacts and usage out; notices, log requests and taken sessions in.
+"""The connection of a shard to Redis. It sends heartbeats, contacts and usage. It receives notices, log requests and
+sessions that another shard has taken.
 
-Everything here may be lost: without Redis a shard serves its machines and finds news by asking the journal.
+All of this may be lost. Without Redis, a shard serves its machines and reads changes from the journal.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class RedisBridge:
             except (RedisError, OSError) as error:
                 self._note(error)
             except Exception:
-                # Without a heartbeat all machines here would count as silent, whatever one of them said.
+                # Without a heartbeat, all machines of this shard would count as silent, even if one of them reports.
                 log.exception("a heartbeat was not sent completely; the next one follows")
             await asyncio.sleep(BEAT_S)
 
@@ -103,8 +104,8 @@ class RedisBridge:
         await self._spread(wall)
 
     async def _spread(self, wall: float) -> None:
-        """Publish how many machines this shard serves, and send some away when other shards of its cells serve far
-        fewer.
+        """Publish how many machines this shard serves. Ask some to connect again if other shards of its cells serve
+        far fewer.
         """
         shard, cells = self._shard, ",".join(map(str, sorted(self._shard.cell_ids)))
         pipe = self._redis.pipeline(transaction=False)
@@ -121,7 +122,9 @@ class RedisBridge:
             await self._redis.hdel(_LOADS, *gone)
         now = asyncio.get_running_loop().time()
         if number := self._balance.surplus(now, len(shard.connections), others):
-            log.info("machines are asked to dial again", number=number, here=len(shard.connections), others=others)
+            log.info(
+                "asked machines to reconnect to other shards", number=number, here=len(shard.connections), others=others
+            )
             shard.send_away(number)
 
     def _note(self, error: Exception | None) -> None:
@@ -169,7 +172,7 @@ class RedisBridge:
                 )
                 self._shard.notice()  # whatever was said meanwhile
                 while True:
-                    # A read without end would not notice that Redis is gone.
+                    # A read without a timeout would not detect that Redis is unreachable.
                     message = await pubsub.get_message(timeout=4.0)
                     if message is not None:
                         await self._take(message)

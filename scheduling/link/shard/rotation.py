@@ -35,7 +35,7 @@ class Rotation:
             self._hurried, self._due = True, now
 
     def accept(self, digest: str) -> None:
-        """The offer counts: to be said with the next poll."""
+        """Record that the offer was accepted. The next poll reports it."""
         self._accepted, self.asked, self._due = digest, False, math.inf
 
     def say(self, now: float) -> tuple[bool, str]:

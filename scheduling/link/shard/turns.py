@@ -1,4 +1,7 @@
-"""The pump: all that came in during one turn is one batch of the next, written and read by one database thread."""
+"""The turns of a shard: one round of database work after the other, in one database thread.
+
+All messages that arrive during one turn are one batch of the next turn.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +31,16 @@ from scheduling.usage import usage_windows
 
 log = structlog.get_logger(__name__)
 
-# The journal is asked at least this often: notices are a courtesy.
+# The journal is read at least this often, because notices may be lost.
 LOOK_EVERY_S = 1.0
-# The folder of the authority is looked at this often.
+# Interval between two reads of the folder of the authority.
 TRUST_EVERY_S = 60.0
 _AWAY_S = 1.0
 _BUSY_TURN_S = 0.02
 
 
 class Turns:
-    """The pump of a shard. `cell_names`: the cells to serve, empty for all. `identities`: signs identities of tasks."""
+    """The turns of a shard. `cell_names`: the cells to serve; empty: all. `identities`: signs identities of tasks."""
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class Turns:
                 log.warning("database away", error=str(error))
                 await asyncio.sleep(_AWAY_S)
             except Exception:
-                log.exception("a turn failed; what it was about is read again")
+                log.exception("a turn of database work failed; the affected rows are read again")
                 await asyncio.sleep(_AWAY_S)
             self._roster.figures.turns.observe(time.perf_counter() - started)
             if time.perf_counter() - started > _BUSY_TURN_S:
@@ -107,8 +110,10 @@ class Turns:
             raise
 
     def _put_back(self, inbox: Inbox, error: BaseException) -> None:
-        """Handle a failed turn: waiting callers get the error, and the writes follow again from rows and reports."""
-        away = error if isinstance(error, DatabaseAway) else DatabaseAway("the shard failed; come back")
+        """Handle a failed turn: waiting callers get the error. The rows of the affected machines are read again, so
+        that the next reports cause the lost writes.
+        """
+        away = error if isinstance(error, DatabaseAway) else DatabaseAway("the shard failed; connect again")
         futures = [future for _, future in inbox.asks] + [entry[2] for entry in inbox.hellos.values()]
         for future in futures:
             if not future.done():
@@ -151,7 +156,7 @@ class Turns:
         try:
             self.authorities, self._identities.key = await self._database(_trust)
         except (OSError, AuthorityBroken):
-            log.exception("the folder of the authority can't be used; what was known goes on")
+            log.exception("cannot use the folder of the TLS authority; the previous authorities and key stay in use")
 
     async def _take_offers(self, inbox: Inbox) -> None:
         """Take offers of new secrets. A lost offer is requested again."""
@@ -211,9 +216,9 @@ class Turns:
             raise
         except Exception:
             if len(many) == 1:
-                log.exception("news of a machine can't be written", machine_id=many[0].machine_id)
+                log.exception("cannot store the changes that a machine reported", machine_id=many[0].machine_id)
                 return set()
-            log.exception("a batch can't be written; machine by machine now", machines=len(many))
+            log.exception("cannot store a batch of changes; trying one machine at a time", machines=len(many))
         stale: set[int] = set()
         for news in many:
             stale |= await self._apply_or_isolate(cell_id, [news])
@@ -262,7 +267,7 @@ class Turns:
         held.generation = loaded.desired.generation
         if loaded.rotation_asked:
             held.rotation.hurry(now)
-        self._roster.inbox.news.pop(held, None)  # told again by the comparison with the new view
+        self._roster.inbox.news.pop(held, None)  # the comparison with the new view finds these changes again
         if held.said is not None and held.said.wire.history_id != held.view.history_id:  # type: ignore[union-attr]
             held.said, held.acknowledged = None, ""
         if held.acknowledged == held.generation:
@@ -301,5 +306,5 @@ def _settings(cell: CellFacts) -> cell_settings.CellSettings:
     try:
         return cell_settings.load(dict(cell.settings))
     except Rejected as error:
-        log.error("the cell's settings can't be read, defaults hold", cell=cell.name, error=error.detail)
+        log.error("cannot read the settings of the cell; the defaults are used", cell=cell.name, error=error.detail)
         return cell_settings.CellSettings()

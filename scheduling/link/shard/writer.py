@@ -41,7 +41,7 @@ ME = system("link")
 
 @dataclass(frozen=True, slots=True)
 class CellFacts:
-    """A cell as a shard needs it."""
+    """The facts of a cell that a shard needs."""
 
     id: int
     name: str
@@ -58,7 +58,7 @@ class Known:
     cell: str
     hostname: str
     history_id: str
-    secret_age_s: float = 0.0  # what it dialled in with; infinite where nobody knows
+    secret_age_s: float = 0.0  # age of the secret with which it connected; infinite if unknown
 
 
 @dataclass(slots=True)
@@ -166,8 +166,11 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
 
 
 def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
-    """Return the facts that a hello changes. Attributes and amounts of the cell's own resources that people set stay.
-    An attribute has what the machine offers beyond its accepted capacity."""
+    """Return the facts about a machine that its hello message changes.
+
+    Attributes that people set are kept, and so are amounts of the cell's own resources. Capacity above the accepted
+    capacity is stored as an attribute.
+    """
     speaks = {PROTOCOL: str(common_protocol(hello) or OLDEST_PROTOCOL)}
     attributes = {**machine.attributes, **hello.attributes, **speaks}
     facts: dict[str, Any] = {"attributes": attributes}
@@ -180,7 +183,9 @@ def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, An
         attributes.pop(CLAIMED, None)
         if claimed:
             attributes[CLAIMED] = claimed
-            log.warning("more capacity is claimed than counts", machine=machine.hostname, claimed=claimed)
+            log.warning(
+                "the machine reports more capacity than was accepted for it", machine=machine.hostname, claimed=claimed
+            )
     return facts
 
 
@@ -202,8 +207,8 @@ def _take_facts(cell_id: int, extra: Sequence[str], hellos: Mapping[int, Hello])
 
 
 def apply(cell_id: int, many: Sequence[MachineReportChanges]) -> set[int]:
-    """Write what reports changed, at most about 5,000 changes a revision. Returns the machines whose session is
-    no longer theirs; of those nothing was written.
+    """Write the changes of reports, at most about 5,000 per revision. Returns the machines whose session is no longer
+    current. Nothing was written for them.
 
     Locks: the cell's row, then machines, then tasks, each in order of id.
     """
@@ -328,8 +333,8 @@ def _moves(task_ids: Sequence[int]) -> dict[int, int]:
 
 
 def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[UnknownIncarnation]) -> None:
-    """Keep the machine's list of what runs there unasked. What this history knows to be over is stopped; what
-    it doesn't know is left for an SRE to decide."""
+    """Store the machine's list of tasks that the cell did not start. Tasks that have ended in this cell's history are
+    stopped. An SRE decides about unknown tasks."""
     machine = Machine.objects.select_for_update().get(pk=machine_id)
     known = {item["key"]: item for item in machine.quarantined}
     over = _known_to_be_over([stranger for stranger in strangers if not stranger.flagged])
@@ -347,7 +352,7 @@ def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[Un
     unknown = [item["name"] for item in items if item["key"] not in known and not item["release"]]
     if unknown:
         log.warning("in quarantine", machine=machine.hostname, tasks=unknown[:20], number=len(unknown))
-    reason = machine.reason or f"{len(items)} tasks run there unasked"
+    reason = machine.reason or f"{len(items)} tasks run on the machine that the cell did not start"
     quarantine_set(entry, machine, items, reason)
 
 

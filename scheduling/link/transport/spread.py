@@ -1,10 +1,10 @@
 """Distribution of machines over shards: a shard with too many asks some to connect again. Pure; times in seconds.
 
-    each second: own machines, those of the other shards ─► Spread.surplus ─► so many are hung up on, any of them
+    each second: own machines, those of the other shards ─► ConnectionBalance.surplus ─► connections to close
 
-All shards have one address, so a machine that connects again reaches any of them. A shard that joins fills up within
-a minute or two; who was served by one that died dials at once by itself. Where the address always leads back here,
-asking is soon given up.
+All shards have one address, so a machine that connects again reaches any of them. A new shard fills up within a minute
+or two. Machines of a dead shard connect again by themselves. If the address always leads back to this shard, it soon
+stops closing connections.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# More than this share above the average, and more than so many machines, is too many.
+# A shard has too many machines if it exceeds the average by this share and by this number.
 TOLERANCE, FEW = 0.1, 10
-# Of the machines here, this share a second may be asked to move.
+# Share of the shard's machines that may be asked to move per second.
 RATE = 0.01
-# So long after the first were asked, there should be fewer.
+# Time after which the number of machines should have decreased.
 LOOK_AFTER_S = 10.0
 LONGEST_PAUSE_S = 600.0
 
@@ -32,7 +32,9 @@ class ConnectionBalance:
     _quiet_until: float = 0.0
 
     def surplus(self, now: float, own: int, others: Sequence[int]) -> int:
-        """Return how many machines to send away now. `others`: machines per other live shard."""
+        """Return how many machines this shard should now ask to connect again. `others`: number of machines of each
+        other live shard.
+        """
         average = (own + sum(others)) / (1 + len(others))
         if not others or own <= average * (1 + TOLERANCE) or own - average <= FEW:
             self._asked, self._pause_s = 0, LOOK_AFTER_S

@@ -1,11 +1,11 @@
-"""The WebSocket of a machine, straight on the transport: no task, no queue and no timer while it is served.
+"""The WebSocket of a machine, directly on the transport. A served connection needs no task, queue or timer.
 
     uvicorn: TLS, HTTP ── GET /link, Upgrade ──► LinkHttp ─► LinkSocket ─► LinkApp.converse, until attached
                                                                │ ◄─ write      Connection ◄─ Shard
                                                                └─ message ───► LinkApp.take
 
-uvicorn's own WebSocket costs two coroutines, a queue and four calls of epoll a message, and as an ASGI application a
-task a message more: 240 µs a poll and 178 KiB a machine.
+uvicorn's own WebSocket needs two coroutines, a queue and four calls of epoll per message, and an ASGI application one
+more task per message. That is 240 µs per poll and 178 KiB per machine.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from borglet.messages import MAX_FRAME_BYTES
 log = structlog.get_logger(__name__)
 
 PATH = b"/link"
-# The peer has this long to answer a close.
+# The time in which the peer must answer a close.
 CLOSE_WITHIN_S = 5.0
-# Before it is served a machine says hello, and waits for the answer.
+# Messages accepted before a machine is served: it sends a hello, and waits for the answer.
 MOST_EARLY = 2
-# Reads of all connections pass through here, one after the other.
+# All connections read into this buffer, one after the other.
 _buffer = memoryview(bytearray(2**16))
 
 
 class Hangup(Exception):
-    """The peer has gone."""
+    """The peer has closed the connection."""
 
 
 class Host(Protocol):
     """The owner of the connections: `scheduling.link.app.LinkApp`."""
 
     async def converse(self, socket: LinkSocket, authorization: str) -> None:
-        """Handle a connection from the request for a WebSocket, with its header, until its machine is served."""
+        """Handle one WebSocket: check its `Authorization` header, then serve its machine until it closes."""
 
 
 class LinkHttp(HttpToolsProtocol):
@@ -124,7 +124,7 @@ class LinkSocket(asyncio.BufferedProtocol):
         self._server_state.tasks.discard(task)
         self._opening = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a machine can't be served, hanging up", exc_info=error)
+            log.error("cannot serve a machine; closing its connection", exc_info=error)
             self._transport.abort()
 
     def accept(self) -> None:
@@ -156,7 +156,7 @@ class LinkSocket(asyncio.BufferedProtocol):
         return self._heard.popleft()
 
     def serve(self, receive: Callable[[bytes], None], hangup: Callable[[], None]) -> None:
-        """Pass messages to `receive` from now on, waiting ones first. Raises `Hangup` when the peer is gone."""
+        """Pass messages to `receive` from now on, waiting ones first. Raises `Hangup` if the connection is closed."""
         if self._ended:
             raise Hangup
         self.receive, self.hangup = receive, hangup
@@ -187,7 +187,7 @@ class LinkSocket(asyncio.BufferedProtocol):
         else:
             self.close(1001, "this shard stops")
 
-    # -- in: what the transport calls
+    # -- input: methods that the transport calls
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _buffer
@@ -242,12 +242,12 @@ class LinkSocket(asyncio.BufferedProtocol):
             self.receive(content)
         elif self._heard is not None:
             if len(self._heard) == MOST_EARLY:
-                raise BadFrame(POLICY_VIOLATION, "too much was said before the welcome")
+                raise BadFrame(POLICY_VIOLATION, "too many messages before the welcome")
             self._heard.append(content)
             self._awake()
 
     def _fail(self, error: BadFrame) -> None:
-        log.warning("a frame that is none, hanging up", reason=str(error))
+        log.warning("received an invalid WebSocket frame; closing the connection", reason=str(error))
         if not self.closing:
             self.closing = True
             self._transport.write(closing(error.code, str(error)))

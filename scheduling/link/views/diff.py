@@ -4,9 +4,10 @@
                                            ├─ compare ─► Changes ─► the shard's writer, in batches
     Report (what is on the machine) ───────┘
 
-A view lists what should run (`run`) and what should stop (`stop`). What a report *says* of an incarnation counts
-at once. What it leaves out counts only when the report acknowledges the view's generation: an older desired
-state may not have listed it yet. Level-triggered: with a new view the next report tells everything again.
+A view lists the incarnations that should run (`run`) and stop (`stop`). An incarnation that a report contains is
+processed at once. A missing incarnation counts only if the report acknowledges the view's generation, because an older
+desired state may not contain it yet. The comparison is level-triggered: after a new view, the next report is compared
+completely.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ import msgspec
 from borglet.messages import EndCause, Exit, Health, Phase, Report, TaskKey, TaskReport
 from scheduling.core.vocabulary.states import Observation
 
-# Of one report; the rest comes again with the next.
+# Removals of one report that are processed. The next report contains the others again.
 MAX_REMOVALS = 4
 REASONS = ("cpu-starved",)
 
 
 @dataclass(slots=True)
 class ExpectedTask:
-    """An incarnation that should run, and what rows say of it. `checked`: it has a health check.
+    """An incarnation that should run, with its data from the rows. `checked`: it has a health check.
 
-    `alloc`: nothing runs, it only holds a place (§2.4): up as soon as its machine is served. `unwanted`: its machine
-    asked to have it taken away.
+    `alloc`: an alloc (§2.4). It runs nothing, and is up as soon as its machine is served. `unwanted`: its machine has
+    requested its removal.
     """
 
     task_id: int
@@ -45,7 +46,7 @@ class ExpectedTask:
     restarts: int = 0
     exit: tuple[str, float] | None = None  # (cause, time)
     unwanted: bool = False
-    address: str = ""  # of a network of its own
+    address: str = ""  # if it has its own network
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ def compare(view: View, report: Report) -> ReportChanges:
         return changes
     acknowledged = report.generation == view.generation
     strangers: list[UnknownIncarnation] = []
-    # An alloc that has left is gone when its folder is, unless that is kept.
+    # An alloc that has left counts as gone when its folder is deleted, unless the folder is kept.
     here = {alloc.key for alloc in report.allocs} - view.allocs_kept
     for task in report.tasks:
         key = task.key
@@ -155,7 +156,7 @@ def compare(view: View, report: Report) -> ReportChanges:
         expected = view.run.get(removal.key)
         if expected is not None and not expected.unwanted:
             expected.unwanted = True
-            detail = storable_text(f"its machine asked for it ({removal.reason}): {removal.detail}")
+            detail = storable_text(f"removed at the request of its machine ({removal.reason}): {removal.detail}")
             reason = removal.reason if removal.reason in REASONS else "other"
             changes.unwanted.append(Unwanted(expected.task_id, removal.key.incarnation, detail, reason))
     if acknowledged:
@@ -247,21 +248,21 @@ def judge(over: TaskExit, *, moves: int) -> ExitVerdict:
     if exit_.cause is EndCause.MACHINE_RESTARTED:
         return ExitVerdict(detail, cause="machine-failure")
     if exit_.cause is EndCause.STOPPED:
-        # Nobody here asked for it: somebody on the machine did.
+        # The cell did not request this stop. It was requested on the machine.
         return ExitVerdict(f"stopped on its machine: {exit_.detail or 'no reason given'}", cause="other")
     if exit_.cause is EndCause.EXITED and exit_.status == 0 and over.restart_on != "always":
         return ExitVerdict(detail, how="finished")
     if over.restarts:
         detail = f"{detail}, after {over.restarts} restarts"
     if over.restart_on == "never":
-        return ExitVerdict(f"{detail}; it asks for no restart", how="failed")
+        return ExitVerdict(f"{detail}; its restart policy allows no restart", how="failed")
     if moves < over.max_moves:
         return ExitVerdict(detail, cause="failure", avoid=True)
     return ExitVerdict(f"{detail}; moved {moves} times before", how="failed")
 
 
 def describe(exit_: Exit) -> str:
-    """An end as a sentence."""
+    """Describe in one sentence how a task ended."""
     if exit_.status is not None:
         text = f"exited with status {exit_.status}"
     elif exit_.signal is not None:

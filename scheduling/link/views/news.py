@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal.sql import query
 
-# What a Borglet has to hear of. What it said itself, and what only matters to the scheduler, is not here.
+# Events that a Borglet must receive. Its own reports, and events only for the scheduler, are not included.
 _BY_MACHINE = (
     "task.placed",
     "task.evicted",

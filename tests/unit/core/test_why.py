@@ -119,7 +119,7 @@ def test_preemption_is_said_to_be_of_no_help_where_it_is_not() -> None:
     why = verdict(world.job("mine", cpu=2000, priority=205))
     assert (why.preemption.not_enough, why.preemption.held) == (1, 2)
     told = sentence(why)
-    assert "On 2 machines tasks that it may not preempt hold the room." in told
+    assert "On 2 machines, the room is used by tasks that this job may not preempt." in told
 
 
 def test_reclaimed_room_is_pointed_out_to_prod() -> None:
@@ -148,7 +148,7 @@ def test_a_gang_waits_where_one_of_it_would_fit() -> None:
     assert why.never
     told = sentence(why)
     assert "The cell could not hold all of them even if it were empty." in told
-    assert "of 0.5 cores of cpu it would hold 2" in told
+    assert "with a limit of 0.5 cores of cpu, it could hold 2" in told
 
 
 def test_no_change_is_promised_that_would_not_hold_the_whole_gang() -> None:
@@ -269,7 +269,7 @@ def test_without_history_there_is_no_expected_start() -> None:
     why = verdict(world.job("a", cpu=1000), explainer=Explainer(seen=Ends(world.state.axis)))
     assert why.expected is not None
     assert (why.expected.basis, why.expected.low_s) == (Basis.NO_HISTORY, None)
-    assert "can't be said" in sentence(why)
+    assert "cannot be estimated" in sentence(why)
 
 
 def test_a_crashed_pair_is_tried_again_when_its_time_is_over() -> None:
@@ -409,7 +409,7 @@ def test_a_borglet_that_is_too_old_is_explained_in_words() -> None:
     world = World().machine("m1", **{PROTOCOL: "1"}).machine("m2").job("web", needs(constraints=(SPEAKS,)))
     (why,) = world.plan().unplaced
     told = format_why(why)
-    assert told.reasons == ("2 machines whose Borglet is too old for packages, roots and networks of tasks",)
+    assert told.reasons == ("2 machines whose Borglet is too old for packages, root filesystems or networks of tasks",)
     assert told.cures.count("It would fit with a newer Borglet there (on 2 machines).") == 1
     assert world.machine("m1", **{PROTOCOL: "2"}).where(world.plan(), "web") == {0: "m1"}
 

@@ -143,7 +143,7 @@ def test_a_task_that_its_machine_wants_to_be_rid_of_is_reported_once() -> None:
     view = a_view(run={KEY: ExpectedTask(7, phase="up", up=True)})
     removals = [Removal(KEY, "cpu-starved", "no CPU for 180 s"), Removal(OTHER, "cpu-starved", "not ours")]
     report = a_report(a_task(), removals=removals)
-    told = "its machine asked for it (cpu-starved): no CPU for 180 s"
+    told = "removed at the request of its machine (cpu-starved): no CPU for 180 s"
     assert compare(view, report) == ReportChanges(unwanted=[Unwanted(7, 3, told, "cpu-starved")])
     assert not compare(view, report)
 
@@ -167,7 +167,12 @@ BAD = Exit(EndCause.EXITED, 1.0, status=3)
         (OK, "always", 0, ExitVerdict("exited with status 0, after 5 restarts", cause="failure", avoid=True)),
         (BAD, "failure", 2, ExitVerdict("exited with status 3, after 5 restarts", cause="failure", avoid=True)),
         (BAD, "failure", 3, ExitVerdict("exited with status 3, after 5 restarts; moved 3 times before", how="failed")),
-        (BAD, "never", 0, ExitVerdict("exited with status 3, after 5 restarts; it asks for no restart", how="failed")),
+        (
+            BAD,
+            "never",
+            0,
+            ExitVerdict("exited with status 3, after 5 restarts; its restart policy allows no restart", how="failed"),
+        ),
         (
             Exit(EndCause.SUPERVISOR_LOST, 1.0),
             "failure",

@@ -1,0 +1,154 @@
+"""Group commit: single submissions to one cell that arrive together are written in one transaction.
+
+    thread 1: submit ─► leader ─► writes its own ─────────► writes 2, 3, 4 together ─► …
+    thread 2: submit ─► waits ───────────────────────────────────┴─► its verdict
+    thread 3: …
+
+A transaction locks the cell, and ends when the disk has it. So while one is under way, others would only wait for the
+lock: here they wait for its end and then share the next one. Each submission gets its own verdict, and its events name
+its own caller.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import psycopg
+from django.db import OperationalError
+
+from quota.vocabulary.errors import Rejected
+from scheduling.journal.journal import CHUNK
+
+Key = tuple[int, str, str]
+MOST_TOGETHER = 100
+# Shorter than the deadline of any request, so that nothing is written for a request that was answered already.
+LONGEST_WAIT_S = 4.0
+_lock = threading.Lock()
+
+
+class Submitted(Protocol):
+    """A submission. `size`: the number of its tasks. `keys`: names that two submissions of a group must not share."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def keys(self) -> set[Key]: ...
+
+    def reset(self) -> None:
+        """Undo what a transaction that was rolled back has set."""
+
+
+Item = TypeVar("Item", bound=Submitted)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[Item]):
+    """A submission that waits. `turn` is set when its verdict is known, or when it has to lead the next group."""
+
+    item: Item
+    turn: threading.Event = field(default_factory=threading.Event)
+    done: bool = False
+    error: BaseException | None = None
+
+
+class GroupCommit(Generic[Item]):
+    """The submissions of one process to one cell. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting[Item]] = deque()
+        self._led = False
+
+    def write(self, item: Item, write: Callable[[Sequence[Item]], None]) -> None:
+        """Write `item` with `write`, possibly together with others.
+
+        Raises what `write` raises for it, and `Rejected` (503) if its turn does not come within `LONGEST_WAIT_S`.
+        """
+        own = _Waiting(item)
+        with self._lock:
+            leads = not self._led
+            if leads:
+                self._led = True
+            else:
+                self._waiting.append(own)
+        if not leads and not own.turn.wait(LONGEST_WAIT_S):
+            with self._lock:
+                withdrawn = own in self._waiting
+                if withdrawn:
+                    self._waiting.remove(own)
+            if withdrawn:
+                detail = "the cell is busy with earlier submissions, and nothing was stored; try again in some seconds"
+                raise Rejected("cell-busy", detail, status=503)
+            own.turn.wait()  # a transaction that may contain it is under way
+        if not own.done:
+            self._lead(own, write)
+        if own.error is not None:
+            raise own.error
+
+    def _lead(self, own: _Waiting[Item], write: Callable[[Sequence[Item]], None]) -> None:
+        """Write one group that begins with `own`, and then let the next one that waits lead."""
+        group = [own]
+        try:
+            with self._lock:
+                group += self._taken(own)
+            _write(group, write)
+        except BaseException as error:
+            for one in group:
+                one.error = one.error or error
+            raise
+        finally:
+            with self._lock:
+                following = self._waiting.popleft() if self._waiting else None
+                self._led = following is not None
+            for other in group:
+                other.done = True
+                other.turn.set()
+            if following is not None:
+                following.turn.set()
+
+    def _taken(self, own: _Waiting[Item]) -> list[_Waiting[Item]]:
+        """Take the next group. Two jobs of one name or one key stay apart, so that the second sees the first."""
+        taken: list[_Waiting[Item]] = []
+        left: deque[_Waiting[Item]] = deque()
+        keys = set(own.item.keys)
+        tasks = own.item.size
+        for one in self._waiting:
+            fits = len(taken) + 1 < MOST_TOGETHER and tasks + one.item.size <= CHUNK
+            if fits and keys.isdisjoint(one.item.keys):
+                taken.append(one)
+                keys |= one.item.keys
+                tasks += one.item.size
+            else:
+                left.append(one)
+        self._waiting = left
+        return taken
+
+
+def _write(group: Sequence[_Waiting[Item]], write: Callable[[Sequence[Item]], None]) -> None:
+    """Write the group. If PostgreSQL rejects it because of one of them, write each alone."""
+    try:
+        write([one.item for one in group])
+    except (OperationalError, psycopg.OperationalError) as error:  # PostgreSQL is away or busy, for all of them alike
+        for one in group:
+            one.error = error
+    except Exception as error:  # noqa: BLE001 - raised by the thread of the submission
+        if len(group) == 1:
+            group[0].error = error
+            return
+        for one in group:
+            one.item.reset()
+            _write([one], write)
+
+
+_groups: dict[int, GroupCommit[Any]] = defaultdict(GroupCommit)
+
+
+def of_cell(cell_id: int) -> GroupCommit[Any]:
+    """Return the submissions of this process to a cell."""
+    with _lock:
+        return _groups[cell_id]
