@@ -32,86 +32,73 @@ from scheduling import admin as scheduling_admin
 from scheduling.admin.safety import notify_held
 from scheduling.models import Event
 
-_SIDEBAR: tuple[tuple[Any, tuple[tuple[Any, str, str], ...]], ...] = (
+# Each group: its title, then its links as title, icon and page.
+_SIDEBAR: tuple[tuple[Any, ...], ...] = (
     (
         _("Cells"),
-        (
-            (_("Cells"), "hub", "scheduling_cell"),
-            (_("Machines"), "dns", "scheduling_machine"),
-            (_("Names"), "travel_explore", "names"),
-            (_("Drains"), "water_drop", "scheduling_drain"),
-            (_("Brakes"), "front_hand", "scheduling_brake"),
-            (_("Join tokens"), "key", "scheduling_jointoken"),
-            (_("Leases"), "schedule", "scheduling_lease"),
-        ),
+        (_("Cells"), "hub", "scheduling_cell"),
+        (_("Machines"), "dns", "scheduling_machine"),
+        (_("Names"), "travel_explore", "names"),
+        (_("Drains"), "water_drop", "scheduling_drain"),
+        (_("Brakes"), "front_hand", "scheduling_brake"),
+        (_("Join tokens"), "key", "scheduling_jointoken"),
+        (_("Leases"), "schedule", "scheduling_lease"),
     ),
     (
         _("Work"),
-        (
-            (_("Jobs"), "work", "scheduling_job"),
-            (_("Tasks"), "list", "scheduling_task"),
-            (_("Updates"), "update", "scheduling_update"),
-            (_("Why pending"), "help", "scheduling_pendingverdict"),
-            (_("Departures"), "logout", "scheduling_departure"),
-            (_("Crashed pairs"), "block", "scheduling_crashedpair"),
-            (_("Shells"), "terminal", "scheduling_shellsession"),
-            (_("Journal"), "history", "scheduling_event"),
-        ),
+        (_("Jobs"), "work", "scheduling_job"),
+        (_("Tasks"), "list", "scheduling_task"),
+        (_("Updates"), "update", "scheduling_update"),
+        (_("Why pending"), "help", "scheduling_pendingverdict"),
+        (_("Departures"), "logout", "scheduling_departure"),
+        (_("Crashed pairs"), "block", "scheduling_crashedpair"),
+        (_("Shells"), "terminal", "scheduling_shellsession"),
+        (_("Journal"), "history", "scheduling_event"),
     ),
     (
         _("Market"),
-        (
-            (_("Orders"), "shopping_cart", "quota_order"),
-            (_("Shortfalls"), "warning", "quota_shortfall"),
-            (_("Grants"), "sell", "quota_quota"),
-            (_("Quota in use"), "bar_chart", "quota_quotause"),
-            (_("Capacity planning"), "monitoring", "capacity"),
-            (_("Capacity of cells"), "database", "quota_cellcapacity"),
-            (_("Markets"), "storefront", "quota_market"),
-            (_("Approval rules"), "rule", "quota_approvalrule"),
-            (_("Priority bands"), "sort", "quota_priorityband"),
-            (_("Price lists"), "payments", "quota_pricelist"),
-            (_("Quotes"), "request_quote", "quota_quote"),
-        ),
+        (_("Orders"), "shopping_cart", "quota_order"),
+        (_("Shortfalls"), "warning", "quota_shortfall"),
+        (_("Grants"), "sell", "quota_quota"),
+        (_("Quota in use"), "bar_chart", "quota_quotause"),
+        (_("Capacity planning"), "monitoring", "capacity"),
+        (_("Capacity of cells"), "database", "quota_cellcapacity"),
+        (_("Markets"), "storefront", "quota_market"),
+        (_("Approval rules"), "rule", "quota_approvalrule"),
+        (_("Priority bands"), "sort", "quota_priorityband"),
+        (_("Price lists"), "payments", "quota_pricelist"),
+        (_("Quotes"), "request_quote", "quota_quote"),
     ),
     (
         _("Money"),
-        (
-            (_("Budgets"), "savings", "quota_budget"),
-            (_("Accounts"), "account_balance", "quota_account"),
-            (_("Ledger"), "receipt_long", "quota_posting"),
-            (_("Invoices"), "description", "quota_invoice"),
-        ),
+        (_("Budgets"), "savings", "quota_budget"),
+        (_("Accounts"), "account_balance", "quota_account"),
+        (_("Ledger"), "receipt_long", "quota_posting"),
+        (_("Invoices"), "description", "quota_invoice"),
     ),
     (
         _("Tenants"),
-        (
-            (_("Tenants"), "groups", "quota_tenant"),
-            (_("Memberships"), "person", "quota_membership"),
-            (_("Invitations"), "mail", "quota_invitation"),
-            (_("Service accounts"), "robot_2", "quota_serviceaccount"),
-            (_("Capabilities"), "shield", "quota_capability"),
-            (_("Capability requests"), "back_hand", "quota_capabilityrequest"),
-            (_("Records"), "history", "quota_record"),
-        ),
+        (_("Tenants"), "groups", "quota_tenant"),
+        (_("Memberships"), "person", "quota_membership"),
+        (_("Invitations"), "mail", "quota_invitation"),
+        (_("Service accounts"), "robot_2", "quota_serviceaccount"),
+        (_("Capabilities"), "shield", "quota_capability"),
+        (_("Capability requests"), "back_hand", "quota_capabilityrequest"),
+        (_("Records"), "history", "quota_record"),
     ),
     (
         _("Access"),
-        (
-            (_("Users"), "person", "auth_user"),
-            (_("Groups"), "groups", "auth_group"),
-            (_("Tokens"), "key", "quota_token"),
-        ),
+        (_("Users"), "person", "auth_user"),
+        (_("Groups"), "groups", "auth_group"),
+        (_("Tokens"), "key", "quota_token"),
     ),
     (
         _("Notices"),
-        (
-            (_("Notices"), "notifications", "quota_notice"),
-            (_("Channels"), "forward_to_inbox", "quota_noticechannel"),
-            (_("Deliveries"), "outgoing_mail", "quota_noticedelivery"),
-        ),
+        (_("Notices"), "notifications", "quota_notice"),
+        (_("Channels"), "forward_to_inbox", "quota_noticechannel"),
+        (_("Deliveries"), "outgoing_mail", "quota_noticedelivery"),
     ),
-    (_("Clock"), ((_("Periodic tasks"), "schedule", "django_celery_beat_periodictask"),)),
+    (_("Clock"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
 )
 # Pages that show no model's list.
 _OWN_PAGES = frozenset({"capacity", "names"})
@@ -135,7 +122,7 @@ class SreSite(UnfoldAdminSite):
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
         """Return the links that this user may see, grouped by subject instead of by app."""
         groups = []
-        for title, items in _SIDEBAR:
+        for title, *items in _SIDEBAR:
             links = [
                 {"title": str(name), "icon": icon, "link": self._link(page), "permission": self._seen(page)}
                 for name, icon, page in items

@@ -1,4 +1,4 @@
-"""The web process: `uvicorn portal.asgi:application`. Django serves HTTP, and Channels serves /live/ and /ws/."""
+"""The ASGI application: Django serves HTTP, and Channels serves /live/ and /ws/. `portal.web` starts its processes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.production")
-# Each request may run in its own thread. They share connections, else PostgreSQL would run out of them.
-os.environ.setdefault("BORG_DATABASE_POOL", "8")
+# Connections that the threads of requests, live pages and shells of one process share.
+os.environ.setdefault("BORG_DATABASE_POOL", "20")
 
-from django.core.asgi import get_asgi_application
+import django
 
-http = get_asgi_application()  # first, because the next imports need the loaded apps
+django.setup()  # first, because the next imports need the loaded apps
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.db import database_sync_to_async  # noqa: E402
@@ -24,6 +24,7 @@ from django.urls import get_resolver  # noqa: E402
 
 from portal.http.bodies import BoundedBodies  # noqa: E402
 from portal.http.front import Front  # noqa: E402
+from portal.http.handler import ThreadedHandler  # noqa: E402
 from portal.http.uploads import PackageUploads  # noqa: E402
 from portal.live import routing  # noqa: E402
 from portal.live.hub import hub  # noqa: E402
@@ -60,11 +61,12 @@ async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
             return
 
 
+http = ThreadedHandler(deadline_s=settings.BORG_REQUEST_DEADLINE_S)
 application = Front(
     http=NamePolls(
         PackageUploads(
-            http,  # type: ignore[arg-type]
-            BoundedBodies(http, most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE),  # type: ignore[arg-type]
+            http,
+            BoundedBodies(http, most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
             most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
         )
     ),

@@ -12,7 +12,7 @@ from django.urls import include, path
 from naming.api.urls import feeds
 from portal.accounts import PasswordView, SignInView
 from portal.admin_site import site
-from portal.sigma.frame.account import by_an_sre
+from portal.sigma.frame.page import by_an_sre
 from portal.sigma.team.invitations import JoinView
 
 accounts = [

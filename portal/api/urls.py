@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from django.urls import include, path
-from drf_spectacular.views import SpectacularAPIView
+
+from portal.api.schema_view import SchemaView
 
 urlpatterns = [
-    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("schema/", SchemaView.as_view(), name="schema"),
     path("", include("quota.urls")),
     path("", include("scheduling.urls")),
 ]

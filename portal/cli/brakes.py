@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output
+from portal.cli import output
 from portal.cli.cells import machine_path
 from portal.cli.client import part
-from portal.cli.context import CellOption, Context, DryRun
+from portal.cli.context import CellOption, Commands, Context, DryRun, OptionGroup
+from portal.cli.output import would_be
 
-brake = typer.Typer(help="Safety brakes, which hold back risky actions until an SRE decides: list, release, keep.")
-quarantine = typer.Typer(help="Tasks that run on machines but are unknown to the cell: list, stop, keep.")
+brake = Commands(help="Safety brakes, which hold back risky actions until an SRE decides: list, release, keep.")
+quarantine = Commands(help="Tasks that run on machines but are unknown to the cell: list, stop, keep.")
 
 Kind = Annotated[str, typer.Argument(metavar="BRAKE", help="lost or stops.")]
 Reason = Annotated[str, typer.Option(help="Reason, shown to other people.")]
-Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
-Keys = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys of the tasks. Default: all undecided tasks.")
-]
+
+
+@dataclass(kw_only=True)
+class QuarantinedTasks(OptionGroup):
+    """Options that choose quarantined tasks of a machine."""
+
+    hostname: Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys of the tasks. Default: all undecided tasks.")
+    ] = None
+    reason: Annotated[str, typer.Option(help="Reason.")] = ""
+    cell: CellOption = None
+    dry_run: DryRun = False
+
+    def release(self, session: Context, action: str) -> None:
+        body = {"action": action, "reason": self.reason, **({"keys": self.keys} if self.keys else {})}
+        path = machine_path(session, self.cell, self.hostname, "quarantine")
+        answer = session.client.post(path, body, dry_run=self.dry_run)
+        number = sum(task["release"] == action for task in answer["quarantined"])
+        would = would_be(self.dry_run) if self.dry_run or number == 1 else "are"
+        return session.say(answer, f"{output.number(number, 'task')} on {self.hostname} {would} set to {action}.")
 
 
 @brake.command("list")
-def brake_list(ctx: typer.Context, cell: CellOption = None) -> None:
+def brake_list(session: Context, cell: CellOption = None) -> None:
     """List both brakes.
 
     `lost` holds back placing the tasks of lost machines elsewhere. `stops` holds back automatic stops of tasks.
     """
-    session = context.of(ctx)
-    rows = session.client.get(_path(session, cell))
     return session.table(
-        rows,
+        session.client.get(_path(session, cell)),
         {
             "BRAKE": "brake",
             "STATE": "state",
@@ -46,7 +63,7 @@ def brake_list(ctx: typer.Context, cell: CellOption = None) -> None:
 
 @brake.command("release")
 def brake_release(
-    ctx: typer.Context,
+    session: Context,
     kind: Kind,
     reason: Reason,
     seconds: Annotated[float, typer.Option(min=1, help="With `stops`: seconds until the brake works again.")] = 600.0,
@@ -54,21 +71,18 @@ def brake_release(
     dry_run: DryRun = False,
 ) -> None:
     """Release a brake: the cell continues with the actions that it holds back."""
-    _decide(ctx, cell, kind, "release", {"reason": reason, "seconds": seconds}, dry_run=dry_run)
+    _decide(session, cell, kind, "release", {"reason": reason, "seconds": seconds}, dry_run=dry_run)
 
 
 @brake.command("keep")
-def brake_keep(
-    ctx: typer.Context, kind: Kind, reason: Reason, cell: CellOption = None, dry_run: DryRun = False
-) -> None:
+def brake_keep(session: Context, kind: Kind, reason: Reason, cell: CellOption = None, dry_run: DryRun = False) -> None:
     """Keep a brake on until its cause has ended."""
-    _decide(ctx, cell, kind, "keep", {"reason": reason}, dry_run=dry_run)
+    _decide(session, cell, kind, "keep", {"reason": reason}, dry_run=dry_run)
 
 
 @quarantine.command("list")
-def quarantine_list(ctx: typer.Context, cell: CellOption = None) -> None:
+def quarantine_list(session: Context, cell: CellOption = None) -> None:
     """List tasks that run on machines but are unknown to the cell's history."""
-    session = context.of(ctx)
     rows = list(session.client.pages(f"/api/v1/cells/{part(session.cell(cell))}/quarantine/"))
     if session.json:
         return output.as_json(rows)
@@ -84,59 +98,22 @@ def quarantine_list(ctx: typer.Context, cell: CellOption = None) -> None:
 
 
 @quarantine.command("stop")
-def quarantine_stop(
-    ctx: typer.Context,
-    hostname: Hostname,
-    keys: Keys = None,
-    reason: Annotated[str, typer.Option(help="Reason.")] = "",
-    cell: CellOption = None,
-    dry_run: DryRun = False,
-) -> None:
+def quarantine_stop(session: Context, tasks: QuarantinedTasks) -> None:
     """Stop the tasks, after their notice."""
-    _release(ctx, cell, hostname, keys, "stop", reason, dry_run=dry_run)
+    tasks.release(session, "stop")
 
 
 @quarantine.command("keep")
-def quarantine_keep(
-    ctx: typer.Context,
-    hostname: Hostname,
-    keys: Keys = None,
-    reason: Annotated[str, typer.Option(help="Reason.")] = "",
-    cell: CellOption = None,
-    dry_run: DryRun = False,
-) -> None:
+def quarantine_keep(session: Context, tasks: QuarantinedTasks) -> None:
     """Leave the tasks running, unmanaged."""
-    _release(ctx, cell, hostname, keys, "keep", reason, dry_run=dry_run)
+    tasks.release(session, "keep")
 
 
 def _path(session: Context, cell: str | None) -> str:
     return f"/api/v1/cells/{part(session.cell(cell))}/brakes/"
 
 
-def _decide(ctx: typer.Context, cell: str | None, kind: str, verb: str, body: dict[str, Any], *, dry_run: bool) -> None:
-    session = context.of(ctx)
+def _decide(session: Context, cell: str | None, kind: str, verb: str, body: dict[str, Any], *, dry_run: bool) -> None:
     path = f"{_path(session, cell)}{part(kind)}:{verb}"
-    answer = session.client.post(path, body, **({"dry_run": "1"} if dry_run else {}))
-    would = "would be" if dry_run else "is"
-    return session.say(answer, f"Brake {kind} {would} {answer['state']}.")
-
-
-def _release(
-    ctx: typer.Context,
-    cell: str | None,
-    hostname: str,
-    keys: list[str] | None,
-    action: str,
-    reason: str,
-    *,
-    dry_run: bool,
-) -> None:
-    session = context.of(ctx)
-    body = {"action": action, "reason": reason, **({"keys": keys} if keys else {})}
-    path = machine_path(session, cell, hostname).removesuffix("/")
-    answer = session.client.post(f"{path}:quarantine", body, **({"dry_run": "1"} if dry_run else {}))
-    if session.json:
-        return output.as_json(answer)
-    number = sum(task["release"] == action for task in answer["quarantined"])
-    would = "would be" if dry_run else "is" if number == 1 else "are"
-    return output.say(f"{output.number(number, 'task')} on {hostname} {would} set to {action}.")
+    answer = session.client.post(path, body, dry_run=dry_run)
+    return session.say(answer, f"Brake {kind} {would_be(dry_run)} {answer['state']}.")

@@ -6,15 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output, periods
+from portal.cli import output
 from portal.cli.client import part
-from portal.cli.context import Context, DryRun
+from portal.cli.context import Commands, Context, DryRun, TenantOption
 from portal.cli.failure import bad_usage
-from portal.cli.quota import TenantOption, time_zone_of, whose
-from portal.cli.tenants import dry, would
+from portal.cli.output import would_be
 from quota.vocabulary.permissions import CapabilityKind
 
-capability = typer.Typer(help="Capabilities, which SREs grant: list, requests, ask, answer, grant, revoke.")
+capability = Commands(help="Capabilities, which SREs grant: list, requests, ask, answer, grant, revoke.")
 
 _CAPABILITIES = "/api/v1/capabilities/"
 _REQUESTS = f"{_CAPABILITIES}requests/"
@@ -26,12 +25,10 @@ Number = Annotated[int, typer.Argument(metavar="REQUEST", help="Number shown by 
 
 
 @capability.command("list")
-def capability_list(ctx: typer.Context) -> None:
+def capability_list(session: Context) -> None:
     """List your capabilities and those of the members of your tenants. SREs see all of them."""
-    session = context.of(ctx)
-    rows = list(session.client.pages(_CAPABILITIES))
     return session.table(
-        rows,
+        session.client.pages(_CAPABILITIES),
         {
             "NUMBER": "id",
             "USER": "user",
@@ -46,12 +43,10 @@ def capability_list(ctx: typer.Context) -> None:
 
 
 @capability.command("requests")
-def capability_requests(ctx: typer.Context) -> None:
+def capability_requests(session: Context) -> None:
     """List the requests for capabilities and their answers."""
-    session = context.of(ctx)
-    rows = list(session.client.pages(_REQUESTS))
     return session.table(
-        rows,
+        session.client.pages(_REQUESTS),
         {
             "NUMBER": "id",
             "TENANT": "tenant",
@@ -69,7 +64,7 @@ def capability_requests(ctx: typer.Context) -> None:
 
 @capability.command("ask")
 def capability_ask(
-    ctx: typer.Context,
+    session: Context,
     kind: Kind,
     reason: Reason,
     user: Annotated[
@@ -84,22 +79,19 @@ def capability_ask(
 
     Example: borgctl tenant capability ask shell --cell cc --reason "look at what hangs"
     """
-    session = context.of(ctx)
-    owner = whose(session, tenant)
+    owner = session.tenant(tenant)
     body = {"tenant": owner, "kind": kind.value, "cell": cell, "reason": reason}
     body |= {"user": user} if user else {}
-    body |= _until(session, until, owner, "until")
-    answer = session.client.post(_REQUESTS, body, **dry(dry_run))
-    if session.json:
-        return output.as_json(answer)
+    body |= session.end("until", until, owner)
+    answer = session.client.post(_REQUESTS, body, dry_run=dry_run)
     if dry_run:
-        return output.say("Dry run: no request was sent.")
-    return output.say(f"Request {answer['id']} for {kind} is {answer['state']}: an SRE will answer it.")
+        return session.say(answer, "Dry run: no request was sent.")
+    return session.say(answer, f"Request {answer['id']} for {kind} is {answer['state']}: an SRE will answer it.")
 
 
 @capability.command("answer")
 def capability_answer(
-    ctx: typer.Context,
+    session: Context,
     number: Number,
     grant: Annotated[bool | None, typer.Option("--grant/--refuse", help="Grant or reject the request.")] = None,
     answer: Annotated[str, typer.Option("--answer", help="Answer, shown to the person who sent the request.")] = "",
@@ -111,15 +103,14 @@ def capability_answer(
     """Grant or reject a request for a capability. For SREs."""
     if grant is None:
         raise bad_usage("no decision is given: use --grant or --refuse", grant="give it, or --refuse")
-    session = context.of(ctx)
-    body: dict[str, Any] = {"granted": grant, "answer": answer, **_until(session, until, None, "until")}
-    done = session.client.put(f"{_REQUESTS}{part(number)}/", body, **dry(dry_run))
-    return session.say(done, f"Request {number} of {done['user']} {would(dry_run)} {done['state']}.")
+    body: dict[str, Any] = {"granted": grant, "answer": answer, **session.end("until", until, None)}
+    done = session.client.put(f"{_REQUESTS}{part(number)}/", body, dry_run=dry_run)
+    return session.say(done, f"Request {number} of {done['user']} {would_be(dry_run)} {done['state']}.")
 
 
 @capability.command("grant")
 def capability_grant(
-    ctx: typer.Context,
+    session: Context,
     user: Annotated[str, typer.Argument(metavar="USER")],
     kind: Kind,
     reason: Reason,
@@ -128,30 +119,19 @@ def capability_grant(
     dry_run: DryRun = False,
 ) -> None:
     """Grant a capability without a request, or change its end. For SREs."""
-    session = context.of(ctx)
     body = {"user": user, "kind": kind.value, "cell": cell, "reason": reason}
-    answer = session.client.post(_CAPABILITIES, {**body, **_until(session, until, None, "expires_at")}, **dry(dry_run))
-    if session.json:
-        return output.as_json(answer)
+    body |= session.end("expires_at", until, None)
+    answer = session.client.post(_CAPABILITIES, body, dry_run=dry_run)
     has = "would have" if dry_run else "has"
-    return output.say(f"{user} {has} {kind} until {output.when(answer['expires_at'])}.")
+    return session.say(answer, f"{user} {has} {kind} until {output.when(answer['expires_at'])}.")
 
 
 @capability.command("revoke")
 def capability_revoke(
-    ctx: typer.Context,
+    session: Context,
     number: Annotated[int, typer.Argument(help="Number shown by `capability list`.")],
     dry_run: DryRun = False,
 ) -> None:
     """Revoke a capability at once. For SREs."""
-    session = context.of(ctx)
-    session.client.delete(f"{_CAPABILITIES}{part(number)}/", **dry(dry_run))
-    return session.say({"removed": not dry_run}, f"Capability {number} {would(dry_run)} revoked.")
-
-
-def _until(session: Context, given: str | None, tenant: str | None, field: str) -> dict[str, str]:
-    """Return the end, if given, as a request field. Days are in the tenant's time zone, or in UTC for SREs."""
-    if given is None:
-        return {}
-    home = time_zone_of(session, tenant) if tenant else "UTC"
-    return {field: periods.end("until", given, time_zone=home).isoformat()}
+    session.client.delete(f"{_CAPABILITIES}{part(number)}/", dry_run=dry_run)
+    return session.say({"removed": not dry_run}, f"Capability {number} {would_be(dry_run)} revoked.")

@@ -25,13 +25,14 @@ _REPEAT_S = 60.0
 _LONGEST_PAUSE_S = 30.0
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
 # Errors that end by themselves. A full disk does not, and a missing machine is not an outage of the portal.
-_PASSES = frozenset({"database-unavailable", "redis-unavailable", "overloaded", "deadline-exceeded"})
+_PASSES = frozenset({"database-unavailable", "redis-unavailable", "overloaded", "deadline-exceeded", "cell-busy"})
 _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=900.0)
 
 
 class Client:
     """Client for the portal of a profile. Every method raises `CommandFailed`.
 
+    A value of a query that is None or False is omitted, and True is sent as 1.
     `until`: time on the monotonic clock after which the caller no longer needs an answer.
     """
 
@@ -58,7 +59,7 @@ class Client:
             raise _bad_url(profile, error) from error
 
     def get(self, path: str, **query: Any) -> Any:
-        return self._call("GET", path, params={k: v for k, v in query.items() if v is not None})
+        return self._call("GET", path, params=query)
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
         return self._call("POST", path, json=body if body is not None else {}, params=query)
@@ -114,8 +115,9 @@ class Client:
                 "unexpected-answer", f"{self.profile.url} did not answer with JSON; is it a Borg Portal?"
             ) from error
 
-    def _answer(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+    def _answer(self, method: str, path: str, *, params: dict[str, Any], **kwargs: Any) -> httpx.Response:
         """Return the answer of the last attempt."""
+        kwargs["params"] = {k: 1 if v is True else v for k, v in params.items() if v is not None and v is not False}
         keyed = "Idempotency-Key" in kwargs.get("headers", {})
         repeatable = (method in _REPEATABLE or keyed) and "content" not in kwargs and self.until is None
         until = time.monotonic() + (_REPEAT_S if repeatable else 0.0)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated, Any
+from functools import cached_property, wraps
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from portal.cli import output, profiles
+from portal.cli import output, periods, profiles
 from portal.cli.client import Client, part
 from portal.cli.failure import CommandFailed, bad_usage
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the request without changing anything.")]
 CellOption = Annotated[str | None, typer.Option("--cell", help="Cell to use instead of the profile's.")]
+TenantOption = Annotated[str | None, typer.Option("--tenant", help="Tenant to use instead of the profile's.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Confirm = Annotated[
     int | None, typer.Option(min=0, help="Confirm the number of tasks that stop, if they are a large part of the cell.")
 ]
@@ -25,6 +28,9 @@ JobArgument = Annotated[
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
+Column = str | Callable[[Any], Any]
+NamedColumn = tuple[str, Column]
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @dataclass
@@ -44,24 +50,38 @@ class Context:
 
     def say(self, answer: Any, text: str) -> None:
         """Write the API's answer with `--json`, else a sentence."""
-        if self.json:
-            output.as_json(answer)
-        else:
-            output.say(text)
+        return output.as_json(answer) if self.json else output.say(text)
 
-    def table(self, rows: Sequence[Any], columns: Mapping[str, str | Callable[[Any], Any]], *, empty: str) -> None:
-        """Write the API's rows with `--json`, else a table. `columns`: head -> field, or function, of a row."""
+    def table(self, rows: Iterable[Any], columns: Mapping[str, Column] | Sequence[NamedColumn], *, empty: str) -> None:
+        """Write the API's rows with `--json`, else a table. `columns`: heads with a field, or function, of a row."""
         if self.json:
-            output.as_json(rows)
-            return
-        cells = [[row[of] if isinstance(of, str) else of(row) for of in columns.values()] for row in rows]
-        output.table(tuple(columns), cells, empty=empty)
+            return output.as_json(list(rows))
+        pairs = list(columns.items()) if isinstance(columns, Mapping) else columns
+        cells = [[row[of] if isinstance(of, str) else of(row) for _, of in pairs] for row in rows]
+        return output.table([head for head, _ in pairs], cells, empty=empty)
 
     def cell(self, given: str | None = None) -> str:
         cell = given or self.profile.cell
         if not cell:
             raise CommandFailed("no-cell", "no cell is given: use --cell, or set `cell` in the profile.", status=2)
         return label(cell, "cell")
+
+    def tenant(self, given: str | None = None) -> str:
+        tenant = given or self.profile.tenant
+        if not tenant:
+            raise bad_usage("no tenant is given: use --tenant, or set `tenant` in the profile", tenant="not given")
+        return tenant
+
+    def time_zone(self, tenant: str) -> str:
+        """Return the tenant's time zone, in which `--from` and `--until` count days."""
+        return self.client.get(f"/api/v1/tenants/{part(tenant)}/").get("time_zone") or "UTC"
+
+    def end(self, field: str, until: str | None, tenant: str | None) -> dict[str, str]:
+        """Return `--until`, if given, as a request field. Days are in the tenant's time zone, or else in UTC."""
+        if until is None:
+            return {}
+        home = self.time_zone(tenant) if tenant else "UTC"
+        return {field: periods.end("until", until, time_zone=home).isoformat()}
 
     def job(self, name: str) -> JobReference:
         """Parse `cell/tenant/job`, `tenant/job` or `job`; the profile supplies the rest. Raises `CommandFailed`."""
@@ -102,10 +122,52 @@ def split_index(name: str) -> tuple[str, int | None]:
     return (job, int(index)) if slash and job and _INDEX.fullmatch(index) else (name, None)
 
 
-def of(ctx: typer.Context) -> Context:
-    context: Any = ctx.obj
-    assert isinstance(context, Context)
-    return context
+class OptionGroup:
+    """Base class of dataclasses that declare several options of a command, one per field."""
+
+
+class Commands(typer.Typer):
+    """Group of commands. A command has a `Context` as its first parameter, in the place of typer's context.
+
+    A parameter whose type is an `OptionGroup` stands for the options of that group.
+    """
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[_F], _F]:
+        register = super().command(name, **settings)
+
+        def decorate(function: _F) -> _F:
+            @wraps(function)
+            def run(ctx: typer.Context, **values: Any) -> Any:
+                return _call(function, {"session": ctx.obj, **values})
+
+            setattr(run, "__signature__", inspect.Signature(list(_parameters(function))))  # noqa: B010
+            register(run)
+            return function
+
+        return decorate
+
+
+def _parameters(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    """Yield the parameters for typer: its context, and one parameter per argument and option."""
+    for each in inspect.signature(function, eval_str=True).parameters.values():
+        if _is_group(each):
+            yield from _parameters(each.annotation)
+        elif each.annotation is Context:
+            yield inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        else:
+            yield each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _call(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Call a function, or create an option group, with the values of its parameters."""
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    return function(
+        **{each.name: _call(each.annotation, values) if _is_group(each) else values[each.name] for each in parameters}
+    )
+
+
+def _is_group(parameter: inspect.Parameter) -> bool:
+    return isinstance(parameter.annotation, type) and issubclass(parameter.annotation, OptionGroup)
 
 
 def label(text: str, what: str) -> str:

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output
+from portal.cli import output
 from portal.cli.cells import machine, machine_path
 from portal.cli.client import part
-from portal.cli.context import CellOption, Confirm, Context, DryRun
+from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun
 from portal.cli.failure import CommandFailed, bad_usage
+from portal.cli.output import would_be
 
-app = typer.Typer()
+app = Commands()
 
 _LOOK_EVERY_S = 1.0
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -23,7 +24,7 @@ _DURATION = re.compile(r"([0-9]{1,9})([smhd]?)", re.ASCII)
 
 @machine.command("drain")
 def machine_drain(
-    ctx: typer.Context,
+    session: Context,
     reason: Annotated[str, typer.Option(help="Reason, shown to other people.")],
     hostnames: Annotated[list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Host names.")] = None,
     rack: Annotated[str | None, typer.Option(help="Drain all machines of a rack, instead of naming them.")] = None,
@@ -49,7 +50,6 @@ def machine_drain(
     With --wait, exit status 1 if the deadline has passed while disruption budgets still hold tasks, or if a machine
     goes down before it reports that all tasks have stopped.
     """
-    session = context.of(ctx)
     names = hostnames or []
     if sum(map(bool, (names, rack, power_domain))) != 1:
         raise bad_usage(
@@ -61,32 +61,28 @@ def machine_drain(
         "break_budgets": break_budgets,
         "confirm": confirm,
     }
-    query = {"dry_run": "1"} if dry_run else {}
     if len(names) == 1:
-        path = machine_path(session, cell, names[0]).removesuffix("/")
-        answer = session.client.post(f"{path}:drain", body, **query)
+        answer = session.client.post(machine_path(session, cell, names[0], "drain"), body, dry_run=dry_run)
         states = [(names[0], answer["state"])]
     else:
         chosen = {"machines": names} if names else {"rack": rack} if rack else {"power_domain": power_domain}
         path = f"/api/v1/cells/{part(session.cell(cell))}/machines:drain"
-        answer = session.client.post(path, {**body, **chosen}, **query)
+        answer = session.client.post(path, {**body, **chosen}, dry_run=dry_run)
         states = [(row["machine"], row["state"]) for row in answer]
     if wait and not dry_run:
         return _wait(session, cell, {name for name, _ in states})
     if session.json:
         return output.as_json(answer)
     for name, state in states:
-        output.say(f"{name} {'would be' if dry_run else 'is'} {state}.")
+        output.say(f"{name} {would_be(dry_run)} {state}.")
     return None
 
 
 @app.command()
-def drains(ctx: typer.Context, cell: CellOption = None) -> None:
+def drains(session: Context, cell: CellOption = None) -> None:
     """List the draining machines, the tasks left on them, and the disruption budgets they wait for."""
-    session = context.of(ctx)
-    rows = _progress(session, cell)
     return session.table(
-        rows,
+        _progress(session, cell),
         {
             "MACHINE": "machine",
             "STATE": "state",

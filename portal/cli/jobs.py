@@ -6,35 +6,32 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, jobfile, output
+from portal.cli import jobfile, output
 from portal.cli.client import part
-from portal.cli.context import CellOption, Confirm, Context, DryRun, JobArgument, JobReference
+from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, JobArgument, JobReference
 from portal.cli.failure import CommandFailed
+from portal.cli.output import would_be
 
-app = typer.Typer()
+app = Commands()
 
 File = Annotated[str, typer.Argument(help="Job file (.jsonnet, .yaml or .json), or - for standard input.")]
 
 
 @app.command()
-def submit(ctx: typer.Context, file: File, dry_run: DryRun = False) -> None:
+def submit(session: Context, file: File, dry_run: DryRun = False) -> None:
     """Submit a job. Submitting the same file again changes nothing."""
-    session = context.of(ctx)
     spec = jobfile.read(file)
     job = _target(session, spec)
-    answer = session.client.submit(f"/api/v1/cells/{part(job.cell)}/jobs/", _body(spec, job), **_dry(dry_run))
-    if session.json:
-        return output.as_json(answer)
+    answer = session.client.submit(f"/api/v1/cells/{part(job.cell)}/jobs/", _body(spec, job), dry_run=dry_run)
     if answer["outcome"] == "unchanged":
-        return output.say(f"{job} already runs with this spec; nothing changes.")
+        return session.say(answer, f"{job} already runs with this spec; nothing changes.")
     tasks = output.number(answer["tasks"]["added"], "task")
-    return output.say(f"{job} {'would be' if dry_run else 'is'} admitted: {tasks}.")
+    return session.say(answer, f"{job} {would_be(dry_run)} admitted: {tasks}.")
 
 
 @app.command()
-def plan(ctx: typer.Context, file: File) -> None:
+def plan(session: Context, file: File) -> None:
     """Show what submitting or updating with FILE would do, and change nothing. Exit status 1 if rejected."""
-    session = context.of(ctx)
     spec = jobfile.read(file)
     job = _target(session, spec)
     answer = session.client.post(f"{job.path}plan/", _body(spec, job))
@@ -46,24 +43,22 @@ def plan(ctx: typer.Context, file: File) -> None:
 
 
 @app.command()
-def update(ctx: typer.Context, file: File, dry_run: DryRun = False) -> None:
+def update(session: Context, file: File, dry_run: DryRun = False) -> None:
     """Update the job to the spec in FILE, a few tasks at a time."""
-    session = context.of(ctx)
     spec = jobfile.read(file)
     job = _target(session, spec)
-    _show_change(session, session.client.post(f"{job.path}update/", _body(spec, job), **_dry(dry_run)))
+    _show_change(session, session.client.post(f"{job.path}update/", _body(spec, job), dry_run=dry_run))
 
 
 @app.command()
-def undo(ctx: typer.Context, job: JobArgument, dry_run: DryRun = False) -> None:
+def undo(session: Context, job: JobArgument, dry_run: DryRun = False) -> None:
     """Roll the job back to the spec it had before its last update."""
-    session = context.of(ctx)
-    _show_change(session, session.client.post(f"{session.job(job).path}undo/", **_dry(dry_run)))
+    _show_change(session, session.client.post(f"{session.job(job).path}undo/", dry_run=dry_run))
 
 
 @app.command()
 def kill(
-    ctx: typer.Context,
+    session: Context,
     job: JobArgument,
     task: Annotated[
         list[int] | None, typer.Option("--task", "-t", min=0, help="Kill only this task. Repeat for more tasks.")
@@ -73,19 +68,16 @@ def kill(
     dry_run: DryRun = False,
 ) -> None:
     """Stop a job, or some of its tasks, after the notice set in its job file."""
-    session = context.of(ctx)
     named = session.job(job)
     body = {"reason": reason, "confirm": confirm, **({"indexes": task} if task else {})}
-    answer = session.client.post(f"{named.path}kill/", body, **_dry(dry_run))
-    if session.json:
-        return output.as_json(answer)
+    answer = session.client.post(f"{named.path}kill/", body, dry_run=dry_run)
     killed = output.number(answer["killed"], "task")
-    return output.say(f"{named}: {killed} {'would be killed' if dry_run else 'killed'}.")
+    return session.say(answer, f"{named}: {killed} {'would be killed' if dry_run else 'killed'}.")
 
 
 @app.command()
 def status(
-    ctx: typer.Context,
+    session: Context,
     job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
     state: Annotated[
         str | None, typer.Option(help="List only jobs in this state: pending, running, dead or live. Not with JOB.")
@@ -97,14 +89,12 @@ def status(
     cell: CellOption = None,
 ) -> None:
     """List the jobs that you can see, or show one job in full."""
-    session = context.of(ctx)
     if job is not None:
         answer = session.client.get(session.job(job).path)
         return output.as_json(answer) if session.json else _show(answer)
     path = f"/api/v1/cells/{part(session.cell(cell))}/jobs/"
-    rows = list(session.client.pages(path, state=state, tenant=tenant, label=label or None))
     return session.table(
-        rows,
+        session.client.pages(path, state=state, tenant=tenant, label=label or None),
         {
             "JOB": lambda row: f"{row['cell']}/{row['tenant']}/{row['name']}",
             "HEALTH": _health,
@@ -152,10 +142,6 @@ def _target(session: Context, spec: dict[str, Any]) -> JobReference:
 
 def _body(spec: dict[str, Any], job: JobReference) -> dict[str, Any]:
     return {**spec, "tenant": job.tenant, "cell": job.cell}
-
-
-def _dry(dry_run: bool) -> dict[str, str]:
-    return {"dry_run": "1"} if dry_run else {}
 
 
 def _show_change(session: Context, answer: dict[str, Any]) -> None:
@@ -206,8 +192,6 @@ def _show(answer: dict[str, Any]) -> None:
         ("ended", f"{output.when(ended)} ({answer['outcome']})" if ended else ""),
         ("update", f"version {update['from_version']} to {update['to_version']}" if update else ""),
     ]
-    for what, value in rows:
-        if value:
-            output.say(f"  {what:<10}{value}")
+    output.details(rows, width=10)
     for sentence in answer["why"]:
         output.say(f"  {sentence}")

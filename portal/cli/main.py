@@ -15,7 +15,6 @@ from portal.cli import (
     capabilities,
     cells,
     drains,
-    invitations,
     jobs,
     money,
     names,
@@ -46,7 +45,6 @@ for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app,
     app.registered_commands += part.registered_commands
 for part in (orders.app, money.app):
     quota.quota.registered_commands += part.registered_commands
-tenants.tenant.registered_commands += invitations.app.registered_commands
 tenants.tenant.add_typer(service_accounts.account, name="service-account", no_args_is_help=True)
 tenants.tenant.add_typer(capabilities.capability, name="capability", no_args_is_help=True)
 for group, name in (

@@ -3,51 +3,45 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output, periods
+from portal.cli import output, periods
 from portal.cli.client import part
-from portal.cli.context import DryRun
+from portal.cli.context import Commands, Context, DryRun, TenantOption
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import credits_of
-from portal.cli.quota import TenantOption, credits_given, whose
+from portal.cli.quota import credits_given
 
-app = typer.Typer()
+app = Commands()
 
 _QUOTA = "/api/v1/quota/"
 Month = Annotated[str | None, typer.Option("--month", help="Month, for example 2027-01. Default: the current month.")]
 
 
 @app.command()
-def balance(ctx: typer.Context) -> None:
+def balance(session: Context) -> None:
     """Show the credits of each of your tenants: available, held for orders, owed, and spent this month."""
-    session = context.of(ctx)
-    rows = list(session.client.pages(f"{_QUOTA}balances/"))
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        ("TENANT", "AVAILABLE", "HELD", "OWED", "SPENDABLE", "MONTH", "SPENT", "OF", "PERCENT"),
-        [
-            (
-                row["tenant"],
-                *(credits_of(row[name]) for name in ("available", "held", "owed", "spendable")),
-                row["running"]["month"],
-                credits_of(row["running"]["spent"]),
-                credits_of(row["running"]["limit"]),
-                f"{row['running']['percent']} %",
-            )
-            for row in rows
-        ],
+    return session.table(
+        session.client.pages(f"{_QUOTA}balances/"),
+        {
+            "TENANT": "tenant",
+            **{name.upper(): partial(_credits, name) for name in ("available", "held", "owed", "spendable")},
+            "MONTH": lambda row: row["running"]["month"],
+            "SPENT": lambda row: credits_of(row["running"]["spent"]),
+            "OF": lambda row: credits_of(row["running"]["limit"]),
+            "PERCENT": lambda row: f"{row['running']['percent']} %",
+        },
         empty="No tenants whose money you may see.",
     )
 
 
 @app.command()
 def budget(
-    ctx: typer.Context,
+    session: Context,
     tenant: TenantOption = None,
     monthly: Annotated[
         str | None, typer.Option(help="Credits per month, or `none` for no limit except the available credits.")
@@ -77,10 +71,7 @@ def budget(
       borgctl quota budget --monthly 5000 --alert 80 --alert 100 --action stop-buying
       borgctl quota budget --tenant org --hand-down 2000 --to team --text "first quarter"
     """
-    session = context.of(ctx)
-    owner = whose(session, tenant)
-    path = f"{_QUOTA}budgets/{part(owner)}/"
-    dry = {"dry_run": "1"} if dry_run else {}
+    path = f"{_QUOTA}budgets/{part(session.tenant(tenant))}/"
     watched = _watched(monthly, alert, action, overdraft)
     if sum((bool(watched), grant is not None, hand_down is not None)) > 1:
         raise bad_usage(
@@ -90,36 +81,30 @@ def budget(
         raise bad_usage("--hand-down and --to are needed together: give both", to="one without the other")
     if grant is not None:
         body = {"amount": credits_given("grant", grant), "text": text}
-        answer = session.client.post(f"{path}grants/", body, **dry)
+        answer = session.client.post(f"{path}grants/", body, dry_run=dry_run)
     elif hand_down is not None:
         body = {"to": to, "amount": credits_given("hand-down", hand_down), "text": text}
-        answer = session.client.post(f"{path}hand-down/", body, **dry)
+        answer = session.client.post(f"{path}hand-down/", body, dry_run=dry_run)
     elif watched:
         now = session.client.get(path)
         kept = {name: now[name] for name in ("monthly", "alerts", "action")}
-        answer = session.client.put(path, {**kept, **watched}, **dry)
+        answer = session.client.put(path, {**kept, **watched}, dry_run=dry_run)
     else:
         answer = session.client.get(path)
-    if session.json:
-        return output.as_json(answer)
-    return _show_budget(answer)
+    return output.as_json(answer) if session.json else _show_budget(answer)
 
 
 @app.command()
 def ledger(
-    ctx: typer.Context,
+    session: Context,
     tenant: TenantOption = None,
     kind: Annotated[str | None, typer.Option(help="List only this kind: grant, hold, charge, refund, usage, …")] = None,
     order: Annotated[int | None, typer.Option(min=1, help="List only postings of this order.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of postings.")] = 50,
 ) -> None:
     """List the postings of the ledger, newest first, with the accounts that each credit came from and went to."""
-    session = context.of(ctx)
-    query = {"tenant": tenant, "kind": kind, "order": order}
-    asked = {name: value for name, value in query.items() if value is not None}
-    rows = list(session.client.pages(f"{_QUOTA}ledger/", at_most=limit, **asked))
     return session.table(
-        rows,
+        session.client.pages(f"{_QUOTA}ledger/", at_most=limit, tenant=tenant, kind=kind, order=order),
         {
             "POSTING": "id",
             "TIME": lambda row: output.when(row["occurred_at"]),
@@ -134,12 +119,10 @@ def ledger(
 
 
 @app.command()
-def invoices(ctx: typer.Context, tenant: TenantOption = None) -> None:
+def invoices(session: Context, tenant: TenantOption = None) -> None:
     """List the invoices of past months, newest first."""
-    session = context.of(ctx)
-    rows = list(session.client.pages(f"{_QUOTA}invoices/", **({"tenant": tenant} if tenant else {})))  # type: ignore[arg-type]
     return session.table(
-        rows,
+        session.client.pages(f"{_QUOTA}invoices/", tenant=tenant),
         {
             "INVOICE": "number",
             "TENANT": "tenant",
@@ -155,7 +138,7 @@ def invoices(ctx: typer.Context, tenant: TenantOption = None) -> None:
 
 @app.command()
 def invoice(
-    ctx: typer.Context,
+    session: Context,
     number: Annotated[
         str | None, typer.Argument(metavar="[NUMBER]", help="Number of the invoice. Without it: a preview for --month.")
     ] = None,
@@ -168,12 +151,11 @@ def invoice(
 
     Example: borgctl quota invoice 2027-000017 --pdf january.pdf
     """
-    session = context.of(ctx)
     if number is None:
         if pdf is not None or csv:
             raise bad_usage("no invoice number is given: `borgctl quota invoices` lists them", number="not given")
-        query = {"month": periods.month(month)} if month is not None else {}
-        answer = session.client.get(f"{_QUOTA}invoices/drafts/{part(whose(session, tenant))}/", **query)
+        path = f"{_QUOTA}invoices/drafts/{part(session.tenant(tenant))}/"
+        answer = session.client.get(path, month=_month(month))
     elif month is not None:
         raise bad_usage("give either a number or --month, not both", month="given together with a number")
     else:
@@ -197,7 +179,7 @@ def invoice(
 
 @app.command()
 def costs(
-    ctx: typer.Context,
+    session: Context,
     by: Annotated[str, typer.Option(help="Group by job, team, band, cell or label.")] = "job",
     label: Annotated[str | None, typer.Option(help="With --by label: the key of the label.")] = None,
     month: Month = None,
@@ -208,23 +190,24 @@ def costs(
 
     Example: borgctl quota costs --by label --label team --month 2027-01
     """
-    session = context.of(ctx)
-    query: dict[str, Any] = {"by": by, "tenant": tenant or session.profile.tenant or None, "label": label}
-    query["month"] = periods.month(month) if month is not None else None
-    asked = {name: value for name, value in query.items() if value is not None}
+    owner = tenant or session.profile.tenant or None
+    asked = {"by": by, "tenant": owner, "label": label, "month": _month(month)}
     if csv:
         return output.write(session.client.download(f"{_QUOTA}costs.csv", **asked).decode())
-    rows = session.client.get(f"{_QUOTA}costs/", **asked)
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        (by.upper(), "QUOTA", "UNUSED", "USAGE", "TOTAL"),
-        [
-            (row["key"] or "-", *(credits_of(row[name]) for name in ("quota", "unused", "usage", "total")))
-            for row in rows
-        ],
+    costs = {name.upper(): partial(_credits, name) for name in ("quota", "unused", "usage", "total")}
+    return session.table(
+        session.client.get(f"{_QUOTA}costs/", **asked),
+        [(by.upper(), lambda row: row["key"] or "-"), *costs.items()],
         empty="Nothing was spent.",
     )
+
+
+def _credits(name: str, row: dict[str, Any]) -> str:
+    return credits_of(row[name])
+
+
+def _month(given: str | None) -> str | None:
+    return periods.month(given) if given is not None else None
 
 
 def _watched(monthly: str | None, alert: list[int] | None, action: str | None, overdraft: str | None) -> dict[str, Any]:
@@ -253,9 +236,7 @@ def _show_budget(row: dict[str, Any]) -> None:
         ("overdraft", f"{credits_of(row['overdraft'])} credits" if row["overdraft"] else "none"),
     )
     output.say(f"{row['tenant']} ({row['time_zone']})")
-    for word, value in rows:
-        if value:
-            output.say(f"  {word:<16}{value}")
+    output.details(rows)
 
 
 def _account(entry: dict[str, Any]) -> str:

@@ -7,19 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output
+from portal.cli import output
 from portal.cli.client import part
-from portal.cli.context import Context
+from portal.cli.context import Commands, Context, label, split_index
 from portal.cli.failure import CommandFailed, bad_usage
 
-app = typer.Typer()
+app = Commands()
 
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @app.command()
 def resolve(
-    ctx: typer.Context,
+    session: Context,
     name: Annotated[
         str,
         typer.Argument(
@@ -31,7 +31,6 @@ def resolve(
     ] = False,
 ) -> int | None:
     """Show the addresses, ports, health, weight and load behind a name."""
-    session = context.of(ctx)
     path = _path(session, name)
     if watch:
         from portal.cli import watching  # takes 50 ms, so other commands do not import it
@@ -45,7 +44,8 @@ def resolve(
     if session.json:
         output.as_json(answer)
     elif "endpoints" not in answer and "index" not in answer:
-        _machine(answer)
+        shown = [answer["name"], answer["dns"], answer["address"], f"{answer['ttl_s']}s", answer["state"]]
+        output.table(("NAME", "DNS", "ADDRESS", "TTL", "STATE"), [shown], empty="")
     else:
         _tasks(answer)
     return None
@@ -76,14 +76,6 @@ def _tasks(answer: dict[str, Any]) -> None:
     )
 
 
-def _machine(answer: dict[str, Any]) -> None:
-    output.table(
-        ("NAME", "DNS", "ADDRESS", "TTL", "STATE"),
-        [(answer["name"], answer["dns"], answer["address"], f"{answer['ttl_s']}s", answer["state"])],
-        empty="",
-    )
-
-
 def _path(session: Context, name: str) -> str:
     """Return the path of a name below the portal's address. Raises `CommandFailed`.
 
@@ -102,7 +94,7 @@ def _path(session: Context, name: str) -> str:
         return f"/bns/{part(cell)}/machine/{part(segments[-1])}/"
     if kind == "service" and (len(segments) == 4 or (len(segments) <= 3 and not whole)):
         return _service(session, segments)
-    job_name, index = context.split_index("/".join(segments))
+    job_name, index = split_index("/".join(segments))
     if whole and job_name.count("/") < 2:
         raise bad_usage(f"{name!r} is not complete: write /bns/cell/tenant/job, or omit /bns/", job="not complete")
     job = session.job(job_name)
@@ -117,7 +109,7 @@ def _service(session: Context, segments: list[str]) -> str:
         raise CommandFailed(
             "no-tenant", f"no tenant is given for service {segments[-1]!r}: write tenant/service/NAME.", status=2
         )
-    names = [context.label(tenant, "tenant"), "service", context.label(segments[-1], "service")]
+    names = [label(tenant, "tenant"), "service", label(segments[-1], "service")]
     return f"/bns/{part(cell)}/{'/'.join(map(part, names))}/"
 
 

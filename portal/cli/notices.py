@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output
+from portal.cli import output
 from portal.cli.client import part
-from portal.cli.context import DryRun
-from portal.cli.quota import TenantOption, whose
+from portal.cli.context import Commands, Context, DryRun, TenantOption
+from portal.cli.output import would_be
 
-notices = typer.Typer(help="Your inbox of notifications, and the channels that also deliver them.")
+notices = Commands(help="Your inbox of notifications, and the channels that also deliver them.")
 
 _NOTICES = "/api/v1/notices/"
 _CHANNELS = f"{_NOTICES}channels/"
@@ -21,7 +21,7 @@ Sre = Annotated[bool, typer.Option("--sre", help="Add a channel for the SREs ins
 
 @notices.command("list")
 def notices_list(
-    ctx: typer.Context,
+    session: Context,
     unread: Annotated[bool, typer.Option("--unread", help="List only unread notifications.")] = False,
     kind: Annotated[
         str | None, typer.Option(help="List only this kind, or kinds that begin with this text, for example order.")
@@ -35,10 +35,8 @@ def notices_list(
 
     Example: borgctl notices list --unread --read
     """
-    session = context.of(ctx)
-    query = {"kind": kind, "level": level, "tenant": tenant, "unread": "1" if unread else None}
-    asked = {name: value for name, value in query.items() if value is not None}
-    rows = list(session.client.pages(_NOTICES, at_most=limit, **asked))
+    query = {"kind": kind, "level": level, "tenant": tenant, "unread": unread}
+    rows = list(session.client.pages(_NOTICES, at_most=limit, **query))
     if read and rows:
         session.client.post(f"{_NOTICES}read/", {"up_to": rows[0]["id"], **({"tenant": tenant} if tenant else {})})
     return session.table(
@@ -57,20 +55,16 @@ def notices_list(
 
 
 @notices.command()
-def kinds(ctx: typer.Context) -> None:
+def kinds(session: Context) -> None:
     """List the kinds of notifications."""
-    session = context.of(ctx)
-    rows = session.client.get(f"{_NOTICES}kinds/")
-    return session.table(rows, {"KIND": "name", "ABOUT": "about"}, empty="None.")
+    return session.table(session.client.get(f"{_NOTICES}kinds/"), {"KIND": "name", "ABOUT": "about"}, empty="None.")
 
 
 @notices.command()
-def channels(ctx: typer.Context) -> None:
+def channels(session: Context) -> None:
     """List the channels that deliver notifications, and their state."""
-    session = context.of(ctx)
-    rows = list(session.client.pages(_CHANNELS))
     return session.table(
-        rows,
+        session.client.pages(_CHANNELS),
         {
             "CHANNEL": "id",
             "TENANT": lambda row: row["tenant"] or "(SREs)",
@@ -87,7 +81,7 @@ def channels(ctx: typer.Context) -> None:
 
 @notices.command()
 def add(
-    ctx: typer.Context,
+    session: Context,
     target: Annotated[str, typer.Argument(metavar="TO", help="E-mail address, or the https://… address of a webhook.")],
     kind: Annotated[
         list[str] | None,
@@ -108,41 +102,35 @@ def add(
       borgctl notices add team@example.com --kind order --kind budget
       borgctl notices add https://hooks.example.com/borg --level warning
     """
-    session = context.of(ctx)
     body: dict[str, Any] = {
-        "tenant": None if sre else whose(session, tenant),
+        "tenant": None if sre else session.tenant(tenant),
         "kind": "webhook" if "://" in target else "email",
         "target": target,
         "kinds": kind or [],
         "level": level,
     }
-    answer = session.client.post(_CHANNELS, body, **({"dry_run": "1"} if dry_run else {}))
-    if session.json:
-        return output.as_json(answer)
+    answer = session.client.post(_CHANNELS, body, dry_run=dry_run)
     if dry_run:
-        return output.say("Dry run: no channel was added.")
-    return output.say(f"Channel {answer['id']} is added. Test it with `borgctl notices test {answer['id']}`.")
+        return session.say(answer, "Dry run: no channel was added.")
+    return session.say(answer, f"Channel {answer['id']} is added. Test it with `borgctl notices test {answer['id']}`.")
 
 
 @notices.command()
-def test(ctx: typer.Context, channel: Channel) -> None:
+def test(session: Context, channel: Channel) -> None:
     """Send a test notification through a channel. This also ends a pause. `deliveries` shows the result."""
-    session = context.of(ctx)
     answer = session.client.post(f"{_CHANNELS}{part(channel)}/test/")
     return session.say(answer, "A test notification is on its way.")
 
 
 @notices.command()
 def deliveries(
-    ctx: typer.Context,
+    session: Context,
     channel: Channel,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of deliveries.")] = 20,
 ) -> None:
     """List the deliveries of a channel, newest first."""
-    session = context.of(ctx)
-    rows = list(session.client.pages(f"{_CHANNELS}{part(channel)}/deliveries/", at_most=limit))
     return session.table(
-        rows,
+        session.client.pages(f"{_CHANNELS}{part(channel)}/deliveries/", at_most=limit),
         {
             "NOTICE": "notice",
             "KIND": "kind",
@@ -159,7 +147,7 @@ def deliveries(
 
 @notices.command()
 def secret(
-    ctx: typer.Context,
+    session: Context,
     channel: Channel,
     rotate: Annotated[bool, typer.Option("--rotate", help="Create a new secret.")] = False,
     overlap_hours: Annotated[
@@ -168,7 +156,6 @@ def secret(
     ] = None,
 ) -> None:
     """Show the secrets that sign a webhook now, newest first. For owners."""
-    session = context.of(ctx)
     path = f"{_CHANNELS}{part(channel)}/secret/"
     body = {"overlap_hours": overlap_hours} if overlap_hours is not None else {}
     answer = session.client.post(path, body) if rotate else session.client.get(path)
@@ -180,11 +167,10 @@ def secret(
 
 
 @notices.command()
-def remove(ctx: typer.Context, channel: Channel, dry_run: DryRun = False) -> None:
+def remove(session: Context, channel: Channel, dry_run: DryRun = False) -> None:
     """Remove a channel. The inbox keeps all notifications."""
-    session = context.of(ctx)
-    session.client.delete(f"{_CHANNELS}{part(channel)}/", **({"dry_run": "1"} if dry_run else {}))
-    return session.say({"removed": not dry_run}, f"Channel {channel} {'would be' if dry_run else 'is'} removed.")
+    session.client.delete(f"{_CHANNELS}{part(channel)}/", dry_run=dry_run)
+    return session.say({"removed": not dry_run}, f"Channel {channel} {would_be(dry_run)} removed.")
 
 
 def _state(row: dict[str, Any]) -> str:

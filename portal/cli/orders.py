@@ -7,28 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output, periods
+from portal.cli import output, periods
 from portal.cli.client import part
-from portal.cli.context import DryRun
-from portal.cli.output import credits_of
-from portal.cli.quota import (
-    Accelerators,
-    Cpu,
-    Disk,
-    DiskBandwidth,
-    Ram,
-    TenantOption,
-    Until,
-    Yes,
-    amounts_shown,
-    exact,
-    parts_table,
-    sizes_given,
-    sure,
-    time_zone_of,
-)
+from portal.cli.context import Commands, Context, DryRun, TenantOption, Yes
+from portal.cli.output import credits_of, would_be
+from portal.cli.quota import Sizes, Until, amounts_shown, exact, parts_table
 
-app = typer.Typer()
+app = Commands()
 
 Number = Annotated[int, typer.Argument(metavar="ORDER", min=1, help="Number of the order.")]
 Reason = Annotated[str, typer.Option(help="Reason, shown to the tenant and to the person who decides.")]
@@ -37,7 +22,7 @@ _ORDERS = "/api/v1/quota/orders/"
 
 @app.command()
 def orders(
-    ctx: typer.Context,
+    session: Context,
     state: Annotated[
         str | None,
         typer.Option(help="List only orders in this state: pending, approved, active, expired, rejected or cancelled."),
@@ -46,10 +31,8 @@ def orders(
     cell: Annotated[str | None, typer.Option("--cell", help="List only orders for this cell.")] = None,
 ) -> None:
     """List the orders of your tenants. --state pending lists those that wait for a decision."""
-    session = context.of(ctx)
-    rows = list(session.client.pages(_ORDERS, state=state, tenant=tenant, cell=cell))
     return session.table(
-        rows,
+        session.client.pages(_ORDERS, state=state, tenant=tenant, cell=cell),
         {
             "ORDER": "id",
             "TENANT": "tenant",
@@ -66,9 +49,8 @@ def orders(
 
 
 @app.command()
-def order(ctx: typer.Context, number: Number) -> None:
+def order(session: Context, number: Number) -> None:
     """Show one order in full, with the parts of its price."""
-    session = context.of(ctx)
     answer = session.client.get(_path(number))
     if session.json:
         return output.as_json(answer)
@@ -76,7 +58,7 @@ def order(ctx: typer.Context, number: Number) -> None:
         f"Order {answer['id']} of {answer['tenant']}: {amounts_shown(answer['amounts'])} at {answer['band']} "
         f"in {answer['cell']}"
     )
-    for word, value in (
+    rows = (
         ("state", answer["state"] + (f", to be decided by {answer['approver']}" if _waits(answer) else "")),
         ("from", output.when(answer["starts_at"])),
         ("until", output.when(answer["ends_at"])),
@@ -91,54 +73,46 @@ def order(ctx: typer.Context, number: Number) -> None:
         ("reason", answer.get("reason")),
         ("note", answer.get("note")),
         ("ended", output.when(answer.get("ended_at"))),
-    ):
-        if value:
-            output.say(f"  {word:<16}{value}")
+    )
+    output.details(rows)
     return parts_table(answer["parts"])
 
 
 @app.command()
-def approve(ctx: typer.Context, number: Number, reason: Reason = "", dry_run: DryRun = False) -> None:
+def approve(session: Context, number: Number, reason: Reason = "", dry_run: DryRun = False) -> None:
     """Approve a pending order that another person placed."""
-    _do(ctx, number, "approve", {"reason": reason}, dry_run=dry_run)
+    _do(session, number, "approve", {"reason": reason}, dry_run=dry_run)
 
 
 @app.command()
 def reject(
-    ctx: typer.Context,
+    session: Context,
     number: Number,
     reason: Annotated[str, typer.Option(help="Reason, shown to the person who placed the order.")],
     dry_run: DryRun = False,
 ) -> None:
     """Reject a pending order. The credits set aside for it become available again."""
-    _do(ctx, number, "reject", {"reason": reason}, dry_run=dry_run)
+    _do(session, number, "reject", {"reason": reason}, dry_run=dry_run)
 
 
 @app.command()
-def cancel(ctx: typer.Context, number: Number, reason: Reason = "", yes: Yes = False, dry_run: DryRun = False) -> None:
+def cancel(session: Context, number: Number, reason: Reason = "", yes: Yes = False, dry_run: DryRun = False) -> None:
     """Cancel an order. For an active order, the quota ends now and the remaining whole days are refunded."""
-    session = context.of(ctx)
     before = session.client.get(_path(number))
     if not (yes or dry_run):
-        would = session.client.post(_path(number) + "cancel/", {"reason": reason}, dry_run="1")
+        would = session.client.post(_path(number) + "cancel/", {"reason": reason}, dry_run=True)
         ends = "Its quota ends now, and " if before["state"] == "active" else ""
-        sure(f"Cancel order {number}? {ends}{_comes_back(before, would)}.")
-    dry = {"dry_run": "1"} if dry_run else {}
-    answer = session.client.post(_path(number) + "cancel/", {"reason": reason}, **dry)
-    return session.say(
-        answer, f"Order {number} {'would be' if dry_run else 'is'} cancelled: {_comes_back(before, answer)}."
-    )
+        output.sure(f"Cancel order {number}? {ends}{_comes_back(before, would)}.")
+    answer = session.client.post(_path(number) + "cancel/", {"reason": reason}, dry_run=dry_run)
+    would = would_be(dry_run)
+    return session.say(answer, f"Order {number} {would} cancelled: {_comes_back(before, answer)}.")
 
 
 @app.command()
 def change(
-    ctx: typer.Context,
+    session: Context,
     number: Number,
-    cpu: Cpu = None,
-    ram: Ram = None,
-    disk: Disk = None,
-    disk_bandwidth: DiskBandwidth = None,
-    accelerators: Accelerators = None,
+    sizes: Sizes,
     until: Until = None,
     note: Annotated[str, typer.Option(help="Purpose, shown to the person who approves the order.")] = "",
     yes: Yes = False,
@@ -148,28 +122,26 @@ def change(
 
     Example: borgctl quota change 17 --cpu 400 --until 2027-06-30
     """
-    session = context.of(ctx)
     before = session.client.get(_path(number))
     body: dict[str, Any] = {"note": note}
-    sizes = sizes_given(cpu, ram, disk, disk_bandwidth, accelerators)
-    if sizes:
-        body["amounts"] = {name: exact(name, value) for name, value in before["amounts"].items() if value} | sizes
+    if given := sizes.given():
+        body["amounts"] = {name: exact(name, value) for name, value in before["amounts"].items() if value} | given
     if until is not None:
         now = dt.datetime.now(dt.UTC).replace(microsecond=0)
-        home = time_zone_of(session, before["tenant"])
+        home = session.time_zone(before["tenant"])
         body["ends_at"] = periods.period(None, until, None, time_zone=home, now=now).ends.isoformat()
     if not (yes or dry_run):
-        would = session.client.post(_path(number) + "change/", body, dry_run="1")
-        sure(
+        would = session.client.post(_path(number) + "change/", body, dry_run=True)
+        output.sure(
             f"Instead of order {number}: {amounts_shown(would['amounts'])} until {output.when(would['ends_at'])} for "
             f"{credits_of(would['price'])} credits, minus the unused part of order {number}?"
         )
-    _do(ctx, number, "change", body, dry_run=dry_run)
+    _do(session, number, "change", body, dry_run=dry_run)
 
 
 @app.command()
 def transfer(
-    ctx: typer.Context,
+    session: Context,
     number: Number,
     to: Annotated[str, typer.Option("--to", help="Tenant that receives the order and pays for the rest of it.")],
     note: Annotated[str, typer.Option(help="Purpose.")] = "",
@@ -178,19 +150,19 @@ def transfer(
 ) -> None:
     """Transfer the rest of an order to another team, which pays for it; you get a refund."""
     if not (yes or dry_run):
-        sure(f"Transfer order {number} to {to}? You can no longer submit jobs that need its quota.")
-    _do(ctx, number, "transfer", {"tenant": to, "note": note}, dry_run=dry_run)
+        output.sure(f"Transfer order {number} to {to}? You can no longer submit jobs that need its quota.")
+    _do(session, number, "transfer", {"tenant": to, "note": note}, dry_run=dry_run)
 
 
 @app.command()
 def renew(
-    ctx: typer.Context,
+    session: Context,
     number: Number,
     off: Annotated[bool, typer.Option("--off", help="Stop renewing the order.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Order the same quota again each time an order ends, at the prices of that time."""
-    _do(ctx, number, "renew", {"renew": not off}, dry_run=dry_run)
+    _do(session, number, "renew", {"renew": not off}, dry_run=dry_run)
 
 
 def _path(number: int) -> str:
@@ -209,14 +181,12 @@ def _waits(row: dict[str, Any]) -> bool:
     return bool(row["state"] == "pending" and row.get("approver"))
 
 
-def _do(ctx: typer.Context, number: int, verb: str, body: dict[str, Any], *, dry_run: bool) -> None:
-    session = context.of(ctx)
-    answer = session.client.post(f"{_path(number)}{verb}/", body, **({"dry_run": "1"} if dry_run else {}))
-    if session.json:
-        return output.as_json(answer)
-    would = "would be" if dry_run else "is"
+def _do(session: Context, number: int, verb: str, body: dict[str, Any], *, dry_run: bool) -> None:
+    answer = session.client.post(f"{_path(number)}{verb}/", body, dry_run=dry_run)
+    would = would_be(dry_run)
     instead = f" instead of order {number}" if answer["id"] != number and not dry_run else ""
     name = f"Order {answer['id']}" if answer["id"] == number or not dry_run else f"The order instead of {number}"
     if verb == "renew":
-        return output.say(f"{name} {would} {'renewed' if answer['renew'] else 'not renewed'} at its end.")
-    return output.say(f"{name} {would} {answer['state']}{instead}: {credits_of(answer['price'])} credits.")
+        return session.say(answer, f"{name} {would} {'renewed' if answer['renew'] else 'not renewed'} at its end.")
+    price = credits_of(answer["price"])
+    return session.say(answer, f"{name} {would} {answer['state']}{instead}: {price} credits.")

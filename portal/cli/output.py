@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import typer
+
 from portal.cli.failure import CommandFailed
 from quota.vocabulary import money, resources
 
@@ -60,6 +62,19 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) 
         write(_line(row, widths) + "\n")
 
 
+def details(values: Iterable[tuple[str, Any]], *, width: int = 16, indent: str = "  ") -> None:
+    """Write one line per name and value, without the empty values."""
+    for name, value in values:
+        if value not in ("", None):
+            say(f"{indent}{name:<{width}}{value}")
+
+
+def sure(question: str) -> None:
+    """Ask for confirmation on standard error, which keeps standard output for the answer. Raises `CommandFailed`."""
+    if not typer.confirm(question, err=True):
+        raise CommandFailed("aborted", "nothing was changed")
+
+
 def complain(failed: CommandFailed, *, json_wanted: bool) -> None:
     """Write the reason to standard error; with `--json` also write its document to standard output."""
     if json_wanted:
@@ -88,6 +103,10 @@ def when(text: str | None) -> str:
     if not text:
         return ""
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def would_be(dry_run: bool) -> str:
+    return "would be" if dry_run else "is"
 
 
 def number(count: int, noun: str) -> str:

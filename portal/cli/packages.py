@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from portal.cli import context, output
+from portal.cli import output
 from portal.cli.client import part
-from portal.cli.context import CellOption, Context, DryRun
+from portal.cli.context import CellOption, Commands, Context, DryRun, OptionGroup, TenantOption
 from portal.cli.failure import CommandFailed, bad_usage
-from portal.cli.output import quantity
+from portal.cli.output import quantity, would_be
 
-package = typer.Typer(help="Packages that tasks install: build, upload, list, show, tag, delete.")
+package = Commands(help="Packages that tasks install: build, upload, list, show, tag, delete.")
 
 _CHUNK = 1 << 20
 LATEST = "latest"
@@ -24,13 +25,28 @@ LATEST = "latest"
 Reference = Annotated[
     str, typer.Argument(metavar="PACKAGE", help="name, name@tag or name@sha256:…. A name without a tag means @latest.")
 ]
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Tenant to use instead of the profile's.")]
 FormatOption = Annotated[str, typer.Option("--format", help="Format of the archive: tar or tar+gzip.")]
+
+
+@dataclass(kw_only=True)
+class Store(OptionGroup):
+    """Options that choose the store of a cell, and a tenant's packages in it."""
+
+    cell: CellOption = None
+    tenant: TenantOption = None
+
+    def path(self, session: Context, name: str, version: str) -> str:
+        """Return the path of a package. Raises `CommandFailed`."""
+        if not (owner := self.tenant or session.profile.tenant):
+            problem = "no tenant is given: use --tenant, or set `tenant` in the profile."
+            raise CommandFailed("no-tenant", problem, status=2)
+        cell = part(session.cell(self.cell))
+        return f"/api/v1/cells/{cell}/packages/{part(owner)}/{part(name)}/{part(version)}/"
 
 
 @package.command("build")
 def package_build(
-    ctx: typer.Context,
+    session: Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with the files of the package.")],
     out: Annotated[Path, typer.Option("--output", "-o", help="Archive file to write.")],
     format: FormatOption = "tar+gzip",
@@ -41,73 +57,61 @@ def package_build(
             built = _pack(folder, file, format)
     except OSError as error:
         raise CommandFailed("output", f"cannot write {out}: {error.strerror}") from error
-    if context.of(ctx).json:
-        return output.as_json({"file": str(out), **built})
-    return output.say(f"{out}: {built['digest']}, {quantity('disk', built['size_bytes'])}, {built['entries']} entries.")
+    size = quantity("disk", built["size_bytes"])
+    return session.say({"file": str(out), **built}, f"{out}: {built['digest']}, {size}, {built['entries']} entries.")
 
 
 @package.command("upload")
 def package_upload(
-    ctx: typer.Context,
+    session: Context,
     what: Annotated[
         Path, typer.Argument(metavar="FILE", help="Archive, OCI image layout in a tar, or a folder to pack.")
     ],
     name: Annotated[str, typer.Option(help="Name of the package.")],
     tag: Annotated[str, typer.Option(help="Tag for this version.")] = LATEST,
-    cell: CellOption = None,
-    tenant: TenantOption = None,
+    *,
+    store: Store,
     dry_run: DryRun = False,
 ) -> None:
     """Upload an archive to the cell's package store as name@tag. Uploading it again changes nothing."""
-    session = context.of(ctx)
-    path = f"{_path(session, cell, tenant)}{part(name)}/{part(tag)}/"
+    path = store.path(session, name, tag)
     with tempfile.TemporaryFile() as packed, _opened(what, packed) as file:
         digest, size = _measured(file)
-        answer = session.client.upload(
-            path, _chunks(file), size, digest=digest, **({"dry_run": "1"} if dry_run else {})
-        )
-    if session.json:
-        return output.as_json(answer)
+        answer = session.client.upload(path, _chunks(file), size, digest=digest, dry_run=dry_run)
     outcomes = {"uploaded": "uploaded", "moved": "moved to this version", "unchanged": "unchanged, it exists already"}
-    would = "would be" if dry_run else "is"
-    return output.say(f"{name}@{tag} {would} {outcomes[answer['outcome']]}: {digest}, {quantity('disk', size)}.")
+    done = f"{would_be(dry_run)} {outcomes[answer['outcome']]}"
+    return session.say(answer, f"{name}@{tag} {done}: {digest}, {quantity('disk', size)}.")
 
 
 @package.command("tag")
 def package_tag(
-    ctx: typer.Context,
+    session: Context,
     reference: Reference,
     tag: Annotated[str, typer.Argument(help="New tag for the package.")],
-    cell: CellOption = None,
-    tenant: TenantOption = None,
+    store: Store,
     dry_run: DryRun = False,
 ) -> None:
-    """Add or move a tag to a package in the store. Jobs use it from their next update on."""
-    session = context.of(ctx)
-    base = _path(session, cell, tenant)
+    """Add a tag to a package in the store, or move an existing tag to it.
+
+    Jobs use the new package from their next update on.
+    """
     name, version = _split(reference)
-    found = session.client.get(f"{base}{part(name)}/{part(version)}/")
-    path = f"{base}{part(name)}/{part(tag)}/"
-    answer = session.client.put(path, {"digest": found["digest"]}, **({"dry_run": "1"} if dry_run else {}))
-    if session.json:
-        return output.as_json(answer)
-    would = "would be" if dry_run else "is"
-    return output.say(f"{name}@{tag} {would} {found['digest']}.")
+    found = session.client.get(store.path(session, name, version))
+    answer = session.client.put(store.path(session, name, tag), {"digest": found["digest"]}, dry_run=dry_run)
+    return session.say(answer, f"{name}@{tag} {would_be(dry_run)} {found['digest']}.")
 
 
 @package.command("list")
 def package_list(
-    ctx: typer.Context,
+    session: Context,
     name: Annotated[str | None, typer.Option(help="List only packages with this name.")] = None,
-    cell: CellOption = None,
-    tenant: TenantOption = None,
+    *,
+    store: Store,
 ) -> None:
     """List the packages in a cell's store."""
-    session = context.of(ctx)
-    path = f"/api/v1/cells/{part(session.cell(cell))}/packages/"
-    rows = list(session.client.pages(path, tenant=tenant or session.profile.tenant or None, name=name))
+    path = f"/api/v1/cells/{part(session.cell(store.cell))}/packages/"
     return session.table(
-        rows,
+        session.client.pages(path, tenant=store.tenant or session.profile.tenant or None, name=name),
         {
             "PACKAGE": "name",
             "TENANT": "tenant",
@@ -124,13 +128,9 @@ def package_list(
 
 
 @package.command("show")
-def package_show(
-    ctx: typer.Context, reference: Reference, cell: CellOption = None, tenant: TenantOption = None
-) -> None:
+def package_show(session: Context, reference: Reference, store: Store) -> None:
     """Show all details of a package, and the live jobs that may run it."""
-    session = context.of(ctx)
-    name, version = _split(reference)
-    answer = session.client.get(f"{_path(session, cell, tenant)}{part(name)}/{part(version)}/")
+    answer = session.client.get(store.path(session, *_split(reference)))
     if session.json:
         return output.as_json(answer)
     shown = {
@@ -140,37 +140,16 @@ def package_show(
         "jobs": ", ".join(answer["jobs"]),
         "uploaded_at": output.when(answer["uploaded_at"]),
     }
-    for field, value in shown.items():
-        if value not in ("", None):
-            output.say(f"{field.removesuffix('_bytes'):<14}{value}")
-    return None
+    return output.details(((name.removesuffix("_bytes"), value) for name, value in shown.items()), width=14, indent="")
 
 
 @package.command("delete")
-def package_delete(
-    ctx: typer.Context,
-    reference: Reference,
-    cell: CellOption = None,
-    tenant: TenantOption = None,
-    dry_run: DryRun = False,
-) -> None:
+def package_delete(session: Context, reference: Reference, store: Store, dry_run: DryRun = False) -> None:
     """Delete a tag, or with a digest the package and all its tags. A package without tags is deleted too."""
-    session = context.of(ctx)
     name, version = _split(reference)
-    path = f"{_path(session, cell, tenant)}{part(name)}/{part(version)}/"
-    answer = session.client.delete(path, **({"dry_run": "1"} if dry_run else {}))
-    if session.json:
-        return output.as_json(answer)
-    would = "would be" if dry_run else "is"
+    answer = session.client.delete(store.path(session, name, version), dry_run=dry_run)
     kept = "" if answer["deleted"] else "; the package stays, because it has other tags"
-    return output.say(f"{name}@{version} {would} deleted{kept}.")
-
-
-def _path(session: Context, cell: str | None, tenant: str | None) -> str:
-    owner = tenant or session.profile.tenant
-    if not owner:
-        raise CommandFailed("no-tenant", "no tenant is given: use --tenant, or set `tenant` in the profile.", status=2)
-    return f"/api/v1/cells/{part(session.cell(cell))}/packages/{part(owner)}/"
+    return session.say(answer, f"{name}@{version} {would_be(dry_run)} deleted{kept}.")
 
 
 def _split(reference: str) -> tuple[str, str]:
@@ -204,13 +183,7 @@ def _pack(folder: Path, out: BinaryIO, format: str) -> dict[str, Any]:
         built = pack(folder, out, format_=format)
     except CannotPack as error:
         raise CommandFailed("cannot-pack", str(error)) from error
-    return {
-        "digest": built.digest,
-        "size_bytes": built.size_bytes,
-        "entries": built.entries,
-        "unpacked_bytes": built.unpacked_bytes,
-        "format": format,
-    }
+    return {**asdict(built), "format": format}
 
 
 def _measured(file: BinaryIO) -> tuple[str, int]:

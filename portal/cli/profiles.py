@@ -14,6 +14,7 @@ import json
 import os
 import tempfile
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,14 +84,12 @@ def save(profile: Profile) -> Path:
     entry = {"url": profile.url, "token": profile.token, "cell": profile.cell, "tenant": profile.tenant}
     profiles = {**table.get("profiles", {}), profile.name: entry}
     shared = {key: value for key, value in table.items() if isinstance(value, str)}
-    lines = _lines({"default_profile": profile.name, **_without(shared, "default_profile")})
-    for name, values in sorted(profiles.items()):
-        lines += ["", f"[profiles.{_quoted(name)}]", *_lines(values)]
+    text = as_toml({**shared, "default_profile": profile.name}, dict(sorted(profiles.items())))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor, fresh = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")  # of mode 0600
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write("\n".join(lines) + "\n")
+            out.write(text)
         Path(fresh).replace(file)
     except OSError as error:
         raise CommandFailed("bad-profile-file", f"cannot write {file}: {error.strerror}") from error
@@ -146,11 +145,15 @@ def _user_folder() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "borg"
 
 
-def _without(table: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in table.items() if name != key}
+def as_toml(shared: Mapping[str, str], profiles: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the text of a file with these profiles. `shared`: values outside of profiles."""
+    lines = _lines(shared)
+    for name, values in profiles.items():
+        lines += ["", f"[profiles.{_quoted(name)}]", *_lines(values)]
+    return "\n".join(lines) + "\n"
 
 
-def _lines(values: dict[str, str]) -> list[str]:
+def _lines(values: Mapping[str, str]) -> list[str]:
     return [f"{_key(key)} = {_quoted(value)}" for key, value in values.items()]
 
 

@@ -4,43 +4,80 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output, periods
-from portal.cli.client import part
-from portal.cli.context import CellOption, Context, DryRun
+from portal.cli import output, periods
+from portal.cli.context import CellOption, Commands, Context, DryRun, OptionGroup, TenantOption, Yes
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import credits_of, quantity
 from quota.vocabulary import money
 from quota.vocabulary.resources import format_number
 
-quota = typer.Typer(
+quota = Commands(
     help="Buy quota, and show your quota, its costs and what is left to buy.\n\n"
     "Write quantities as in job files: --cpu 200 or 500m, --ram 64Gi, --disk 2Ti."
 )
 
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Tenant to use instead of the profile's.")]
 BandOption = Annotated[
     str | None, typer.Option("--band", help="Priority band: production, batch, …; `quota bands` lists them.")
 ]
-Cpu = Annotated[str | None, typer.Option(help="Number of CPU cores: 200, or 500m for half a core.")]
-Ram = Annotated[str | None, typer.Option(help="Memory in bytes: 64Gi.")]
-Disk = Annotated[str | None, typer.Option(help="Disk space in bytes: 2Ti.")]
-DiskBandwidth = Annotated[str | None, typer.Option("--disk-bandwidth", help="Bytes per second: 200M.")]
-Accelerators = Annotated[str | None, typer.Option(help="Number of accelerators: 2, or 500m for half of one.")]
-Like = Annotated[str | None, typer.Option(metavar="JOB", help="Use the quantities, cell and band of this job.")]
 From = Annotated[str | None, typer.Option("--from", help="First day, or a time. Default: now.")]
 Until = Annotated[str | None, typer.Option("--until", help="Last day, or a time.")]
-Days = Annotated[int | None, typer.Option("--days", min=1, max=36_500, help="Number of days, instead of --until.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+@dataclass(kw_only=True)
+class Sizes(OptionGroup):
+    """Options for quantities of resources, in the order in which the shop lists the resources."""
+
+    cpu: Annotated[str | None, typer.Option(help="Number of CPU cores: 200, or 500m for half a core.")] = None
+    ram: Annotated[str | None, typer.Option(help="Memory in bytes: 64Gi.")] = None
+    disk: Annotated[str | None, typer.Option(help="Disk space in bytes: 2Ti.")] = None
+    disk_bandwidth: Annotated[str | None, typer.Option("--disk-bandwidth", help="Bytes per second: 200M.")] = None
+    accelerators: Annotated[str | None, typer.Option(help="Number of accelerators: 2, or 500m for half of one.")] = None
+
+    def given(self) -> dict[str, str]:
+        return {name: text for name, text in asdict(self).items() if text is not None}
+
+
+@dataclass(kw_only=True)
+class WantedQuota(OptionGroup):
+    """Options for the quota that a person wants to buy."""
+
+    band: BandOption = None
+    sizes: Sizes
+    like: Annotated[str | None, typer.Option(metavar="JOB", help="Use the quantities, cell and band of this job.")] = (
+        None
+    )
+    begin: From = None
+    until: Until = None
+    days: Annotated[
+        int | None, typer.Option("--days", min=1, max=36_500, help="Number of days, instead of --until.")
+    ] = None
+
+    def body(self, session: Context, tenant: str | None, cell: str | None) -> dict[str, Any]:
+        """Return the body of a quote. Other options override the values of `--like`. Raises `CommandFailed`."""
+        amounts: dict[str, Any] = {}
+        band = self.band
+        if self.like is not None:
+            job = session.client.get(session.job(self.like).path)
+            amounts = {name: exact(name, value) for name, value in job["requested"].items() if name in _SOLD and value}
+            cell, band, tenant = cell or job["cell"], band or job["band"], tenant or job["tenant"]
+        amounts |= self.sizes.given()
+        if not amounts:
+            raise bad_usage("no quantity is given: use --cpu, --ram, --disk …, or --like JOB", amounts="not given")
+        owner = session.tenant(tenant)
+        where, at = session.cell(cell), _band(band)
+        now = dt.datetime.now(dt.UTC).replace(microsecond=0)
+        chosen = periods.period(self.begin, self.until, self.days, time_zone=session.time_zone(owner), now=now)
+        return {"tenant": owner, "cell": where, "band": at, "amounts": amounts, **chosen.body()}
 
 
 @quota.command("list")
-def quota_list(ctx: typer.Context) -> None:
+def quota_list(session: Context) -> None:
     """List your granted quota and its use per cell and band."""
-    session = context.of(ctx)
     rows = session.client.get("/api/v1/quota/")
     if session.json:
         return output.as_json(rows)
@@ -57,12 +94,10 @@ def quota_list(ctx: typer.Context) -> None:
 
 
 @quota.command()
-def bands(ctx: typer.Context) -> None:
+def bands(session: Context) -> None:
     """List the priority bands and their price factors."""
-    session = context.of(ctx)
-    rows = list(session.client.pages("/api/v1/quota/bands/"))
     return session.table(
-        rows,
+        session.client.pages("/api/v1/quota/bands/"),
         {
             "BAND": "name",
             "PRIORITIES": lambda row: f"{row['low']}-{row['high']}",
@@ -75,9 +110,8 @@ def bands(ctx: typer.Context) -> None:
 
 
 @quota.command()
-def prices(ctx: typer.Context, cell: CellOption = None) -> None:
+def prices(session: Context, cell: CellOption = None) -> None:
     """List the current prices of a cell, in credits per unit and hour, before the band and scarcity factors."""
-    session = context.of(ctx)
     rows = list(session.client.pages("/api/v1/quota/prices/", cell=session.cell(cell), in_force="1"))
     if session.json:
         return output.as_json(rows)
@@ -101,47 +135,19 @@ def prices(ctx: typer.Context, cell: CellOption = None) -> None:
 
 
 @quota.command()
-def price(
-    ctx: typer.Context,
-    band: BandOption = None,
-    cpu: Cpu = None,
-    ram: Ram = None,
-    disk: Disk = None,
-    disk_bandwidth: DiskBandwidth = None,
-    accelerators: Accelerators = None,
-    like: Like = None,
-    begin: From = None,
-    until: Until = None,
-    days: Days = None,
-    tenant: TenantOption = None,
-    cell: CellOption = None,
-) -> None:
+def price(session: Context, wanted: WantedQuota, tenant: TenantOption = None, cell: CellOption = None) -> None:
     """Show the price of quota and its parts, without ordering.
 
     Example: borgctl quota price --band production --cpu 200 --ram 1Ti --days 30
     """
-    session = context.of(ctx)
-    sizes = sizes_given(cpu, ram, disk, disk_bandwidth, accelerators)
-    wanted = _wanted(session, tenant, cell, band, sizes, like, begin, until, days)
-    answer = session.client.post("/api/v1/quota/quotes/", wanted, dry_run="1")
-    if session.json:
-        return output.as_json(answer)
-    return _show_price(answer)
+    answer = session.client.post("/api/v1/quota/quotes/", wanted.body(session, tenant, cell), dry_run=True)
+    return output.as_json(answer) if session.json else _show_price(answer)
 
 
 @quota.command()
 def buy(
-    ctx: typer.Context,
-    band: BandOption = None,
-    cpu: Cpu = None,
-    ram: Ram = None,
-    disk: Disk = None,
-    disk_bandwidth: DiskBandwidth = None,
-    accelerators: Accelerators = None,
-    like: Like = None,
-    begin: From = None,
-    until: Until = None,
-    days: Days = None,
+    session: Context,
+    wanted: WantedQuota,
     renew: Annotated[
         bool, typer.Option("--renew", help="Order the same quota again each time the period ends.")
     ] = False,
@@ -169,12 +175,9 @@ def buy(
       borgctl quota buy --like web --from 2027-01-01 --until 2027-03-31 --renew
       borgctl quota buy --band batch --cpu 500 --days 7 --at-most 100 --yes
     """
-    session = context.of(ctx)
     most = credits_given("at-most", at_most) if at_most is not None else None
-    sizes = sizes_given(cpu, ram, disk, disk_bandwidth, accelerators)
-    wanted = _wanted(session, tenant, cell, band, sizes, like, begin, until, days)
-    dry = {"dry_run": "1"} if dry_run else {}
-    quote = session.client.post("/api/v1/quota/quotes/", wanted, **dry)
+    body = wanted.body(session, tenant, cell)
+    quote = session.client.post("/api/v1/quota/quotes/", body, dry_run=dry_run)
     if not session.json:
         _show_price(quote)
     if most is not None and quote["price"] > most:
@@ -184,23 +187,21 @@ def buy(
             document={"code": "too-dear", "detail": "the price is higher than --at-most", "figures": {"quote": quote}},
         )
     if not (yes or dry_run):
-        sure(f"Order it for {credits_of(quote['price'])} credits?")
-    order = {**wanted, "starts_at": quote["starts_at"], "renew": renew, "note": note}
+        output.sure(f"Order it for {credits_of(quote['price'])} credits?")
+    order = {**body, "starts_at": quote["starts_at"], "renew": renew, "note": note}
     if key:
         order["key"] = key
     if not dry_run:
         order["quote"] = quote["id"]
-    answer = session.client.post("/api/v1/quota/orders/", order, **dry)
-    if session.json:
-        return output.as_json(answer)
+    answer = session.client.post("/api/v1/quota/orders/", order, dry_run=dry_run)
     if dry_run:
-        return output.say("Dry run: nothing was ordered.")
-    return output.say(f"Order {answer['id']} is {_STATES.get(answer['state'], answer['state'])}.")
+        return session.say(answer, "Dry run: nothing was ordered.")
+    return session.say(answer, f"Order {answer['id']} is {_STATES.get(answer['state'], answer['state'])}.")
 
 
 @quota.command("calendar")
 def calendar_days(
-    ctx: typer.Context,
+    session: Context,
     band: BandOption = None,
     begin: From = None,
     days: Annotated[int, typer.Option(min=1, max=366, help="Number of days to show.")] = 14,
@@ -214,10 +215,9 @@ def calendar_days(
 
     Example: borgctl quota calendar --band production --days 30
     """
-    session = context.of(ctx)
     first = periods.day("from", begin) if begin is not None else None
     owner = tenant or session.profile.tenant
-    home = time_zone_of(session, owner) if owner else "UTC"
+    home = session.time_zone(owner) if owner else "UTC"
     rows = session.client.get(
         "/api/v1/quota/calendar/", cell=session.cell(cell), band=_band(band), first=first, days=days, time_zone=home
     )
@@ -233,7 +233,7 @@ def calendar_days(
 
 @quota.command()
 def usage(
-    ctx: typer.Context,
+    session: Context,
     band: BandOption = None,
     days: Annotated[int, typer.Option(min=1, max=366, help="Number of days to look back.")] = 14,
     tenant: TenantOption = None,
@@ -246,9 +246,8 @@ def usage(
 
     Example: borgctl quota usage --band production --days 30
     """
-    session = context.of(ctx)
     answer = session.client.get(
-        "/api/v1/quota/usage/", tenant=whose(session, tenant), cell=session.cell(cell), band=_band(band), days=days
+        "/api/v1/quota/usage/", tenant=session.tenant(tenant), cell=session.cell(cell), band=_band(band), days=days
     )
     if session.json:
         return output.as_json(answer)
@@ -263,24 +262,6 @@ def usage(
         ],
         empty="No usage data for that time.",
     )
-
-
-def sure(question: str) -> None:
-    """Ask for confirmation on standard error, which keeps standard output for the answer. Raises `CommandFailed`."""
-    if not typer.confirm(question, err=True):
-        raise CommandFailed("aborted", "nothing was changed")
-
-
-def whose(session: Context, given: str | None) -> str:
-    tenant = given or session.profile.tenant
-    if not tenant:
-        raise bad_usage("no tenant is given: use --tenant, or set `tenant` in the profile", tenant="not given")
-    return tenant
-
-
-def time_zone_of(session: Context, tenant: str) -> str:
-    """Return the tenant's time zone, in which `--from` and `--until` count days."""
-    return session.client.get(f"/api/v1/tenants/{part(tenant)}/").get("time_zone") or "UTC"
 
 
 def amounts_shown(amounts: dict[str, int]) -> str:
@@ -314,37 +295,6 @@ def _show_price(quote: dict[str, Any]) -> None:
     )
     parts_table(quote["parts"])
     output.say(f"Price: {credits_of(quote['price'])} credits, held until {output.when(quote['valid_until'])}.")
-
-
-def _wanted(
-    session: Context,
-    tenant: str | None,
-    cell: str | None,
-    band: str | None,
-    sizes: dict[str, str],
-    like: str | None,
-    begin: str | None,
-    until: str | None,
-    days: int | None,
-) -> dict[str, Any]:
-    """Return the body of a quote. Other options override the values of `--like`. Raises `CommandFailed`."""
-    amounts: dict[str, Any] = {}
-    if like is not None:
-        job = session.client.get(session.job(like).path)
-        amounts = {name: exact(name, value) for name, value in job["requested"].items() if name in _SOLD and value}
-        cell, band, tenant = cell or job["cell"], band or job["band"], tenant or job["tenant"]
-    amounts |= sizes
-    if not amounts:
-        raise bad_usage("no quantity is given: use --cpu, --ram, --disk …, or --like JOB", amounts="not given")
-    owner = whose(session, tenant)
-    where, at = session.cell(cell), _band(band)
-    now = dt.datetime.now(dt.UTC).replace(microsecond=0)
-    chosen = periods.period(begin, until, days, time_zone=time_zone_of(session, owner), now=now)
-    return {"tenant": owner, "cell": where, "band": at, "amounts": amounts, **chosen.body()}
-
-
-def sizes_given(*given: str | None) -> dict[str, str]:
-    return {name: text for name, text in zip(_SOLD, given, strict=True) if text is not None}
 
 
 def exact(name: str, value: int) -> str | int:

@@ -6,27 +6,25 @@ from typing import Annotated
 
 import typer
 
-from portal.cli import context, output, periods
+from portal.cli import output
 from portal.cli.client import part
-from portal.cli.context import DryRun
+from portal.cli.context import Commands, Context, DryRun, TenantOption, Yes
 from portal.cli.failure import bad_usage
-from portal.cli.quota import TenantOption, Yes, sure, time_zone_of, whose
-from portal.cli.tenants import RoleOption, dry, path_of, would
+from portal.cli.output import would_be
+from portal.cli.tenants import RoleOption, path_of
 from portal.cli.tokens import shown
 from quota.vocabulary.permissions import Role, Scope
 
-account = typer.Typer(help="Service accounts for programs, and their tokens. For owners of the tenant.")
+account = Commands(help="Service accounts for programs, and their tokens. For owners of the tenant.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the service account in its tenant.")]
 
 
 @account.command("list")
-def account_list(ctx: typer.Context, tenant: TenantOption = None) -> None:
+def account_list(session: Context, tenant: TenantOption = None) -> None:
     """List the service accounts of a tenant."""
-    session = context.of(ctx)
-    rows = list(session.client.pages(_path(whose(session, tenant))))
     return session.table(
-        rows,
+        session.client.pages(_path(session.tenant(tenant))),
         {
             "NAME": "name",
             "USER": "user",
@@ -42,7 +40,7 @@ def account_list(ctx: typer.Context, tenant: TenantOption = None) -> None:
 
 @account.command()
 def add(
-    ctx: typer.Context,
+    session: Context,
     name: Name,
     role: RoleOption = Role.OPERATOR,
     description: Annotated[str, typer.Option(help="Purpose.")] = "",
@@ -50,16 +48,15 @@ def add(
     dry_run: DryRun = False,
 ) -> None:
     """Create a service account. `service-account token NAME` issues a token for it."""
-    session = context.of(ctx)
-    owner = whose(session, tenant)
+    owner = session.tenant(tenant)
     body = {"name": name, "role": role.value, "description": description}
-    answer = session.client.post(_path(owner), body, **dry(dry_run))
-    return session.say(answer, f"Service account {answer['user']} {would(dry_run)} {answer['role']} of {owner}.")
+    answer = session.client.post(_path(owner), body, dry_run=dry_run)
+    return session.say(answer, f"Service account {answer['user']} {would_be(dry_run)} {answer['role']} of {owner}.")
 
 
 @account.command("set")
 def account_set(
-    ctx: typer.Context,
+    session: Context,
     name: Name,
     role: Annotated[Role | None, typer.Option("--role", help="New role.")] = None,
     description: Annotated[str | None, typer.Option(help="Purpose.")] = None,
@@ -77,30 +74,27 @@ def account_set(
     changed = {key: value for key, value in given.items() if value is not None}
     if not changed:
         raise bad_usage("no change is given: use --role, --description, --enable or --disable", options="not given")
-    session = context.of(ctx)
-    answer = session.client.put(_path(whose(session, tenant), name), changed, **dry(dry_run))
-    if session.json:
-        return output.as_json(answer)
+    answer = session.client.put(_path(session.tenant(tenant), name), changed, dry_run=dry_run)
     state = "enabled" if answer["enabled"] else "disabled"
-    return output.say(f"Service account {answer['user']} {would(dry_run)} {state}, {answer['role']}.")
+    would = would_be(dry_run)
+    return session.say(answer, f"Service account {answer['user']} {would} {state}, {answer['role']}.")
 
 
 @account.command()
 def remove(
-    ctx: typer.Context, name: Name, yes: Yes = False, tenant: TenantOption = None, dry_run: DryRun = False
+    session: Context, name: Name, yes: Yes = False, tenant: TenantOption = None, dry_run: DryRun = False
 ) -> None:
     """Remove a service account and its tokens permanently."""
-    session = context.of(ctx)
-    owner = whose(session, tenant)
+    owner = session.tenant(tenant)
     if not (yes or dry_run):
-        sure(f"Remove service account {name} of {owner}? Its tokens stop working at once, permanently.")
-    session.client.delete(_path(owner, name), **dry(dry_run))
-    return session.say({"removed": not dry_run}, f"Service account {name} of {owner} {would(dry_run)} removed.")
+        output.sure(f"Remove service account {name} of {owner}? Its tokens stop working at once, permanently.")
+    session.client.delete(_path(owner, name), dry_run=dry_run)
+    return session.say({"removed": not dry_run}, f"Service account {name} of {owner} {would_be(dry_run)} removed.")
 
 
 @account.command()
 def token(
-    ctx: typer.Context,
+    session: Context,
     name: Name,
     called: Annotated[str, typer.Option("--name", help="Name for the token, so that you can recognise it.")],
     scope: Annotated[
@@ -114,22 +108,18 @@ def token(
 
     `borgctl tokens revoke KEY` revokes it.
     """
-    session = context.of(ctx)
-    owner = whose(session, tenant)
-    body: dict[str, object] = {"name": called}
+    owner = session.tenant(tenant)
+    body: dict[str, object] = {"name": called, **session.end("expires_at", until, owner)}
     if scope:
         body["scopes"] = [one.value for one in scope]
-    if until is not None:
-        body["expires_at"] = periods.end("until", until, time_zone=time_zone_of(session, owner)).isoformat()
-    answer = session.client.post(f"{_path(owner, name)}tokens/", body, **dry(dry_run))
+    answer = session.client.post(f"{_path(owner, name)}tokens/", body, dry_run=dry_run)
     return session.say(answer, "Dry run: no token was issued." if dry_run else answer["secret"])
 
 
 @account.command()
-def tokens(ctx: typer.Context, name: Name, tenant: TenantOption = None) -> None:
+def tokens(session: Context, name: Name, tenant: TenantOption = None) -> None:
     """List the tokens of a service account. Their secrets are not stored."""
-    session = context.of(ctx)
-    rows = list(session.client.pages(f"{_path(whose(session, tenant), name)}tokens/"))
+    rows = list(session.client.pages(f"{_path(session.tenant(tenant), name)}tokens/"))
     return output.as_json(rows) if session.json else shown(rows)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output
+from portal.cli import output
 from portal.cli.client import part
-from portal.cli.context import CellOption, Context, JobArgument, JobReference
+from portal.cli.context import CellOption, Commands, Context, JobArgument, JobReference, split_index
 from portal.cli.failure import CommandFailed, bad_usage
 
-app = typer.Typer()
+app = Commands()
 
 _TAIL_BYTES = 65536
 _PAUSE_S = 0.5
@@ -22,49 +23,44 @@ _AGO = re.compile(r"([0-9]{1,6})([smhd])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 # The time that a portal, a link or a machine needs to recover from a failure.
 _PATIENCE_S = 60.0
+# Columns of the usage that hold bytes, by their head.
+_USED_BYTES = (
+    ("RAM", "average_usage_memory"),
+    ("MAX", "maximum_usage_memory"),
+    ("LIMIT", "assigned_memory"),
+    ("CACHE", "page_cache_memory"),
+    ("DISK", "disk_bytes"),
+    ("READ/S", "read_bytes_s"),
+    ("WRITTEN/S", "written_bytes_s"),
+)
 # The task waits for a machine, or its machine has not started it yet.
 _NO_LOG_YET = ("no-log", "log-unavailable")
 
 
 @app.command()
 def tasks(
-    ctx: typer.Context,
+    session: Context,
     job: JobArgument,
     state: Annotated[str | None, typer.Option(help="List only tasks in this state: pending, running or dead.")] = None,
 ) -> None:
     """List the tasks of a job with their state, health and machine."""
-    session = context.of(ctx)
     rows = list(session.client.pages(f"{session.job(job).path}tasks/", state=state))
-    if session.json:
-        return output.as_json(rows)
     # The columns for allocs and accelerators appear only if a task has one.
     placed = [name for name in ("alloc", "devices") if any(row.get(name) for row in rows)]
-    return output.table(
-        (
-            "TASK",
-            "STATE",
-            "PHASE",
-            "HEALTH",
-            "MACHINE",
-            *[name.upper() for name in placed],
-            "ADDRESS",
-            "RESTARTS",
-            "VERSION",
-            "DETAIL",
-        ),
-        [
-            (
-                row["index"],
-                row["state"],
-                *_phase(row),
-                *[_listed(row.get(name)) for name in placed],
-                _addresses(row),
-                row["restarts"],
-                row["spec_version"],
-                row["detail"] or _exit(row["exit"]),
-            )
-            for row in rows
-        ],
+    return session.table(
+        rows,
+        {
+            "TASK": "index",
+            "STATE": "state",
+            "PHASE": lambda row: _phase(row)[0],
+            "HEALTH": lambda row: _phase(row)[1],
+            "MACHINE": lambda row: _phase(row)[2],
+            **{name.upper(): partial(_listed, name) for name in placed},
+            "ADDRESS": _addresses,
+            "RESTARTS": "restarts",
+            "VERSION": "spec_version",
+            "DETAIL": lambda row: row["detail"] or _exit(row["exit"]),
+        },
         empty="No tasks.",
     )
 
@@ -77,10 +73,9 @@ def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
 
 
 @app.command()
-def why(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]")]) -> None:
+def why(session: Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]")]) -> None:
     """Explain why a job or task is pending, or why it runs on its machine."""
-    session = context.of(ctx)
-    named, index = context.split_index(name)
+    named, index = split_index(name)
     answer = session.client.get(f"{session.job(named).path}why/", index=index)
     if session.json:
         return output.as_json(answer)
@@ -105,17 +100,15 @@ def why(ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]
 
 @app.command()
 def events(
-    ctx: typer.Context,
+    session: Context,
     job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of events.")] = 50,
     cell: CellOption = None,
 ) -> None:
     """List the events of a job, or of the whole cell, newest first."""
-    session = context.of(ctx)
     path = f"{session.job(job).path}events/" if job else f"/api/v1/cells/{part(session.cell(cell))}/events/"
-    rows = list(session.client.pages(path, at_most=limit))
     return session.table(
-        rows,
+        session.client.pages(path, at_most=limit),
         {
             "REVISION": lambda row: f"{row['revision']}.{row['seq']}",
             "TIME": lambda row: output.when(row["time"]),
@@ -131,7 +124,7 @@ def events(
 
 @app.command()
 def logs(
-    ctx: typer.Context,
+    session: Context,
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing new output until the task ends or you press Ctrl-C.")
@@ -152,7 +145,6 @@ def logs(
     ] = None,
 ) -> None:
     """Show the last 64 KiB of a task's output. With -f, follow new output. With --grep, search the whole log."""
-    session = context.of(ctx)
     job, index = session.task(task)
     stream = "stderr" if stderr else "stdout"
     if follow and (grep or since or incarnation):
@@ -161,7 +153,7 @@ def logs(
         return _follow(session, job, index, stream)
     asked = {"since": _since(since), "incarnation": incarnation}
     if grep:
-        return _search(session, job, index, stream, asked | {"search": grep, "ignore_case": ignore_case or None})
+        return _search(session, job, index, stream, asked | {"search": grep, "ignore_case": ignore_case})
     chunk = _chunk(session, job, index, stream, 0 if since else -_TAIL_BYTES, **asked)
     if session.json:
         return output.as_json(chunk)
@@ -203,59 +195,22 @@ def _since(given: str) -> str | None:
 
 @app.command()
 def usage(
-    ctx: typer.Context,
+    session: Context,
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     hours: Annotated[int, typer.Option(min=1, max=168, help="Number of hours to show.")] = 3,
 ) -> None:
     """Show the resource usage of a task in windows of five minutes."""
-    session = context.of(ctx)
     job, index = session.task(task)
-    rows = session.client.get(f"{job.path}tasks/{index}/usage/", hours=hours)
-    if session.json:
-        return output.as_json(rows)
-    return output.table(
-        (
-            "FROM",
-            "CPU",
-            "P90",
-            "MAX",
-            "LIMIT",
-            "RAM",
-            "MAX",
-            "LIMIT",
-            "CACHE",
-            "DISK",
-            "READ/S",
-            "WRITTEN/S",
-            "THREADS",
-        ),
+    return session.table(
+        session.client.get(f"{job.path}tasks/{index}/usage/", hours=hours),
         [
-            (
-                output.when(row["start_time"]),
-                *[
-                    f"{cores:.2f}"
-                    for cores in (
-                        row["average_usage_cpus"],
-                        row["cpu_usage_distribution"][9],
-                        row["maximum_usage_cpus"],
-                        row["assigned_cpus"],
-                    )
-                ],
-                *[
-                    output.quantity("ram", row[name])
-                    for name in (
-                        "average_usage_memory",
-                        "maximum_usage_memory",
-                        "assigned_memory",
-                        "page_cache_memory",
-                        "disk_bytes",
-                        "read_bytes_s",
-                        "written_bytes_s",
-                    )
-                ],
-                row["threads"],
-            )
-            for row in rows
+            ("FROM", lambda row: output.when(row["start_time"])),
+            ("CPU", lambda row: f"{row['average_usage_cpus']:.2f}"),
+            ("P90", lambda row: f"{row['cpu_usage_distribution'][9]:.2f}"),
+            ("MAX", lambda row: f"{row['maximum_usage_cpus']:.2f}"),
+            ("LIMIT", lambda row: f"{row['assigned_cpus']:.2f}"),
+            *((head, partial(_bytes, name)) for head, name in _USED_BYTES),
+            ("THREADS", "threads"),
         ],
         empty="No usage yet. A window ends every five minutes and appears here a few minutes later.",
     )
@@ -263,14 +218,13 @@ def usage(
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def ssh(
-    ctx: typer.Context,
+    session: Context,
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
 ) -> int:
     """Open a shell in a running task, or run a command there and exit with its status."""
     from portal.cli import shell  # takes 50 ms, so other commands do not import it
 
-    session = context.of(ctx)
     job, index = session.task(task)
     return shell.run(session, job, index, command or [])
 
@@ -314,8 +268,13 @@ def _chunk(session: Context, job: JobReference, index: int, stream: str, offset:
     return answer
 
 
-def _listed(value: Any) -> str:
+def _listed(name: str, row: dict[str, Any]) -> str:
+    value = row.get(name)
     return ", ".join(map(str, value)) if isinstance(value, list) else value or ""
+
+
+def _bytes(name: str, row: dict[str, Any]) -> str:
+    return output.quantity("ram", row[name])
 
 
 def _addresses(row: dict[str, Any]) -> str:

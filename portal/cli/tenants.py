@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output
+from portal.cli import output
 from portal.cli.client import part
-from portal.cli.context import Context, DryRun
+from portal.cli.context import Commands, Context, DryRun, TenantOption
 from portal.cli.failure import CommandFailed, bad_usage
-from portal.cli.quota import TenantOption, whose
+from portal.cli.output import would_be
 from quota.vocabulary.permissions import Role
 
-tenant = typer.Typer(
+tenant = Commands(
     help="Tenants: teams, members and their roles, invitations, service accounts, capabilities.\n\n"
     "Commands use the profile's tenant, or --tenant. Only owners change a tenant, with a token of scope admin."
 )
@@ -26,16 +26,14 @@ RoleOption = Annotated[Role, typer.Option("--role", help="Role. Each role includ
 
 @tenant.command("list")
 def tenant_list(
-    ctx: typer.Context,
+    session: Context,
     below: Annotated[
         str | None, typer.Option("--below", metavar="TENANT", help="List only the teams of this organisation.")
     ] = None,
 ) -> None:
     """List the tenants that you can see."""
-    session = context.of(ctx)
-    rows = list(session.client.pages(_TENANTS, parent=below))
     return session.table(
-        rows,
+        session.client.pages(_TENANTS, parent=below),
         {"TENANT": "name", "TITLE": "title", "BELOW": "parent", "TIME ZONE": "time_zone", "CONTACT": "contact"},
         empty="No tenants that you can see.",
     )
@@ -43,19 +41,18 @@ def tenant_list(
 
 @tenant.command()
 def show(
-    ctx: typer.Context,
+    session: Context,
     name: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Default: the profile's tenant.")] = None,
 ) -> None:
     """Show all details of a tenant, with its teams and members."""
-    session = context.of(ctx)
-    owner = whose(session, name)
+    owner = session.tenant(name)
     answer = session.client.get(path_of(owner))
     teams = list(session.client.pages(_TENANTS, parent=owner))
     members = list(session.client.pages(f"{path_of(owner)}members/"))
     if session.json:
         return output.as_json({**answer, "teams": [row["name"] for row in teams], "members": members})
     output.say(" - ".join(filter(None, (answer["name"], answer["title"]))))
-    for word, value in (
+    rows = (
         ("below", answer["parent"]),
         ("contact", answer["contact"]),
         ("time zone", answer["time_zone"]),
@@ -63,15 +60,14 @@ def show(
         ("teams", _teams(answer, [row["name"] for row in teams])),
         ("API of tasks", answer["task_api"]),
         ("since", output.when(answer["created_at"])),
-    ):
-        if value:
-            output.say(f"  {word:<14}{value}")
+    )
+    output.details(rows, width=14)
     return _members(members)
 
 
 @tenant.command()
 def create(
-    ctx: typer.Context,
+    session: Context,
     name: Annotated[str, typer.Argument(help="Lower-case letters, digits and hyphens. It is part of all job names.")],
     below: Annotated[
         str | None,
@@ -87,22 +83,19 @@ def create(
 
     Example: borgctl tenant create acme-search --below acme --title Search
     """
-    session = context.of(ctx)
     if alone and below:
         raise bad_usage("--below and --alone cannot be combined: give one of them", below="given together with --alone")
     body: dict[str, Any] = {"name": name, "title": title, "contact": contact}
-    body |= {"parent": None if alone else whose(session, below)}
+    body |= {"parent": None if alone else session.tenant(below)}
     body |= {"time_zone": time_zone} if time_zone else {}
-    answer = session.client.post(_TENANTS, body, **dry(dry_run))
-    if session.json:
-        return output.as_json(answer)
+    answer = session.client.post(_TENANTS, body, dry_run=dry_run)
     where = f" below {answer['parent']}" if answer["parent"] else ""
-    return output.say(f"Tenant {answer['name']} {would(dry_run)} created{where}.")
+    return session.say(answer, f"Tenant {answer['name']} {would_be(dry_run)} created{where}.")
 
 
 @tenant.command("set")
 def tenant_set(
-    ctx: typer.Context,
+    session: Context,
     title: Annotated[str | None, typer.Option(help="Display name.")] = None,
     contact: Annotated[str | None, typer.Option(help="E-mail address of the contact.")] = None,
     time_zone: Annotated[str | None, typer.Option("--time-zone", help="Time zone, for example Europe/Zurich.")] = None,
@@ -117,8 +110,7 @@ def tenant_set(
     dry_run: DryRun = False,
 ) -> None:
     """Change a tenant's settings. Options that you omit keep their values."""
-    session = context.of(ctx)
-    owner = whose(session, tenant)
+    owner = session.tenant(tenant)
     given = {
         "title": title,
         "contact": contact,
@@ -132,17 +124,15 @@ def tenant_set(
         raise bad_usage("no change is given: use --title, --contact, --time-zone …", options="not given")
     before = session.client.get(path_of(owner))
     answer = session.client.put(
-        path_of(owner), {"title": before["title"], "contact": before["contact"], **changed}, **dry(dry_run)
+        path_of(owner), {"title": before["title"], "contact": before["contact"], **changed}, dry_run=dry_run
     )
-    if session.json:
-        return output.as_json(answer)
     settings = ", ".join(f"{key.replace('_', ' ')} {value!r}" for key, value in changed.items())
-    return output.say(f"Tenant {owner} {'would have' if dry_run else 'has'} {settings}.")
+    return session.say(answer, f"Tenant {owner} {'would have' if dry_run else 'has'} {settings}.")
 
 
 @tenant.command()
 def move(
-    ctx: typer.Context,
+    session: Context,
     name: Annotated[str, typer.Argument(metavar="TENANT")],
     below: Annotated[
         str | None, typer.Option("--below", metavar="TENANT", help="New organisation of the tenant.")
@@ -153,30 +143,27 @@ def move(
     """Move a tenant to another organisation, or out of its organisation. For SREs."""
     if alone == bool(below):
         raise bad_usage("no destination is given: use --below TENANT or --alone", below="give it, or --alone")
-    session = context.of(ctx)
-    answer = session.client.post(f"{path_of(name)}move/", {"parent": below}, **dry(dry_run))
-    return session.say(answer, f"Tenant {name} {would(dry_run)} {f'below {below}' if below else 'on its own'} now.")
+    answer = session.client.post(f"{path_of(name)}move/", {"parent": below}, dry_run=dry_run)
+    return session.say(answer, f"Tenant {name} {would_be(dry_run)} {f'below {below}' if below else 'on its own'} now.")
 
 
 @tenant.command()
-def members(ctx: typer.Context, tenant: TenantOption = None) -> None:
+def members(session: Context, tenant: TenantOption = None) -> None:
     """List the members of a tenant and their roles, without the owners of its organisation, who own it too."""
-    session = context.of(ctx)
-    rows = list(session.client.pages(f"{path_of(whose(session, tenant))}members/"))
+    rows = list(session.client.pages(f"{path_of(session.tenant(tenant))}members/"))
     return output.as_json(rows) if session.json else _members(rows)
 
 
 @tenant.command()
 def add(
-    ctx: typer.Context,
+    session: Context,
     user: UserArgument,
     role: RoleOption = Role.VIEWER,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
     """Add a person who has an account as a member. For SREs. Owners use `invite`, which the person accepts."""
-    session = context.of(ctx)
-    owner = whose(session, tenant)
+    owner = session.tenant(tenant)
     if (known := _role_of(session, owner, user)) is not None:
         raise CommandFailed(
             "already-member",
@@ -187,35 +174,85 @@ def add(
 
 @tenant.command("role")
 def member_role(
-    ctx: typer.Context, user: UserArgument, role: RoleArgument, tenant: TenantOption = None, dry_run: DryRun = False
+    session: Context, user: UserArgument, role: RoleArgument, tenant: TenantOption = None, dry_run: DryRun = False
 ) -> None:
     """Change the role of a member. It takes effect at once, also for the member's tokens."""
-    session = context.of(ctx)
-    owner = whose(session, tenant)
+    owner = session.tenant(tenant)
     if _role_of(session, owner, user) is None:
         raise CommandFailed("not-found", f"{user} is not a member of {owner}; invite them with `borgctl tenant invite`")
     _set_role(session, owner, user, role, dry_run=dry_run)
 
 
 @tenant.command()
-def remove(ctx: typer.Context, user: UserArgument, tenant: TenantOption = None, dry_run: DryRun = False) -> None:
+def remove(session: Context, user: UserArgument, tenant: TenantOption = None, dry_run: DryRun = False) -> None:
     """Remove a member from a tenant. With your own name you leave it. The last owner cannot be removed."""
-    session = context.of(ctx)
-    owner = whose(session, tenant)
-    session.client.delete(f"{path_of(owner)}members/{part(user)}/", **dry(dry_run))
-    return session.say({"removed": not dry_run}, f"{user} {would(dry_run)} removed from {owner}.")
+    owner = session.tenant(tenant)
+    session.client.delete(f"{path_of(owner)}members/{part(user)}/", dry_run=dry_run)
+    return session.say({"removed": not dry_run}, f"{user} {would_be(dry_run)} removed from {owner}.")
+
+
+@tenant.command()
+def invite(
+    session: Context,
+    email: Annotated[str, typer.Argument(metavar="EMAIL")],
+    role: RoleOption = Role.VIEWER,
+    until: Annotated[str | None, typer.Option("--until", help="Last day, or a time. Default: in 7 days.")] = None,
+    tenant: TenantOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Invite a person by e-mail. The link is shown only once. Any person who has it can join, also without an account.
+
+    Example: borgctl tenant invite kim@example.com --role operator
+    """
+    owner = session.tenant(tenant)
+    body = {"email": email, "role": role.value, **session.end("expires_at", until, owner)}
+    answer = session.client.post(f"{path_of(owner)}invitations/", body, dry_run=dry_run)
+    if session.json:
+        return output.as_json(answer)
+    if dry_run:
+        return output.say("Dry run: no invitation was sent.")
+    delivery = f"could not be sent ({answer['mail']}): give them the link" if answer["mail"] else "is on its way"
+    output.say(f"{email} is invited to {owner} as {role}; the mail {delivery}.")
+    return output.say(answer["link"])
+
+
+@tenant.command()
+def invitations(session: Context, tenant: TenantOption = None) -> None:
+    """List the invitations to a tenant and their states."""
+    return session.table(
+        session.client.pages(f"{path_of(session.tenant(tenant))}invitations/"),
+        {
+            "KEY": "key",
+            "E-MAIL": "email",
+            "ROLE": "role",
+            "STATE": "state",
+            "BY": "invited_by",
+            "SENT": lambda row: output.when(row["created_at"]),
+            "ENDS": lambda row: output.when(row["expires_at"]),
+        },
+        empty="No invitations.",
+    )
+
+
+@tenant.command()
+def withdraw(
+    session: Context,
+    key: Annotated[str, typer.Argument(help="Key shown by `borgctl tenant invitations`.")],
+    tenant: TenantOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Withdraw an invitation: its link stops working."""
+    if not key.isalnum():
+        raise bad_usage(
+            f"{key!r} is not a key of an invitation; `borgctl tenant invitations` lists the keys", key="not a key"
+        )
+    path = f"{path_of(session.tenant(tenant))}invitations/{part(key)}/"
+    answer = session.client.delete(path, dry_run=dry_run)
+    return session.say(answer, f"The invitation for {answer['email']} {would_be(dry_run)} withdrawn.")
 
 
 def path_of(tenant: str) -> str:
     return f"{_TENANTS}{part(tenant)}/"
-
-
-def dry(wanted: bool) -> dict[str, str]:
-    return {"dry_run": "1"} if wanted else {}
-
-
-def would(dry_run: bool) -> str:
-    return "would be" if dry_run else "is"
 
 
 def _role_of(session: Context, tenant: str, user: str) -> str | None:
@@ -224,8 +261,8 @@ def _role_of(session: Context, tenant: str, user: str) -> str | None:
 
 
 def _set_role(session: Context, tenant: str, user: str, role: Role, *, dry_run: bool) -> None:
-    answer = session.client.put(f"{path_of(tenant)}members/{part(user)}/", {"role": role.value}, **dry(dry_run))
-    return session.say(answer, f"{user} {would(dry_run)} {answer['role']} of {tenant}.")
+    answer = session.client.put(f"{path_of(tenant)}members/{part(user)}/", {"role": role.value}, dry_run=dry_run)
+    return session.say(answer, f"{user} {would_be(dry_run)} {answer['role']} of {tenant}.")
 
 
 def _members(rows: list[dict[str, Any]]) -> None:

@@ -8,18 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output, profiles
+from portal.cli import output, profiles
 from portal.cli.client import Client, part
+from portal.cli.context import Commands, Context
 from portal.cli.failure import CommandFailed, bad_usage
 from quota.tenancy.token_families import in_families
 
-app = typer.Typer()
-tokens = typer.Typer(help="Tokens: issue, list, revoke.")
+app = Commands()
+tokens = Commands(help="Tokens: issue, list, revoke.")
 
 
 @app.command()
 def login(
-    ctx: typer.Context,
+    session: Context,
     url: Annotated[str | None, typer.Option(help="Address of the portal. Default: the profile's.")] = None,
     user: Annotated[str | None, typer.Option(help="User name. Without it, the command asks.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Make the token valid only in this tenant.")] = None,
@@ -32,7 +33,6 @@ def login(
     --profile names the profile; otherwise it has the name of the user. If there is only one cell or one tenant, the
     profile uses it.
     """
-    session = context.of(ctx)
     where = (url or session.profile.url).rstrip("/")
     if not where:
         raise CommandFailed("no-url", "no portal is given: use --url.", status=2)
@@ -68,7 +68,7 @@ def login(
 
 @tokens.command("issue")
 def tokens_issue(
-    ctx: typer.Context,
+    session: Context,
     name: Annotated[str, typer.Argument(help="Name for the token, so that you can recognise it.")],
     scope: Annotated[
         list[str] | None, typer.Option(help="Scope: read, write or admin. Repeat for more. Default: read and write.")
@@ -86,16 +86,14 @@ def tokens_issue(
     The profile's token must have scope admin (`borgctl login --admin`). It becomes the parent of the new token, which
     cannot expire later than its parent.
     """
-    session = context.of(ctx)
     given = {"name": name, "scopes": scope, "tenant": tenant, "expires_at": expires}
     answer = session.client.post("/api/v1/tokens/", {key: value for key, value in given.items() if value is not None})
     return session.say(answer, answer["secret"])
 
 
 @tokens.command("list")
-def tokens_list(ctx: typer.Context) -> None:
+def tokens_list(session: Context) -> None:
     """List your tokens, each below the one that issued it. Their secrets are not stored."""
-    session = context.of(ctx)
     rows = list(session.client.pages("/api/v1/tokens/"))
     return output.as_json(rows) if session.json else shown(rows)
 
@@ -121,11 +119,10 @@ def shown(rows: list[dict[str, Any]]) -> None:
 
 
 @tokens.command("revoke")
-def tokens_revoke(ctx: typer.Context, key: str) -> None:
+def tokens_revoke(session: Context, key: str) -> None:
     """Revoke a token and the tokens below it at once. This needs scope admin, but a token may revoke itself."""
     if not key.isalnum():
         raise bad_usage(f"{key!r} is not a key of a token; `borgctl tokens list` lists the keys", key="not a key")
-    session = context.of(ctx)
     answer = session.client.delete(f"/api/v1/tokens/{part(key)}/")
     return session.say(answer, f"Token {key} is revoked.")
 

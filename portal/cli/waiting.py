@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from portal.cli import context, output
+from portal.cli import output
 from portal.cli.client import part
-from portal.cli.context import Context, JobArgument, JobReference
+from portal.cli.context import Commands, Context, JobArgument, JobReference
 from portal.cli.failure import CommandFailed
 from portal.cli.jobs import in_short
 
-app = typer.Typer()
+app = Commands()
 
 # Seconds that name servers have to answer. With less time left, `wait` reports the silent ones and ends.
 _SHORTEST_SURVEY_S, _LONGEST_SURVEY_S = 0.8, 2.0
@@ -31,7 +31,7 @@ class WaitGoal(StrEnum):
 
 @app.command()
 def wait(
-    ctx: typer.Context,
+    session: Context,
     job: JobArgument,
     wanted: Annotated[WaitGoal, typer.Option("--for", help="What to wait for.")] = WaitGoal.RUNNING,
     timeout: Annotated[float, typer.Option(min=0, help="Maximum wait in seconds.")] = 300.0,
@@ -46,7 +46,6 @@ def wait(
     that the resolvers had then. Feeds and `resolve` are always up to date. Exit status 1 if the timeout expires (the
     message lists the servers that are behind), if the job ends before it runs, and, with `--for done`, if it fails.
     """
-    session = context.of(ctx)
     until, pause = time.monotonic() + timeout, _FIRST_PAUSE_S
     waiting = _Waiting(session, session.job(job), wanted, until, secondaries=not without_secondaries)
     session.client.until = until

@@ -115,16 +115,21 @@ def forecasts(cell: str, resource: int) -> list[Forecast]:
     return found
 
 
-def _chosen(request: HttpRequest) -> CapacityFilter:
-    """Return the filters of the request. An unknown value counts as the first choice."""
+def chosen_cell(request: HttpRequest) -> tuple[Cell | None, list[str]]:
+    """Return the cell that the request names, or else the first one, and the names of all visible cells."""
     principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
     cells = {cell.name: cell for cell in cells_visible(principal).order_by("name")}
-    cell = cells.get(request.GET.get("cell", "")) or next(iter(cells.values()), None)
+    return cells.get(request.GET.get("cell", "")) or next(iter(cells.values()), None), list(cells)
+
+
+def _chosen(request: HttpRequest) -> CapacityFilter:
+    """Return the filters of the request. An unknown value counts as the first choice."""
+    cell, cells = chosen_cell(request)
     bands = bands_sampled(cell) if cell is not None else []
     band, resource = request.GET.get("band", ""), request.GET.get("resource", "")
     return CapacityFilter(
         cell,
-        list(cells),
+        cells,
         bands,
         band if band in bands else "",
         NAMES.index(resource) if resource in RESOURCES else CPU,

@@ -27,8 +27,7 @@ from unfold.widgets import SELECT_CLASSES
 
 from naming.api.survey import TIMEOUT_S, FollowerReport, FollowState, ServerRole, followers, servers
 from naming.dns.primary import InvalidPeers
-from quota.tenancy.access import principal_of_user
-from scheduling.access.selectors import cells_visible
+from portal.console.capacity import chosen_cell
 from scheduling.models import Cell, Event, Job
 
 MOST_SHOWN = 20
@@ -71,13 +70,11 @@ class ServerCounts:
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
     """Show the page. With `ask`, query the servers too."""
-    principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
-    cells = {cell.name: cell for cell in cells_visible(principal).order_by("name")}
-    cell = cells.get(request.GET.get("cell", "")) or next(iter(cells.values()), None)
+    cell, cells = chosen_cell(request)
     context: dict[str, Any] = {
         **site.each_context(request),
         "title": _("Names"),
-        "cells": list(cells),
+        "cells": cells,
         "cell": cell,
         "field_classes": " ".join(SELECT_CLASSES),
     }
@@ -155,17 +152,9 @@ def _asked(cell: Cell) -> dict[str, Any]:
 
 
 def _shown(cell: Cell, one: FollowerReport) -> ServerRow:
-    state, kind = STATES[one.state]
-    return ServerRow(
-        str(ROLES[one.server.role]),
-        str(one.server),
-        str(state),
-        kind,
-        one.serial,
-        one.revision,
-        _lag(cell, one),
-        _means(one),
-    )
+    role, (state, kind) = str(ROLES[one.server.role]), STATES[one.state]
+    lag, means = _lag(cell, one), _means(one)
+    return ServerRow(role, str(one.server), str(state), kind, one.serial, one.revision, lag, means)
 
 
 def _lag(cell: Cell, one: FollowerReport) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from portal.http.errors import CONTENT_TYPE, document
+from portal.http.errors import CONTENT_TYPE, document_of
+from quota.vocabulary.errors import Rejected
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -63,20 +64,33 @@ class BoundedBodies:
                 return b"".join(parts)
 
     async def _reject(self, send: Send) -> None:
-        request_id = uuid.uuid4().hex
         detail = (
             f"the request body is larger than the {self._most_bytes} bytes that this server accepts; send a smaller one"
         )
-        body = json.dumps(document(413, "too-large", detail, request_id=request_id)).encode()
-        headers = {"content-type": CONTENT_TYPE, "content-length": str(len(body)), "x-request-id": request_id}
-        await send(
-            {
-                "type": "http.response.start",
-                "status": 413,
-                "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-            }
-        )
-        await send({"type": "http.response.body", "body": body})
+        await reject(send, Rejected("too-large", detail, status=413))
+
+
+async def reject(
+    send: Send, problem: Rejected, *, request_id: str = "", headers: Mapping[str, str] | None = None
+) -> None:
+    """Answer with a problem document. Without `request_id`, the request gets a new id."""
+    request_id = request_id or uuid.uuid4().hex
+    body = json.dumps(document_of(problem, request_id)).encode()
+    kept = {"content-type": CONTENT_TYPE, "x-request-id": request_id, **(headers or {})}
+    await respond(send, problem.status, body, kept)
+
+
+async def respond(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
+    """Send a whole answer."""
+    all_headers = {**headers, "content-length": str(len(body))}
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(name.encode(), value.encode()) for name, value in all_headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
@@ -45,6 +43,17 @@ def document(
     return cast("dict[str, Any]", _writable(body))
 
 
+def document_of(problem: Rejected, request_id: str) -> dict[str, Any]:
+    return document(
+        problem.status,
+        problem.code,
+        problem.detail,
+        fields=problem.fields,
+        figures=problem.figures,
+        request_id=request_id,
+    )
+
+
 def _writable(value: Any) -> Any:
     """Return `value` with lone surrogates escaped: a message may repeat one that a client sent."""
     if isinstance(value, str):
@@ -54,22 +63,10 @@ def _writable(value: Any) -> Any:
     return [_writable(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-class LaterPage(HttpResponse):
-    """A placeholder for an error page. `portal.http.requests` renders the page in the thread of the request.
-
-    Django answers errors in a small pool of threads. A page that needs the database would block one of them, and
-    nothing would return its connection to the pool.
-    """
-
-    def __init__(self, view: Callable[..., HttpResponse], request: HttpRequest, error: Exception, status: int):
-        super().__init__(f"{status}\n", status=status, content_type="text/plain")
-        self.page = partial(view, request, error)
-
-
 def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 404 for an unknown address: a problem document for programs, a page for people."""
     if not request.path.startswith(_FOR_PROGRAMS):
-        return LaterPage(page_not_found, request, exception, 404)
+        return page_not_found(request, exception)
     detail = f"there is nothing at {request.path[:200]}; /api/v1/schema/ lists all addresses"
     body = document(404, "not-found", detail, request_id=getattr(request, "borg_request_id", ""))
     return JsonResponse(body, status=404, content_type=CONTENT_TYPE)
@@ -77,7 +74,7 @@ def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 403 with a page."""
-    return LaterPage(permission_denied, request, exception, 403)
+    return permission_denied(request, exception)
 
 
 def broken(request: HttpRequest) -> HttpResponse:
@@ -121,9 +118,7 @@ def problem(error: Exception, context: dict[str, Any]) -> Response | None:
             if found := outage_of(error):
                 error = Rejected(found.code, found.detail, status=found.status)
             headers["Retry-After"] = str(found.retry_after_s if found else RETRY_AFTER_S)
-        body = document(
-            error.status, error.code, error.detail, fields=error.fields, figures=error.figures, request_id=request_id
-        )
+        body = document_of(error, request_id)
         if "retry_after_s" in error.figures:
             headers["Retry-After"] = str(error.figures["retry_after_s"])
     elif isinstance(error, Http404):
@@ -131,12 +126,8 @@ def problem(error: Exception, context: dict[str, Any]) -> Response | None:
     elif isinstance(error, PermissionDenied):
         body = document(403, "forbidden", str(error) or "you may not do this", request_id=request_id)
     elif isinstance(error, RequestDataTooBig):
-        body = document(
-            413,
-            "too-large",
-            "the request body is larger than this server accepts; send a smaller one",
-            request_id=request_id,
-        )
+        detail = "the request body is larger than this server accepts; send a smaller one"
+        body = document(413, "too-large", detail, request_id=request_id)
     elif isinstance(error, exceptions.ValidationError):
         fields = {str(name): _first(value) for name, value in _as_mapping(error.detail).items()}
         body = document(

@@ -21,7 +21,7 @@ import structlog
 
 from naming.api.bns import MOST_WAIT_S
 from portal.database import end_at
-from portal.http.bodies import Application, Message, Receive, Send
+from portal.http.bodies import Application, Message, Receive, Send, respond
 from portal.http.errors import unavailable
 from portal.http.outages import LATE, Outage, outage_of
 
@@ -60,7 +60,7 @@ class Front:
         elif scope["type"] != "http":
             await self._lifespan(scope, receive, send)
         elif scope["path"] == "/healthz":
-            await _respond(send, 200, _ALIVE, {"content-type": "application/json", "cache-control": "no-store"})
+            await respond(send, 200, _ALIVE, {"content-type": "application/json", "cache-control": "no-store"})
         elif len(self._under_way) >= self._most and not _waits(scope):
             detail = f"This process already handles {self._most} requests, its limit. Try again in 5 seconds."
             await _answer(send, scope, Outage("overloaded", detail), close=True)
@@ -181,16 +181,4 @@ async def _answer(send: Send, scope: dict[str, Any], outage: Outage, *, close: b
     headers = {name.lower(): value for name, value in response.items()}
     if close:
         headers["connection"] = "close"
-    await _respond(send, response.status_code, response.content, headers)
-
-
-async def _respond(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
-    all_headers = {**headers, "content-length": str(len(body))}
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [(name.encode(), value.encode()) for name, value in all_headers.items()],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
+    await respond(send, response.status_code, response.content, headers)

@@ -44,7 +44,7 @@ class HashingSlots:
     def _begin(self, urgent: bool) -> None:
         with self._changed:
             if self._waiting >= self._most_waiting:
-                raise _overloaded(f"checks already waiting: {self._waiting}")
+                raise _overloaded(f"password checks that already wait: {self._waiting}")
             self._waiting += 1
             self._urgent += urgent
             began = time.monotonic()
@@ -54,7 +54,7 @@ class HashingSlots:
                 self._waiting -= 1
                 self._urgent -= urgent
             if not free:
-                raise _overloaded(f"the check could not start within {time.monotonic() - began:.0f} s")
+                raise _overloaded(f"the password check could not start within {time.monotonic() - began:.0f} s")
             self._running += 1
 
     def _free(self, urgent: bool) -> bool:

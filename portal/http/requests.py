@@ -8,10 +8,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import structlog
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 
-from portal.http.errors import LaterPage
 from portal.settings.policies import PERMISSIONS
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -23,26 +21,12 @@ class RequestMiddleware:
     Every answer also lists the browser features that pages may not use (`Permissions-Policy`).
     """
 
-    sync_capable = async_capable = True
-
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
 
-    def __call__(self, request: HttpRequest) -> Any:
-        if iscoroutinefunction(self):
-            return self._handle(request)
+    def __call__(self, request: HttpRequest) -> HttpResponse:
         self._begin(request)
-        response = _unreadable(request) or self.get_response(request)
-        return self._end(request, response.page() if isinstance(response, LaterPage) else response)
-
-    async def _handle(self, request: HttpRequest) -> HttpResponse:
-        self._begin(request)
-        response = _unreadable(request) or await self.get_response(request)  # type: ignore[misc]
-        if isinstance(response, LaterPage):
-            response = await sync_to_async(response.page)()
-        return self._end(request, response)
+        return self._end(request, _unreadable(request) or self.get_response(request))
 
     def _begin(self, request: HttpRequest) -> None:
         given = request.headers.get("X-Request-ID", "")
@@ -57,7 +41,7 @@ class RequestMiddleware:
 
 
 def _unreadable(request: HttpRequest) -> HttpResponse | None:
-    """Reject an address with a NUL character, which PostgreSQL cannot store. The API has its own error for that."""
+    """Reject a URL with a NUL character, which PostgreSQL cannot store. The API has its own error for that."""
     if request.path.startswith(("/api/", "/bns/")):
         return None
     if "\x00" in request.path or "%00" in request.META.get("QUERY_STRING", ""):

@@ -6,7 +6,6 @@ token in the request's headers. The view checks it again.
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from typing import Any
@@ -14,8 +13,7 @@ from urllib.parse import unquote
 
 from channels.db import database_sync_to_async
 
-from portal.http.bodies import Application, Receive, Send
-from portal.http.errors import CONTENT_TYPE, document
+from portal.http.bodies import Application, Receive, Send, reject
 from quota.tenancy.access import InvalidToken, principal_of_token
 from quota.vocabulary.errors import Rejected
 from scheduling.access import selectors
@@ -52,7 +50,7 @@ class PackageUploads:
             cell, tenant = map(unquote, path.groups())
             await database_sync_to_async(_check)(secret.strip(), cell, tenant, length, request_id)
         except Rejected as problem:
-            return await _reject(send, problem, request_id)
+            return await reject(send, problem, request_id=request_id, headers={"connection": "close"})
         return await self._inner(scope, receive, send)
 
 
@@ -65,29 +63,3 @@ def _check(secret: str, cell: str, tenant: str, length: int, request_id: str) ->
     allowed = may_upload(principal=principal, cell=selectors.cell_named(principal, cell), tenant=tenant)
     if length > allowed.most:
         raise too_large(length, allowed.most)
-
-
-async def _reject(send: Send, problem: Rejected, request_id: str) -> None:
-    problem_document = document(
-        problem.status,
-        problem.code,
-        problem.detail,
-        fields=problem.fields,
-        figures=problem.figures,
-        request_id=request_id,
-    )
-    body = json.dumps(problem_document).encode()
-    headers = {
-        "content-type": CONTENT_TYPE,
-        "content-length": str(len(body)),
-        "x-request-id": request_id,
-        "connection": "close",
-    }
-    await send(
-        {
-            "type": "http.response.start",
-            "status": problem.status,
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})

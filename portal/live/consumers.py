@@ -14,7 +14,7 @@ from django.db import DatabaseError
 
 from naming.table.names import ServiceName
 from portal.live.callers import principal_of_session, reason_of
-from portal.live.hub import Viewer, hub
+from portal.live.hub import Hub, Viewer, hub
 from portal.live.topics import Behind, MachinesTopic, TasksTopic, Topic
 from portal.live.watches import watch_begin
 from portal.sigma.reads.jobs import job_named
@@ -30,12 +30,28 @@ RECHECK_S = 60.0
 SIGN_IN, FORBIDDEN, NOT_FOUND, TOO_MANY = 4401, 4403, 4404, 4429
 
 
-class LivePage(AsyncWebsocketConsumer):
-    """Send one browser the changes of its page. `topic` returns the page's topic and raises `Rejected`."""
+class Watcher(AsyncWebsocketConsumer):
+    """A WebSocket with a viewer of `hub`, and with the tasks that serve it until the client leaves."""
 
+    hub: Hub
     viewer: Viewer | None = None
     tasks: tuple[asyncio.Task[None], ...] = ()
     recheck_s = RECHECK_S
+
+    async def disconnect(self, code: int) -> None:
+        for task in self.tasks:
+            task.cancel()
+        if self.viewer is not None:
+            self.hub.leave(self.viewer)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Ignore messages of clients."""
+
+
+class LivePage(Watcher):
+    """Send one browser the changes of its page. `topic` returns the page's topic and raises `Rejected`."""
+
+    hub = hub
 
     def topic(self, principal: Principal, **names: str) -> Topic:
         raise NotImplementedError
@@ -59,15 +75,6 @@ class LivePage(AsyncWebsocketConsumer):
             hub.leave(self.viewer)
             raise
         self.tasks = (asyncio.create_task(self._pump()), asyncio.create_task(self._recheck()))
-
-    async def disconnect(self, code: int) -> None:
-        for task in self.tasks:
-            task.cancel()
-        if self.viewer is not None:
-            hub.leave(self.viewer)
-
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Ignore messages from pages."""
 
     async def _pump(self) -> None:
         assert self.viewer is not None

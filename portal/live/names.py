@@ -13,11 +13,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from django.conf import settings
+from msgspec.structs import replace
 
 from naming.api.changes import changed_after, members_changed_after
 from naming.api.loads import Busy, loads_of
@@ -111,9 +112,10 @@ class WatchedName:
                 self.since = self.revision
 
     def body(self, revision: int) -> tuple[int, int, bytes | None]:
-        """Return the version, a revision, and the answer of `GET /bns/…` at it as JSON, or None if the name is gone.
+        """Return the version, a revision, and the JSON of `GET /bns/…` at that revision, or None if the name does not
+        exist.
 
-        `revision`: how far the hub has followed. All callers share the answer.
+        The hub has read the journal up to that revision. All callers share the answer.
         """
         with self._lock:
             revision = max(revision, self.revision)
@@ -130,7 +132,9 @@ class WatchedName:
             return self._body[2]
 
     def changed_since(self, after: int) -> bool:
-        """Return whether the name may have changed after a revision. Before `since`, it queries the database."""
+        """Return whether the name may have changed after a revision. For revisions before `since`, it queries the
+        database.
+        """
         with self._lock:
             if after >= self.since or self.changed_at > after:
                 return self.changed_at > after
@@ -282,7 +286,7 @@ class WatchedName:
             return None
         if isinstance(state, TaskEndpoint):
             return {"name": state.name, "revision": self.revision, "history": self.history}
-        return {one.name: getattr(state, one.name) for one in fields(state) if one.name != "endpoints"}
+        return {name: getattr(state, name) for name in state.__struct_fields__ if name != "endpoints"}
 
 
 class NamesHub(Hub):

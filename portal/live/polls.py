@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qs
 
-import msgspec
 import structlog
 from channels.auth import AuthMiddlewareStack
 from django.db import DatabaseError
 
 from naming.api.bns import MOST_WAIT_S
 from naming.api.changes import in_journal
-from portal.http.bodies import Application, Receive, Send
-from portal.http.errors import CONTENT_TYPE, document
+from portal.http.bodies import Application, Receive, Send, reject, respond
 from portal.live.callers import principal_of
 from portal.live.hub import Viewer
 from portal.live.names import WatchedName, names_hub
@@ -70,7 +68,7 @@ class NamePolls:
         try:
             answer = await self._news(scope, asked, body)
         except TooManyWatches as problem:
-            await _reject(send, problem)
+            await reject(send, problem, headers={"retry-after": str(RETRY_AFTER_S)})
             return
         except (Rejected, DatabaseError) as problem:
             log.info("Django answers a poll of a name", path=asked.path, why=str(problem))
@@ -80,7 +78,8 @@ class NamePolls:
         if answer is None:
             await self._inner(scope, body.again, send)
         else:
-            await _send(send, 200, answer, "application/json", {"cache-control": "no-store"})
+            headers = {"content-type": "application/json", "cache-control": "no-store"}
+            await respond(send, 200, answer, {**headers, "x-request-id": uuid.uuid4().hex})
 
     async def _news(self, scope: dict[str, Any], asked: _Asked, body: _Body) -> bytes | None:
         """Wait and return the answer. None: Django must answer. Raises `Rejected` and `DatabaseError`."""
@@ -183,22 +182,3 @@ def _asked(scope: dict[str, Any]) -> _Asked | None:
     if history and not _NUMBER.fullmatch(history):
         return None
     return _Asked(path[1], int(after), float(wait_s), int(history) if history else None)
-
-
-async def _reject(send: Send, problem: TooManyWatches) -> None:
-    request_id = uuid.uuid4().hex
-    body = document(problem.status, problem.code, problem.detail, figures=problem.figures, request_id=request_id)
-    headers = {"retry-after": str(RETRY_AFTER_S), "x-request-id": request_id}
-    await _send(send, problem.status, msgspec.json.encode(body), CONTENT_TYPE, headers)
-
-
-async def _send(send: Send, status: int, body: bytes, kind: str, headers: dict[str, str]) -> None:
-    all_headers = {"content-type": kind, "content-length": str(len(body)), "x-request-id": uuid.uuid4().hex, **headers}
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [(name.encode(), value.encode()) for name, value in all_headers.items()],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})

@@ -163,7 +163,9 @@ class Behind:
         return TopicChanges(parts={"service-answers": answers})
 
     def _left(self, events: Sequence[Happened]) -> bool:
-        """Return whether a job of the service ended, or a job of the tenant changed that may have left the service."""
+        """Return whether a job of the service ended, or whether a job of the tenant changed and therefore may no longer
+        belong to the service.
+        """
         changed = {event.job_id for event in events if event.kind == "job.changed"}
         ended = {event.job_id for event in events if event.kind == "job.ended"}
         if not changed and not ended:

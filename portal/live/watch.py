@@ -18,11 +18,11 @@ from typing import Any
 
 import structlog
 from channels.db import DatabaseSyncToAsync
-from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
 from naming.table.names import PREFIX, InvalidName, JobName, ServiceName, TaskName, parse_path
 from portal.live.callers import principal_of, reason_of
+from portal.live.consumers import NOT_FOUND, SIGN_IN, Watcher
 from portal.live.hub import Viewer
 from portal.live.names import NamesMessages, Watchable, WatchedName, names_hub, watched
 from portal.live.watches import watch_begin
@@ -32,8 +32,6 @@ from quota.vocabulary.permissions import Principal
 log = structlog.get_logger(__name__)
 
 ALIVE_S = 15.0
-RECHECK_S = 60.0  # rights, sessions and tokens may end
-SIGN_IN, NOT_FOUND = 4401, 4404
 # The start of a watch queries the database. This limits how many of the process's connections they use at once.
 _threads = ThreadPoolExecutor(4, thread_name_prefix="names")
 # Answers do not wait behind the starts of watches.
@@ -81,13 +79,11 @@ def names_of(viewer: Viewer) -> WatchedName:
     return viewer.topic
 
 
-class NamesWatch(AsyncWebsocketConsumer):
+class NamesWatch(Watcher):
     """The WebSocket of one watcher of one name."""
 
-    viewer: Viewer | None = None
-    tasks: tuple[asyncio.Task[None], ...] = ()
+    hub = names_hub
     version = -1
-    recheck_s = RECHECK_S
 
     async def connect(self) -> None:
         await self.accept()
@@ -120,15 +116,6 @@ class NamesWatch(AsyncWebsocketConsumer):
     def _name(self) -> Watchable:
         """Parse the name in the URL. Raises `Rejected`."""
         return watchable(self.scope["url_route"]["kwargs"]["name"].strip("/"))
-
-    async def disconnect(self, code: int) -> None:
-        for task in self.tasks:
-            task.cancel()
-        if self.viewer is not None:
-            names_hub.leave(self.viewer)
-
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Ignore messages from watchers."""
 
     async def _pump(self) -> None:
         assert self.viewer is not None

@@ -20,6 +20,18 @@ _HOST = re.compile(r"\*|\.?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?|\[[0
 _MOST_ZONE = 120  # characters; most names put up to three labels before the zone, within 253 characters in all
 
 
+def rule(complaint: str, fits: Callable[[str], object]) -> Check:
+    """Return a check that answers `complaint` if `fits` returns a false value or raises ValueError."""
+
+    def check(text: str) -> str:
+        try:
+            return "" if fits(text) else complaint
+        except ValueError:
+            return complaint
+
+    return check
+
+
 def anything(_: str) -> str:
     return ""
 
@@ -27,13 +39,10 @@ def anything(_: str) -> str:
 def number(least: int, most: int) -> Check:
     def check(text: str) -> str:
         try:
-            return (
-                ""
-                if least <= int(text) <= most
-                else f"the number is out of range; give a number from {least} to {most}"
-            )
+            wrong = "" if least <= int(text) <= most else "the number is out of range"
         except ValueError:
-            return f"the value is not a whole number; give a number from {least} to {most}"
+            wrong = "the value is not a whole number"
+        return wrong and f"{wrong}; give a number from {least} to {most}"
 
     return check
 
@@ -45,18 +54,14 @@ def one_of(*known: str) -> Check:
     return lambda text: "" if text in known else f"the value is unknown; give {', '.join(known[:-1])} or {known[-1]}"
 
 
-def flag(text: str) -> str:
-    """Accept the words that `environment.flag` reads. It would read any other text as no."""
-    known = ("0", "1", "true", "false", "yes", "no", "on", "off")
-    return "" if text.lower() in known else "the value is neither yes nor no; give 1 or 0"
-
-
-def address(text: str) -> str:
-    try:
-        ip_address(text)
-    except ValueError:
-        return "the value is not an IP address; give one such as 127.0.0.1, or 0.0.0.0 for all of this host"
-    return ""
+# The words that `environment.flag` reads. It would read any other text as no.
+flag = rule(
+    "the value is neither yes nor no; give 1 or 0",
+    lambda text: text.lower() in ("0", "1", "true", "false", "yes", "no", "on", "off"),
+)
+address = rule(
+    "the value is not an IP address; give one such as 127.0.0.1, or 0.0.0.0 for all of this host", ip_address
+)
 
 
 def host(text: str) -> str:
@@ -78,13 +83,10 @@ def parts(check: Check) -> Check:
     return check_all
 
 
-def pattern_of_hosts(text: str) -> str:
-    if _HOST.fullmatch(text):
-        return ""
-    return (
-        "the value is not a host name; give only names such as borg.example, without a port or https://,"
-        " or * for any host"
-    )
+pattern_of_hosts = rule(
+    "the value is not a host name; give only names such as borg.example, without a port or https://, or * for any host",
+    _HOST.fullmatch,
+)
 
 
 def network(text: str) -> str:
@@ -113,73 +115,49 @@ def url(*schemes: str, bare: bool = False) -> Check:
     return check
 
 
-def database(text: str) -> str:
-    try:
-        found = urlsplit(text)
-        fits = found.scheme in ("postgresql", "postgres") and found.port != 0
-    except ValueError:
-        fits = False
-    return "" if fits else "the value is not a libpq URI; give one such as postgresql://user:password@host:5432/borg"
+database = rule(
+    "the value is not a libpq URI; give one such as postgresql://user:password@host:5432/borg",
+    lambda text: urlsplit(text).scheme in ("postgresql", "postgres") and urlsplit(text).port != 0,
+)
 
 
-def redis(text: str) -> str:
-    try:
-        found = urlsplit(text)
-        fits = found.path.startswith("/") if found.scheme == "unix" else found.port != 0
-    except ValueError:
-        fits = False
-    fits = fits and text.startswith(("redis://", "rediss://", "unix://"))  # redis:///0, without a host, means this host
-    return (
-        ""
-        if fits
-        else "the value is not a Redis URL; give redis://host:6379/0, rediss://… for TLS, or unix:///path/to/socket"
-    )
+def _is_redis(text: str) -> bool:
+    found = urlsplit(text)
+    fits = found.path.startswith("/") if found.scheme == "unix" else found.port != 0
+    return fits and text.startswith(("redis://", "rediss://", "unix://"))  # redis:///0, without a host, means this host
+
+
+redis = rule(
+    "the value is not a Redis URL; give redis://host:6379/0, rediss://… for TLS, or unix:///path/to/socket", _is_redis
+)
+KEY_CURE = "give at least 50 random characters, from python3 -c 'import secrets; print(secrets.token_urlsafe(64))'"
 
 
 def secret_key(text: str) -> str:
     return "" if len(text) >= 50 else f"the value has {len(text)} characters; {KEY_CURE}"
 
 
-KEY_CURE = "give at least 50 random characters, from python3 -c 'import secrets; print(secrets.token_urlsafe(64))'"
+label = rule(
+    "the value is not a DNS label; give at most 63 lower-case letters, digits and inner hyphens", _LABEL.fullmatch
+)
+zone = rule(
+    "the value is not a DNS name in lower case; give a name such as borg.internal,"
+    f" without a dot at its end, of at most {_MOST_ZONE} characters",
+    lambda text: len(text) <= _MOST_ZONE and all(_LABEL.fullmatch(part) for part in text.split(".")),
+)
+# A file may be missing: it may be on another host that has the same settings. A folder may not exist yet.
+file = rule("this is a folder; give the path of a file", lambda text: not Path(text).is_dir())
+folder = rule("this is a file; give the path of a folder", lambda text: not Path(text).is_file())
+folder_there = rule("this folder does not exist; create it, or give another folder", lambda text: Path(text).is_dir())
+nsid = rule(f"the value is too long; give at most {MOST_NSID} octets", lambda text: len(text.encode()) <= MOST_NSID)
 
 
-def label(text: str) -> str:
-    if _LABEL.fullmatch(text):
-        return ""
-    return "the value is not a DNS label; give at most 63 lower-case letters, digits and inner hyphens"
-
-
-def zone(text: str) -> str:
-    if len(text) <= _MOST_ZONE and all(_LABEL.fullmatch(part) for part in text.split(".")):
-        return ""
-    return (
-        "the value is not a DNS name in lower case; give a name such as borg.internal,"
-        f" without a dot at its end, of at most {_MOST_ZONE} characters"
-    )
-
-
-def file(text: str) -> str:
-    """Accept a file that is missing: it may be on another host that has the same settings."""
-    return "this is a folder; give the path of a file" if Path(text).is_dir() else ""
-
-
-def folder(text: str) -> str:
-    """Accept a folder that does not exist yet."""
-    return "this is a file; give the path of a folder" if Path(text).is_file() else ""
-
-
-def folder_there(text: str) -> str:
-    return "" if Path(text).is_dir() else "this folder does not exist; create it, or give another folder"
-
-
-def nsid(text: str) -> str:
-    return "" if len(text.encode()) <= MOST_NSID else f"the value is too long; give at most {MOST_NSID} octets"
-
-
-def mailbox(text: str) -> str:
+def _is_mailbox(text: str) -> bool:
     _, at = parseaddr(text)
-    fits = text.isprintable() and "@" in at and not at.startswith("@") and not at.endswith("@")
-    return "" if fits else "the value is not a mail address; give one such as Borg Portal <borg@example.org>"
+    return text.isprintable() and "@" in at and not at.startswith("@") and not at.endswith("@")
+
+
+mailbox = rule("the value is not a mail address; give one such as Borg Portal <borg@example.org>", _is_mailbox)
 
 
 def package_store(text: str) -> str:

@@ -236,7 +236,10 @@ def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def folder(name: str, below: str) -> Path | None:
-    """Return the folder that the setting names, `below` in BORG_HOME if it is empty, or None if it is `off`."""
+    """Return the folder that the setting names.
+
+    If the setting is empty, return the subfolder `below` of BORG_HOME; if it is `off`, return None.
+    """
     value = text(name)
     if value == "off":
         return None

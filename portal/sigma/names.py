@@ -10,7 +10,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from naming.table.names import InvalidName, JobName, MachineName, ServiceName, TaskName
-from portal.sigma.frame.page import page, page_of
+from portal.sigma.frame.page import narrowed, page, page_of, rendered
 from portal.sigma.reads import names as reads
 from portal.sigma.reads.jobs import jobs_visible
 from portal.sigma.spelling import PartialName, ServicePart, read
@@ -39,11 +39,7 @@ def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         except NotFound as error:
             problem = error
     jobs = jobs_visible(principal).exclude(state="dead").order_by("cell__name", "tenant__name", "name")
-    if chosen["cell"]:
-        jobs = jobs.filter(cell__name=chosen["cell"])
-    if chosen["tenant"]:
-        jobs = jobs.filter(tenant__name=chosen["tenant"])
-    behind = jobs
+    jobs = behind = narrowed(jobs, chosen, cell="cell__name", tenant="tenant__name")
     if isinstance(sought, PartialName) and not problem:
         same = {"tenant__name": sought.tenant, "name": sought.job}
         jobs = jobs.filter(**same) if sought.tenant else jobs.filter(name__contains=sought.job)
@@ -64,7 +60,7 @@ def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         "problem": problem,
         "zone": settings.BORG_ZONE,
     }
-    return render(request, "sigma/names.html", context, status=problem.status if problem else 200)
+    return rendered(request, "sigma/names.html", context)
 
 
 @page

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from portal.sigma.frame.page import page, page_of
+from portal.sigma.frame.page import page, page_of, problem_kept, rendered
 from quota.models import NoticeChannel
 from quota.notifications import channels, inbox
 from quota.notifications.notice_kinds import KINDS, LEVELS
@@ -66,7 +66,6 @@ def read(request: HttpRequest, principal: Principal) -> HttpResponse:
     if not (given.isascii() and given.isdecimal() and len(given) < 19):
         raise Rejected("invalid", _("up_to: give the number of a notice"), fields={"up_to": _("not a number")})
     name = request.POST.get("tenant", "")
-    _no_nul(name)
     whose = [inbox.owner_named(principal, name)] if name else inbox.owners(principal)
     notices_read(principal=principal, up_to=int(given), tenants=whose)
     return redirect("sigma:notices")
@@ -84,15 +83,13 @@ def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         "kinds": KINDS,
         "given": {"level": "info", "kind": "email"},
     }
-    status = 200
     if request.method == "POST":
         post = request.POST
         context["given"] = {
             **{name: post.get(name, "") for name in ("tenant", "kind", "target", "level")},
             "kinds": post.getlist("kinds"),
         }
-        try:
-            _no_nul(*(value for values in post.lists() for value in values[1]))
+        with problem_kept(context):
             channel = channels.channel_add(
                 principal=principal,
                 tenant=inbox.owner_named(principal, post.get("tenant", "")),
@@ -101,9 +98,6 @@ def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
                 kinds=post.getlist("kinds"),
                 level=post.get("level", "info"),
             )
-        except Rejected as problem:
-            context["problem"], status = problem, problem.status
-        else:
             messages.success(request, _("The channel was added. Send a test to check it."))
             return redirect("sigma:channel", channel.pk)
     rows = inbox.channels_visible(principal)
@@ -111,7 +105,7 @@ def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     context["channels"] = [
         (channel, inbox.target_shown(principal, channel)) for channel in context["page_obj"].object_list
     ]
-    return render(request, "sigma/channels.html", context, status=status)
+    return rendered(request, "sigma/channels.html", context)
 
 
 @never_cache
@@ -120,11 +114,9 @@ def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResp
     """Show a channel and its deliveries. Its owners also see its settings and its secret."""
     row = inbox.channel_numbered(principal, number)
     context: dict[str, Any] = {"levels": LEVELS, "groups": GROUPS, "hours": OVERLAP_HOURS}
-    status = 200
     if request.method == "POST":
         post = request.POST
-        try:
-            _no_nul(*(value for values in post.lists() for value in values[1]))
+        with problem_kept(context):
             row = channels.channel_set(
                 principal=principal,
                 channel=row,
@@ -133,9 +125,6 @@ def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResp
                 level=post.get("level", ""),
                 enabled="enabled" in post,
             )
-        except Rejected as problem:
-            context["problem"], status = problem, problem.status
-        else:
             messages.success(request, _("Saved."))
             return redirect("sigma:channel", row.pk)
     managed = inbox.may_manage(principal, row.tenant)
@@ -147,7 +136,7 @@ def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResp
         "finer": _finer(row),
         "page_obj": page_of(request, inbox.deliveries_of(row), PAGE_SIZE),
     }
-    return render(request, "sigma/channel.html", context, status=status)
+    return rendered(request, "sigma/channel.html", context)
 
 
 @page
@@ -189,8 +178,3 @@ def _name(owner: Any) -> str:
 def _finer(row: NoticeChannel) -> list[str]:
     """Return the channel's full kinds, which the form does not show because it offers only groups. It keeps them."""
     return [kind for kind in row.kinds if kind not in GROUPS]
-
-
-def _no_nul(*texts: str) -> None:
-    if any("\x00" in text for text in texts):
-        raise Rejected("invalid", _("A field contains a NUL character. Remove it."))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
+from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from portal.sigma.frame.page import page, page_of
+from portal.sigma.frame.page import page, page_of, problem_kept, rendered
 from quota.models import Token
 from quota.selectors import tenant_named, tenants_visible, tokens_of
 from quota.tenancy.access import token_issue, token_revoke
@@ -29,14 +30,13 @@ DAYS = [7, 30, 90, 365]
 @page
 def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
     """List tokens and issue new ones. Only the response to the POST contains the secret, and nothing caches it."""
-    context = {
+    context: dict[str, Any] = {
         "scopes": [scope.value for scope in Scope],
         "days": DAYS,
         "tenants": list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]),
         "now": timezone.now(),
         "given": {"scopes": ["read", "write"], "days": "90"},
     }
-    status = 200
     if request.method == "POST":
         post = request.POST
         context["given"] = {
@@ -45,7 +45,7 @@ def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
             "scopes": post.getlist("scopes"),
             "days": post.get("days", ""),
         }
-        try:
+        with problem_kept(context):
             context["issued"], context["secret"] = token_issue(
                 principal=principal,
                 user=request.user,  # type: ignore[arg-type]
@@ -54,13 +54,10 @@ def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
                 tenant=tenant_named(principal, post["tenant"]) if post.get("tenant") else None,
                 expires_at=_expiry(post.get("days", "")),
             )
-            status = 201
-        except Rejected as problem:
-            context["problem"], status = problem, problem.status
     shown = page_of(request, tokens_of(principal).order_by("-id"), PAGE_SIZE)
     shown.object_list = token_families(shown.object_list)
     context["page_obj"] = shown
-    return render(request, "sigma/tokens.html", context, status=status)
+    return rendered(request, "sigma/tokens.html", context, status=201 if "issued" in context else 200)
 
 
 @page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from portal.sigma import cells, home, names, notices, tokens
-from portal.sigma.jobs import events, job, jobs, packages, shell, submit, task, update
+from portal.sigma.jobs import events, job, lists, submit, task, update
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
 from portal.sigma.shop import confirm
 from portal.sigma.shop import pages as shop
@@ -19,7 +19,7 @@ urlpatterns = [
     path("", home.home, name="home"),
     path("cells/", cells.cell_list, name="cells"),
     path("cells/<str:cell>/", cells.cell, name="cell"),
-    path("jobs/", jobs.job_list, name="jobs"),
+    path("jobs/", lists.job_list, name="jobs"),
     path(_JOB, job.job, name="job"),
     path(_JOB + "kill/", job.kill, name="kill"),
     path(_JOB + "events/", events.events, name="job_events"),
@@ -27,13 +27,13 @@ urlpatterns = [
     path(_JOB + "undo/", job.undo, name="undo"),
     path(_JOB + "specs/", job.specs, name="specs"),
     path(_JOB + "<int:index>/", task.task, name="task"),
-    path(_JOB + "<int:index>/shell/", shell.shell, name="shell"),
+    path(_JOB + "<int:index>/shell/", task.shell, name="shell"),
     path("names/", names.name_list, name="names"),
     path("services/<str:cell>/<str:tenant>/<str:service>/", names.service, name="service"),
     path("submit/", submit.submit, name="submit"),
     path("tokens/", tokens.tokens, name="tokens"),
     path("tokens/<str:key>/revoke/", tokens.revoke, name="revoke"),
-    path("packages/", packages.package_list, name="packages"),
+    path("packages/", lists.package_list, name="packages"),
     path("quota/", quota.quota, name="quota"),
     path("tenants/", tenants.tenant_list, name="tenants"),
     path(_TENANT, tenants.tenant, name="tenant"),

@@ -46,13 +46,13 @@ def link_to(wish: Wish, *, amounts: Vector | None = None, first: dt.date | None 
     period = wish.period if first is None else wish.period.moved(first)
     if days is not None:
         period = QuotaPeriod(period.first, period.first + dt.timedelta(days=days - 1))
-    return shop_url(fields_of(wish, amounts=amounts or wish.amounts, period=period))
+    return shop_link(fields_of(wish, amounts=amounts or wish.amounts, period=period))
 
 
 @register.simple_tag
 def shop_link(fields: dict[str, str]) -> str:
     """Return a link to the shop with its form filled in."""
-    return shop_url(fields)
+    return f"{reverse('sigma:shop')}?{urlencode(fields)}"
 
 
 @register.simple_tag
@@ -140,7 +140,3 @@ def order_event(record: Record) -> str:
 def clock(moment: dt.datetime, zone: str) -> str:
     """Return an instant in the tenant's time zone: `22 Nov, 14:05`."""
     return date_format(moment.astimezone(ZoneInfo(zone)), "j M, H:i")
-
-
-def shop_url(fields: dict[str, str]) -> str:
-    return f"{reverse('sigma:shop')}?{urlencode(fields)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django import template
 from django.template.context import Context
@@ -13,7 +14,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop, ngettext
+from django.utils.translation import ngettext
 
 from portal.sigma.frame.navigation import SECTIONS, section_of
 from portal.sigma.reads.sentences import exit_of
@@ -30,71 +31,20 @@ register = template.Library()
 
 # The tone of a state sets its colour. The word itself is always shown too.
 _TONES = {
-    "up": "good",
-    "running": "good",
-    "healthy": "good",
-    "done": "good",
-    "finished": "good",
-    "active": "good",
-    "pending": "wait",
-    "assigned": "wait",
-    "installing": "wait",
-    "starting": "wait",
-    "stopping": "wait",
-    "draining": "wait",
-    "open": "wait",
-    "backoff": "bad",
-    "down": "bad",
-    "failed": "bad",
-    "unhealthy": "bad",
-    "stopped": "bad",
-    "expired": "bad",
-    "revoked": "bad",
-    "warning": "wait",
-    "urgent": "bad",
-    "updating": "wait",
-    "degraded": "wait",
-    "failing": "bad",
-    "crashing": "bad",
+    word: tone
+    for tone, words in {
+        "good": ("up", "running", "healthy", "done", "finished", "active"),
+        "wait": (
+            *("pending", "assigned", "installing", "starting", "stopping", "draining", "open"),
+            *("warning", "updating", "degraded"),
+        ),
+        "bad": (
+            *("backoff", "down", "failed", "unhealthy", "stopped", "expired", "revoked"),
+            *("urgent", "failing", "crashing"),
+        ),
+    }.items()
+    for word in words
 }
-_WORDS = [
-    gettext_noop(word)
-    for word in (
-        "up",
-        "running",
-        "placed",
-        "healthy",
-        "unhealthy",
-        "unknown",
-        "done",
-        "finished",
-        "active",
-        "pending",
-        "assigned",
-        "installing",
-        "starting",
-        "stopping",
-        "draining",
-        "open",
-        "backoff",
-        "down",
-        "failed",
-        "killed",
-        "stopped",
-        "expired",
-        "revoked",
-        "dead",
-        "ended",
-        "removed",
-        "superseded",
-        "warning",
-        "urgent",
-        "updating",
-        "degraded",
-        "failing",
-        "crashing",
-    )
-]
 
 
 @register.filter
@@ -133,6 +83,39 @@ def money(micro: int | None) -> SafeString | str:
 def money_exact(micro: int | None) -> str:
     """Return an amount exact to the micro-credit, for columns that must add up."""
     return "–" if micro is None else amounts.format_credits(int(micro))
+
+
+@register.filter("credits")
+def in_credits(micro: int | None) -> SafeString | str:
+    """Return `1,200.50` for `{{ 1200500000|credits }}`, exact to the micro-credit; a dash for None."""
+    return "–" if micro is None else format_html('<span class="amount">{}</span>', amounts.format_credits(micro))
+
+
+@register.filter
+def movement(micro: int) -> SafeString | str:
+    """Return a change with its sign; nothing for 0."""
+    if not micro:
+        return ""
+    tone = "in" if micro > 0 else "out"
+    sign = "+" if micro > 0 else ""
+    return format_html('<span class="amount amount-{}">{}{}</span>', tone, sign, amounts.format_credits(micro))
+
+
+@register.filter
+def in_zone(moment: dt.datetime | None, zone: str) -> SafeString | str:
+    """Return `2026-11-21 13:05` in a time zone, with the exact time as its title.
+
+    The element is not a `<time>`, because the script turns those into "3 days ago".
+    """
+    if moment is None:
+        return "–"
+    local = moment.astimezone(ZoneInfo(zone))
+    return format_html('<span class="amount" title="{}">{}</span>', f"{local:%F %T %Z}", f"{local:%F %H:%M}")
+
+
+@register.filter
+def day_in_zone(moment: dt.datetime | None, zone: str) -> str:
+    return "–" if moment is None else f"{moment.astimezone(ZoneInfo(zone)):%F}"
 
 
 @register.filter
@@ -187,8 +170,7 @@ def bar(label: str, used: int, total: int, resource: str) -> dict[str, Any]:
 @register.inclusion_tag("sigma/parts/navigation.html", takes_context=True)
 def navigation(context: Context) -> dict[str, Any]:
     """Return the sections, and the pages of the current section."""
-    match = getattr(context.get("request"), "resolver_match", None)
-    here = match.url_name or "" if match is not None and match.namespace == "sigma" else ""
+    here = _page_of(context)
     section = section_of(here)
     pages = [
         {"title": link.title, "url": reverse(f"sigma:{link.name}"), "current": link.holds(here)}
@@ -216,20 +198,16 @@ def bell(context: Context) -> dict[str, Any]:
     if principal is None and request is not None and request.user.is_authenticated:
         principal = principal_of_user(request.user)
     count = unread_count(principal) if principal is not None else 0
-    match = getattr(request, "resolver_match", None)
-    here = match.url_name if match is not None and match.namespace == "sigma" else ""
     return {
         "news": f"{UNREAD_SHOWN}+" if count > UNREAD_SHOWN else count,
-        "current": {"notices": "page", "channels": "true", "channel": "true"}.get(here, ""),
+        "current": {"notices": "page", "channels": "true", "channel": "true"}.get(_page_of(context), ""),
     }
 
 
 @register.simple_tag(takes_context=True)
 def current(context: Context, *names: str) -> SafeString | str:
     """Return ` aria-current="page"` if the current page is one of `names`."""
-    match = getattr(context.get("request"), "resolver_match", None)
-    here = match is not None and match.namespace == "sigma" and match.url_name in names
-    return SafeString(' aria-current="page"') if here else ""
+    return SafeString(' aria-current="page"') if _page_of(context) in names else ""
 
 
 @register.simple_tag(takes_context=True)
@@ -241,6 +219,12 @@ def query(context: Context, **changes: Any) -> str:
     for name in [name for name, value in given.items() if value in ("", None)]:
         del given[name]
     return f"?{given.urlencode()}" if given else "?"
+
+
+def _page_of(context: Context) -> str:
+    """Return the name of the current page of Sigma, or an empty string."""
+    match = getattr(context.get("request"), "resolver_match", None)
+    return (match.url_name or "") if match is not None and match.namespace == "sigma" else ""
 
 
 def _relative(value: dt.datetime, now: dt.datetime) -> str:

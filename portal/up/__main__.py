@@ -51,27 +51,15 @@ class Up:
         left = await asyncio.to_thread(stop_leftovers, self.home.run)
         if left:
             log.warning("Stopped processes of an earlier start: %s", ", ".join(left))
-        ports.check_free(
-            self.options.host,
-            [
-                ports.RequestedPort("PORT", self.options.port),
-                ports.RequestedPort("DNS_PORT", self.options.dns_port, udp=True),
-                ports.RequestedPort("LINK_PORT", self.options.link_port),
-            ],
-        )
+        ports.check_free(self.options.host, self.options.ports, udp=["DNS_PORT"])
         self.home.reset_metrics()
         postgres = await asyncio.to_thread(engines.prepare_postgres, self.options.home)
         redis = await asyncio.to_thread(engines.prepare_redis, self.options.home)
         self.sockets = {postgres.sockets, redis.sockets}
-        self.supervisor.start([processes.engine(postgres), processes.engine(redis)])
+        self.supervisor.start([postgres, redis])
         await self.supervisor.wait_up(_ENGINES_S)
-        env = environment(
-            self.options,
-            os.environ,
-            database_url=postgres.url,
-            redis_url=redis.url,
-            secret_key=self.home.secrets_read()["secret_key"],
-        )
+        key = self.home.secrets_read()["secret_key"]
+        env = environment(self.options, os.environ, database_url=postgres.url, redis_url=redis.url, secret_key=key)
         joins = await self._prepare_database(env)
         self.supervisor.start(
             [
@@ -159,7 +147,10 @@ async def run(options: Options) -> None:
             up.hurry()
             return
         stop.set()
-        _print("Stopping everything, each task after its notice. Press Ctrl-C again to stop at once.")
+        _print(
+            "Stopping everything. Each task gets its notice between SIGTERM and SIGKILL. "
+            "Press Ctrl-C again to stop at once."
+        )
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

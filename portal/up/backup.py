@@ -132,13 +132,8 @@ def _load(options: Options, home: Home) -> None:
         postgres.wait_ready(_READY_S)
         redis.wait_ready(_READY_S)
         _run("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={postgres.url}", str(dump))
-        env = environment(
-            options,
-            os.environ,
-            database_url=postgres.url,
-            redis_url=redis.url,
-            secret_key=home.secrets_read()["secret_key"],
-        )
+        key = home.secrets_read()["secret_key"]
+        env = environment(options, os.environ, database_url=postgres.url, redis_url=redis.url, secret_key=key)
         here = {"BORG_HOME": str(home.path), "BORG_AUTHORITY": str(home.path / "authority")}
         env = {**env, **here, "PROMETHEUS_MULTIPROC_DIR": ""}  # nobody reads metrics of these two commands
         for command in ("migrate", "new_history"):
@@ -178,7 +173,9 @@ def _sources(home: Path) -> dict[str, Path]:
 
 
 def _unpack(file: Path, folder: Path) -> dict[str, Any]:
-    """Check and unpack the backup. Only files of the manifest are written, as plain private files."""
+    """Check and unpack the backup. Only files that the manifest lists are written, as regular files that only their
+    owner can read.
+    """
     try:
         with tarfile.open(file, mode="r:") as tar:
             members = iter(tar)

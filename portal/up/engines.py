@@ -22,10 +22,12 @@ import stat
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from portal.up.supervision import children, probes
 from portal.up.supervision.account import SystemUser, engine_account
+from portal.up.supervision.keeper import Spec
 
 POSTGRES_MAJOR = 18
 DATABASE = "borg"
@@ -37,20 +39,18 @@ class EngineError(RuntimeError):
     """An engine cannot be prepared or does not start. The message gives the cause and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineLaunch:
-    """The parameters to start an engine whose data is prepared."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLaunch(Spec):
+    """The process of an engine whose data is prepared."""
 
-    name: str
-    argv: tuple[str, ...]
     url: str
-    probe: probes.Probe
     sockets: Path
     record: Path
-    stop_signal: signal.Signals
-    account: SystemUser | None
-    cwd: Path
     env: Mapping[str, str] = field(default_factory=lambda: _ENVIRONMENT)
+    # After a crash, the engine replays its log first. A restart would begin the replay again.
+    start_s: float = 300.0
+    unwell_limit: int = 12
+    stop_s: float = _STOP_S
 
 
 class Engine:
@@ -71,8 +71,11 @@ class Engine:
     def wait_ready(self, timeout_s: float) -> None:
         """Wait until the engine answers. Raises `EngineError` if it ends or does not answer in time."""
 
+        probe = self.launch.ready
+        assert probe is not None
+
         def settled() -> bool:
-            return self.process.poll() is not None or self.launch.probe() is None
+            return self.process.poll() is not None or probe() is None
 
         in_time = children.wait_until(settled, timeout_s)
         if self.process.poll() is not None:
@@ -80,7 +83,7 @@ class Engine:
                 f"{self.launch.name} ended with status {self.process.returncode} during its start; see its log"
             )
         if not in_time:
-            raise EngineError(f"{self.launch.name} was not ready after {timeout_s:.0f} s: {self.launch.probe()}")
+            raise EngineError(f"{self.launch.name} was not ready after {timeout_s:.0f} s: {probe()}")
 
     def stop(self, timeout_s: float = _STOP_S) -> None:
         if self.process.poll() is None:
@@ -144,11 +147,13 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
         "log_timezone": "UTC",
     }
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    probe = partial(probes.postgres, sockets / ".s.PGSQL.5432")
     return EngineLaunch(
         name="postgres",
         argv=(str(binaries / "postgres"), "-D", str(data), *options),
         url=f"postgresql:///{DATABASE}?host={sockets}&user=postgres",
-        probe=probes.postgres(sockets / ".s.PGSQL.5432"),
+        ready=probe,
+        alive=probe,
         sockets=sockets,
         record=_record(home, "postgres"),
         stop_signal=signal.SIGINT,  # "fast": ends sessions, writes a checkpoint
@@ -181,11 +186,13 @@ def prepare_redis(home: Path, *, durable: bool = True) -> EngineLaunch:
         "maxmemory-policy": "noeviction",
     }
     options = [part for name, value in settings.items() for part in (f"--{name}", value)]
+    probe = partial(probes.redis, path)
     return EngineLaunch(
         name="redis",
         argv=(str(server), *options),
         url=f"unix://{path}",
-        probe=probes.redis(path),
+        ready=probe,
+        alive=probe,
         sockets=path.parent,
         record=record,
         stop_signal=signal.SIGTERM,

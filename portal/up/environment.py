@@ -5,40 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
-from portal.settings.environment import complaints
+from portal.settings.environment import SETTINGS, complaints
 from portal.up.options import CELL, OptionError, Options
 
 # The only variables that a process inherits from the shell of `make up`, so that a start does not depend on it.
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "NUMBA_CACHE_DIR", "PYTHONPATH")
-# Settings that the operator can pass to the server processes.
-_TUNABLE = (
-    "BORG_DEBUG",
-    "BORG_ALLOWED_HOSTS",
-    "BORG_PORTAL_URL",
-    "BORG_MAX_BODY_BYTES",
-    "BORG_MAX_TASKS_PER_JOB",
-    "BORG_MAX_BULK_JOBS",
-    "BORG_MAX_WATCHES",
-    "BORG_MAX_WATCHES_PER_CALLER",
-    "BORG_USAGE_KEEP_HOURS",
-    "BORG_LOG_LEVEL",
-    "BORG_PACKAGE_STORE",
-    "BORG_SMTP_HOST",
-    "BORG_SMTP_PORT",
-    "BORG_SMTP_TLS",
-    "BORG_SMTP_USER",
-    "BORG_SMTP_PASSWORD",
-    "BORG_MAIL_FROM",
-    "BORG_WEBHOOK_NETWORKS",
-    *("BORG_DNS_RESOLVERS", "BORG_DNS_TTL", "BORG_DNS_NEGATIVE_TTL", "BORG_DNS_REVERSE", "BORG_DNS_CAA"),
-    *("BORG_DNS_TRANSFER", "BORG_DNS_KEYS", "BORG_DNS_SECONDARIES", "BORG_DNS_NSID", "BORG_DNS_RATE"),
-    *("BORG_DNS_PROCESSES", "BORG_DNS_METRICS_HOST", "BORG_DNS_METRICS_PORT"),
-    *("BORG_DNS_SNAPSHOT", "BORG_DNS_STALE"),
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-)
 # Variables with these prefixes are settings of Borg Portal or misspelt.
 _FAMILIES = ("BORG_DNS_", "BORG_SMTP_", "BORG_MAX_")
+# Settings that the operator can pass to the server processes.
+_TUNABLE = (
+    *(name for name in SETTINGS if name.startswith(_FAMILIES) and name not in ("BORG_DNS_HOST", "BORG_DNS_PORT")),
+    *("BORG_DEBUG", "BORG_ALLOWED_HOSTS", "BORG_PORTAL_URL", "BORG_USAGE_KEEP_HOURS", "BORG_LOG_LEVEL"),
+    *("BORG_PACKAGE_STORE", "BORG_MAIL_FROM", "BORG_WEBHOOK_NETWORKS", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+)
 # Options of the Borglet that the operator can pass. Its home and its link address are set by `make up`.
 _BORGLET = (
     *("BORGLET_CAPACITY", "BORGLET_RACK", "BORGLET_PLATFORM", "BORGLET_POWER_DOMAIN", "BORGLET_ATTRIBUTES"),

@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from portal.cli.profiles import as_toml
+
 LAYOUT = 1
 
 
@@ -140,34 +142,13 @@ def client_toml(
     *, url: str, cell: str, zone: str, dns: str, admin_token: str, tenant: str, tenant_token: str, before: str = ""
 ) -> str:
     """Return the text of `BORG_HOME/client.toml`. It keeps the profiles that `borgctl login` added to `before`."""
-    text = json.dumps  # a JSON string of these characters is a TOML string
     old = tomllib.loads(before)
     others = {name: entry for name, entry in old.get("profiles", {}).items() if name not in ("admin", "demo")}
-    default = old.get("default_profile") if old.get("default_profile") in (*others, "admin") else "demo"
-    kept = [
-        line
-        for name, entry in sorted(others.items())
-        for line in (f"[profiles.{text(name)}]", *(f"{key} = {text(value)}" for key, value in entry.items()), "")
-    ]
-    return "\n".join(
-        [
-            "# Written at each start of Borg Portal. Keep it private: it contains tokens.",
-            f"url = {text(url)}",
-            f"cell = {text(cell)}",
-            f"zone = {text(zone)}",
-            f"dns = {text(dns)}",
-            f"default_profile = {text(default)}",
-            "",
-            "[profiles.admin]",
-            f"token = {text(admin_token)}",
-            "",
-            "[profiles.demo]",
-            f"token = {text(tenant_token)}",
-            f"tenant = {text(tenant)}",
-            "",
-            *kept,
-        ]
-    )
+    default = str(old["default_profile"]) if old.get("default_profile") in (*others, "admin") else "demo"
+    shared = {"url": url, "cell": cell, "zone": zone, "dns": dns, "default_profile": default}
+    own = {"admin": {"token": admin_token}, "demo": {"token": tenant_token, "tenant": tenant}}
+    head = "# Written at each start of Borg Portal. Keep it private: it contains tokens.\n"
+    return head + as_toml(shared, {**own, **dict(sorted(others.items()))})
 
 
 def write_private(path: Path, content: str) -> None:

@@ -41,6 +41,11 @@ class Options:
         return f"http://{self.host}:{self.port}"
 
     @property
+    def ports(self) -> dict[str, int]:
+        """Return the ports by the names of their settings."""
+        return {"PORT": self.port, "DNS_PORT": self.dns_port, "LINK_PORT": self.link_port}
+
+    @property
     def link_url(self) -> str:
         return f"https://{self.host}:{self.link_port}"
 
@@ -58,9 +63,8 @@ class Options:
             fleet=_fleet(env.get("MACHINES") or ""),
         )
         # DNS listens on TCP too, so the three ports must differ.
-        ports = {"PORT": options.port, "DNS_PORT": options.dns_port, "LINK_PORT": options.link_port}
-        if len(set(ports.values())) < len(ports):
-            story = ", ".join(f"{name}={port}" for name, port in ports.items())
+        if len(set(options.ports.values())) < len(options.ports):
+            story = ", ".join(f"{name}={port}" for name, port in options.ports.items())
             raise OptionError(f"{story}: the three ports must differ")
         return options
 

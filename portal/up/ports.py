@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 
 from naming.ports import holder
 
@@ -14,34 +13,27 @@ class PortTaken(RuntimeError):
     """A port is in use. The message names the setting to change."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedPort:
-    setting: str
-    port: int
-    udp: bool = False
-
-
-def check_free(host: str, wanted: Iterable[RequestedPort]) -> None:
-    """Raise `PortTaken` for the first port that cannot be bound."""
-    for want in wanted:
-        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM) if want.udp else (socket.SOCK_STREAM,):
+def check_free(host: str, wanted: Mapping[str, int], *, udp: Collection[str] = ()) -> None:
+    """Raise `PortTaken` for the first port that cannot be bound. `wanted`: by setting; `udp`: settings with UDP too."""
+    for setting, port in wanted.items():
+        for kind in (socket.SOCK_STREAM, *([socket.SOCK_DGRAM] if setting in udp else [])):
             with socket.socket(socket.AF_INET, kind) as probe:
                 if kind == socket.SOCK_STREAM:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
-                    probe.bind((host, want.port))
+                    probe.bind((host, port))
                     if kind == socket.SOCK_STREAM:
                         probe.listen(1)
                 except OSError as error:
-                    raise PortTaken(_sentence(host, want, kind, error)) from None
+                    raise PortTaken(_sentence(host, setting, port, kind, error)) from None
 
 
-def _sentence(host: str, want: RequestedPort, kind: socket.SocketKind, error: OSError) -> str:
-    cure = f"choose another port, such as {want.setting}={min(want.port + 1, 65535)}"
+def _sentence(host: str, setting: str, port: int, kind: socket.SocketKind, error: OSError) -> str:
+    cure = f"choose another port, such as {setting}={min(port + 1, 65535)}"
     if error.errno == errno.EACCES:
-        return f"{want.setting}={want.port}: this user cannot listen on ports below 1024; {cure}"
+        return f"{setting}={port}: this user cannot listen on ports below 1024; {cure}"
     if error.errno != errno.EADDRINUSE:
-        return f"{want.setting}={want.port} on {host} cannot be used ({error.strerror}); {cure}"
-    found = holder(want.port, "tcp" if kind == socket.SOCK_STREAM else "udp")
+        return f"{setting}={port} on {host} cannot be used ({error.strerror}); {cure}"
+    found = holder(port, "tcp" if kind == socket.SOCK_STREAM else "udp")
     by = f" by {found}" if found else ""
-    return f"{want.setting}={want.port} is in use on {host}{by}; stop that process, or {cure}"
+    return f"{setting}={port} is in use on {host}{by}; stop that process, or {cure}"

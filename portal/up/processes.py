@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from portal.up.engines import EngineLaunch
 from portal.up.home import Home
 from portal.up.options import CELL, Options
 from portal.up.supervision import probes
@@ -24,23 +24,6 @@ _CELERY = (sys.executable, "-m", "celery", "-A", "portal.celery")
 _WORKER = ("worker", "--without-gossip", "--without-mingle", "--include", "portal.up.supervision.pulse")
 
 
-def engine(launch: EngineLaunch) -> Spec:
-    return Spec(
-        name=launch.name,
-        argv=launch.argv,
-        env=launch.env,
-        ready=launch.probe,
-        alive=launch.probe,
-        # After a crash, the engine replays its log first. A restart would begin the replay again.
-        start_s=300.0,
-        unwell_limit=12,
-        stop_signal=launch.stop_signal,
-        stop_s=20.0,
-        account=launch.account,
-        cwd=launch.cwd,
-    )
-
-
 def schema(env: Mapping[str, str], result: Path) -> Spec:
     """Return the step that runs once per start: migrate, and create what a first start needs."""
     return Spec("schema", (sys.executable, "-m", "portal.up.schema", str(result)), env=env, start_s=600.0)
@@ -52,15 +35,11 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
     return [
         Spec(
             name="web",
-            argv=(
-                *(sys.executable, "-m", "uvicorn", "portal.asgi:application"),
-                *("--host", host, "--port", str(options.port), "--no-access-log"),
-                *("--timeout-graceful-shutdown", "5"),
-            ),
+            argv=(sys.executable, "-m", "portal.web", "--host", host, "--port", str(options.port)),
             env=env,
             needs=ENGINES,
-            ready=probes.http_ok(host, options.port, "/readyz"),
-            alive=probes.http_ok(host, options.port, "/healthz"),
+            ready=partial(probes.http_ok, host, options.port, "/readyz"),
+            alive=partial(probes.http_ok, host, options.port, "/healthz"),
         ),
         # Its loop touches the file. A TLS handshake would queue behind those of ten thousand machines.
         _beating("link", (sys.executable, "-m", "scheduling.link"), home, env, longest_s=30.0),
@@ -90,8 +69,8 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             argv=(sys.executable, "-m", "naming.server"),
             env=env,
             needs=("postgres",),
-            ready=probes.dns_answers(host, options.dns_port, options.zone),
-            alive=probes.dns_answers(host, options.dns_port, options.zone),
+            ready=partial(probes.dns_answers, host, options.dns_port, options.zone),
+            alive=partial(probes.dns_answers, host, options.dns_port, options.zone),
         ),
     ]
 
@@ -129,7 +108,7 @@ def _beating(
 ) -> Spec:
     """Return a process without a port. It touches a file at least every `longest_s` seconds."""
     pulse = home.run / f"{name}.pulse"
-    probe = probes.heartbeat(pulse, longest_s)
+    probe = partial(probes.heartbeat, pulse, longest_s)
     return Spec(
         name=name,
         argv=argv,

@@ -158,9 +158,8 @@ class Installation:
     def well(self) -> str | None:
         """None, or why portal or resolver do not serve."""
         port = int(self.settings["PORT"])
-        return (
-            probes.http_ok("127.0.0.1", port, "/readyz")()
-            or probes.dns_answers("127.0.0.1", self.dns_port, "dev.borg.internal")()
+        return probes.http_ok("127.0.0.1", port, "/readyz") or probes.dns_answers(
+            "127.0.0.1", self.dns_port, "dev.borg.internal"
         )
 
     def _printed(self) -> bytes:

@@ -19,6 +19,7 @@ BENCHES = {
     "quota": "tests.bench.quota",
     "start": "tests.bench.start",
     "api": "tests.bench.api",
+    "failover": "tests.bench.failover",
     "reclaim": "tests.bench.reclaim",
     "packages": "tests.bench.packages",
     "link": "tests.bench.link",

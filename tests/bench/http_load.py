@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeVar
 
 GIVE_UP_S = 30.0
@@ -14,13 +16,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Request:
-    """`kind` names the requests that are counted together; `headers` are complete lines without their end."""
+    """`kind` names the requests that are counted together; `headers` are complete lines without their end.
+
+    `user`: whose connections it uses. Users share none.
+    """
 
     kind: str
     path: str
     headers: tuple[str, ...] = ()
     body: bytes = b""
     method: str = "GET"
+    user: str = ""
 
     def encoded(self, host: str) -> bytes:
         lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {host}", *self.headers]
@@ -46,7 +52,9 @@ class Connections:
 
     host: str
     port: int
-    _idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
+    _idle: dict[str, list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     async def send(self, request: Request, due: float) -> Answer:
         """Send one request. `due`: seconds of the event loop's clock."""
@@ -59,7 +67,8 @@ class Connections:
         return Answer(request.kind, request.path, status, loop.time() - due, size)
 
     async def _send(self, request: Request) -> tuple[int, int]:
-        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(self.host, self.port)
+        idle = self._idle[request.user]
+        reader, writer = idle.pop() if idle else await asyncio.open_connection(self.host, self.port)
         try:
             writer.write(request.encoded(f"{self.host}:{self.port}"))
             status, size, reusable = await _read(reader)
@@ -67,13 +76,13 @@ class Connections:
             writer.close()
             raise
         if reusable:
-            self._idle.append((reader, writer))
+            idle.append((reader, writer))
         else:
             writer.close()
         return status, size
 
     def close(self) -> None:
-        for _, writer in self._idle:
+        for _, writer in chain(*self._idle.values()):
             writer.close()
         self._idle.clear()
 

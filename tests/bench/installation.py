@@ -45,7 +45,7 @@ class Installation:
 
     def manage(self, *arguments: str) -> None:
         """Run a command of `manage.py` with the environment of the web process. Raises when it fails."""
-        web = next(one for one in self.processes() if "portal.asgi:application" in one.cmdline())
+        web = next(one for one in self.processes() if "portal.web" in one.cmdline())
         root = Path(__file__).parents[2]
         subprocess.run(
             [sys.executable, str(root / "manage.py"), *arguments], env=web.environ(), check=True, timeout=600

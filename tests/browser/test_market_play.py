@@ -93,7 +93,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     sign_in(sre, "sre")
     sre.goto("/approvals/")
     expect(sre.get_by_text("The new shop front.")).to_be_visible()
-    sre.get_by_role("link", name="Look closer").click()
+    sre.get_by_role("link", name="Free quota, and the usage").click()
     expect(sre.get_by_role("region", name="owner asks you to decide")).to_contain_text("184 cores")
     sre.goto("/approvals/")
     sre.get_by_role("button", name=f"Approve order {order.pk}").click()

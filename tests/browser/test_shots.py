@@ -23,9 +23,11 @@ from scheduling.journal import journal
 from scheduling.machines.evacuation import tasks_drain
 from scheduling.machines.machines import machines_drain
 from scheduling.master import lease, pass_log
+from scheduling.master.snapshot import load_state
 from scheduling.models import Task
 from scheduling.tasks import changes, observations, transitions, verdicts
 from scheduling.usage import usage_windows
+from scheduling.usage.cell_view import ViewPublisher
 from tests.browser.conftest import SHOTS, faults_of, sign_in
 from tests.integration import portal_world, rows
 from tests.integration.simulated_cell import SimulatedCell
@@ -227,6 +229,7 @@ def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
             page.wait_for_load_state("load")
             page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
             if name == "submit":
+                ViewPublisher(furnished.cell.pk).publish(load_state(furnished.cell.pk))  # as its master would
                 page.get_by_role("button", name="Plan").click()
                 page.get_by_text("Will it fit?").wait_for()
                 page.screenshot(path=SHOTS / f"submit-plan-{theme}-{size[0]}.png", full_page=True)

@@ -48,6 +48,15 @@ def test_the_packages_import_only_whom_they_may() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_only_masters_load_the_compiled_kernels() -> None:
+    """Numba takes 45 MB in each process, so a web process and a Celery worker do without it."""
+    code = "import portal.asgi, portal.celery, sys; portal.celery.app.loader.import_default_modules(); "
+    code += "assert portal.asgi.get_resolver().url_patterns; print('numba' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_every_setting_is_explained_to_operators_and_no_other() -> None:
     told = (ROOT / "deploy" / "borg.env").read_text()
     explained = set(re.findall(r"^#?\s*([A-Z][A-Z_]+)=", told, re.MULTILINE))

@@ -63,7 +63,9 @@ def running_link() -> Iterator[Link]:
     thread = threading.Thread(target=server.run, name="link")
     thread.start()
     try:
-        until(lambda: server.started or not thread.is_alive(), what="link started")
+        # uvicorn says that it has started before the server has replaced its sockets by its own.
+        listening = lambda: server.started and any(one.sockets for one in server.servers)  # noqa: E731
+        until(lambda: listening() or not thread.is_alive(), what="link started")
         assert server.started
         yield Link(server)
     finally:

@@ -21,7 +21,7 @@ READY_S = 40.0
 
 
 @contextmanager
-def running(log: Path, *, port: int = 0, **environment: str) -> Iterator[str]:
+def running(log: Path, *, port: int = 0, processes: int = 1, **environment: str) -> Iterator[str]:
     """Its address while it runs. The database is the one that pytest-django made."""
     port = port or free_port()
     url = f"http://127.0.0.1:{port}"
@@ -34,11 +34,9 @@ def running(log: Path, *, port: int = 0, **environment: str) -> Iterator[str]:
         "BORG_ALLOWED_HOSTS": "127.0.0.1",
         **environment,
     }
-    command = [sys.executable, "-m", "uvicorn", "portal.asgi:application", "--port", str(port)]
+    command = [sys.executable, "-m", "portal.web", "--port", str(port), "--processes", str(processes)]
     with log.open("ab") as output:
-        process = subprocess.Popen(
-            [*command, "--timeout-graceful-shutdown", "1"], env=env, stdout=output, stderr=output
-        )
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
         try:
             _wait(url, process, log)
             yield url

@@ -198,7 +198,7 @@ def test_the_three_languages_and_standard_input(ann, cell) -> None:
         ({"task": {"command": ["x"], "limit": {"cpu": 65}}}, "quota-exceeded", "short"),
         ({"task": {"command": ["x"], "limit": {"cpu": "-1"}}}, "invalid-spec", "task.limit.cpu"),
         ({"task": {"command": ["a", "$(port.web)"]}}, "invalid-spec", "task.command[1]: $(port.web) is not a"),
-        ({"task": {"command": ["a\0b"]}}, "invalid-spec", "task.command[0]: holds a NUL character"),
+        ({"task": {"command": ["a\0b"]}}, "invalid-spec", "task.command[0]: contains a NUL character"),
     ],
 )
 def test_a_refusal_names_the_field_ends_with_1_and_changes_nothing(ann, cell, change, code, told) -> None:

@@ -338,7 +338,10 @@ def test_a_task_that_its_machine_asks_to_take_away_is_evicted(cell, link: Link) 
         machine.keep_answering(lambda: not Departure.objects.exists())
     assert figure.get() == counted + 1
     row = task(job)
-    assert (row.state, row.detail) == ("pending", "its machine asked for it (cpu-starved): no CPU for 180 s")
+    assert (row.state, row.detail) == (
+        "pending",
+        "removed at the request of its machine (cpu-starved): no CPU for 180 s",
+    )
     evicted = [e.event for e in journal.tail(cell.id, after=0) if getattr(e.event, "cause", "")]
     assert [(event.cause, event.gone) for event in evicted] == [("out-of-resources", False)]
 

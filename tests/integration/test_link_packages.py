@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from borglet.identity import signatures
 from borglet.messages import PackageFailed, PackageHave, PackageSources, PeerAddress, Phase
 from borglet.packages import tickets
 from quota.vocabulary.permissions import Role
@@ -100,7 +101,7 @@ def test_a_machine_gets_a_package_that_its_tasks_name(cell, link, job) -> None:
         placed(job, m1, 0)
         first = sources(link, m1)
         assert (first.peers, first.store, first.retry_after_s) == ([], f"/packages/{DIGEST}", 0.0)
-        keys = tickets.authority_keys(authority.authority_pem())
+        keys = signatures.authority_keys(authority.authority_pem())
         ticket = tickets.check(first.ticket, keys, digest=DIGEST, now=time.time())
         assert (ticket.machine, ticket.expires_at > time.time() + 300) == ("m1", True)
         status, content, told = ask(link, m1, "GET", DIGEST)
@@ -225,7 +226,7 @@ def test_what_a_machine_has_when_it_comes_back_is_in_its_report(cell, link, job,
         why = explain_task(job, task, ann)
         assert task.machine.hostname == "m2", "it has the task's package"
         size = f"{len(ARCHIVE) / 2**20:.4g} MiB"
-        assert f"Of its packages' {size} the machine had {size}." in why.sentences
+        assert f"The machine already had {size} of the {size} of its packages." in why.sentences
         assert validate(cell.id) == []
         rows.machine_down(row.get())
         machine_remove(principal=rows.ME, machine=row.get(), reason="x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 
@@ -194,6 +195,38 @@ def test_a_master_without_the_lease_does_nothing(cell) -> None:
     lease.take(cell.id, scheduler="default", holder="another", ttl_s=60)
     assert Master(cell.id).run(5.0) is False
     assert placed(job) == 0
+
+
+def _holder(pid: int) -> str:
+    """Return the name under which a process of this host would hold a lease."""
+    host, _, which = lease.HOLDER.split(":")
+    return f"{host}:{pid}:{which.partition('-')[0]}-{lease._started(pid)}"
+
+
+def test_a_master_takes_over_at_once_from_a_process_of_its_host_that_has_ended(cell) -> None:
+    rows.a_machine(cell)
+    job = rows.a_job(cell, rows.a_tenant())
+    with subprocess.Popen(["sleep", "60"]) as other:
+        holder = _holder(other.pid)
+        assert lease.take(cell.id, scheduler="default", holder=holder, ttl_s=60) == 1
+        try:
+            assert Master(cell.id).run(0.0) is False, "its holder is alive"
+        finally:
+            other.kill()
+        until = time.monotonic() + 10
+        while not lease.is_gone(holder):  # a zombie counts as ended
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert Master(cell.id).run(0.0) is True
+    assert placed(job) == 3
+    assert lease.in_force(cell.id)["default"] == (lease.HOLDER, 2)
+
+
+@pytest.mark.parametrize("change", ["elsewhere:1:{space}-1", "{host}:1:00000000-1", "one", "", "{host}:x:{space}-1"])
+def test_of_a_holder_that_this_host_cannot_see_nobody_knows_whether_it_has_ended(change: str) -> None:
+    host, _, which = lease.HOLDER.split(":")
+    assert not lease.is_gone(change.format(host=host, space=which.partition("-")[0]))
+    assert not lease.is_gone(lease.HOLDER)
 
 
 def test_masters_that_load_slowly_take_one_lease_between_them(cell) -> None:

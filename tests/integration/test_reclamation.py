@@ -334,12 +334,12 @@ def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings
         ),
     )
     page = sre.get(path).text
-    assert "0.5 cores used, 1 core reserved, 4 cores of limits, 8 cores in all; 75% reclaimed" in page
+    assert "0.5 cores used, 1 core reserved, limits 4 cores, capacity 8 cores; 75% reclaimed" in page
     wakeups.client().delete(f"borg:reclaim:{world.cell.pk}")
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(Rejected, match="reclamation is one of off, baseline, medium, aggressive"):
+    with pytest.raises(Rejected, match="reclamation must be one of off, baseline, medium, aggressive"):
         cell_settings.load({"reclamation": "reckless"})
-    with pytest.raises(Rejected, match="shortage_at lies between 0 and 1"):
+    with pytest.raises(Rejected, match="shortage_at must be between 0 and 1"):
         cell_settings.load({"shortage_at": 1.5})

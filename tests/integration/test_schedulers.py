@@ -161,7 +161,7 @@ def test_a_cell_whose_settings_are_broken_stops_no_other(cell) -> None:
 
 
 def test_the_setting_takes_what_there_is() -> None:
-    with pytest.raises(Rejected, match="schedulers is one of one, by-workload"):
+    with pytest.raises(Rejected, match="schedulers must be one or by-workload"):
         cell_settings.load({"schedulers": "three"})
 
 
@@ -301,3 +301,16 @@ def test_the_setting_is_changed_while_they_run(cell, tenant, processes) -> None:
     web, later = rows.a_job(cell, tenant, "web"), batch(cell, tenant, "later")
     wait_for(lambda: held(cell, SERVICE, BATCH))
     wait_for(lambda: placed(web, later) == 6)
+
+
+def test_a_master_that_was_killed_comes_back_by_itself(cell, tenant, tmp_path) -> None:
+    """Its successor loads the state and asks for a slice as soon as it is up, and does not wait for the lease."""
+    rows.a_machine(cell)
+    cell_set(principal=rows.ME, cell=cell, settings={"schedulers": "one"})
+    wakeups.client().delete("cell.cc")
+    for number in range(2):
+        job = rows.a_job(cell, tenant, f"web{number}", tasks=3)
+        with master_processes.running(tmp_path, "cell.cc") as (worker,):
+            wait_for(lambda job=job: placed(job) == 3)
+            holder, epoch = lease.in_force(cell.id)["default"]
+            assert (holder.split(":")[1], epoch) == (str(worker.pid), number + 1)

@@ -118,7 +118,7 @@ def test_closing_is_journalled_once_and_the_lost_are_swept_up(world: World) -> N
     told = Event.objects.filter(kind="shell.closed").order_by("revision")
     assert [(event.actor, event.data["how"], event.data["bytes_typed"]) for event in told] == [
         ("operator", "exited with status 0", 4),
-        ("system:shells", "the portal that held it is gone", 0),
+        ("system:shells", "the portal process of this shell has ended", 0),
     ]
     assert told[0].data["bytes_printed"] == 9
     assert shells.shell_seen(session.id, principal=who("operator"), typed=0, printed=0) != ""

@@ -76,13 +76,13 @@ def test_a_token_bound_to_the_organisation_reaches_none_of_its_teams(org) -> Non
     assert [row.name for row in tenants_visible(bound)] == ["search"]
 
 
-def test_reading_a_principal_takes_two_queries_whatever_the_number_of_teams(org) -> None:
+def test_reading_a_principal_takes_one_query_whatever_the_number_of_teams(org) -> None:
     user = world.a_user("ann", tenant=org)
     for number in range(5):
         team(f"team{number}")
     with CaptureQueriesContext(connection) as asked:
         assert len(principal_of_user(user).roles) == 6
-    assert len(asked) == 2
+    assert len(asked) == 1
 
 
 def test_what_an_sre_has_set_meanwhile_is_not_put_back(org) -> None:

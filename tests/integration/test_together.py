@@ -109,6 +109,19 @@ def gone(cell: Any) -> None:
         departures.tasks_gone(entry, [(task, incarnation, None) for task, incarnation in left])
 
 
+def test_a_task_without_its_accelerators_is_named(cell, ann, placing) -> None:
+    """`validate` names it, and also a task that has accelerators and asks for none."""
+    whole = world.submit(ann, cell, batch("whole", 1, {"cpu": "100m", "accelerators": 2}))
+    web = world.submit(ann, cell, batch("web", 1, {"cpu": "100m"}))
+    placing()
+    for job, asked, wrong, right in ((whole, 2000, [0], [0, 1]), (web, 0, [0], [])):
+        Task.objects.filter(job=job).update(devices=wrong)
+        problems = validate(cell.id)
+        Task.objects.filter(job=job).update(devices=right)
+        told = f"task 0 of job {job.name} asks for {asked} thousandths of accelerators and has devices {{0}}"
+        assert [problem for problem in problems if "asks for" in problem] == [told]
+
+
 def test_inner_tasks_leave_with_their_alloc_and_come_back_into_it(cell, ann, placing) -> None:
     envelope = world.submit(ann, cell, shelf())
     web = world.submit(ann, cell, inside("web", 2, spread={"max_per_machine": 1}))

@@ -117,7 +117,7 @@ def test_a_placement_has_a_receipt(sre, cell) -> None:
     assert placement["runners_up"] == [{"machine": "m2", "score": -11.0}]
     assert placement["victims"] == [{"job": "ubar/batch", "index": 0, "priority": 110, "band": "batch"}]
     assert told["score"] == placement["score"]
-    assert "With -10.8 in all it came before m2 -11." in told["sentences"]
+    assert "Its total score is -10.8. The next best machines: m2 -11." in told["sentences"]
     assert "It preempted 1 task there: ubar/batch/0 (priority 110, batch)." in told["sentences"]
 
 

@@ -24,7 +24,9 @@ class Command(BaseCommand):
         parser.add_argument("--certificate", type=Path, help="stage: the certificate of your own authority")
         parser.add_argument("--key", type=Path, help="stage: its key")
         parser.add_argument(
-            "--leave-behind", action="store_true", help="switch: even if some machines do not trust it yet"
+            "--leave-behind",
+            action="store_true",
+            help="with `switch`: switch even if some machines do not trust the new authority yet",
         )
 
     def handle(self, *args: Any, step: str, **options: Any) -> None:

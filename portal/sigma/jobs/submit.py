@@ -11,7 +11,7 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 
 from portal.cli import plainyaml
-from portal.sigma.frame.page import page
+from portal.sigma.frame.page import page, problem_kept, rendered
 from portal.sigma.jobs.why import WORDS
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
@@ -52,29 +52,31 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
     }
     if request.method != "POST":
         return render(request, "sigma/submit.html", context)
-    try:
+    with problem_kept(context):
         cell = selectors.cell_named(principal, context["cell"])
         wanted = spec_for(principal=principal, cell=cell, file=file_of(context["text"]), tenant=context["tenant"])
         if request.POST.get("do") == "submit":
-            return _apply(request, principal, cell, wanted)
-        plan = job_plan(principal=principal, cell=cell, job_spec=wanted)
-    except Rejected as problem:
-        return render(request, "sigma/submit.html", {**context, "problem": problem}, status=problem.status)
-    context |= {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": steps_of(plan)}
-    context["fits"] = fits_of(plan, cell)
-    status = plan.problem.status if plan.problem else 200
-    return render(request, "sigma/submit.html", context, status=status)
+            done = job_apply(principal=principal, cell=cell, job_spec=wanted)
+            add_outcome(request, done.outcome, wanted.name)
+            return redirect("sigma:job", cell=cell.name, tenant=wanted.tenant, name=wanted.name)
+        context |= plan_context(job_plan(principal=principal, cell=cell, job_spec=wanted), wanted, cell)
+    return rendered(request, "sigma/submit.html", context)
 
 
-def _apply(request: HttpRequest, principal: Principal, cell: Cell, wanted: job_spec.JobSpecification) -> HttpResponse:
-    done = job_apply(principal=principal, cell=cell, job_spec=wanted)
+def add_outcome(request: HttpRequest, outcome: str, name: str) -> None:
+    """Add a message about a submission or an update to the next page."""
     text = {
         "submitted": _("Job %s was submitted."),
         "updated": _("Job %s is being updated."),
         "unchanged": _("Job %s already runs with this spec. Nothing changed."),
     }
-    messages.success(request, text[done.outcome] % wanted.name)
-    return redirect("sigma:job", cell=cell.name, tenant=wanted.tenant, name=wanted.name)
+    messages.success(request, text[outcome] % name)
+
+
+def plan_context(plan: JobPlan, wanted: job_spec.JobSpecification, cell: Cell) -> dict[str, Any]:
+    """Return the context of a plan for the pages that submit and update jobs."""
+    fits, steps = fits_of(plan, cell), steps_of(plan)
+    return {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": steps, "fits": fits}
 
 
 def file_of(text: str) -> dict[str, Any]:

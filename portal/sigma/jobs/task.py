@@ -1,4 +1,4 @@
-"""The page of one task: its current and earlier machines, its usage, its events and its logs."""
+"""The pages of one task: its current and earlier machines, its usage, its events and its logs; and its terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
 from scheduling.models import Departure
-from scheduling.shells.shells import may_open_shells
+from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
 from scheduling.tasks import verdicts
 from scheduling.usage import usage_windows
 
@@ -54,3 +54,18 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
     }
     return render(request, "sigma/task.html", context)
+
+
+@page
+def shell(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str, index: int) -> HttpResponse:
+    """Show the terminal page of a task. The WebSocket that it opens checks the permission again."""
+    job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
+    require_shell(principal, job)
+    context = {
+        "job": job,
+        "task": task_at(job, index),
+        "socket": f"/ws/shell/{cell}/{tenant}/{name}/{index}/?uid={job.uid}",
+        "idle_minutes": int(IDLE_S // 60),
+        "longest_hours": int(LONGEST_S // 3600),
+    }
+    return render(request, "sigma/shell.html", context)

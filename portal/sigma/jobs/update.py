@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import yaml
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 
-from portal.sigma.frame.page import page
-from portal.sigma.jobs.submit import file_of, fits_of, steps_of
+from portal.sigma.frame.page import page, problem_kept, rendered
+from portal.sigma.jobs.submit import add_outcome, file_of, plan_context
 from portal.sigma.reads.jobs import job_named
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.selectors import job_current_spec
 from scheduling.access.tenancy import require_tenant
@@ -41,7 +40,7 @@ def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
     context: dict[str, Any] = {"job": job, "version": str(job.spec_version), "text": None}
     if request.method == "POST":
         context |= {"version": given.get("version", ""), "text": given.get("text", "")}
-    try:
+    with problem_kept(context):
         _check_current(job, context["version"])
         if request.method != "POST":
             return render(request, "sigma/update.html", {**context, "text": _text(job)})
@@ -49,19 +48,11 @@ def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
         wanted = spec_for(principal=principal, cell=job.cell, file=file, tenant=tenant, name=job.name)
         if given.get("do") == "submit":
             done = job_update(principal=principal, job=job, job_spec=wanted)
-            text = {
-                "updated": _("Job %s is being updated."),
-                "unchanged": _("Job %s already runs with this spec. Nothing changed."),
-            }
-            messages.success(request, text[done.outcome] % job.name)
+            add_outcome(request, done.outcome, job.name)
             return redirect("sigma:job", cell=cell, tenant=tenant, name=name)
         plan = job_plan(principal=principal, cell=job.cell, job_spec=wanted)
-    except Rejected as problem:
-        return render(request, "sigma/update.html", {**context, "problem": problem}, status=problem.status)
-    context |= {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": steps_of(plan)}
-    context["fits"] = fits_of(plan, job.cell)
-    status = plan.problem.status if plan.problem else 200
-    return render(request, "sigma/update.html", context, status=status)
+        context |= plan_context(plan, wanted, job.cell)
+    return rendered(request, "sigma/update.html", context)
 
 
 def _check_current(job: Job, version: str) -> None:

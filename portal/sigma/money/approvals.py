@@ -50,12 +50,8 @@ def cases(orders: list[Order]) -> list[Case]:
         granted[key] = add(granted.get(key, ZERO), amounts[:SIZE])
     uses = QuotaUse.objects.filter(tenant__in=tenants).values_list("tenant_id", "cell", "band_id", "used")
     used = {(tenant, cell, band): tuple(vector[:SIZE]) for tenant, cell, band, vector in uses}
-    money = {
-        (tenant, kind): balance
-        for tenant, kind, balance in Account.objects.filter(tenant__in=tenants).values_list(
-            "tenant_id", "kind", "balance"
-        )
-    }
+    accounts = Account.objects.filter(tenant__in=tenants).values_list("tenant_id", "kind", "balance")
+    money = {(tenant, kind): balance for tenant, kind, balance in accounts}
     return [
         Case(
             order,

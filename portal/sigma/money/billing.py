@@ -14,8 +14,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
 from portal import plots
-from portal.sigma.frame.page import page
-from portal.sigma.frame.tenant import chosen_tenant, tenants_of
+from portal.sigma.frame.page import chosen_tenant, page, rendered, tenants_of
 from quota import clock
 from quota.billing.budgets import budget_set, spending_of
 from quota.billing.invoice_lines import lines_of, table_of
@@ -161,7 +160,7 @@ def _shown(
         "handed": handed or {},
         "problem": problem,
     }
-    return render(request, "sigma/billing.html", context, status=problem.status if problem else 200)
+    return rendered(request, "sigma/billing.html", context)
 
 
 def _plots(tenant: Tenant, days: list[RevenueDay], month: dt.date, limit: int | None) -> list[plots.Plot]:

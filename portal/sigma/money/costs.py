@@ -11,8 +11,7 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.sigma.frame.page import page
-from portal.sigma.frame.tenant import chosen_tenant, tenants_of
+from portal.sigma.frame.page import chosen_tenant, page, tenants_of
 from quota import clock
 from quota.billing.costs import SPLITS, Cost, costs
 from quota.models import Tenant
@@ -164,19 +163,10 @@ def _table(found: list[Cost], chosen: CostsFilter | None) -> Iterator[list[objec
     """Yield the rows of the CSV file, exact in micro-credits, so that the columns add up."""
     yield ["tenant", "from", "until", "by", "label", "key", "quota", "unused", "usage", "total"]
     if chosen is not None:
+        since, until = (moment.astimezone(dt.UTC).isoformat() for moment in (chosen.since, chosen.until))
+        filters = [chosen.tenant.name, since, until, chosen.by, chosen.label]
         for one in found:
-            yield [
-                chosen.tenant.name,
-                chosen.since.astimezone(dt.UTC).isoformat(),
-                chosen.until.astimezone(dt.UTC).isoformat(),
-                chosen.by,
-                chosen.label,
-                one.key,
-                one.quota,
-                one.unused,
-                one.usage,
-                one.total,
-            ]
+            yield [*filters, one.key, one.quota, one.unused, one.usage, one.total]
 
 
 _SPLIT_NAMES = {

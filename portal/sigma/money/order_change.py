@@ -9,17 +9,17 @@ from typing import Any
 from django.contrib import messages
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
-from portal.sigma.frame.page import page
+from portal.sigma.frame.page import page, problem_kept, rendered
 from portal.sigma.reads.market import zone_of
 from portal.sigma.reads.orders import order_numbered
 from portal.sigma.shop.confirm import wish_of
 from portal.sigma.shop.offer import part_line
 from portal.sigma.shop.period import DAY, DayError, day_read
-from portal.sigma.shop.sizes import SIZES
+from portal.sigma.shop.sizes import SIZES, size_fields
 from portal.sigma.shop.wish import amounts_read, known_only, quantity_text
 from quota import clock
 from quota.billing.ledger import balance_of
@@ -59,7 +59,7 @@ def change(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
         return _form(request, context)
     given |= {name: request.POST.get(name, "").strip() for name in given}
     context["note"] = request.POST.get("note", "").strip()
-    try:
+    with problem_kept(context):
         known_only(request.POST, _FIELDS)
         wanted = _wanted(row, given, context["errors"])
         key = _key(row, request.POST.get("key", ""))
@@ -72,28 +72,15 @@ def change(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
             messages.success(request, text % {"new": new.pk, "old": row.pk})
             return redirect("sigma:order", number=new.pk)
         context["outcome"] = _tried(principal, row, wanted)
-    except Rejected as problem:
-        context |= {"problem": problem}
-        return _form(request, context, status=problem.status)
     return _form(request, context)
 
 
-def _form(request: HttpRequest, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
-    given, errors = context["given"], context["errors"]
-    context["sizes"] = [
-        {
-            "name": size.name,
-            "label": size.label,
-            "hint": size.hint,
-            "text": given[size.name],
-            "error": errors.get(size.name, ""),
-        }
-        for size in SIZES
-    ]
+def _form(request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
+    context["sizes"] = size_fields(context["given"], context["errors"])
     context["key"] = request.POST.get("key") or uuid.uuid4().hex
     context["zone"] = context["wish"].zone.key
     context["today"] = clock.now().astimezone(context["wish"].zone).date()
-    return render(request, "sigma/orders/change.html", context, status=status)
+    return rendered(request, "sigma/orders/change.html", context)
 
 
 def _wanted(row: Order, given: dict[str, str], errors: dict[str, str]) -> dict[str, Any]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from portal.sigma.frame.page import page, page_of
+from portal.sigma.frame.page import narrowed, page, page_of, rendered
 from portal.sigma.reads.market import zone_of
 from portal.sigma.reads.order_words import format_order_state
 from portal.sigma.reads.orders import history_of, may_decide, money_of, order_numbered, orders_visible, refund_of
@@ -20,7 +23,7 @@ from portal.sigma.shop.confirm import wish_of
 from portal.sigma.shop.offer import part_line
 from portal.sigma.shop.own import own_of
 from portal.sigma.shop.sizes import LABELS
-from portal.sigma.shop.wish import fields_of
+from portal.sigma.shop.wish import Wish, fields_of
 from quota import clock
 from quota.billing.ledger import balance_of
 from quota.market.orders import order_approve, order_cancel, order_reject, order_renewal_set, order_transfer
@@ -47,10 +50,7 @@ def order_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         rows = rows.filter(state__in=[OrderState.PENDING.value, OrderState.APPROVED.value])
     elif chosen["state"] in STATES and chosen["state"]:
         rows = rows.filter(state=chosen["state"])
-    if chosen["tenant"]:
-        rows = rows.filter(tenant__name=chosen["tenant"])
-    if chosen["cell"]:
-        rows = rows.filter(cell=chosen["cell"])
+    rows = narrowed(rows, chosen, tenant="tenant__name", cell="cell")
     names = list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200])
     context = {
         "page_obj": page_of(request, rows, PAGE_SIZE),
@@ -70,90 +70,61 @@ def order(request: HttpRequest, principal: Principal, number: int) -> HttpRespon
     return _order(request, principal, order_numbered(principal, number))
 
 
-@page
-@require_POST
-def approve(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    row = order_numbered(principal, number)
-    reason = request.POST.get("reason", "").strip()
-    try:
-        done = order_approve(principal=principal, order=row, reason=reason)
-    except Rejected as problem:
-        return _order(request, principal, row, problem)
-    messages.success(request, _("Order %(number)d is %(state)s.") % {"number": done.pk, "state": _(done.state)})
-    return _on(request, done)
+def _action(act: Callable[[Principal, Order, QueryDict], tuple[Order, str]]) -> Callable[..., HttpResponse]:
+    """Return the view of a form that changes an order. `act` returns the changed order and a message for the user."""
+
+    @page
+    @require_POST
+    @wraps(act)
+    def view(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+        row = order_numbered(principal, number)
+        try:
+            done, text = act(principal, row, request.POST)
+        except Rejected as problem:
+            return _order(request, principal, row, problem)
+        messages.success(request, text)
+        if request.POST.get("back") == "approvals":
+            return redirect("sigma:approvals")
+        return redirect("sigma:order", number=done.pk)
+
+    return view
 
 
-@page
-@require_POST
-def reject(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    row = order_numbered(principal, number)
-    try:
-        done = order_reject(principal=principal, order=row, reason=request.POST.get("reason", "").strip())
-    except Rejected as problem:
-        return _order(request, principal, row, problem)
-    messages.success(request, _("Order %d is rejected. Its credits and its quota are released.") % done.pk)
-    return _on(request, done)
+@_action
+def approve(principal: Principal, row: Order, post: QueryDict) -> tuple[Order, str]:
+    done = order_approve(principal=principal, order=row, reason=post.get("reason", "").strip())
+    return done, _("Order %(number)d is %(state)s.") % {"number": done.pk, "state": _(done.state)}
 
 
-@page
-@require_POST
-def cancel(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    row = order_numbered(principal, number)
+@_action
+def reject(principal: Principal, row: Order, post: QueryDict) -> tuple[Order, str]:
+    done = order_reject(principal=principal, order=row, reason=post.get("reason", "").strip())
+    return done, _("Order %d is rejected. Its credits and its quota are released.") % done.pk
+
+
+@_action
+def cancel(principal: Principal, row: Order, post: QueryDict) -> tuple[Order, str]:
     before = row.refunded
-    try:
-        done = order_cancel(principal=principal, order=row, reason=request.POST.get("reason", "").strip())
-    except Rejected as problem:
-        return _order(request, principal, row, problem)
+    done = order_cancel(principal=principal, order=row, reason=post.get("reason", "").strip())
     back = done.refunded - before if row.state == OrderState.ACTIVE.value else done.price
-    messages.success(
-        request,
-        _("Order %(number)d is cancelled. %(back)s credits are back in the budget.")
-        % {"number": done.pk, "back": format_credits(back, places=2)},
-    )
-    return _on(request, done)
+    text = _("Order %(number)d is cancelled. %(back)s credits are back in the budget.")
+    return done, text % {"number": done.pk, "back": format_credits(back, places=2)}
 
 
-@page
-@require_POST
-def renew(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    row = order_numbered(principal, number)
-    try:
-        done = order_renewal_set(principal=principal, order=row, renew=request.POST.get("renew") == "1")
-    except Rejected as problem:
-        return _order(request, principal, row, problem)
+@_action
+def renew(principal: Principal, row: Order, post: QueryDict) -> tuple[Order, str]:
+    done = order_renewal_set(principal=principal, order=row, renew=post.get("renew") == "1")
     text = _("Order %d will be renewed.") if done.renew else _("Order %d will end and not be renewed.")
-    messages.success(request, text % done.pk)
-    return _on(request, done)
+    return done, text % done.pk
 
 
-@page
-@require_POST
-def transfer(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    row = order_numbered(principal, number)
-    try:
-        tenant = tenant_named(principal, request.POST.get("tenant", "").strip())
-        done = order_transfer(
-            principal=principal,
-            order=row,
-            tenant=tenant,
-            note=request.POST.get("note", "").strip(),
-            key=f"transfer-{row.pk}",
-        )
-    except Rejected as problem:
-        return _order(request, principal, row, problem)
-    messages.success(
-        request,
-        _("The rest of order %(old)d now belongs to %(tenant)s as order %(new)d.")
-        % {"old": row.pk, "tenant": done.tenant.name, "new": done.pk},
-    )
-    return _on(request, done)
-
-
-def _on(request: HttpRequest, row: Order) -> HttpResponse:
-    """Redirect to the list of approvals if the form came from there, else to the order."""
-    if request.POST.get("back") == "approvals":
-        return redirect("sigma:approvals")
-    return redirect("sigma:order", number=row.pk)
+@_action
+def transfer(principal: Principal, row: Order, post: QueryDict) -> tuple[Order, str]:
+    tenant = tenant_named(principal, post.get("tenant", "").strip())
+    note = post.get("note", "").strip()
+    done = order_transfer(principal=principal, order=row, tenant=tenant, note=note, key=f"transfer-{row.pk}")
+    text = _("The rest of order %(old)d now belongs to %(tenant)s as order %(new)d.")
+    return done, text % {"old": row.pk, "tenant": done.tenant.name, "new": done.pk}
 
 
 def _order(request: HttpRequest, principal: Principal, row: Order, problem: Rejected | None = None) -> HttpResponse:
@@ -189,7 +160,7 @@ def _order(request: HttpRequest, principal: Principal, row: Order, problem: Reje
         context["balances"] = balance_of(row.tenant)
         context["own"] = own_of(principal, row.tenant, row.cell, row.band.name)
         context["least"] = _least(row, now)
-    return render(request, "sigma/order.html", context, status=problem.status if problem else 200)
+    return rendered(request, "sigma/order.html", context)
 
 
 def _others(principal: Principal, row: Order) -> list[str]:
@@ -199,17 +170,14 @@ def _others(principal: Principal, row: Order) -> list[str]:
     return [name for name in found if may(principal, Action.QUOTA_BUY, tenant=name, cell=row.cell)]
 
 
-def wish_again(row: Order) -> Any:
+def wish_again(row: Order) -> Wish:
     """Return the order as a new wish. If its period has begun, the wish starts today."""
     zone = zone_of(row.tenant)
     wish = wish_of(row, zone)
     today = clock.now().astimezone(zone).date()
     if wish.period.first >= today:
         return wish
-    moved = wish.period.moved(today)
-    return type(wish)(
-        wish.tenant, wish.cell, wish.band, wish.amounts, moved, wish.starts_at, wish.ends_at, zone, row.renew
-    )
+    return replace(wish, period=wish.period.moved(today), renew=row.renew)
 
 
 def _least(row: Order, now: dt.datetime) -> list[dict[str, Any]]:

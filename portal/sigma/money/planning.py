@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,8 +14,7 @@ from django.utils.translation import gettext as _
 
 from portal import plots
 from portal.periods import DAYS, ReportPeriod, period_of
-from portal.sigma.frame.page import page
-from portal.sigma.frame.tenant import chosen_tenant, tenants_of
+from portal.sigma.frame.page import chosen_tenant, page, tenants_of
 from quota import clock
 from quota.billing.planning import Planned, places_of, planned
 from quota.models import PriorityBand, Tenant
@@ -93,67 +93,52 @@ def _chosen(request: HttpRequest, principal: Principal) -> PlanningFilter:
 def _points(principal: Principal, chosen: PlanningFilter) -> list[Planned]:
     assert chosen.tenant is not None
     band = PriorityBand.objects.filter(name=chosen.band).first()
-    return planned(
-        principal,
-        chosen.tenant,
-        chosen.cell,
-        band,
-        since=chosen.period.since,
-        until=chosen.period.until,
-        step=chosen.period.step,
-    )
+    since, until, step = chosen.period.since, chosen.period.until, chosen.period.step
+    return planned(principal, chosen.tenant, chosen.cell, band, since=since, until=until, step=step)
 
 
 def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> list[plots.Plot]:
     """Return the plots. `spare`: also plot the quota that could be given back."""
-    place, period = chosen.resource, chosen.period
-    times = [point.at for point in points]
+    period = chosen.period
 
-    def series(name: str, values: list[int]) -> plots.Series:
-        return plots.Series(name, values)
-
-    def drawn(title: str, *of: plots.Series) -> plots.Plot:
+    def drawn(title: str, series: dict[str, list[int]]) -> plots.Plot:
         return plots.lines(
             title,
-            times,
-            of,
+            [point.at for point in points],
+            [plots.Series(name, values) for name, values in series.items()],
             since=period.since,
             until=period.until,
             step=period.step,
-            format_value=lambda value: describe(place, value),
+            format_value=lambda value: describe(chosen.resource, value),
         )
 
-    charts = [
-        drawn(
-            _("Owned, requested, reserved and used"),
-            series(_("owned"), [point.owned[place] for point in points]),
-            series(_("requested"), [point.asked[place] for point in points]),
-            series(_("reserved"), [point.reserved[place] for point in points]),
-            series(_("used"), [point.used[place] for point in points]),
-        )
-    ]
+    series = _series(points, chosen.resource)
+    charts = [drawn(_("Owned, requested, reserved and used"), series)]
     if spare:
-        charts.append(
-            drawn(
-                _("Quota that could be given back"),
-                series(_("owned, not requested"), [max(0, p.owned[place] - p.asked[place]) for p in points]),
-                series(_("requested, not reserved"), [max(0, p.asked[place] - p.reserved[place]) for p in points]),
-                series(_("reserved, not used"), [max(0, p.reserved[place] - p.used[place]) for p in points]),
-            )
-        )
+        names = (_("owned, not requested"), _("requested, not reserved"), _("reserved, not used"))
+        gaps = [
+            [max(0, upper - lower) for upper, lower in zip(*two, strict=True)]
+            for two in itertools.pairwise(series.values())
+        ]
+        charts.append(drawn(_("Quota that could be given back"), dict(zip(names, gaps, strict=True))))
     return charts
+
+
+def _series(points: list[Planned], place: int) -> dict[str, list[int]]:
+    """Return the values of each series by its name."""
+    return {
+        _("owned"): [point.owned[place] for point in points],
+        _("requested"): [point.asked[place] for point in points],
+        _("reserved"): [point.reserved[place] for point in points],
+        _("used"): [point.used[place] for point in points],
+    }
 
 
 def _figures(points: list[Planned], place: int) -> list[tuple[str, str, str]]:
     """Return the name, the mean and the maximum of each series."""
     found = []
     seconds = [point.seconds for point in points]
-    for name, values in (
-        (_("owned"), [point.owned[place] for point in points]),
-        (_("requested"), [point.asked[place] for point in points]),
-        (_("reserved"), [point.reserved[place] for point in points]),
-        (_("used"), [point.used[place] for point in points]),
-    ):
+    for name, values in _series(points, place).items():
         mean = sum(map(operator.mul, values, seconds)) // (sum(seconds) or 1)
         found.append((name, describe(place, mean), describe(place, max(values, default=0))))
     return found
@@ -162,17 +147,8 @@ def _figures(points: list[Planned], place: int) -> list[tuple[str, str, str]]:
 def _table(points: list[Planned], chosen: PlanningFilter) -> Iterator[list[object]]:
     yield ["time", "tenant", "cell", "band", "resource", "unit", "owned", "asked", "reserved", "used"]
     for point in points:
+        at = point.at.astimezone(dt.UTC).isoformat()
         for place, resource in enumerate(AXIS):
             if place != PORTS:
-                yield [
-                    point.at.astimezone(dt.UTC).isoformat(),
-                    str(chosen.tenant),
-                    chosen.cell,
-                    chosen.band,
-                    resource.name,
-                    resource.unit,
-                    point.owned[place],
-                    point.asked[place],
-                    point.reserved[place],
-                    point.used[place],
-                ]
+                amounts = (vector[place] for vector in (point.owned, point.asked, point.reserved, point.used))
+                yield [at, str(chosen.tenant), chosen.cell, chosen.band, resource.name, resource.unit, *amounts]

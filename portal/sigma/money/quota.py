@@ -94,19 +94,13 @@ def _calendar(
     cell: str, bands: list[PriorityBand], resource: str, now: dt.datetime, zone: ZoneInfo
 ) -> list[tuple[PriorityBand, list[BandDay]]]:
     """Return the free amount of a resource in each sold band, for `DAYS` days from today."""
-    index = NAMES.index(resource)
-    first = now.astimezone(zone).date()
-    return [
-        (
-            band,
-            [
-                _cell(day.date, day.left[index], day.limit[index])
-                for day in calendar_days(cell, band, first, DAYS, zone)
-            ],
-        )
-        for band in bands
-        if is_sold(band)
-    ]
+    index, first = NAMES.index(resource), now.astimezone(zone).date()
+
+    def days_of(band: PriorityBand) -> list[BandDay]:
+        days = calendar_days(cell, band, first, DAYS, zone)
+        return [_cell(day.date, day.left[index], day.limit[index]) for day in days]
+
+    return [(band, days_of(band)) for band in bands if is_sold(band)]
 
 
 def _cell(day: dt.date, left: int, limit: int) -> BandDay:

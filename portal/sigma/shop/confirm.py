@@ -13,7 +13,7 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
-from portal.sigma.frame.page import page
+from portal.sigma.frame.page import page, rendered
 from portal.sigma.reads.market import approval_words, zone_of
 from portal.sigma.shop.offer import part_line
 from portal.sigma.shop.period import QuotaPeriod
@@ -78,7 +78,7 @@ def _order(request: HttpRequest, principal: Principal, row: Quote) -> HttpRespon
         )
     except Rejected as problem:
         context = _quote_context(row, given=request.POST) | {"problem": problem}
-        return render(request, "sigma/shop/quote.html", context, status=problem.status)
+        return rendered(request, "sigma/shop/quote.html", context)
     text = {
         "pending": _("Order %d is placed. It waits for approval. You get a notice when somebody decides."),
         "approved": _("Order %d is approved. Its quota is available from its first day."),
@@ -114,16 +114,9 @@ def wish_of(row: Quote | Order, zone: ZoneInfo) -> Wish:
     """Return a quote or an order as the wish of the shop's form."""
     first = row.starts_at.astimezone(zone).date()
     last = (row.ends_at - dt.timedelta(microseconds=1)).astimezone(zone).date()
+    amounts, period = tuple(row.amounts), QuotaPeriod(first, last)
     return Wish(
-        row.tenant.name,
-        row.cell,
-        row.band.name,
-        tuple(row.amounts),
-        QuotaPeriod(first, last),
-        row.starts_at,
-        row.ends_at,
-        zone,
-        False,
+        row.tenant.name, row.cell, row.band.name, amounts, period, row.starts_at, row.ends_at, zone, renew=False
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -20,6 +20,7 @@ from quota.billing.budgets import spendings
 from quota.billing.ledger import balance_of
 from quota.billing.spending import Balances, beyond_month
 from quota.models import Budget, Market, PriorityBand, Tenant
+from quota.once import reads_once
 from quota.pricing import market
 from quota.pricing.arithmetic import PricePart, part_of
 from quota.pricing.price_lists import quote_preview
@@ -131,40 +132,32 @@ class QuotaOffer:
         return all(left > 0 for left, asked in zip(self.most, self.wish.amounts, strict=True) if asked)
 
     @property
+    def _short(self) -> list[tuple[int, str]]:
+        """Return the index, and the free amount as text, of each resource that has too little free."""
+        amounts = enumerate(zip(self.left, self.wish.amounts, strict=True))
+        return [(index, described(index, max(0, left))) for index, (left, asked) in amounts if asked > max(0, left)]
+
+    @property
     def short(self) -> dict[str, str]:
         """Return an error for each field whose resource has too little free."""
-        return {
-            NAMES[index]: _("only %s free on these days") % described(index, max(0, left))
-            for index, (left, asked) in enumerate(zip(self.left, self.wish.amounts, strict=True))
-            if asked and asked > left
-        }
+        return {NAMES[index]: _("only %s free on these days") % left for index, left in self._short}
 
     @property
     def shortage(self) -> str:
         """Return a sentence with the resources that are short."""
-        short = [
-            _("%(left)s free of %(asked)s requested")
-            % {"left": described(index, max(0, left)), "asked": described(index, asked)}
-            for index, (left, asked) in enumerate(zip(self.left, self.wish.amounts, strict=True))
-            if asked and asked > left
-        ]
+        text = _("%(left)s free of %(asked)s requested")
+        amounts = self.wish.amounts
+        short = [text % {"left": left, "asked": described(index, amounts[index])} for index, left in self._short]
         return _("Not enough is free: %s.") % "; ".join(short)
 
 
+@reads_once()
 def offer_for(
     principal: Principal, tenant: Tenant, wish: Wish, cells: Sequence[str], *, now: dt.datetime
 ) -> QuotaOffer:
     """Return the offer for a wish. `cells`: those that sell. Raises `Rejected` if the wish cannot be priced."""
     rules = market.market_of(wish.cell)
-    quote = quote_preview(
-        principal=principal,
-        tenant=tenant,
-        cell=wish.cell,
-        band=wish.band,
-        amounts=wish.amounts,
-        starts_at=wish.starts_at,
-        ends_at=wish.ends_at,
-    )
+    quote = quote_preview(principal=principal, tenant=tenant, **wish.goods)
     left = left_for(rules, wish.cell, wish.band, wish.starts_at, wish.ends_at)
     days = days_left(wish.cell, wish.band, wish.period, wish.zone, today=now.astimezone(wish.zone).date())
     fits = rules.selling and enough(left, wish.amounts)
@@ -238,15 +231,7 @@ def alternatives(
         left = left_for(rules, wish.cell, wish.band, wish.starts_at, wish.ends_at)
         if not rules.selling or not enough(left, wish.amounts):
             continue
-        price = quote_preview(
-            principal=principal,
-            tenant=tenant,
-            cell=wish.cell,
-            band=wish.band,
-            amounts=wish.amounts,
-            starts_at=wish.starts_at,
-            ends_at=wish.ends_at,
-        ).price
+        price = quote_preview(principal=principal, tenant=tenant, **wish.goods).price
         if price < offer.price or not offer.fits:
             percent = round(100 * (price - offer.price) / offer.price) if offer.price else 0
             found.append(Alternative(what, but, price, percent, fields_of(wish)))
@@ -317,19 +302,9 @@ def _others(offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime) -> Ite
 
 
 def _changed(wish: Wish, *, now: dt.datetime, **changes: Any) -> Wish:
-    period = changes.get("period", wish.period)
-    starts_at, ends_at = instants(period, wish.zone, now=now)
-    return Wish(
-        wish.tenant,
-        changes.get("cell", wish.cell),
-        changes.get("band", wish.band),
-        wish.amounts,
-        period,
-        starts_at,
-        ends_at,
-        wish.zone,
-        wish.renew,
-    )
+    changed = replace(wish, **changes)
+    starts_at, ends_at = instants(changed.period, wish.zone, now=now)
+    return replace(changed, starts_at=starts_at, ends_at=ends_at)
 
 
 def _grace(rules: Market, length: dt.timedelta) -> dt.timedelta:

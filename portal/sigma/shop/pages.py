@@ -13,13 +13,13 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
-from portal.sigma.frame.page import page
+from portal.sigma.frame.page import page, rendered
 from portal.sigma.reads.jobs import jobs_visible
 from portal.sigma.reads.market import approval_words, cells_sold, like_this, owners_of, zone_of
 from portal.sigma.shop.offer import offer_for
 from portal.sigma.shop.own import own_of
 from portal.sigma.shop.period import PRESETS
-from portal.sigma.shop.sizes import SIZES
+from portal.sigma.shop.sizes import SIZES, size_fields
 from portal.sigma.shop.wish import Choices, Form, known_only, quantity_text, wish_read
 from quota import clock
 from quota.models import Market, PriorityBand, Tenant
@@ -89,15 +89,7 @@ def _quote(request: HttpRequest, principal: Principal, tenants: Mapping[str, Ten
         if form.wish is not None:
             tenant = tenants[form.wish.tenant]
             require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=form.wish.cell)
-            made = quote_make(
-                principal=principal,
-                tenant=tenant,
-                cell=form.wish.cell,
-                band=form.wish.band,
-                amounts=form.wish.amounts,
-                starts_at=form.wish.starts_at,
-                ends_at=form.wish.ends_at,
-            )
+            made = quote_make(principal=principal, tenant=tenant, **form.wish.goods)
             seen = request.POST.get("price", "")
             asked = {"renew": "1"} if form.wish.renew else {}
             if seen and seen != str(made.price):
@@ -109,7 +101,7 @@ def _quote(request: HttpRequest, principal: Principal, tenants: Mapping[str, Ten
         problem = rejection
     bands = list(PriorityBand.objects.filter(name__in=choices.bands))
     context = _context(form, choices, bands, principal) | {"problem": problem}
-    return render(request, "sigma/shop/shop.html", context, status=problem.status)
+    return rendered(request, "sigma/shop/shop.html", context)
 
 
 def _filled(request: HttpRequest, principal: Principal) -> HttpResponse:
@@ -127,17 +119,7 @@ def _filled(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def _context(form: Form, choices: Choices, bands: list[PriorityBand], principal: Principal) -> dict[str, Any]:
-    sizes = [
-        {
-            "name": size.name,
-            "label": size.label,
-            "hint": size.hint,
-            "more": size.more,
-            "text": form.given.get(size.name, ""),
-            "error": form.errors.get(size.name, ""),
-        }
-        for size in SIZES
-    ]
+    sizes = size_fields(form.given, form.errors)
     tenant = form.given.get("tenant", "")
     return {
         "form": form,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -38,6 +38,11 @@ _BANDS = {
     "batch": gettext_lazy("For work that can wait: runs when production leaves capacity free, and may be preempted."),
     "best-effort": gettext_lazy("For tests and experiments: the cheapest, and preempted first."),
 }
+
+
+def size_fields(given: Mapping[str, str], errors: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the fields of the form for all sizes, with their texts and errors."""
+    return [{**size._asdict(), "text": given.get(size.name, ""), "error": errors.get(size.name, "")} for size in SIZES]
 
 
 def band_words(band: PriorityBand) -> str:

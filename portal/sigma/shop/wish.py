@@ -6,6 +6,7 @@ import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.utils.translation import gettext as _
@@ -46,7 +47,12 @@ class Wish:
     starts_at: dt.datetime
     ends_at: dt.datetime
     zone: ZoneInfo
-    renew: bool
+    renew: bool = False
+
+    @property
+    def goods(self) -> dict[str, Any]:
+        """Return what is bought, as arguments for a quote."""
+        return {name: getattr(self, name) for name in ("cell", "band", "amounts", "starts_at", "ends_at")}
 
 
 @dataclass(slots=True)

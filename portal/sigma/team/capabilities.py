@@ -7,11 +7,11 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.sigma.frame.page import page, page_of
+from portal.sigma.frame.page import page, page_of, problem_kept, rendered
 from portal.sigma.team.tenants import PAGE_SIZE, frame
 from quota import clock
 from quota.models import Tenant
@@ -36,14 +36,11 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
     row = tenant_named(principal, tenant)
     owner = may(principal, Action.TENANT_ADMIN, tenant=row.name)
     context: dict[str, Any] = {**frame(principal, row), "given": {"days": "30"}}
-    status = 200
     if request.method == "POST":
         require(principal, Action.TENANT_SELF, tenant=row.name)
-        try:
+        with problem_kept(context):
             return _ask(request, principal, row)
-        except Rejected as problem:
-            context["problem"], status = problem, problem.status
-            context["given"] = request.POST.dict()
+        context["given"] = request.POST.dict()
     members = people.members_of(principal, row)
     held = people.capabilities_visible(principal).filter(user__in=members.values("user_id"))
     asked = people.requests_visible(principal).filter(tenant=row).order_by("-id")
@@ -59,7 +56,7 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
         "held": list(held.order_by("user__username", "kind", "id")[:200]),
         "page_obj": page_of(request, asked, PAGE_SIZE),
     }
-    return render(request, "sigma/team/capabilities.html", context, status=status)
+    return rendered(request, "sigma/team/capabilities.html", context)
 
 
 def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:

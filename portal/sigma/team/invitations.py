@@ -14,8 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from portal.accounts import INVITATION, invited
-from portal.sigma.frame.account import by_an_sre
-from portal.sigma.frame.page import page, page_of, rejection_page
+from portal.sigma.frame.page import by_an_sre, page, page_of, problem_kept, rejection_page, rendered
 from portal.sigma.team.tenants import PAGE_SIZE, ROLES, frame
 from quota import clock
 from quota.selectors import tenant_named
@@ -41,21 +40,17 @@ def invitation_list(request: HttpRequest, principal: Principal, tenant: str) -> 
     row = tenant_named(principal, tenant)
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
     context: dict[str, Any] = {**frame(principal, row), "roles": ROLES, "lasts": LASTS, "now": clock.now()}
-    status = 200
     if request.method == "POST":
         post = request.POST
         context["given"] = {"email": post.get("email", ""), "role": post.get("role", "")}
-        try:
+        with problem_kept(context):
             sent, secret = invitation_send(
                 principal=principal, tenant=row, email=post.get("email", ""), role=post.get("role", "")
             )
             context |= {"sent": sent, "link": link_of(secret), "unsent": invitation_mail(sent, secret)}
-            status = 201
-        except Rejected as problem:
-            context["problem"], status = problem, problem.status
     rows = people.invitations_of(principal, row).order_by("-id")
     context["page_obj"] = page_of(request, rows, PAGE_SIZE)
-    return render(request, "sigma/team/invitations.html", context, status=status)
+    return rendered(request, "sigma/team/invitations.html", context, status=201 if "sent" in context else 200)
 
 
 @page

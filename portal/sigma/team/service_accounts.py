@@ -7,12 +7,12 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
-from portal.sigma.frame.page import page, page_of
-from portal.sigma.team.tenants import PAGE_SIZE, frame
+from portal.sigma.frame.page import page, page_of, problem_kept, rendered
+from portal.sigma.team.tenants import PAGE_SIZE, frame, unknown_action
 from quota import clock
 from quota.models import ServiceAccount
 from quota.selectors import tenant_named
@@ -37,20 +37,17 @@ DAYS = [7, 30, 90, 365]
 def account_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
     row = tenant_named(principal, tenant)
     context: dict[str, Any] = {**frame(principal, row), "roles": ROLES}
-    status = 200
     if request.method == "POST":
         require(principal, Action.TENANT_ADMIN, tenant=row.name)
         post = request.POST
         context["given"] = {name: post.get(name, "") for name in ("name", "role", "description")}
-        try:
+        with problem_kept(context):
             made = service_account_create(principal=principal, tenant=row, **context["given"])
             messages.success(request, _("%s was created. Issue a token for it.") % made.user.get_username())
             return redirect("sigma:service-account", row.name, made.user.get_username().partition("@")[0])
-        except Rejected as problem:
-            context["problem"], status = problem, problem.status
     rows = people.service_accounts_of(principal, row).order_by("user__username")
     context["page_obj"] = page_of(request, rows, PAGE_SIZE)
-    return render(request, "sigma/team/service_accounts.html", context, status=status)
+    return rendered(request, "sigma/team/service_accounts.html", context)
 
 
 @never_cache
@@ -62,15 +59,12 @@ def account(request: HttpRequest, principal: Principal, tenant: str, account: st
     found = service_account_named(row, account)
     context: dict[str, Any] = {**frame(principal, row), "roles": ROLES, "scopes": SCOPES, "days": DAYS}
     context["given"] = {"scopes": list(SCOPES), "days": "90"}
-    status = 200
     if request.method == "POST":
-        try:
+        with problem_kept(context):
             if request.POST.get("do") != "token":
                 return _change(request, principal, found)
             context["issued"], context["secret"] = _issue(request, principal, found)
-            status = 201
-        except Rejected as problem:
-            context["problem"], status = problem, problem.status
+        if "problem" in context:
             context["given"] = {
                 "name": request.POST.get("name", ""),
                 "scopes": request.POST.getlist("scopes"),
@@ -79,7 +73,8 @@ def account(request: HttpRequest, principal: Principal, tenant: str, account: st
     context["account"] = people.service_accounts_of(principal, row).get(pk=found.pk)
     context["now"] = clock.now()
     context["page_obj"] = page_of(request, people.tokens_of_account(principal, found).order_by("-id"), PAGE_SIZE)
-    return render(request, "sigma/team/service_account.html", context, status=status)
+    status = 201 if "issued" in context else 200
+    return rendered(request, "sigma/team/service_account.html", context, status=status)
 
 
 def _issue(request: HttpRequest, principal: Principal, found: ServiceAccount) -> tuple[Any, str]:
@@ -118,7 +113,5 @@ def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -
             messages.success(request, _("%s and its tokens were removed.") % name)
             return redirect("sigma:service-accounts", found.tenant.name)
         case _:
-            raise Rejected(
-                "invalid", _("do: unknown action; reload the page and try again"), fields={"do": _("unknown")}
-            )
+            raise unknown_action()
     return redirect("sigma:service-account", found.tenant.name, name.partition("@")[0])

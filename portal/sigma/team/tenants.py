@@ -10,7 +10,7 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from portal.sigma.frame.page import page, page_of
+from portal.sigma.frame.page import page, page_of, rendered
 from quota.models import Tenant
 from quota.selectors import tenant_named, tenants_visible
 from quota.tenancy import people
@@ -52,7 +52,7 @@ def tenant(request: HttpRequest, principal: Principal, tenant: str) -> HttpRespo
         "task_apis": ["none", "read", "submit"],
         "me": principal.user_id,
     }
-    return render(request, "sigma/team/tenant.html", context, status=problem.status if problem else 200)
+    return rendered(request, "sigma/team/tenant.html", context)
 
 
 @page
@@ -74,6 +74,10 @@ def frame(principal: Principal, row: Tenant) -> dict[str, Any]:
         "inherited": inherited,
         "administers": may(principal, Action.TENANT_ADMIN, tenant=row.name),
     }
+
+
+def unknown_action() -> Rejected:
+    return Rejected("invalid", _("do: unknown action; reload the page and try again"), fields={"do": _("unknown")})
 
 
 def _roles(principal: Principal, name: str) -> tuple[str, str]:
@@ -110,7 +114,5 @@ def _change(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResp
             text = _("%(user)s now has the role %(role)s.") if role else _("%(user)s was removed.")
             messages.success(request, text % {"user": username, "role": role})
         case _:
-            raise Rejected(
-                "invalid", _("do: unknown action; reload the page and try again"), fields={"do": _("unknown")}
-            )
+            raise unknown_action()
     return redirect("sigma:tenant", row.name)

@@ -51,7 +51,7 @@ def engine_account(*paths: Path) -> SystemUser | None:
     if os.geteuid() != 0:
         return None
     if shutil.which("setpriv") is None:
-        raise AccountError("PostgreSQL does not run as root, and setpriv is missing; install util-linux")
+        raise AccountError("PostgreSQL refuses to run as root, and setpriv is missing; install util-linux")
     wanted = os.environ.get("BORG_ENGINE_USER")
     for name in (wanted,) if wanted else _NAMES:
         try:
@@ -63,7 +63,7 @@ def engine_account(*paths: Path) -> SystemUser | None:
             return SystemUser(entry.pw_uid, entry.pw_gid, _PATH_CAPABILITIES if closed else ())
     tried = f"BORG_ENGINE_USER={wanted}" if wanted else f"`{'` or `'.join(_NAMES)}`"
     raise AccountError(
-        f"PostgreSQL does not run as root, and {tried} is not an unprivileged user of this host; "
+        f"PostgreSQL refuses to run as root, and {tried} is not an unprivileged user of this host; "
         "create one and name it in BORG_ENGINE_USER"
     )
 

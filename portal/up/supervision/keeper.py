@@ -146,7 +146,9 @@ class ProcessKeeper:
     async def _run_once(self) -> str:
         """Run the process once, and return how it ended, as the rest of a sentence."""
         try:
-            process = self._spawn()
+            if self.spec.pulse is not None:
+                self.spec.pulse.unlink(missing_ok=True)
+            process = spawn(self.spec, self.logfile, self.record)
         except OSError as error:  # such as a full disk or process table: the next attempt may succeed
             return f"cannot be started: {error}"
         self.state, self.pid = KeeperState.STARTING, process.pid
@@ -164,29 +166,6 @@ class ProcessKeeper:
             ended.cancel()
             self.record.unlink(missing_ok=True)
         return story or _ending(process.returncode, self.logfile.tail(1))
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        if self.spec.pulse is not None:
-            self.spec.pulse.unlink(missing_ok=True)
-        output = self.logfile.open()
-        try:
-            process = children.spawn(
-                self.spec.argv,
-                env=self.spec.env,
-                cwd=self.spec.cwd,
-                output=output,
-                account=self.spec.account,
-                death_signal=self.spec.stop_signal,
-            )
-        finally:
-            os.close(output)
-        try:
-            children.record_write(self.record, process.pid)
-        except OSError:
-            process.kill()
-            process.wait()
-            raise
-        return process
 
     async def _watch(self, ended: asyncio.Future[None]) -> str | None:
         """Watch the process until it ends or the supervisor stops. Return why the process must end, or None."""
@@ -290,6 +269,24 @@ class ProcessKeeper:
 
     def _needs_up(self) -> bool:
         return all(need.up.is_set() for need in self.needs)
+
+
+def spawn(spec: Spec, logfile: LogFile, record: Path) -> subprocess.Popen[bytes]:
+    """Start a process that writes to its log file, and write its record."""
+    output = logfile.open()
+    try:
+        process = children.spawn(
+            spec.argv, env=spec.env, cwd=spec.cwd, output=output, account=spec.account, death_signal=spec.stop_signal
+        )
+    finally:
+        os.close(output)
+    try:
+        children.record_write(record, process.pid)
+    except OSError:
+        process.kill()
+        process.wait()
+        raise
+    return process
 
 
 def end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from portal.up.supervision import children
-from portal.up.supervision.keeper import ProcessKeeper, Spec, end_of
+from portal.up.supervision.keeper import ProcessKeeper, Spec, end_of, spawn
 from portal.up.supervision.logfiles import LogFile
 from portal.up.supervision.patience import AT_LEAST_S, LEAST_SHARE, MORE_TIMES
 
@@ -27,7 +26,10 @@ class SupervisorError(RuntimeError):
 
 
 class ProcessSupervisor:
-    """Keeps a set of processes. Use it in the main thread, because children die with the thread that spawned them."""
+    """Starts a set of processes and keeps them running.
+
+    Use it in the main thread, because child processes die with the thread that started them.
+    """
 
     def __init__(self, *, run_folder: Path, log_folder: Path) -> None:
         self.run_folder = run_folder
@@ -99,12 +101,7 @@ class ProcessSupervisor:
         """
         cut = asyncio.ensure_future((until or asyncio.Event()).wait())
         logfile = self.logfile(spec.name)
-        output = logfile.open()
-        try:
-            process = children.spawn(spec.argv, env=spec.env, cwd=spec.cwd, output=output)
-        finally:
-            os.close(output)
-        children.record_write(self.record(spec.name), process.pid)
+        process = spawn(spec, logfile, self.record(spec.name))
         try:
             ended = end_of(process)
             either: set[asyncio.Future[Any]] = {ended, cut}
@@ -126,7 +123,7 @@ class ProcessSupervisor:
         return True
 
     def _break(self, error: BaseException) -> None:
-        """Set `broken` after an error in a keeper, so that the caller stops everything in order."""
+        """Record in `broken` the error of a keeper, so that the caller stops all processes in order."""
         if not self.broken.done():
             self.broken.set_exception(error)
 
@@ -171,13 +168,16 @@ def _makes_progress(
 
 
 def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:
-    """Return the specs, each after its needs. Raises `SupervisorError` if there is no such order."""
+    """Return the specs so that each comes after the specs it depends on.
+
+    Raises `SupervisorError` if the dependencies form a cycle.
+    """
     left, met, ordered = list(specs), set(known), []
     while left:
         free = [spec for spec in left if met.issuperset(spec.needs)]
         if not free:
             story = "; ".join(f"{spec.name} needs {', '.join(spec.needs)}" for spec in left)
-            raise SupervisorError(f"Nothing can start first: {story}")
+            raise SupervisorError(f"The processes depend on each other in a circle: {story}")
         ordered += free
         met.update(spec.name for spec in free)
         left = [spec for spec in left if spec not in free]

@@ -1,16 +1,17 @@
-"""The list of jobs that the user may see."""
+"""The lists of jobs and of packages that the user may see."""
 
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from portal.sigma.frame.page import page, page_of
+from portal.sigma.frame.page import narrowed, page, page_of
 from portal.sigma.reads.jobs import jobs_visible
 from quota.selectors import tenants_visible
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
 from scheduling.jobs.health import with_health
+from scheduling.packages.listing import packages_visible, shown
 
 PAGE_SIZE = 50
 STATES = ["live", "pending", "running", "dead"]
@@ -25,12 +26,7 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         jobs = jobs.exclude(state="dead")
     else:
         jobs = jobs.filter(state=chosen["state"])
-    if chosen["cell"]:
-        jobs = jobs.filter(cell__name=chosen["cell"])
-    if chosen["tenant"]:
-        jobs = jobs.filter(tenant__name=chosen["tenant"])
-    if chosen["q"]:
-        jobs = jobs.filter(name__contains=chosen["q"])
+    jobs = narrowed(jobs, chosen, cell="cell__name", tenant="tenant__name", q="name__contains")
     found = page_of(request, jobs, PAGE_SIZE)
     found.object_list = with_health(found.object_list)
     context = {
@@ -42,3 +38,20 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         "filtered": any(chosen[name] for name in ("cell", "tenant", "q")) or chosen["state"] != "live",
     }
     return render(request, "sigma/jobs.html", context)
+
+
+@page
+def package_list(request: HttpRequest, principal: Principal) -> HttpResponse:
+    chosen = {name: request.GET.get(name, "").strip() for name in ("cell", "tenant", "q")}
+    packages = packages_visible(principal, tenant=chosen["tenant"]).order_by("-id")
+    packages = narrowed(packages, chosen, cell="cell__name", q="name__contains")
+    found = page_of(request, packages, PAGE_SIZE)
+    context = {
+        "page_obj": found,
+        "rows": shown(list(found)),
+        "chosen": chosen,
+        "cells": list(selectors.cells_visible(principal).values_list("name", flat=True)[:200]),
+        "tenants": list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]),
+        "filtered": any(chosen.values()),
+    }
+    return render(request, "sigma/packages.html", context)

@@ -1,0 +1,28 @@
+"""The renderer of all JSON answers: msgspec, which encodes about ten times faster than the standard library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rest_framework.renderers import JSONRenderer
+from rest_framework.utils.encoders import JSONEncoder
+
+_OTHERS = JSONEncoder()
+
+
+def _encoded(value: Any) -> Any:
+    # A subclass of str, such as text that is marked as safe for HTML.
+    return "".join((value,)) if isinstance(value, str) else _OTHERS.default(value)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_encoded, decimal_format="number")
+
+
+class FastJSONRenderer(JSONRenderer):
+    """Renders compact JSON in UTF-8. Values that msgspec does not know are encoded as the base class does."""
+
+    def render(
+        self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None
+    ) -> bytes:  # the same signature as in Django REST framework
+        return b"" if data is None else _ENCODER.encode(data)

@@ -1,0 +1,75 @@
+"""`python -m portal.web`: the web processes, which share one port.
+
+The parent imports the portal once and forks the workers, so they share the memory of its modules. The kernel spreads
+connections over the workers (SO_REUSEPORT). `naming.processes` starts workers again that end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+import uvicorn
+
+from naming.processes import STOP_S, Parent, Worker
+
+# More workers would need more connections than PostgreSQL allows by default.
+MOST_PROCESSES = 4
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT. Return the exit status."""
+    parser = argparse.ArgumentParser(prog="portal.web", description="Serve the portal, its REST API and live pages.")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on")
+    parser.add_argument("--processes", type=int, default=0, help="number of workers; 0: one per core, at most 4")
+    options = parser.parse_args(given)
+    try:
+        _listener(options.host, options.port, shared=False).close()
+    except OSError as error:
+        print(f"portal.web: cannot listen on {options.host}, port {options.port}: {error.strerror}", file=sys.stderr)
+        return 1
+    from portal.asgi import application
+
+    gc.collect()
+    gc.freeze()
+    processes = options.processes or min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    return Parent(processes, partial(_serve, application, options.host, options.port)).run()
+
+
+def _serve(application: object, host: str, port: int, worker: Worker) -> int:
+    config = uvicorn.Config(
+        application,  # type: ignore[arg-type]
+        log_config=None,
+        access_log=False,
+        # Longer than clients keep idle connections open. Otherwise a request could meet a connection that is closing.
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(STOP_S) - 1,
+    )
+    server = uvicorn.Server(config)
+    with _listener(host, port, shared=True) as listener:
+        server.run(sockets=[listener])
+    return 0 if server.started else 1
+
+
+def _listener(host: str, port: int, *, shared: bool) -> socket.socket:
+    """Return a bound socket. `shared`: other processes may listen on the same port. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""The threads that answer requests: each request keeps one, and none waits for long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from portal.http import handler
+from portal.http.handler import ThreadedHandler, Threads
+from portal.http.outages import Overloaded
+
+ANSWER: Any = ({"type": "http.response.start", "status": 200, "headers": []}, b"")
+
+
+def test_a_request_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def work() -> Any:
+        go_on.wait(20)
+        return ANSWER
+
+    async def ask() -> None:
+        threads = Threads("reads", 1, longest_wait_s=0.1, most_waiting=1)
+        first = asyncio.create_task(threads.run(work))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(threads.run(work))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="1 requests wait"):  # the queue is full
+            await threads.run(work)
+        with pytest.raises(Overloaded, match="All threads of this process for reads are busy"):
+            await second
+        go_on.set()
+        assert await first == ANSWER
+        assert await threads.run(work) == ANSWER
+
+    asyncio.run(ask())
+
+
+def test_the_thread_of_a_cancelled_request_is_used_again_when_its_work_has_ended() -> None:
+    go_on = threading.Event()
+
+    def work() -> Any:
+        go_on.wait(20)
+        return ANSWER
+
+    async def ask() -> None:
+        threads = Threads("writes", 1, longest_wait_s=5.0)
+        first = asyncio.create_task(threads.run(work))
+        await asyncio.sleep(0.05)
+        first.cancel()
+        second = asyncio.create_task(threads.run(lambda: ANSWER))
+        await asyncio.sleep(0.05)
+        assert not second.done(), "its thread is still at work"
+        go_on.set()
+        assert await second == ANSWER
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind"),
+    [
+        ("GET", "/jobs/", "reads"),
+        ("HEAD", "/api/v1/cells/", "reads"),
+        ("POST", "/api/v1/cells/dev/jobs/", "writes"),
+        ("DELETE", "/api/v1/tokens/ab/", "writes"),
+        ("POST", "/api/v1/cells/dev/jobs:bulk", "long requests"),
+        ("PUT", "/api/v1/cells/dev/packages/t/p/v1/", "long requests"),
+        ("GET", "/api/v1/feeds/prometheus/", "long requests"),
+        ("GET", "/api/v1/cells/dev/jobs/t/j/logs/", "long requests"),
+        ("GET", "/metrics", "long requests"),
+    ],
+)
+def test_each_kind_of_request_has_its_own_threads(method: str, path: str, kind: str) -> None:
+    threads = ThreadedHandler(deadline_s=50)._threads({"method": method, "path": path})
+    assert threads._name == kind
+
+
+@pytest.mark.django_db
+def test_the_whole_request_runs_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Middleware, view and the signals at both ends: connections to PostgreSQL belong to threads."""
+    seen: list[str] = []
+
+    def note(*_: Any, **__: Any) -> None:
+        seen.append(threading.current_thread().name)
+
+    for signal in (handler.signals.request_started, handler.signals.request_finished):
+        signal.connect(note, weak=False)
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/api/v1/nowhere/", "query_string": b"", "headers": []}
+    try:
+        asyncio.run(ThreadedHandler(deadline_s=50)(scope, receive, send))
+    finally:
+        for signal in (handler.signals.request_started, handler.signals.request_finished):
+            signal.disconnect(note)
+    assert len(set(seen)) == 1
+    assert seen[0].startswith("reads")
+    assert (sent[0]["status"], len(sent)) == (404, 2)
+    assert b'"not-found"' in sent[1]["body"]

@@ -1,0 +1,51 @@
+"""`python -m portal.web`: several processes on one port. A worker that ends is replaced, and the others go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import pytest
+
+from tests.integration import portal_server
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def _workers(parent: psutil.Process, number: int) -> list[psutil.Process]:
+    until = time.monotonic() + 20
+    while len(found := parent.children()) != number:
+        assert time.monotonic() < until, f"{len(found)} workers instead of {number}"
+        time.sleep(0.05)
+    return found
+
+
+def test_a_worker_that_is_killed_is_replaced_while_the_others_answer(tmp_path: Path) -> None:
+    with portal_server.running(tmp_path / "log", processes=2) as url:
+        port = url.rpartition(":")[2]  # other tests of this process may have a portal of their own
+        parent = next(one for one in psutil.Process().children() if port in one.cmdline())
+        first, second = _workers(parent, 2)
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait(10)
+        now = _workers(parent, 2)
+        assert second in now
+        assert first not in now
+        for _ in range(20):
+            with urlopen(f"{url}/readyz", timeout=10) as answer:
+                assert answer.status == 200
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        command = [sys.executable, "-m", "portal.web", "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in done.stderr
