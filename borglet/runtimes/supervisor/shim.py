@@ -132,7 +132,7 @@ class TaskSupervisor:
 
     def _make_room(self) -> None:
         """Raise the process limit for the engine, which needs three processes at a time inside the task's limit to
-        start one.
+        start one. The task may use them too, for the milliseconds between its exec and the end of the engine.
         """
         limit = cgroupfs.processes_limit(self.launch.groups)
         if 0 < limit < ENGINE_PROCESSES:

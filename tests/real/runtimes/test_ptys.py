@@ -52,7 +52,9 @@ def test_it_has_a_terminal_of_its_size_and_tells_its_status(tmp_path: Path) -> N
 
 def test_interrupts_and_new_sizes_reach_it(tmp_path: Path) -> None:
     async def scenario() -> None:
-        script = "trap 'stty size' WINCH; trap 'echo interrupted; exit 3' INT; echo ready; while :; do sleep 0.05; done"
+        # noflsh: otherwise the kernel discards output just after it has sent the signal, and with it a quick answer.
+        traps = "trap 'stty size' WINCH; trap 'echo interrupted; exit 3' INT"
+        script = f"stty noflsh; {traps}; echo ready; while :; do sleep 0.05; done"
         pty = await opened(tmp_path, "sh", "-c", script)
         await until(pty, b"ready")
         pty.resize(51, 132)
