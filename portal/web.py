@@ -1,7 +1,7 @@
 """`python -m portal.web`: the web processes, which share one port.
 
 The parent imports the portal once and forks the workers, so they share the memory of its modules. The kernel spreads
-connections over the workers (SO_REUSEPORT). `naming.processes` starts workers again that end.
+connections over the workers (SO_REUSEPORT). `naming.processes` replaces a worker that ends.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
+from socket import SOCK_STREAM
 
 import uvicorn
 
+from naming.ports import bound
 from naming.processes import STOP_S, Parent, Worker
 
 # More workers would need more connections than PostgreSQL allows by default.
@@ -30,7 +31,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=0, help="number of workers; 0: one per core, at most 4")
     options = parser.parse_args(given)
     try:
-        _listener(options.host, options.port, shared=False).close()
+        bound(options.host, options.port, SOCK_STREAM, shared=False).close()
     except OSError as error:
         print(f"portal.web: cannot listen on {options.host}, port {options.port}: {error.strerror}", file=sys.stderr)
         return 1
@@ -52,23 +53,9 @@ def _serve(application: object, host: str, port: int, worker: Worker) -> int:
         timeout_graceful_shutdown=int(STOP_S) - 1,
     )
     server = uvicorn.Server(config)
-    with _listener(host, port, shared=True) as listener:
+    with bound(host, port, SOCK_STREAM) as listener:
         server.run(sockets=[listener])
     return 0 if server.started else 1
-
-
-def _listener(host: str, port: int, *, shared: bool) -> socket.socket:
-    """Return a bound socket. `shared`: other processes may listen on the same port. Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ _OTHERS = JSONEncoder()
 
 
 def _encoded(value: Any) -> Any:
-    # A subclass of str, such as text that is marked as safe for HTML.
+    # msgspec calls this for subclasses of str too, such as text that is marked as safe for HTML.
     return "".join((value,)) if isinstance(value, str) else _OTHERS.default(value)
 
 

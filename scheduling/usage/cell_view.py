@@ -100,7 +100,7 @@ class ViewPublisher:
             *(array[slots].tobytes() for array in (machines.capacity, machines.reserved, machines.prod_limit)),
         )
         fields[_HELD] = msgspec.msgpack.encode(held)
-        if wakeups.send("view", lambda redis: _store(redis, _key(self._cell_id), fields)):
+        if wakeups.send("view", lambda client: _store(client, _key(self._cell_id), fields)):
             self._known, self._revision = (state, machines.layout), state.revision
         else:
             self._known = None
