@@ -115,7 +115,7 @@ $(VENV)/.static: $(VENV)/.packages $(shell find portal/static -type f)
 
 # The reference is generated from the code, so each change of the code builds the site again (five seconds).
 $(VENV)/.docs: $(VENV)/.packages mkdocs.yml \
-		$(shell find docs deploy examples portal naming scheduling quota borglet -name '*.py' -o -name '*.md')
+		$(shell find docs deploy examples portal naming scheduling quota serving borglet -name '*.py' -o -name '*.md')
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir $(VENV)/borg-site/docs
 	@touch $@
 

@@ -32,9 +32,9 @@ from naming.following.follower import STALE_S, Follower
 from naming.following.keeping import SnapshotKeeper
 from naming.following.news import NewsSource
 from naming.metrics import MetricsServer
-from naming.ports import NoPort, reserved, wanted
-from naming.processes import Parent, Worker
 from naming.reporting import MetricsReporter
+from serving.ports import NoPort, reserved, wanted
+from serving.processes import Parent, Worker
 
 log = structlog.get_logger(__name__)
 

@@ -1,7 +1,7 @@
 """`python -m portal.web`: the web processes, which share one port.
 
 The parent imports the portal once and forks the workers, so they share the memory of its modules. The kernel spreads
-connections over the workers (SO_REUSEPORT). `naming.processes` replaces a worker that ends.
+connections over the workers (SO_REUSEPORT). `serving.processes` replaces a worker that ends.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from socket import SOCK_STREAM
 
 import uvicorn
 
-from naming.ports import bound
-from naming.processes import STOP_S, Parent, Worker
+from serving.ports import bound
+from serving.processes import STOP_S, Parent, Worker
 
 # More workers would need more connections than PostgreSQL allows by default.
 MOST_PROCESSES = 4

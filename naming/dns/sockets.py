@@ -27,7 +27,7 @@ from naming.dns.resolver import Steps, Transport, answering, bare, finished, tru
 from naming.dns.shortpath import ShortPath
 from naming.dns.zones.directory import ZoneDirectory
 from naming.figures import ServerCounters
-from naming.ports import both_bound
+from serving.ports import both_bound
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ import errno
 import socket
 from collections.abc import Collection, Mapping
 
-from naming.ports import holder
+from serving.ports import holder
 
 
 class PortTaken(RuntimeError):

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("borglet", "naming", "portal", "quota", "scheduling")
+PACKAGES = ("borglet", "naming", "portal", "quota", "scheduling", "serving")
 MOST = 15
 # A file per noun of the interface: anyone who looks for one knows its name. Explained in the README of the package.
 BY_NOUN = {"portal/cli", "quota/api", "scheduling/api"}

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from django.contrib.auth import get_user_model
 
-from naming.ports import reserved
 from quota.models import Token
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
@@ -23,6 +22,7 @@ from scheduling.models import Job
 from scheduling.tasks import departures, transitions
 from scheduling.tasks.changes import Ending
 from scheduling.usage import usage_windows
+from serving.ports import reserved
 from tests.integration import cli_world, link_world, portal_server, rows, world
 from tests.integration.cli_world import BORGCTL, Cli
 from tests.integration.test_naming_process import Process as Resolver

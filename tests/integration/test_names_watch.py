@@ -20,7 +20,6 @@ from django.test import Client
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from naming.ports import reserved
 from portal.live.consumers import LivePage
 from portal.live.watch import NamesWatch
 from quota.models import Token
@@ -32,6 +31,7 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine
 from scheduling.tasks import changes, transitions
+from serving.ports import reserved
 from tests.integration import portal_server, portal_world, rows
 from tests.integration.cli_world import Cli, started
 from tests.integration.cuts import Cut

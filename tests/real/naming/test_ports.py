@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 from structlog.testing import capture_logs
 
-from naming.ports import NoPort, bound, reserved, wanted
+from serving.ports import NoPort, bound, reserved, wanted
 from tests.ports import free_port
 
 HOST = "127.0.0.1"

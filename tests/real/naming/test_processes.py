@@ -15,7 +15,7 @@ BOUND_S = 20.0
 # Each worker leaves a file named for its number and pid and waits; `fail` ends at once.
 SCRIPT = """
 import pathlib, signal, sys, time
-from naming.processes import Parent
+from serving.processes import Parent
 
 folder, count, fail = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["fail"]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from naming.processes import STOP_S
 from portal.settings.environment import SETTINGS
 from portal.up.environment import machine_environment
 from portal.up.home import Home
 from portal.up.options import Options
 from portal.up.processes import machines, servers, spares
+from serving.processes import STOP_S
 
 _ROOT = Path(__file__).parents[3]
 _DEPLOY = _ROOT / "deploy"

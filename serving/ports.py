@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 ANY_PORT_TRIES = 20  # a port that is free for UDP may be in use for TCP
 RECEIVE_BUFFER = 4 * 2**20  # bytes; holds a burst of questions while the resolver applies changes
-# Time for a previous resolver to end. Its workers have `naming.processes.STOP_S`.
+# Time for a previous resolver to end. Its workers have `serving.processes.STOP_S`.
 PATIENCE_S = 5.0
 _AGAIN_S = 0.05
 _LISTENS = ("07", "0A")  # states of an open UDP socket and of a listening TCP socket in /proc/net
