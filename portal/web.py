@@ -16,7 +16,7 @@ from socket import SOCK_STREAM
 
 import uvicorn
 
-from serving.ports import bound
+from serving.ports import NoPort, bound, check_free
 from serving.processes import STOP_S, Parent, Worker
 
 # More workers would need more connections than PostgreSQL allows by default.
@@ -31,9 +31,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=0, help="number of workers; 0: one per core, at most 4")
     options = parser.parse_args(given)
     try:
-        bound(options.host, options.port, SOCK_STREAM, shared=False).close()
-    except OSError as error:
-        print(f"portal.web: cannot listen on {options.host}, port {options.port}: {error.strerror}", file=sys.stderr)
+        check_free(options.host, {"--port": options.port})
+    except NoPort as error:
+        print(f"portal.web: {error.strerror}", file=sys.stderr)
         return 1
     from portal.asgi import application
 

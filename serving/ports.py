@@ -1,4 +1,4 @@
-"""The port of a resolver. One installation reserves it, and all its processes share it."""
+"""Ports: bind them, reserve one for all workers of a resolver, and name the process that has one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,6 +24,17 @@ _LISTENS = ("07", "0A")  # states of an open UDP socket and of a listening TCP s
 
 class NoPort(OSError):
     """A port cannot be used. The text names the setting and, if possible, the process that has the port."""
+
+
+def check_free(host: str, ports: Mapping[str, int], *, udp: Collection[str] = ()) -> None:
+    """Raise `NoPort` for the first port that this process cannot bind.
+
+    `ports`: the ports by the names of their settings. `udp`: the settings whose port needs UDP besides TCP.
+    """
+    for setting, port in ports.items():
+        for kind in (socket.SOCK_STREAM, *([socket.SOCK_DGRAM] if setting in udp else [])):
+            with wanted(setting, host, port):
+                bound(host, port, kind, shared=False).close()
 
 
 @contextmanager
@@ -81,16 +92,16 @@ def _take(lock: socket.socket, host: str, port: int, patience_s: float) -> None:
 
 def _no_port(setting: str, host: str, port: int, error: OSError) -> NoPort:
     if error.errno == errno.EACCES:
-        reason = "this user may not listen on it; choose a port above 1023"
+        reason = "this user may not listen on a port below 1024; choose a port above 1023"
     elif error.errno == errno.EADDRINUSE:
-        found = holder(port, "udp") or holder(port, "tcp")
+        found = _holder(port, "udp") or _holder(port, "tcp")
         reason = f"it is taken{f' by {found}' if found else ''}; stop that process, or choose another port"
     else:
-        reason = f"{error.strerror or error}"
+        reason = f"{error.strerror or error}; give an address of this host"
     return NoPort(error.errno, f"{setting}={port} on {host} cannot be used: {reason}")
 
 
-def holder(port: int, protocol: str) -> str | None:
+def _holder(port: int, protocol: str) -> str | None:
     """Return the process that listens on `port` at any address, such as `process 42 (nginx)`, or None if hidden."""
     inodes = set()
     for table in (protocol, f"{protocol}6"):

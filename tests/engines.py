@@ -36,10 +36,10 @@ def _start(cleanup: ExitStack, *, all_of_them: bool) -> None:
     home.chmod(0o711)  # under root the engines run as somebody else
     cleanup.callback(shutil.rmtree, home)
     log = cleanup.enter_context((home / "engines.log").open("ab"))
-    redis = engines.start_redis(home, durable=False, output=log.fileno())
+    redis = engines.start(engines.prepare_redis(home, durable=False), output=log.fileno())
     cleanup.callback(redis.stop)
     if all_of_them:
-        postgres = engines.start_postgres(home, durable=False, output=log.fileno())
+        postgres = engines.start(engines.prepare_postgres(home, durable=False), output=log.fileno())
         cleanup.callback(postgres.stop)
         postgres.wait_ready(_READY_S)
         os.environ["BORG_HOME"] = str(home)

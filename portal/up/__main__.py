@@ -18,12 +18,14 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from portal.up import engines, ports, processes
+from portal.up import engines, processes
 from portal.up.environment import check, environment, ignored_settings, machine_environment
 from portal.up.home import Home, HomeError, client_toml, write_private
 from portal.up.options import CELL, TENANT, OptionError, Options
 from portal.up.supervision.account import AccountError
+from portal.up.supervision.keeper import wait_for_either
 from portal.up.supervision.supervisor import ProcessSupervisor, SupervisorError, stop_leftovers
+from serving.ports import NoPort, check_free
 
 log = logging.getLogger("portal.up")
 
@@ -46,12 +48,12 @@ class Up:
     async def start(self) -> None:
         """Start all processes and return when they are up.
 
-        Raises `SupervisorError`, `EngineError`, `PortTaken`, `HomeError`.
+        Raises `SupervisorError`, `EngineError`, `NoPort`, `HomeError`.
         """
         left = await asyncio.to_thread(stop_leftovers, self.home.run)
         if left:
             log.warning("Stopped processes of an earlier start: %s", ", ".join(left))
-        ports.check_free(self.options.host, self.options.ports, udp=["DNS_PORT"])
+        check_free(self.options.host, self.options.ports, udp=["DNS_PORT"])
         self.home.reset_metrics()
         postgres = await asyncio.to_thread(engines.prepare_postgres, self.options.home)
         redis = await asyncio.to_thread(engines.prepare_redis, self.options.home)
@@ -156,15 +158,12 @@ async def run(options: Options) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)
     starting = asyncio.ensure_future(up.start())
-    stopping = asyncio.ensure_future(stop.wait())
     try:
-        either: set[asyncio.Future[Any]] = {starting, stopping}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        await wait_for_either(starting, stop)
         if starting.done():
             starting.result()
             _print(up.banner(time.monotonic() - began_s))
-            either = {up.supervisor.broken, stopping}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await wait_for_either(up.supervisor.broken, stop)
             if up.supervisor.broken.done():
                 up.supervisor.broken.result()
     finally:
@@ -172,7 +171,6 @@ async def run(options: Options) -> None:
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await starting
         await up.stop()
-        stopping.cancel()
 
 
 def main() -> int:
@@ -190,7 +188,10 @@ def main() -> int:
             for line in ignored_settings(options, os.environ):
                 log.warning("%s", line)
             asyncio.run(run(options))
-    except (HomeError, AccountError, engines.EngineError, ports.PortTaken, SupervisorError) as error:
+    except NoPort as error:
+        print(error.strerror, file=sys.stderr)
+        return 1
+    except (HomeError, AccountError, engines.EngineError, SupervisorError) as error:
         print(error, file=sys.stderr)
         return 1
     _print("Stopped.")

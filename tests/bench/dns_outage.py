@@ -284,9 +284,9 @@ class Engines:
     def _start(self, name: str) -> None:
         from portal.up import engines
 
-        start = {"postgres": engines.start_postgres, "redis": engines.start_redis}[name]
+        prepare = {"postgres": engines.prepare_postgres, "redis": engines.prepare_redis}[name]
         log = self._mine.enter_context((self._home / "engines.log").open("ab"))
-        engine = start(self._home, durable=True, output=log.fileno())
+        engine = engines.start(prepare(self._home), output=log.fileno())
         self._mine.callback(engine.stop)
         if name == "postgres":
             self._answers()

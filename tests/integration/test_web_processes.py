@@ -48,4 +48,4 @@ def test_a_port_in_use_is_named() -> None:
         command = [sys.executable, "-m", "portal.web", "--port", str(port)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in done.stderr
+    assert f"--port={port} on 127.0.0.1 cannot be used: it is taken by process {os.getpid()} (" in done.stderr

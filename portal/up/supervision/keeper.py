@@ -18,9 +18,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +77,6 @@ class Restarts:
         return min(self.longest_s, self.first_s * 2.0 ** min(self.failures - 1, 32))
 
 
-class KeeperState(StrEnum):
-    WAITING = "waiting"
-    STARTING = "starting"
-    UP = "up"
-    RESTING = "resting"
-    STOPPED = "stopped"
-
-
 class ProcessKeeper:
     """Keeps one process running until `stop`. Call all methods in the thread of the event loop, the main thread."""
 
@@ -94,7 +85,6 @@ class ProcessKeeper:
         self.record = record
         self.logfile = logfile
         self.needs = tuple(needs)
-        self.state = KeeperState.WAITING
         self.why = "not started yet"
         self.up = asyncio.Event()
         self.restarts = Restarts()
@@ -125,23 +115,25 @@ class ProcessKeeper:
         self._hurry.set()
 
     async def _keep(self) -> None:
-        while not self._stopping.is_set():
-            self.state = KeeperState.WAITING
-            for need in self.needs:
-                if not await self._unless_stopping(need.up.wait()):
-                    break
-            if self._stopping.is_set():
-                break
+        while await self._until_needs_are_up():
             began_s = time.monotonic()
             story = await self._run_once()
             if self._stopping.is_set():
                 break
             delay_s = self.restarts.ended(time.monotonic() - began_s)
-            self.state, self.why = KeeperState.RESTING, story
+            self.why = story
             values = (self.spec.name, story, delay_s, self.logfile.path)
             log.warning("%s %s; starting it again in %.1f s; its log is %s", *values)
-            await self._unless_stopping(asyncio.sleep(delay_s))
-        self.state = KeeperState.STOPPED
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay_s)
+
+    async def _until_needs_are_up(self) -> bool:
+        """Return True when all needs are up, or False when the supervisor stops."""
+        for need in self.needs:
+            up = asyncio.ensure_future(need.up.wait())
+            await wait_for_either(up, self._stopping)
+            up.cancel()
+        return not self._stopping.is_set()
 
     async def _run_once(self) -> str:
         """Run the process once, and return how it ended, as the rest of a sentence."""
@@ -151,7 +143,7 @@ class ProcessKeeper:
             process = spawn(self.spec, self.logfile, self.record)
         except OSError as error:  # such as a full disk or process table: the next attempt may succeed
             return f"cannot be started: {error}"
-        self.state, self.pid = KeeperState.STARTING, process.pid
+        self.pid = process.pid
         ended = end_of(process)
         try:
             story = await self._watch(ended)
@@ -175,7 +167,7 @@ class ProcessKeeper:
         if ended.done() or self._stopping.is_set():
             return None
         self._slow_starts = 0
-        self.state, self.why = KeeperState.UP, "ready"
+        self.why = "ready"
         self.up.set()
         log.info("%s is up (pid %s)", self.spec.name, self.pid)
         return await self._until_unwell(ended)
@@ -232,10 +224,7 @@ class ProcessKeeper:
 
     async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Future[None]) -> None:
         process.send_signal(self.spec.stop_signal)
-        hurry = asyncio.ensure_future(self._hurry.wait())
-        either: set[asyncio.Future[Any]] = {ended, hurry}
-        await asyncio.wait(either, timeout=self.spec.stop_s, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
+        await wait_for_either(ended, self._hurry, self.spec.stop_s)
         if not ended.done():
             if not self._hurry.is_set():  # else the process had no time to react
                 log.warning("%s did not end after %s; killing it", self.spec.name, self.spec.stop_signal.name)
@@ -245,30 +234,25 @@ class ProcessKeeper:
 
     async def _pause(self, ended: asyncio.Future[None], seconds: float) -> bool:
         """Wait up to `seconds`. Return whether the process ended or the supervisor stops."""
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        either: set[asyncio.Future[Any]] = {ended, stopping}
-        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await wait_for_either(ended, self._stopping, seconds)
         return ended.done() or self._stopping.is_set()
 
     async def _ask(self, probe: Probe | None) -> str | None:
         """Run a probe in a thread, because it may block for seconds."""
         return None if probe is None else await asyncio.to_thread(probe)
 
-    async def _unless_stopping(self, waiting: Coroutine[Any, Any, Any]) -> bool:
-        """Await `waiting`. Return False if the supervisor stops first."""
-        wanted = asyncio.ensure_future(waiting)
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait({wanted, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not wanted.done():
-            wanted.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await wanted
-        return not self._stopping.is_set()
-
     def _needs_up(self) -> bool:
         return all(need.up.is_set() for need in self.needs)
+
+
+async def wait_for_either(future: asyncio.Future[Any], event: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Wait until `future` is done, `event` is set, or `timeout_s` seconds have passed."""
+    waiting = asyncio.ensure_future(event.wait())
+    either: set[asyncio.Future[Any]] = {future, waiting}
+    try:
+        await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
 
 
 def spawn(spec: Spec, logfile: LogFile, record: Path) -> subprocess.Popen[bytes]:

@@ -1,61 +1,47 @@
-"""Health checks, one per kind of process. A check returns None if the process is well, else the reason.
+"""Health checks, one per kind of process. Each check returns None if the process is well, or else the problem.
 
-The probes use the wire protocols directly, so each one costs a short connection and no child process.
+The client libraries are imported by the first check, in its thread, so that a start does not wait for them.
 """
 
 from __future__ import annotations
 
 import http.client
 import os
-import random
 import socket
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 Probe = Callable[[], "str | None"]  # a check of one process
 
-_PATIENCE_S = 3.0
-# SQLSTATEs of a server that is alive but has no free connection.
-_ALIVE_BUT_FULL = frozenset({b"53300"})
+_TIMEOUT_S = 3
 
 
-def postgres(socket_path: Path) -> str | None:
-    """Check whether PostgreSQL accepts a client."""
-    options = b"user\0postgres\0database\0postgres\0application_name\0borg-probe\0\0"
-    hello = struct.pack("!ii", 8 + len(options), 0x30000) + options
+def postgres(url: str) -> str | None:
+    """Check whether PostgreSQL accepts clients. A server without a free connection is well too."""
+    from psycopg import pq
+
+    answer = pq.PGconn.ping(f"{url}&connect_timeout={_TIMEOUT_S}".encode())
+    if answer == pq.Ping.REJECT:
+        return "PostgreSQL accepts no clients, because it is starting or stopping"
+    return None if answer == pq.Ping.OK else "PostgreSQL does not answer"
+
+
+def redis(url: str) -> str | None:
+    """Check whether Redis answers PING. While Redis reads its file, its answer is an error."""
+    from redis import Redis, RedisError
+
     try:
-        with _unix(socket_path) as link:
-            link.sendall(hello)
-            answer = link.recv(4096)
-            if answer[:1] == b"R":
-                link.sendall(b"X\0\0\0\4")  # Terminate, else the server logs a lost client
-                return None
-    except OSError as error:
-        return f"no answer on {socket_path}: {error}"
-    if answer[:1] != b"E":
-        return "the connection was closed without an answer"
-    fields = {part[:1]: part[1:] for part in answer[5:].split(b"\0") if part}
-    if fields.get(b"C") in _ALIVE_BUT_FULL:
-        return None
-    return fields.get(b"M", b"rejected").decode(errors="replace")
-
-
-def redis(socket_path: Path) -> str | None:
-    """Check whether Redis answers PING. Redis answers -LOADING while it reads its file."""
-    try:
-        with _unix(socket_path) as link:
-            link.sendall(b"PING\r\n")
-            answer = link.recv(200)
-    except OSError as error:
-        return f"no answer on {socket_path}: {error}"
-    return None if answer.startswith(b"+PONG") else answer.decode(errors="replace").strip() or "no answer"
+        with Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S) as client:
+            client.ping()
+    except RedisError as error:
+        return f"Redis does not answer PING: {error}"
+    return None
 
 
 def http_ok(host: str, port: int, path: str) -> str | None:
     """Check whether `GET path` answers 200."""
-    connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE_S)
+    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", path, headers={"User-Agent": "borg-up"})
         answer = connection.getresponse()
@@ -71,38 +57,27 @@ def http_ok(host: str, port: int, path: str) -> str | None:
 
 def dns_answers(host: str, port: int, name: str) -> str | None:
     """Check whether the resolver answers a query for the SOA of `name` without SERVFAIL."""
-    number = random.getrandbits(16)
-    labels = b"".join(bytes((len(part),)) + part.encode() for part in name.rstrip(".").split("."))
-    query = struct.pack("!6H", number, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!2H", 6, 1)
+    import dns.exception
+    import dns.inet
+    import dns.message
+    import dns.query
+    import dns.rcode
+
     try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as link:
-            link.settimeout(_PATIENCE_S)
-            link.connect((host, port))
-            link.send(query)
-            answer = link.recv(4096)
-    except OSError as error:
+        with socket.socket(dns.inet.af_for_address(host), socket.SOCK_DGRAM) as link:
+            link.setblocking(False)
+            link.connect((host, port))  # so that the kernel reports a closed port at once
+            query = dns.message.make_query(name, "SOA")
+            answer = dns.query.udp(query, host, timeout=_TIMEOUT_S, port=port, sock=link)
+    except (OSError, dns.exception.DNSException) as error:
         return f"no answer on {host}:{port}: {error}"
-    if len(answer) < 12 or answer[:2] != query[:2]:
-        return f"{host}:{port} sends no DNS answer"
-    rcode = answer[3] & 0xF
-    return f"the resolver fails (rcode {rcode})" if rcode == 2 else None
+    return "the resolver answers SERVFAIL" if answer.rcode() == dns.rcode.SERVFAIL else None
 
 
 def heartbeat(path: Path, longest_s: float) -> str | None:
-    """Check whether the file was touched within `longest_s`, for processes without a port."""
+    """Check whether a process without a port has touched its file within the last `longest_s` seconds."""
     try:
         age_s = time.time() - os.stat(path).st_mtime
     except FileNotFoundError:
-        return f"no heartbeat yet in {path}"
-    return None if age_s <= longest_s else f"the last heartbeat is {age_s:.0f} s old (limit {longest_s:.0f} s)"
-
-
-def _unix(path: Path) -> socket.socket:
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    link.settimeout(_PATIENCE_S)
-    try:
-        link.connect(str(path))
-    except OSError:
-        link.close()
-        raise
-    return link
+        return f"no heartbeat in {path} yet"
+    return None if age_s <= longest_s else f"the last heartbeat is {age_s:.0f} s old; the limit is {longest_s:.0f} s"

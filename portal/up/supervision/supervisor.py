@@ -9,10 +9,9 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from portal.up.supervision import children
-from portal.up.supervision.keeper import ProcessKeeper, Spec, end_of, spawn
+from portal.up.supervision.keeper import ProcessKeeper, Spec, end_of, spawn, wait_for_either
 from portal.up.supervision.logfiles import LogFile
 from portal.up.supervision.patience import AT_LEAST_S, LEAST_SHARE, MORE_TIMES
 
@@ -99,23 +98,20 @@ class ProcessSupervisor:
 
         Raises `SupervisorError` if it fails or takes longer than `start_s`.
         """
-        cut = asyncio.ensure_future((until or asyncio.Event()).wait())
+        until = until or asyncio.Event()
         logfile = self.logfile(spec.name)
         process = spawn(spec, logfile, self.record(spec.name))
         try:
             ended = end_of(process)
-            either: set[asyncio.Future[Any]] = {ended, cut}
-            await asyncio.wait(either, timeout=spec.start_s, return_when=asyncio.FIRST_COMPLETED)
+            await wait_for_either(ended, until, spec.start_s)
             in_time = ended.done()
             ended.cancel()
         finally:
-            was_cut = cut.done()
-            cut.cancel()
             if process.poll() is None:
                 process.kill()
                 process.wait(10.0)
             self.record(spec.name).unlink(missing_ok=True)
-        if was_cut and not in_time:
+        if until.is_set() and not in_time:
             return False
         if not in_time or process.returncode != 0:
             story = f"failed with status {process.returncode}" if in_time else f"took over {spec.start_s:.0f} s"

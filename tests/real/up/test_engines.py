@@ -44,28 +44,28 @@ def redis_says(engine: Engine, command: str) -> str:
 
 
 def test_postgres_keeps_committed_rows_through_kill_9_and_leaves_no_orphan(home: Path) -> None:
-    with running(engines.start_postgres(home)) as first:
+    with running(engines.start(engines.prepare_postgres(home))) as first:
         assert psql(first, "show server_encoding") == "UTF8"
         assert psql(first, "show listen_addresses") == ""
         psql(first, "create table t (n int); insert into t values (42)")
-        os.kill(first.pid, signal.SIGKILL)
+        os.kill(first.process.pid, signal.SIGKILL)
         first.process.wait(10.0)
-    with running(engines.start_postgres(home)) as second:
+    with running(engines.start(engines.prepare_postgres(home))) as second:
         assert psql(second, "select n from t") == "42"
 
 
 def test_an_orphaned_postgres_is_stopped_before_the_next(home: Path) -> None:
-    orphan = engines.start_postgres(home)
-    with running(orphan), running(engines.start_postgres(home)) as second:
+    orphan = engines.start(engines.prepare_postgres(home))
+    with running(orphan), running(engines.start(engines.prepare_postgres(home))) as second:
         assert orphan.process.wait(10.0) == 0
         assert psql(second, "select 1") == "1"
 
 
 def test_redis_keeps_its_data_and_stops_its_orphan(home: Path) -> None:
-    orphan = engines.start_redis(home)
+    orphan = engines.start(engines.prepare_redis(home))
     with running(orphan):
         assert redis_says(orphan, "SET k v") == "+OK\r\n"
-        with running(engines.start_redis(home)) as second:
+        with running(engines.start(engines.prepare_redis(home))) as second:
             assert orphan.process.poll() is not None
             assert "v" in redis_says(second, "GET k")
             assert "noeviction" in redis_says(second, "CONFIG GET maxmemory-policy")

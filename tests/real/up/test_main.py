@@ -39,7 +39,7 @@ def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
         port = server.getsockname()[1]
         done = up(tmp_path / "home", LINK_PORT=str(port), PORT=str(free_port()), DNS_PORT=str(free_port()))
     assert done.returncode == 1
-    assert f"LINK_PORT={port} is in use on 127.0.0.1 by process {os.getpid()} (" in done.stderr
+    assert f"LINK_PORT={port} on 127.0.0.1 cannot be used: it is taken by process {os.getpid()} (" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "home" / "postgres").exists()
 
