@@ -1,6 +1,6 @@
-"""`python -m portal.up`, the program behind `make up`: start everything on this host and run until Ctrl-C.
+"""`python -m portal.up`, the program of `make up`: start all processes on this host and run until Ctrl-C.
 
-Exit status: 0 after Ctrl-C or SIGTERM, 1 if the start failed, 2 for an invalid setting.
+Exit status: 0 after Ctrl-C or SIGTERM, 1 if the start failed, 2 if a setting is not valid.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PROCESSES_S = 120.0
 
 
 class Up:
-    """One run of all processes on one home."""
+    """One run of all processes of a home."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -46,13 +46,12 @@ class Up:
         self.sockets: set[Path] = set()
 
     async def start(self) -> None:
-        """Start all processes and return when they are up.
+        """Start all processes, and return when they are up.
 
         Raises `SupervisorError`, `EngineError`, `NoPort`, `HomeError`.
         """
-        left = await asyncio.to_thread(stop_leftovers, self.home.run)
-        if left:
-            log.warning("Stopped processes of an earlier start: %s", ", ".join(left))
+        if stopped := await asyncio.to_thread(stop_leftovers, self.home.run):
+            log.warning("Stopped processes of an earlier start: %s", ", ".join(stopped))
         check_free(self.options.host, self.options.ports, udp=["DNS_PORT"])
         self.home.reset_metrics()
         postgres = await asyncio.to_thread(engines.prepare_postgres, self.options.home)
@@ -73,7 +72,7 @@ class Up:
         self.supervisor.start(processes.spares(self.home, env))
 
     async def stop(self) -> None:
-        """Stop the machines, then their tasks, then the servers, and the engines last."""
+        """Stop the machines first, then their tasks, then the servers, and the engines last."""
         await self.supervisor.stop(processes.MACHINES)
         if "borglet" in self.supervisor.keepers:
             try:
@@ -86,7 +85,7 @@ class Up:
                 folder.rmdir()
 
     def hurry(self) -> None:
-        """Stop at once: wait neither for processes nor for the notice periods of tasks."""
+        """Make `stop` end at once: it waits neither for processes nor for the notice of tasks."""
         self.hurried.set()
         self.supervisor.hurry()
 
@@ -96,7 +95,7 @@ class Up:
             await self.supervisor.run_once(processes.stop_tasks(self.home, self.machine_env, notice_s=0.0))
 
     def banner(self, took_s: float) -> str:
-        """Return the text that the terminal shows after a start."""
+        """Return the text for the terminal after a start that took `took_s` seconds."""
         options, users = self.options, (self.generated["sre"], self.generated["demo"])
         lines = [
             f"Borg Portal is up: {options.portal_url}",
@@ -110,7 +109,7 @@ class Up:
         return "\n".join(lines)
 
     async def _prepare_database(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Migrate and bootstrap, and store the generated secrets. Return one-time join tokens by process name."""
+        """Migrate and bootstrap the database, and store the generated secrets. Return join tokens by process name."""
         result = self.home.run / "bootstrap.json"
         if result.exists():  # the previous run crashed before it merged the file
             self._keep(result)
@@ -130,7 +129,7 @@ class Up:
         return joins
 
     def _keep(self, result: Path) -> dict[str, str]:
-        """Move the bootstrap's secrets into the secrets file. Return its join tokens, which are used only now."""
+        """Move the secrets of the bootstrap into the secrets file. Return its join tokens, which work only once."""
         news = json.loads(result.read_text())
         joins: dict[str, str] = news.pop("join_tokens", {})
         self.generated = self.home.secrets_add(news)
@@ -139,7 +138,7 @@ class Up:
 
 
 async def run(options: Options) -> None:
-    """Start everything, wait for a signal, and stop. A second signal stops at once."""
+    """Start all processes, wait for a signal, and stop them. A second signal kills them at once."""
     up = Up(options)
     began_s = time.monotonic()
     stop = asyncio.Event()
@@ -174,6 +173,7 @@ async def run(options: Options) -> None:
 
 
 def main() -> int:
+    """Run `make up` with the options in the environment. Return the exit status."""
     try:
         options = Options.read(os.environ)
         check(options, os.environ)
@@ -188,22 +188,19 @@ def main() -> int:
             for line in ignored_settings(options, os.environ):
                 log.warning("%s", line)
             asyncio.run(run(options))
-    except NoPort as error:
-        print(error.strerror, file=sys.stderr)
-        return 1
-    except (HomeError, AccountError, engines.EngineError, SupervisorError) as error:
-        print(error, file=sys.stderr)
+    except (HomeError, AccountError, engines.EngineError, NoPort, SupervisorError) as error:
+        print(error.strerror if isinstance(error, NoPort) else error, file=sys.stderr)
         return 1
     _print("Stopped.")
     return 0
 
 
 def _print(text: str) -> None:
-    """Print to the terminal if it is still open. A closing terminal sends SIGHUP, and the stop must work then too."""
+    """Print to the terminal, if it is still open. A terminal that closes sends SIGHUP, so a stop may find none."""
     try:
         print(text, flush=True)
     except OSError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else the interpreter's last flush fails again
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - otherwise Python's last flush fails again
         log.info("The terminal is closed")  # without the text, which may contain passwords
 
 

@@ -1,11 +1,11 @@
-"""`make backup` and `make restore`: a home as one tar file.
+"""`make backup` and `make restore`: save a BORG_HOME in one tar file, and create one from it.
 
-    python -m portal.up.backup save [FILE]      while it runs, or not
-    python -m portal.up.backup restore FILE     into a BORG_HOME that does not exist yet
+    python -m portal.up.backup save [FILE]      save the home in BORG_HOME, which may be running
+    python -m portal.up.backup restore FILE     create the home in BORG_HOME, which must not exist yet
 
 A backup contains a consistent dump of the database, the generated secrets, the TLS authority, the stored packages and
 the identities of this host's machines. It contains neither tasks nor Redis, which is only a cache. It begins with a
-manifest of sizes and SHA-256 sums. `restore` checks all of them before it restores anything. A restored cell starts a
+manifest of sizes and SHA-256 sums. `restore` checks all files against the manifest first. A restored cell starts a
 new history. So a Borglet with newer state than the backup keeps its tasks in quarantine and does not kill them.
 """
 
@@ -39,14 +39,14 @@ _MANIFEST = "manifest.json"
 _FILES = ("secrets.json", "client.toml", "layout")
 _TREES = ("authority", "packages")
 _DRAFTS = ".drafts"  # unfinished uploads of packages
-# From these folders, only the files at the top (the machine's identity) are saved. Tasks are below.
-_TOPS = ("borglet", "fleet")
-_LARGEST_TOP_BYTES = 2**20
+# From these folders, a backup contains only the files at the top: the identity of the machine. Tasks are below.
+_MACHINE_FOLDERS = ("borglet", "fleet")
+_LARGEST_MACHINE_FILE_BYTES = 2**20
 _READY_S = 90.0
 
 
 class BackupError(RuntimeError):
-    """A backup cannot be made or restored. Nothing was changed."""
+    """A backup cannot be made or restored. No file and no home has changed."""
 
 
 def save(home: Home, file: Path) -> dict[str, Any]:
@@ -54,12 +54,12 @@ def save(home: Home, file: Path) -> dict[str, Any]:
 
     Raises `BackupError` if there is no such home, if `file` exists, or if the dump fails.
     """
-    if not home.exists or not (home.path / "postgres" / "PG_VERSION").exists():
+    if not (home.path / "layout").exists() or not (home.path / "postgres" / "PG_VERSION").exists():
         raise BackupError(f"{home.path} contains no data to save. Check BORG_HOME.")
     if file.exists():
-        raise BackupError(f"{file} already exists; choose another FILE=…")
+        raise BackupError(f"FILE={file} already exists; choose another FILE")
     if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise BackupError(f"This user cannot write to the folder {file.parent}; choose another FILE=…")
+        raise BackupError(f"FILE={file}: this user cannot write to the folder {file.parent}; choose another FILE")
     partial = file.with_name(f".{file.name}.partial")
     with tempfile.TemporaryDirectory(prefix="borg-backup-", dir=file.parent) as folder:
         dump = Path(folder) / _DUMP
@@ -89,18 +89,18 @@ def save(home: Home, file: Path) -> dict[str, Any]:
 
 
 def restore(options: Options, file: Path) -> dict[str, Any]:
-    """Create a home from a backup, all or nothing, and return the manifest.
+    """Create a home from a backup, and return the manifest. If a step fails, no home is created.
 
     Raises `BackupError` if the file is damaged or of a newer version, or if the home exists.
     """
     home = Home(options.home)
     if home.path.exists() and any(home.path.iterdir()):
         raise BackupError(
-            f"{home.path} exists and is not empty, and a backup needs a new home. Stop the processes of that home, "
-            f"move it away (mv {home.path} {home.path}.old), and try again."
+            f"BORG_HOME={home.path} exists and is not empty, and a backup needs a new home. Stop the processes of "
+            f"that home, move it away (mv {home.path} {home.path}.old), and try again."
         )
     if not file.is_file():
-        raise BackupError(f"There is no file {file}")
+        raise BackupError(f"FILE={file} does not exist; give the path of a backup")
     home.path.parent.mkdir(parents=True, exist_ok=True)
     fresh = Home(home.path.with_name(f"{home.path.name}.restoring"))
     if fresh.path.exists():  # left by a restore that was killed
@@ -134,7 +134,7 @@ def _load(options: Options, home: Home) -> None:
         key = home.secrets_read()["secret_key"]
         env = environment(options, os.environ, database_url=postgres.url, redis_url=redis.url, secret_key=key)
         here = {"BORG_HOME": str(home.path), "BORG_AUTHORITY": str(home.path / "authority")}
-        env = {**env, **here, "PROMETHEUS_MULTIPROC_DIR": ""}  # nobody reads metrics of these two commands
+        env = {**env, **here, "PROMETHEUS_MULTIPROC_DIR": ""}  # no process reads the metrics of these commands
         for command in ("migrate", "new_history"):
             engines.run_program([sys.executable, "-m", "django", command], env=env)
     dump.unlink()
@@ -161,19 +161,20 @@ def _sources(home: Path) -> dict[str, Path]:
     found = [home / name for name in _FILES]
     for tree in _TREES:
         found += sorted((home / tree).rglob("*"))
-    for top in _TOPS:
-        found += [path for path in sorted((home / top).glob("*")) if path.is_file()]
+    for folder in _MACHINE_FOLDERS:
+        found += sorted((home / folder).glob("*"))
     kept = [path for path in found if path.is_file() and not path.is_symlink() and path.parent.name != _DRAFTS]
     return {
         path.relative_to(home).as_posix(): path
         for path in kept
-        if path.parent.name not in _TOPS or path.stat().st_size <= _LARGEST_TOP_BYTES
+        if path.parent.name not in _MACHINE_FOLDERS or path.stat().st_size <= _LARGEST_MACHINE_FILE_BYTES
     }
 
 
 def _unpack(file: Path, folder: Path) -> dict[str, Any]:
-    """Check and unpack the backup. Only files that the manifest lists are written, as regular files that only their
-    owner can read.
+    """Check the backup, write its files into `folder`, and return its manifest.
+
+    It writes only files that the manifest lists, as regular files that only their owner can read.
     """
     try:
         with tarfile.open(file, mode="r:") as tar:
@@ -181,7 +182,7 @@ def _unpack(file: Path, folder: Path) -> dict[str, Any]:
             first = next(members, None)
             opened = tar.extractfile(first) if first is not None and first.name == _MANIFEST else None
             if opened is None:
-                raise BackupError(f"{file} is not a backup of Borg Portal: it does not begin with a manifest")
+                raise BackupError(f"{file} is not a backup: it does not begin with a manifest; give another FILE")
             manifest: dict[str, Any] = json.loads(opened.read())
             if manifest["format"] > FORMAT or manifest["layout"] > LAYOUT:
                 raise BackupError(
@@ -196,11 +197,11 @@ def _unpack(file: Path, folder: Path) -> dict[str, Any]:
                     raise BackupError(f"{file} contains {member.name!r}, which its manifest does not list")
                 _extract(file, member.name, content, folder / member.name, expected)
     except (tarfile.TarError, ValueError, KeyError, TypeError) as error:
-        raise BackupError(f"{file} is damaged: {error}") from error
+        raise BackupError(f"{file} is damaged: {error}; use another backup") from error
     if missing:
-        raise BackupError(f"{file} is damaged: {min(missing)} is missing")
+        raise BackupError(f"{file} is damaged: {min(missing)} is missing; use another backup")
     if _DUMP not in manifest["files"]:
-        raise BackupError(f"{file} contains no database")
+        raise BackupError(f"{file} contains no database; use another backup")
     return manifest
 
 
@@ -210,10 +211,11 @@ def _extract(file: Path, name: str, content: Any, target: Path, expected: dict[s
     with os.fdopen(descriptor, "wb") as out:
         shutil.copyfileobj(content, out, 2**20)
     if _measure(target) != expected:
-        raise BackupError(f"{file} is damaged: the checksum of {name} is wrong")
+        raise BackupError(f"{file} is damaged: the checksum of {name} is wrong; use another backup")
 
 
 def _plain(name: str) -> bool:
+    """Return whether the path stays inside the folder that it is written to."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and path.as_posix() == name
 
@@ -237,6 +239,7 @@ def _postgres_program(name: str, *arguments: str) -> None:
 
 
 def main(argv: list[str]) -> int:
+    """Run `save` or `restore`. Return the exit status."""
     try:
         options = Options.read(os.environ)
         match argv:
@@ -258,7 +261,7 @@ def main(argv: list[str]) -> int:
         print(f"{error.strerror}: {error.filename or argv[-1]}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Interrupted; nothing was changed.", file=sys.stderr)
+        print("Interrupted. No file and no home has changed.", file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""The environment of each process: the variables of `deploy/borg.env`, with values for one host."""
+"""The environment variables of each process: those of `deploy/borg.env`, with values for one host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portal.up.options import CELL, OptionError, Options
 
 # The only variables that a process inherits from the shell of `make up`, so that a start does not depend on it.
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "NUMBA_CACHE_DIR", "PYTHONPATH")
-# Variables with these prefixes are settings of Borg Portal or misspelt.
+# A variable with one of these prefixes is a setting of Borg Portal, or its name is misspelt.
 _FAMILIES = ("BORG_DNS_", "BORG_SMTP_", "BORG_MAX_")
 # Settings that the operator can pass to the server processes.
 _TUNABLE = (
@@ -27,7 +27,7 @@ _BORGLET = (
 
 
 def machine_environment(options: Options, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a Borglet, without database URLs and keys, because tasks run below it."""
+    """Return the environment of a Borglet. It has no database URL and no key, because tasks run below the Borglet."""
     kept = {name: inherited[name] for name in _INHERITED if name in inherited}
     tuned = {name: value for name, value in inherited.items() if name.startswith(_BORGLET)}
     return {
@@ -67,16 +67,16 @@ def environment(
 
 
 def ignored_settings(options: Options, inherited: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each given setting that has no effect, because it is misspelt or `make up` sets it."""
+    """Yield a warning for each given setting without effect: its name is misspelt, or `make up` sets its value."""
     fixed = environment(options, {}, database_url="", redis_url="", secret_key="")
     for name in sorted(inherited):
         if name in _TUNABLE or not name.startswith(_FAMILIES) or inherited[name] in ("", fixed.get(name)):
             continue
         if name in fixed:
-            yield f"{name}={inherited[name]!r} has no effect: make up sets it to {fixed[name]}."
+            yield f"{name}={inherited[name]!r} has no effect: `make up` sets this setting to {fixed[name]}."
         else:
             near = get_close_matches(name, _TUNABLE, n=1)
-            yield f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ".")
+            yield f"{name} has no effect: there is no such setting" + (f"; did you mean {near[0]}?" if near else ".")
 
 
 def check(options: Options, inherited: Mapping[str, str]) -> None:

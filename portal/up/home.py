@@ -1,14 +1,14 @@
-"""BORG_HOME: all data of one host, and the lock of the process that uses it.
+"""BORG_HOME: the folder with all data of one host, and the lock of the process that uses it.
 
-postgres/  redis/     the engines' data
-authority/            the cell's TLS authority
+postgres/  redis/     the data of the engines
+authority/            the TLS authority of the cell
 packages/             archives of packages, by cell and digest
-names/                snapshots from which the resolver starts before it reaches PostgreSQL
-borglet/  fleet/      the machine, and simulated machines
-log/                  NAME.log, rotated
-run/                  lock, and a record of each process
-secrets.json          generated secret key, passwords and tokens (0600)
-client.toml           configuration of borgctl (0600)
+names/                names that the resolver stores, so that it can start without PostgreSQL
+borglet/  fleet/      the data of the machine, and of simulated machines
+log/                  one log per process, NAME.log, rotated
+run/                  the lock, and one record per process
+secrets.json          generated secret key, passwords and tokens (mode 0600)
+client.toml           configuration of borgctl (mode 0600)
 layout                the version number of this layout
 """
 
@@ -35,7 +35,7 @@ class HomeError(RuntimeError):
 
 
 class Home:
-    """The paths of a home. The processes of one start share their metrics in `metrics`."""
+    """A home and its paths. The processes of one start share their metrics in the folder `metrics`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,10 +43,6 @@ class Home:
         self.metrics = self.run / "metrics"
         self.secrets, self.client = path / "secrets.json", path / "client.toml"
         self.borglet, self.fleet = path / "borglet", path / "fleet"
-
-    @property
-    def exists(self) -> bool:
-        return (self.path / "layout").exists()
 
     def reset_metrics(self) -> None:
         """Delete the metrics of an earlier start, whose processes have ended."""
@@ -59,30 +55,25 @@ class Home:
         Raises `HomeError` if a newer version created the home, if the folder contains other files, or if this user
         may not write there.
         """
-        with self._usable():
-            self._prepare()
-
-    def _prepare(self) -> None:
         layout = self.path / "layout"
-        if self.path.exists() and not layout.exists():
-            strangers = sorted({entry.name for entry in self.path.iterdir()} - {"run", "log"})
-            if strangers:
+        with self._usable():
+            if layout.exists():
+                found = layout.read_text().strip()
+                if not found.isdigit() or int(found) > LAYOUT:
+                    raise HomeError(
+                        f"BORG_HOME={self.path} has layout {found}, and this version supports at most {LAYOUT}; "
+                        "use the version that created it"
+                    )
+            elif self.path.exists() and (others := {entry.name for entry in self.path.iterdir()} - {"run", "log"}):
                 raise HomeError(
-                    f"{self.path} is not a BORG_HOME and is not empty (it contains {strangers[0]}); "
+                    f"{self.path} is not a BORG_HOME and is not empty (it contains {min(others)}); "
                     "choose another folder"
                 )
-        # Other users may pass but not list: under root, the engines and the tasks run as other users.
-        self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
-        for folder in (self.log, self.run):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        if layout.exists():
-            found = layout.read_text().strip()
-            if not found.isdigit() or int(found) > LAYOUT:
-                raise HomeError(
-                    f"{self.path} has layout {found}, and this version supports at most {LAYOUT}; "
-                    "use the version that created it"
-                )
-        layout.write_text(f"{LAYOUT}\n")
+            # Other users may enter but not list: under root, the engines and the tasks run as other users.
+            self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
+            for folder in (self.log, self.run):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            layout.write_text(f"{LAYOUT}\n")
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -107,6 +98,7 @@ class Home:
 
     @contextlib.contextmanager
     def _usable(self) -> Iterator[None]:
+        """Convert an `OSError` in the block to `HomeError`."""
         try:
             yield
         except OSError as error:
@@ -118,7 +110,7 @@ class Home:
     def secrets_read(self) -> dict[str, Any]:
         """Return the stored secrets. Generate the secret key if it is missing.
 
-        Raises `HomeError` if the file is damaged.
+        Raises `HomeError` if the file cannot be read as JSON.
         """
         try:
             known = json.loads(self.secrets.read_text())
@@ -132,7 +124,7 @@ class Home:
         return dict(known)
 
     def secrets_add(self, news: Mapping[str, Any]) -> dict[str, Any]:
-        """Add new secrets to the file, the only place where they are stored, and return all."""
+        """Add new secrets to the file, and return all secrets. No other place stores them."""
         merged = _merged(self.secrets_read(), news)
         write_private(self.secrets, json.dumps(merged, indent=2) + "\n")
         return merged
@@ -141,7 +133,10 @@ class Home:
 def client_toml(
     *, url: str, cell: str, zone: str, dns: str, admin_token: str, tenant: str, tenant_token: str, before: str = ""
 ) -> str:
-    """Return the text of `BORG_HOME/client.toml`. It keeps the profiles that `borgctl login` added to `before`."""
+    """Return the text of `BORG_HOME/client.toml` with the profiles `admin` and `demo`.
+
+    `before`: the present text of the file. The profiles that `borgctl login` added to that text stay.
+    """
     old = tomllib.loads(before)
     others = {name: entry for name, entry in old.get("profiles", {}).items() if name not in ("admin", "demo")}
     default = str(old["default_profile"]) if old.get("default_profile") in (*others, "admin") else "demo"

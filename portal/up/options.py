@@ -8,18 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from portal.settings import checks
+
 CELL = "dev"
 TENANT = "demo"
 _LARGEST_FLEET = 100_000
+_FLEET_CURE = "write MACHINES=simulated:100 or MACHINES=simulated:FILE.csv"
 
 
 class OptionError(ValueError):
-    """A setting is invalid. The message names it and says what to do."""
+    """A setting is not valid. The message names the setting and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetOption:
-    """Simulated machines beside the real one: `count` equal machines, or the machines of a file."""
+    """The simulated machines beside the real machine: `count` equal machines, or the machines that a file lists."""
 
     count: int = 0
     file: Path | None = None
@@ -27,6 +30,8 @@ class FleetOption:
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """The options of one `make up`. `host`: address of all servers. `hostname`: name of this machine in the cell."""
+
     home: Path
     host: str
     port: int
@@ -38,6 +43,7 @@ class Options:
 
     @property
     def portal_url(self) -> str:
+        """Return the URL of the web process."""
         return f"http://{self.host}:{self.port}"
 
     @property
@@ -47,6 +53,7 @@ class Options:
 
     @property
     def link_url(self) -> str:
+        """Return the URL where Borglets reach the link."""
         return f"https://{self.host}:{self.link_port}"
 
     @classmethod
@@ -65,14 +72,14 @@ class Options:
         # DNS listens on TCP too, so the three ports must differ.
         if len(set(options.ports.values())) < len(options.ports):
             story = ", ".join(f"{name}={port}" for name, port in options.ports.items())
-            raise OptionError(f"{story}: the three ports must differ")
+            raise OptionError(f"{story}: the three ports must differ; change one of them")
         return options
 
 
 def _port(env: Mapping[str, str], name: str, default: int) -> int:
     text = env.get(name) or str(default)
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65535:
-        raise OptionError(f"{name}={text!r}: a port must be a number from 1 to 65535, for example {name}={default}")
+    if wrong := checks.port(text):
+        raise OptionError(f"{name}={text!r}: {wrong}, for example {name}={default}")
     return int(text)
 
 
@@ -87,15 +94,14 @@ def _fleet(text: str) -> FleetOption | None:
         return None
     kind, _, what = text.partition(":")
     if kind != "simulated" or not what:
-        raise OptionError(f"MACHINES={text!r}: write MACHINES=simulated:100 or MACHINES=simulated:FILE.csv")
+        raise OptionError(f"MACHINES={text!r}: the value is unknown; {_FLEET_CURE}")
     if what.isascii() and what.isdigit():
-        if not 1 <= int(what) <= _LARGEST_FLEET:
-            raise OptionError(f"MACHINES={text!r}: the number of machines must be between 1 and {_LARGEST_FLEET}")
+        if wrong := checks.number(1, _LARGEST_FLEET)(what):
+            raise OptionError(f"MACHINES={text!r}: {wrong}")
         return FleetOption(count=int(what))
     file = Path(what).resolve()
     if not file.is_file():
         raise OptionError(
-            f"MACHINES={text!r}: {what} is neither a number of machines nor a file ({file}); "
-            "write MACHINES=simulated:100 or MACHINES=simulated:FILE.csv"
+            f"MACHINES={text!r}: {what} is neither a number of machines nor a file ({file}); {_FLEET_CURE}"
         )
     return FleetOption(file=file)

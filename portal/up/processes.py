@@ -1,4 +1,4 @@
-"""The table of the processes of one host and their needs. A new process is one new entry."""
+"""The processes of one host and their needs. A new process is one new entry in this module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from portal.up.supervision import probes
 from portal.up.supervision.keeper import Spec
 
 ENGINES = ("postgres", "redis")
-# These start or hold tasks. They stop first, so that the servers do not see the tasks end.
+# These processes start or hold tasks. They stop first, so that the servers do not see the tasks end.
 MACHINES = ("borglet", "fleet")
 # The longest notice between SIGTERM and SIGKILL that a job file may request.
 LONGEST_NOTICE_S = 3600.0
@@ -25,12 +25,12 @@ _WORKER = ("worker", "--without-gossip", "--without-mingle", "--include", "porta
 
 
 def schema(env: Mapping[str, str], result: Path) -> Spec:
-    """Return the step that runs once per start: migrate, and create what a first start needs."""
+    """Return the step that runs once per start: it migrates the database, and creates what a first start needs."""
     return Spec("schema", (sys.executable, "-m", "portal.up.schema", str(result)), env=env, start_s=600.0)
 
 
 def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
-    """Return the servers that a start waits for. One of each is enough on one host."""
+    """Return the servers that a start waits for: one of each kind."""
     host = options.host
     return [
         Spec(
@@ -41,7 +41,7 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             ready=partial(probes.http_ok, host, options.port, "/readyz"),
             alive=partial(probes.http_ok, host, options.port, "/healthz"),
         ),
-        # Its loop touches the file. A TLS handshake would queue behind those of ten thousand machines.
+        # The link touches a file in its loop. A probe by TLS would wait behind the handshakes of 10,000 machines.
         _beating("link", (sys.executable, "-m", "scheduling.link"), home, env, longest_s=30.0),
         _beating(
             "worker",
@@ -76,12 +76,12 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
 
 
 def spares(home: Home, env: Mapping[str, str]) -> list[Spec]:
-    """Return the second scheduler, which is idle until an SRE enables it for batch. A start does not wait for it."""
+    """Return the second scheduler, which is idle until an SRE enables it for batch jobs. No start waits for it."""
     return [_master("master-batch", f"cell.{CELL}.batch", home, env)]
 
 
 def _master(name: str, queue: str, home: Home, env: Mapping[str, str]) -> Spec:
-    """Return the process of one scheduler of the cell (`scheduling.master.schedulers.queue_of`)."""
+    """Return the process of one scheduler of the cell. `queue`: as in `scheduling.master.schedulers.queue_of`."""
     return _beating(
         name,
         (
@@ -92,7 +92,7 @@ def _master(name: str, queue: str, home: Home, env: Mapping[str, str]) -> Spec:
         env,
         # One run of the master fills its only thread for up to 60 s.
         longest_s=150.0,
-        # Killing it loses nothing: results are committed, and the lease expires by itself.
+        # SIGKILL loses nothing: the master has committed its results, and its lease expires.
         stop_signal=signal.SIGKILL,
     )
 
@@ -106,7 +106,7 @@ def _beating(
     longest_s: float,
     stop_signal: signal.Signals = signal.SIGTERM,
 ) -> Spec:
-    """Return a process without a port. It touches a file at least every `longest_s` seconds."""
+    """Return a process without a port, which touches its heartbeat file at least every `longest_s` seconds."""
     pulse = home.run / f"{name}.pulse"
     probe = partial(probes.heartbeat, pulse, longest_s)
     return Spec(
@@ -124,7 +124,7 @@ def _beating(
 def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mapping[str, str]) -> list[Spec]:
     """Return the Borglet of this host, and the simulated fleet if the options request one.
 
-    `joins`: one-time tokens by process name, for processes that have not joined yet.
+    `joins`: one-time join tokens by process name, for processes that have not joined the cell yet.
     """
     specs = [
         Spec(
@@ -154,9 +154,9 @@ def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mappin
 
 
 def stop_tasks(home: Home, env: Mapping[str, str], *, notice_s: float = LONGEST_NOTICE_S) -> Spec:
-    """Return the step that stops the tasks, which outlive the Borglet by design. Each gets at most `notice_s`.
+    """Return the step that stops the tasks, which outlive the Borglet by design. Each gets at most `notice_s` seconds.
 
-    The step itself ends after the longest notice of the tasks. The bound here ends a step that hangs.
+    The step ends after the longest notice of the tasks. If it hangs, the supervisor ends it 60 s after `notice_s`.
     """
     argv = (*_BORGLET, "stop-all", "--home", str(home.borglet), "--notice-s", str(notice_s))
     return Spec("stop-tasks", argv, env=env, start_s=notice_s + 60.0)

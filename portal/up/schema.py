@@ -1,7 +1,7 @@
 """`python -m portal.up.schema FILE`: migrate the database, bootstrap it, and write the generated secrets to FILE.
 
-One process does both, because loading Django takes longer than either step when nothing is to do. The output of
-`manage.py bootstrap` contains secrets that are stored nowhere else. They go to a private file instead of a log, and
+One process does both steps, because loading Django takes longer than a step that has nothing to do. The output of
+`manage.py bootstrap` contains secrets that are stored nowhere else. So it goes to a private file instead of a log, and
 the file is on disk before the transaction commits.
 """
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
+    """Migrate and bootstrap the database. Return the exit status."""
     import django
     from django.core.management import call_command
     from django.db import connection, transaction
@@ -26,8 +27,8 @@ def main(argv: list[str]) -> int:
     django.setup()
     if unknown := migrations_of_later(connection):
         print(
-            f"A newer version migrated this home: this version does not have {unknown[0]}. Use that version or a later "
-            "one, or restore an earlier backup into another BORG_HOME with make restore.",
+            f"Cannot use this database: a newer version migrated it, and this version does not have {unknown[0]}. Use "
+            "the newer version, or restore an earlier backup into another BORG_HOME with make restore.",
             file=sys.stderr,
         )
         return 1
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> int:
 
 
 def migrations_of_later(connection: BaseDatabaseWrapper) -> list[str]:
-    """Return the applied migrations that this version does not have, as sorted `app.name`."""
+    """Return the applied migrations that this version does not have, sorted, in the form `app.name`."""
     from django.db.migrations.loader import MigrationLoader
 
     loader = MigrationLoader(connection, ignore_no_migrations=True)

@@ -17,21 +17,21 @@ _NAMES = ("postgres", "nobody")
 
 
 class AccountError(RuntimeError):
-    """No suitable user for the engines was found. The message says what to do."""
+    """This host has no suitable user for the engines. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemUser:
-    """An unprivileged user for a process, with the `capabilities` that it keeps."""
+    """An unprivileged user for a process, with the Linux `capabilities` that the process keeps."""
 
     uid: int
     gid: int
     capabilities: tuple[str, ...] = ()
 
     def command(self, argv: Sequence[str], *, death_signal: signal.Signals | None = None) -> list[str]:
-        """Return `argv` wrapped in `setpriv`, which execs it, so the pid stays the same.
+        """Return the command that runs `argv` as this user, with the program `setpriv`. The pid stays the same.
 
-        A change of the user clears the parent-death signal, so `setpriv` sets it again.
+        A change of the user clears the signal for the death of the parent, so `setpriv` sets this signal again.
         """
         wrapped = ["setpriv", "--reuid", str(self.uid), "--regid", str(self.gid), "--clear-groups"]
         if self.capabilities:
@@ -43,10 +43,10 @@ class SystemUser:
 
 
 def engine_account(*paths: Path) -> SystemUser | None:
-    """Return the user of the engines, or None for the caller's own user.
+    """Return the user that the engines run as, or None for the user of this process.
 
-    Under root, this is the user in BORG_ENGINE_USER, else `postgres` or `nobody`. It keeps the capability to pass
-    closed folders only if it cannot reach one of `paths` without it. Raises `AccountError`.
+    Under root, this is the user in BORG_ENGINE_USER, or else `postgres` or `nobody`. The user gets the capability to
+    enter closed folders only if it cannot reach one of `paths` without the capability. Raises `AccountError`.
     """
     if os.geteuid() != 0:
         return None
@@ -69,7 +69,7 @@ def engine_account(*paths: Path) -> SystemUser | None:
 
 
 def passable(path: Path, uid: int, gid: int) -> bool:
-    """Return whether a user can reach `path`: it needs execute permission on every folder of the path."""
+    """Return whether a user can reach `path`: whether the user may enter every folder of the path."""
     for folder in (path, *path.parents):
         if not folder.is_dir():
             continue

@@ -1,4 +1,4 @@
-"""Child processes that die with their parent, are identified by a record on disk, and stop within a time limit.
+"""Child processes that end with their parent, that a record on disk identifies, and that stop within a time limit.
 
 A pid alone is not enough, because the kernel reuses pids. A record contains the pid, the start time of the process
 (clock ticks since boot, field 22 of `/proc/PID/stat`) and the boot id, which together identify one process.
@@ -29,20 +29,19 @@ def spawn(
     cwd: Path | None = None,
     output: int | None = None,
     account: SystemUser | None = None,
-    death_signal: signal.Signals | None = signal.SIGTERM,
+    death_signal: signal.Signals = signal.SIGTERM,
 ) -> subprocess.Popen[bytes]:
     """Start `argv` in its own session, so that Ctrl-C at the terminal reaches only the supervisor.
 
-    The kernel sends `death_signal` when the *thread* that called this ends, so call it from the main thread.
-    `output` is a file descriptor for both stdout and stderr.
+    The kernel sends `death_signal` when the *thread* that called this function ends, so call it from the main thread.
+    `output`: file descriptor for stdout and stderr; None: those of this process.
     """
     parent = os.getpid()
 
     def in_child() -> None:
-        if death_signal is not None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
-            if os.getppid() != parent:  # the parent died before the call above
-                os._exit(1)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
+        if os.getppid() != parent:  # the parent ended before the call above
+            os._exit(1)
 
     command = account.command(argv, death_signal=death_signal) if account else list(argv)
     return subprocess.Popen(
@@ -80,9 +79,7 @@ def record_find(path: Path) -> int | None:
     try:
         record = json.loads(path.read_text())
         pid, ticks, boot_id = int(record["pid"]), record["start_time_ticks"], record["boot_id"]
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):  # damaged by a crash of the host, which ended all processes
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # a crash of the host can damage a record
         return None
     if boot_id != _BOOT_ID.read_text().strip() or ticks is None:
         return None
@@ -90,7 +87,7 @@ def record_find(path: Path) -> int | None:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, *, every_s: float = 0.02) -> bool:
-    """Wait until `condition` is true. Return False after `timeout_s`."""
+    """Wait until `condition()` is true, and return True. Return False after `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:
@@ -100,9 +97,9 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, *, every_s: floa
 
 
 def end_process(pid: int, first: signal.Signals, timeout_s: float) -> bool:
-    """Stop a process that may not be a child: send `first`, then SIGKILL after `timeout_s`.
+    """Stop a process, which need not be a child: send `first`, and send SIGKILL after `timeout_s` seconds.
 
-    Returns whether `first` was enough. Raises `TimeoutError` if the process outlives SIGKILL for 10 s.
+    Return whether `first` was enough. Raises `TimeoutError` if the process still exists 10 s after SIGKILL.
     """
     ticks = start_time_ticks(pid)
 
@@ -118,4 +115,4 @@ def end_process(pid: int, first: signal.Signals, timeout_s: float) -> bool:
             return True
         if wait_until(gone, patience_s):
             return number is first
-    raise TimeoutError(f"Process {pid} still exists 10 s after SIGKILL. Check whether its disk or mount hangs.")
+    raise TimeoutError(f"Cannot stop process {pid}: it still exists 10 s after SIGKILL. Check whether its disk hangs.")

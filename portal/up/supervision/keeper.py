@@ -3,10 +3,10 @@
     waiting ─ needs are up ─► starting ─ ready ─► up ─ ended, or unwell too often ─► resting ─ delay ─► waiting
                                  └────── ended, or never ready ──────────────────────────┘
 
-A pidfd reports the end of a process at once and without polling. A failed probe counts only while all needs of the
-process are up, because the web server is not at fault when PostgreSQL is down. A process that works is slow, not
-unwell: it gets more time (`portal.up.supervision.patience`) and a log message. Each start that takes too long doubles
-the time limit of the next one.
+The *needs* of a process are the processes that must be up before it starts. A failed probe counts only while all needs
+are up, because the web server is not at fault when PostgreSQL is down. A process that works is slow, not unwell: it
+gets more time (`portal.up.supervision.patience`) and a log message. Each start that takes too long doubles the time
+limit of the next start. A pidfd reports the end of a process at once and without polling.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from portal.up.supervision.probes import Probe
 
 log = logging.getLogger("portal.up")
 
-_SAID_LAST = 300  # characters of a process's last log line, for the message about its end
+_LAST_LINE = 300  # characters of the last log line of a process, for the message about its end
 _MOST_DOUBLINGS = 4  # of the time limit for a start
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A process to keep running. `ready` is probed during a start, and `alive` every `alive_every_s` after it.
+    """A process to keep running.
 
-    A start fails after `start_s`, and a process is unwell after `unwell_limit` failed probes in a row. A process that
-    works may take ten times as long.
-    `pulse` is a file that the process touches. The file of an earlier run is removed before a start.
+    The supervisor calls the probe `ready` during a start, and the probe `alive` every `alive_every_s` seconds after it.
+    A start fails after `start_s` seconds, and a process is unwell after `unwell_limit` failed probes in a row. A
+    process that works may take ten times as long. `needs`: names of the processes that must be up before. `pulse`: a
+    file that the process touches; the supervisor deletes the file of an earlier run before a start.
     """
 
     name: str
@@ -62,23 +63,23 @@ class Spec:
 
 @dataclass(slots=True)
 class Restarts:
-    """Delays before restarts. They double from `first_s` to `longest_s`. A run of `forgiven_after_s` resets them."""
+    """The delays before restarts: they double from `first_s` to `longest_s`. A run of `reset_after_s` resets them."""
 
     first_s: float = 0.2
     longest_s: float = 10.0
-    forgiven_after_s: float = 30.0
+    reset_after_s: float = 30.0
     failures: int = 0
     total: int = 0
 
     def ended(self, ran_s: float) -> float:
         """Count the end of a run of `ran_s` seconds. Return the delay in seconds before the next run."""
-        self.failures = 1 if ran_s >= self.forgiven_after_s else self.failures + 1
+        self.failures = 1 if ran_s >= self.reset_after_s else self.failures + 1
         self.total += 1
         return min(self.longest_s, self.first_s * 2.0 ** min(self.failures - 1, 32))
 
 
 class ProcessKeeper:
-    """Keeps one process running until `stop`. Call all methods in the thread of the event loop, the main thread."""
+    """A keeper of one process, which runs until `stop`. Call all methods in the main thread, in its event loop."""
 
     def __init__(self, spec: Spec, *, record: Path, logfile: LogFile, needs: Sequence[ProcessKeeper] = ()) -> None:
         self.spec = spec
@@ -95,7 +96,7 @@ class ProcessKeeper:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, on_error: Callable[[BaseException], None]) -> None:
-        """Start the keeper. It calls `on_error` if the keeper itself fails and so no longer keeps the process."""
+        """Start to keep the process. If the keeper itself fails, it calls `on_error` and ends."""
 
         def report(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -105,13 +106,13 @@ class ProcessKeeper:
         self._task.add_done_callback(report)
 
     async def stop(self) -> None:
-        """Stop the process: its stop signal, SIGKILL after `stop_s`, or at once after `hurry`."""
+        """Send the process its stop signal, and send SIGKILL after `stop_s` seconds, or at once after `hurry`."""
         self._stopping.set()
         if self._task is not None:
             await asyncio.wait({self._task})  # an error in it was passed to `on_error`
 
     def hurry(self) -> None:
-        """End the wait for a stopping process: kill it at once."""
+        """Make `stop` kill the process at once instead of waiting for it."""
         self._hurry.set()
 
     async def _keep(self) -> None:
@@ -136,7 +137,7 @@ class ProcessKeeper:
         return not self._stopping.is_set()
 
     async def _run_once(self) -> str:
-        """Run the process once, and return how it ended, as the rest of a sentence."""
+        """Run the process once. Return how it ended, as a clause such as `ended with status 1`."""
         try:
             if self.spec.pulse is not None:
                 self.spec.pulse.unlink(missing_ok=True)
@@ -160,7 +161,7 @@ class ProcessKeeper:
         return story or _ending(process.returncode, self.logfile.tail(1))
 
     async def _watch(self, ended: asyncio.Future[None]) -> str | None:
-        """Watch the process until it ends or the supervisor stops. Return why the process must end, or None."""
+        """Watch the process until it ends or the supervisor stops. Return why the keeper must end it, or None."""
         if (complaint := await self._until_ready(ended)) is not None:
             self._slow_starts += 1
             return complaint
@@ -173,7 +174,7 @@ class ProcessKeeper:
         return await self._until_unwell(ended)
 
     async def _until_ready(self, ended: asyncio.Future[None]) -> str | None:
-        """Return None when the process is ready, has ended or is to be stopped, else why its start failed."""
+        """Wait until the process is ready, has ended or must stop. Return why its start failed, or None."""
         patience, pause_s = self._patience(self.start_limit_s), 0.05
         while (complaint := await self._ask(self.spec.ready)) is not None:
             self.why = complaint
@@ -191,7 +192,10 @@ class ProcessKeeper:
         return None
 
     async def _until_unwell(self, ended: asyncio.Future[None]) -> str | None:
-        """Return None when the process has ended or is to be stopped, else why it is unwell. Its log does not count."""
+        """Wait until the process has ended or must stop. Return why it is unwell, or None.
+
+        Lines in its log do not count as work.
+        """
         patience: ProcessPatience | None = None
         unwell = 0
         while not await self._pause(ended, self.spec.alive_every_s):
@@ -212,7 +216,7 @@ class ProcessKeeper:
 
     @property
     def start_limit_s(self) -> float:
-        """The time limit in seconds for a start in which the process does not work."""
+        """Return the time limit in seconds for a start in which the process does not work."""
         return float(self.spec.start_s * 2 ** min(self._slow_starts, _MOST_DOUBLINGS))
 
     def work(self) -> Work:
@@ -226,7 +230,7 @@ class ProcessKeeper:
         process.send_signal(self.spec.stop_signal)
         await wait_for_either(ended, self._hurry, self.spec.stop_s)
         if not ended.done():
-            if not self._hurry.is_set():  # else the process had no time to react
+            if not self._hurry.is_set():  # otherwise the process had no time to react
                 log.warning("%s did not end after %s; killing it", self.spec.name, self.spec.stop_signal.name)
             process.kill()
             await asyncio.wait({ended}, timeout=10.0)
@@ -238,7 +242,7 @@ class ProcessKeeper:
         return ended.done() or self._stopping.is_set()
 
     async def _ask(self, probe: Probe | None) -> str | None:
-        """Run a probe in a thread, because it may block for seconds."""
+        """Run a probe and return its result. It runs in a thread, because it may block for seconds."""
         return None if probe is None else await asyncio.to_thread(probe)
 
     def _needs_up(self) -> bool:
@@ -292,10 +296,10 @@ def end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[None]:
     return ended
 
 
-def _ending(returncode: int | None, said_last: str) -> str:
+def _ending(returncode: int | None, last_line: str) -> str:
     if returncode is None:
-        return "cannot be reaped"
+        return "did not end after SIGKILL"
     if returncode < 0:
         return f"was killed by {signal.Signals(-returncode).name}"
-    last = f" ({said_last[:_SAID_LAST]})" if returncode and said_last else ""
+    last = f" ({last_line[:_LAST_LINE]})" if returncode and last_line else ""
     return f"ended with status {returncode}{last}"

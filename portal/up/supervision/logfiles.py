@@ -1,8 +1,8 @@
-"""One log file per process, rotated without the process's help.
+"""One log file per process. The supervisor rotates the file without help from the process.
 
-Each process appends directly to its own file. There is no pipe to the supervisor, so killing the supervisor cannot
-break or block the processes. Rotation copies and truncates the file, so lines written in the microseconds between the
-two are lost. Because of O_APPEND, later writes start at the beginning of the file.
+Each process appends directly to its own file. There is no pipe to the supervisor, so the end of the supervisor cannot
+break or block the processes. Rotation copies the file and then truncates it, so lines that are written between the two
+steps are lost. Because of O_APPEND, later writes start at the beginning of the file.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """`NAME.log` and its `kept` older files. `NAME.log.1` is the newest of them."""
+    """The file `NAME.log`, and its `kept` older files. `NAME.log.1` is the newest older file."""
 
     path: Path
     max_bytes: int = 16 * 2**20
     kept: int = 3
 
     def open(self) -> int:
-        """Return a descriptor for appending. The caller closes it."""
+        """Open the file for appending and return its descriptor. The caller closes the descriptor."""
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def rotate(self) -> bool:
-        """Rotate the file if it is full. Return whether it was."""
+        """Rotate the file if it is full. Return whether it was full."""
         try:
             if self.path.stat().st_size < self.max_bytes:
                 return False

@@ -20,7 +20,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A process's work so far: CPU seconds of its session, bytes of its log, last touch of its pulse file."""
+    """The work of a process so far: CPU seconds of its session, bytes of its log, last change of its pulse file."""
 
     cpu_s: float = 0.0
     log_bytes: int = 0
@@ -29,7 +29,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class PatienceVerdict:
-    """`over`: the time limit has passed. `progress`: the work of the process, as a clause."""
+    """The result of a time limit. `over`: the limit has passed. `progress`: the work of the process, as a clause."""
 
     over: bool
     progress: str
@@ -64,7 +64,7 @@ class ProcessPatience:
 
 def work_of(pid: int, log: Path, pulse: Path | None) -> Work:
     """Return the work of the process `pid`, which leads a session. Unreadable values are 0."""
-    return Work(_cpu_s(pid), _size(log), _touched(pulse) if pulse is not None else 0.0)
+    return Work(_cpu_s(pid), _status(log).st_size, _status(pulse).st_mtime)
 
 
 def _cpu_s(session: int) -> float:
@@ -82,15 +82,9 @@ def _cpu_s(session: int) -> float:
     return ticks / _TICKS_PER_S
 
 
-def _size(path: Path) -> int:
+def _status(path: Path | None) -> os.stat_result:
+    """Return the status of a file. All values are 0 for None and for a file that cannot be read."""
     try:
-        return path.stat().st_size
+        return os.stat(path or "")
     except OSError:
-        return 0
-
-
-def _touched(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+        return os.stat_result([0] * 10)

@@ -1,7 +1,7 @@
-"""The heartbeat file of a Celery worker, named by BORG_PULSE. Loaded by `worker --include`.
+"""The heartbeat file of a Celery worker, which the variable BORG_PULSE names. `worker --include` loads this module.
 
-A worker has no port to probe. It touches the file when it is ready, with each heartbeat to the broker (so that
-connection is alive too), and before and after each task.
+A worker has no port to probe. So it touches the file when it is ready, before and after each task, and with each
+heartbeat to the broker, which shows that the connection to the broker is alive.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ _FILE = os.environ.get("BORG_PULSE")
 
 
 def pulse(**_: object) -> None:
+    """Touch the heartbeat file, if this process has one."""
     if _FILE:
         Path(_FILE).touch(mode=0o600)
 

@@ -1,4 +1,4 @@
-"""The heartbeat file of Celery beat: its scheduler touches the file in BORG_PULSE at each tick."""
+"""The heartbeat file of Celery beat, which the variable BORG_PULSE names. The scheduler touches it at each tick."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from portal.up.supervision.pulse import pulse
 
 
 class PulsingScheduler(DatabaseScheduler):  # type: ignore[misc]
+    """Celery beat's scheduler, which also touches the heartbeat file."""
+
     def tick(self, *args: object, **kwargs: object) -> float:
         wait_s: float = super().tick(*args, **kwargs)
         pulse()

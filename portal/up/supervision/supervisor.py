@@ -1,4 +1,4 @@
-"""All processes of one host. Each starts as soon as its needs are up. They stop in reverse order."""
+"""The supervisor of all processes of one host. A process starts as soon as its needs are up, and stops before them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _ROTATE_EVERY_S = 10.0
 
 
 class SupervisorError(RuntimeError):
-    """The host's processes cannot run. The message names the process, its log file and the log's end."""
+    """The processes of this host cannot run. The message names the process, its log file and the end of its log."""
 
 
 class ProcessSupervisor:
-    """Starts a set of processes and keeps them running.
+    """A supervisor that starts a set of processes and keeps them running.
 
-    Use it in the main thread, because child processes die with the thread that started them.
+    Use it in the main thread, because child processes end with the thread that started them. `broken`: a future that
+    gets the error of a keeper that failed.
     """
 
     def __init__(self, *, run_folder: Path, log_folder: Path) -> None:
@@ -38,9 +39,9 @@ class ProcessSupervisor:
         self._rotation: asyncio.Task[None] | None = None
 
     def start(self, specs: Iterable[Spec]) -> None:
-        """Add processes and start them. `needs` may name processes of this call and of earlier calls.
+        """Add processes and start them. They may need processes of this call and of earlier calls.
 
-        Raises `SupervisorError` if a need is unknown or the needs form a cycle.
+        Raises `SupervisorError` if a need is unknown or the needs form a circle.
         """
         for spec in in_order(specs, known=self.keepers):
             needs = [self.keepers[name] for name in spec.needs]
@@ -51,9 +52,9 @@ class ProcessSupervisor:
             self._rotation = asyncio.create_task(self._rotate(), name="rotate logs")
 
     async def wait_up(self, timeout_s: float) -> None:
-        """Wait until every process is up: `timeout_s`, and longer while the late processes work.
+        """Wait until every process is up, for `timeout_s` seconds, and longer while the late processes work.
 
-        Raises `SupervisorError` with the first late process, the reason, and the end of its log.
+        Raises `SupervisorError`, which names the first late process, the reason, and the end of its log.
         """
         began, late = time.monotonic(), self._late()
         longest_s = max(MORE_TIMES * timeout_s, AT_LEAST_S)
@@ -68,7 +69,7 @@ class ProcessSupervisor:
                 wait.cancel()
 
     async def stop(self, names: Sequence[str] | None = None) -> None:
-        """Stop these processes (default: all). A process stops before its needs."""
+        """Stop the processes with these names, or all processes. A process stops before its needs."""
         left = {name: keeper for name, keeper in self.keepers.items() if names is None or name in names}
         while left:
             needed = {need for keeper in left.values() for need in keeper.spec.needs}
@@ -77,13 +78,14 @@ class ProcessSupervisor:
             for keeper in free:
                 del left[keeper.spec.name]
         if names is None and self.broken.done():
-            self.broken.exception()  # mark it as read, else asyncio logs it
+            self.broken.exception()  # mark the error as read, because asyncio logs unread errors
         if names is None and self._rotation is not None:
             self._rotation.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._rotation
 
     def hurry(self) -> None:
+        """Kill all processes that are stopping or will be stopped."""
         for keeper in self.keepers.values():
             keeper.hurry()
 
@@ -94,9 +96,9 @@ class ProcessSupervisor:
         return self.run_folder / f"{name}.pid"
 
     async def run_once(self, spec: Spec, *, until: asyncio.Event | None = None) -> bool:
-        """Run a process to its end. If `until` is set first, kill it and return False.
+        """Run a process to its end and return True. If `until` is set first, kill the process and return False.
 
-        Raises `SupervisorError` if it fails or takes longer than `start_s`.
+        Raises `SupervisorError` if the process fails or takes longer than `start_s`.
         """
         until = until or asyncio.Event()
         logfile = self.logfile(spec.name)
@@ -119,7 +121,7 @@ class ProcessSupervisor:
         return True
 
     def _break(self, error: BaseException) -> None:
-        """Record in `broken` the error of a keeper, so that the caller stops all processes in order."""
+        """Store the error of a keeper in `broken`, so that the caller stops all processes in order."""
         if not self.broken.done():
             self.broken.set_exception(error)
 
@@ -133,7 +135,7 @@ class ProcessSupervisor:
                     log.warning("The log of %s cannot be rotated: %s", keeper.spec.name, error)
 
     def _late(self) -> dict[str, tuple[int, float]]:
-        """Return, per process that is not up, its number of restarts and its CPU seconds since the last one."""
+        """Return the number of restarts of each process that is not up, and its CPU seconds since the last restart."""
         return {
             name: (keeper.restarts.total, keeper.work().cpu_s)
             for name, keeper in self.keepers.items()
@@ -164,16 +166,16 @@ def _makes_progress(
 
 
 def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:
-    """Return the specs so that each comes after the specs it depends on.
+    """Return the processes in an order in which each comes after its needs. `known`: names of earlier processes.
 
-    Raises `SupervisorError` if the dependencies form a cycle.
+    Raises `SupervisorError` if a need is unknown or the needs form a circle.
     """
     left, met, ordered = list(specs), set(known), []
     while left:
         free = [spec for spec in left if met.issuperset(spec.needs)]
         if not free:
             story = "; ".join(f"{spec.name} needs {', '.join(spec.needs)}" for spec in left)
-            raise SupervisorError(f"The processes depend on each other in a circle: {story}")
+            raise SupervisorError(f"Cannot start processes whose needs form a circle or are unknown: {story}")
         ordered += free
         met.update(spec.name for spec in free)
         left = [spec for spec in left if spec not in free]
@@ -181,10 +183,10 @@ def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:
 
 
 def stop_leftovers(run_folder: Path, *, timeout_s: float = 20.0) -> list[str]:
-    """Stop the leftovers of an earlier supervisor, and return their names.
+    """Stop the processes that outlived an earlier supervisor, and return their names.
 
-    Processes die with their supervisor, so a leftover is ending or stuck. PostgreSQL gets SIGINT, its fast shutdown.
-    The engines stop last, because the others are their clients.
+    Processes end with their supervisor, so such a process is ending or hangs. PostgreSQL gets SIGINT, its fast
+    shutdown. The engines stop last, because the other processes are their clients.
     """
     found = []
     for record in sorted(run_folder.glob("*.pid"), key=lambda path: path.stem in ("postgres", "redis")):

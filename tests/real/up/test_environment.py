@@ -33,8 +33,8 @@ def test_an_operator_may_tune_but_not_redirect() -> None:
 def test_a_setting_that_does_nothing_is_reported() -> None:
     given = {"BORG_DNS_TLL": "9", "BORG_DNS_HOST": "::1", "BORG_DNS_TTL": "9", "BORG_DNS_PORT": "", "BORG_CELL": "dev"}
     assert list(ignored_settings(_OPTIONS, given)) == [
-        "BORG_DNS_HOST='::1' has no effect: make up sets it to 127.0.0.1.",
-        "BORG_DNS_TLL is not a setting; did you mean BORG_DNS_TTL?",
+        "BORG_DNS_HOST='::1' has no effect: `make up` sets this setting to 127.0.0.1.",
+        "BORG_DNS_TLL has no effect: there is no such setting; did you mean BORG_DNS_TTL?",
     ]
 
 

@@ -22,7 +22,7 @@ def up(home: Path, **settings: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("PORT", "PORT='http': a port must be a number"),
+        ("PORT", "PORT='http': the value is not a whole number; give a number from 1 to 65535, for example PORT=8000"),
         ("BORG_SMTP_PORT", "BORG_SMTP_PORT='http': the value is not a whole number"),
     ],
 )

@@ -7,7 +7,7 @@ def test_first_restart_is_quick_and_later_ones_wait_ever_longer() -> None:
 
 
 def test_a_long_run_forgives_earlier_failures() -> None:
-    restarts = Restarts(forgiven_after_s=30.0)
+    restarts = Restarts(reset_after_s=30.0)
     for _ in range(6):
         restarts.ended(1.0)
     assert restarts.ended(30.0) == restarts.first_s
