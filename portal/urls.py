@@ -43,6 +43,5 @@ urlpatterns = [
     path("", include("portal.sigma.urls")),
 ]
 
-handler403 = "portal.http.errors.forbidden"
 handler404 = "portal.http.errors.nowhere"
 handler500 = "portal.http.errors.broken"

@@ -8,8 +8,8 @@ from typing import Any, cast
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
-from django.views.defaults import page_not_found, permission_denied
-from rest_framework import exceptions, status
+from django.views.defaults import page_not_found
+from rest_framework import exceptions
 from rest_framework.response import Response
 
 from portal.http.outages import RETRY_AFTER_S, Outage, outage_of
@@ -18,44 +18,27 @@ from quota.vocabulary.errors import Rejected
 CONTENT_TYPE = "application/problem+json"
 _FOR_PROGRAMS = ("/api/", "/bns/", "/v3/", "/metrics", "/healthz", "/readyz", "/.well-known/")
 _BROKEN = (
-    "The portal could not answer because of an internal error. Its log has the error under this request's id. "
-    "Report it to an SRE."
+    "The portal could not answer because of an internal error. Its log has the error under the id of this request. "
+    "Report the id to an SRE."
 )
 
 
-def document(
-    status_code: int,
-    code: str,
-    detail: str,
-    *,
-    fields: dict[str, str] | None = None,
-    figures: dict[str, Any] | None = None,
-    request_id: str = "",
-) -> dict[str, Any]:
-    """Return the body of a problem. `type` contains the code, so it is stable even if `detail` is reworded."""
-    body: dict[str, Any] = {"type": f"urn:borg:{code}", "status": status_code, "code": code, "detail": detail}
-    if fields:
-        body["fields"] = fields
-    if figures:
-        body["figures"] = figures
-    if request_id:
-        body["request_id"] = request_id
+def document(problem: Rejected, request_id: str) -> dict[str, Any]:
+    """Return the body of a problem. `type` contains the code, so `type` stays the same if `detail` is reworded."""
+    body = {
+        "type": f"urn:borg:{problem.code}",
+        "status": problem.status,
+        "code": problem.code,
+        "detail": problem.detail,
+        **({"fields": problem.fields} if problem.fields else {}),
+        **({"figures": problem.figures} if problem.figures else {}),
+        **({"request_id": request_id} if request_id else {}),
+    }
     return cast("dict[str, Any]", _writable(body))
 
 
-def document_of(problem: Rejected, request_id: str) -> dict[str, Any]:
-    return document(
-        problem.status,
-        problem.code,
-        problem.detail,
-        fields=problem.fields,
-        figures=problem.figures,
-        request_id=request_id,
-    )
-
-
 def _writable(value: Any) -> Any:
-    """Return `value` with lone surrogates escaped: a message may repeat one that a client sent."""
+    """Return `value` with lone surrogates escaped. A message may repeat a lone surrogate that a client sent."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -63,43 +46,37 @@ def _writable(value: Any) -> Any:
     return [_writable(part) for part in value] if isinstance(value, list | tuple) else value
 
 
+def _json(problem: Rejected, request_id: str) -> HttpResponse:
+    return JsonResponse(document(problem, request_id), status=problem.status, content_type=CONTENT_TYPE)
+
+
 def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 404 for an unknown address: a problem document for programs, a page for people."""
     if not request.path.startswith(_FOR_PROGRAMS):
         return page_not_found(request, exception)
-    detail = f"there is nothing at {request.path[:200]}; /api/v1/schema/ lists all addresses"
-    body = document(404, "not-found", detail, request_id=getattr(request, "borg_request_id", ""))
-    return JsonResponse(body, status=404, content_type=CONTENT_TYPE)
-
-
-def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer 403 with a page."""
-    return permission_denied(request, exception)
+    detail = f"The address {request.path[:200]} does not exist. /api/v1/schema/ lists all addresses."
+    return _json(Rejected("not-found", detail, status=404), getattr(request, "borg_request_id", ""))
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """Answer an error that no other handler covers: 503 for an outage, else 500.
+    """Answer an error that no other handler covers: 503 for an outage, or else 500.
 
-    Programs get a problem document and people get a page. Nothing here needs the database. Django calls this for
-    errors of views and of every middleware, inside the `except` block.
+    Programs get a problem document and people get a page. This function does not need the database. Django calls it
+    for errors of views and of every middleware, inside the `except` block.
     """
     error = sys.exc_info()[1]
-    found = outage_of(error) if error is not None else None
     request_id = getattr(request, "borg_request_id", "")
-    if found is not None:
+    if error is not None and (found := outage_of(error)):
         return unavailable(found, path=request.path, request_id=request_id)
     if not request.path.startswith(_FOR_PROGRAMS):
         return HttpResponse(render_to_string("500.html"), status=500)
-    body = document(500, "internal-error", _BROKEN, request_id=request_id)
-    return JsonResponse(body, status=500, content_type=CONTENT_TYPE)
+    return _json(Rejected("internal-error", _BROKEN, status=500), request_id)
 
 
 def unavailable(outage: Outage, *, path: str, request_id: str = "") -> HttpResponse:
     """Return the answer to a request for `path` during an outage, with Retry-After."""
-    answer: HttpResponse
     if path.startswith(_FOR_PROGRAMS):
-        body = document(outage.status, outage.code, outage.detail, request_id=request_id)
-        answer = JsonResponse(body, status=outage.status, content_type=CONTENT_TYPE)
+        answer = _json(Rejected(outage.code, outage.detail, status=outage.status), request_id)
     else:
         answer = HttpResponse(render_to_string("503.html", {"outage": outage}), status=outage.status)
     answer["Retry-After"] = str(outage.retry_after_s)
@@ -110,45 +87,50 @@ def unavailable(outage: Outage, *, path: str, request_id: str = "") -> HttpRespo
 
 
 def problem(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's exception handler. None for errors that are not a rejection: `broken` answers those."""
-    request_id = getattr(getattr(context.get("request"), "_request", None), "borg_request_id", "")
-    headers: dict[str, str] = {}
-    if isinstance(error, Rejected):
-        if error.status == status.HTTP_503_SERVICE_UNAVAILABLE:
-            if found := outage_of(error):
-                error = Rejected(found.code, found.detail, status=found.status)
-            headers["Retry-After"] = str(found.retry_after_s if found else RETRY_AFTER_S)
-        body = document_of(error, request_id)
-        if "retry_after_s" in error.figures:
-            headers["Retry-After"] = str(error.figures["retry_after_s"])
-    elif isinstance(error, Http404):
-        body = document(404, "not-found", "there is nothing here", request_id=request_id)
-    elif isinstance(error, PermissionDenied):
-        body = document(403, "forbidden", str(error) or "you may not do this", request_id=request_id)
-    elif isinstance(error, RequestDataTooBig):
-        detail = "the request body is larger than this server accepts; send a smaller one"
-        body = document(413, "too-large", detail, request_id=request_id)
-    elif isinstance(error, exceptions.ValidationError):
-        fields = {str(name): _first(value) for name, value in _as_mapping(error.detail).items()}
-        body = document(
-            422, "invalid", "; ".join(f"{k}: {v}" for k, v in fields.items()), fields=fields, request_id=request_id
-        )
-    elif isinstance(error, exceptions.APIException):
-        code = str(error.default_code).replace("_", "-")
-        body = document(error.status_code, code, str(error.detail), request_id=request_id)
-        if isinstance(error, exceptions.NotAuthenticated | exceptions.AuthenticationFailed):
-            body["status"] = status.HTTP_401_UNAUTHORIZED
-            headers["WWW-Authenticate"] = 'Bearer realm="borg"'
-    else:
+    """Return the answer to an error in REST, or None if `broken` must answer. DRF calls this function."""
+    rejected = _rejection_of(error)
+    if rejected is None:
         return None
-    return Response(body, status=body["status"], content_type=CONTENT_TYPE, headers=headers)
+    headers = {}
+    if rejected.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="borg"'
+    if rejected.status == 503:
+        found = outage_of(error)
+        if found is not None:
+            rejected = Rejected(found.code, found.detail, status=found.status)
+        headers["Retry-After"] = str(found.retry_after_s if found else RETRY_AFTER_S)
+    if "retry_after_s" in rejected.figures:
+        headers["Retry-After"] = str(rejected.figures["retry_after_s"])
+    request_id = getattr(getattr(context.get("request"), "_request", None), "borg_request_id", "")
+    body = document(rejected, request_id)
+    return Response(body, status=rejected.status, content_type=CONTENT_TYPE, headers=headers)
 
 
-def _as_mapping(detail: Any) -> dict[str, Any]:
-    return detail if isinstance(detail, dict) else {"request": detail}
+def _rejection_of(error: Exception) -> Rejected | None:
+    """Return the rejection that describes an error of a view, or None if the error is a fault of the server."""
+    match error:
+        case Rejected():
+            return error
+        case Http404():
+            return Rejected("not-found", "This address does not exist. Check the names in it.", status=404)
+        case PermissionDenied():
+            return Rejected("forbidden", str(error) or "You do not have permission for this request.", status=403)
+        case RequestDataTooBig():
+            detail = "The request body is larger than this server accepts. Send a smaller body."
+            return Rejected("too-large", detail, status=413)
+        case exceptions.ValidationError():
+            found = error.detail if isinstance(error.detail, dict) else {"request": error.detail}
+            fields = {str(name): _first(value) for name, value in found.items()}
+            return Rejected("invalid", "; ".join(f"{name}: {wrong}" for name, wrong in fields.items()), fields=fields)
+        case exceptions.APIException():
+            signed_out = isinstance(error, exceptions.NotAuthenticated | exceptions.AuthenticationFailed)
+            code = str(error.default_code).replace("_", "-")
+            return Rejected(code, str(error.detail), status=401 if signed_out else error.status_code)
+    return None
 
 
 def _first(value: Any) -> str:
+    """Return the first text in nested lists and mappings of errors."""
     while isinstance(value, list | dict) and value:
         value = value[0] if isinstance(value, list) else next(iter(value.values()))
     return str(value)

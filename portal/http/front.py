@@ -1,17 +1,17 @@
 """The outermost ASGI application of a web process: liveness, deadlines, limits, and answers during outages.
 
-* It answers `GET /healthz` in the event loop, without a thread, Django or the database: the process is alive.
-* Each request has a deadline, which starts when its body has been read. Database calls end before it
-  (`portal.database`). A request that takes longer for another reason gets 503, and its work ends alone.
-* At most `most` requests run at once, including those that exceeded their deadline. Any more get 503 at once. Long
-  polls of names do not count: they hold no thread, and have their own limit (`portal.live.watches`).
+* It answers `GET /healthz` in the event loop, without a thread, Django or the database. The answer shows that the
+  process is alive.
+* Each request has a deadline, which starts when the portal has read its body. Database calls end before the deadline
+  (`portal.database`). A request that takes longer for another reason gets 503, and its thread ends without an answer.
+* At most `most` requests run at once, including those that exceeded their deadline. Further requests get 503 at once.
+  Long polls of names do not count: they hold no thread, and have their own limit (`portal.live.watches`).
 * Errors in front of Django become problem documents, and errors of WebSockets become close codes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 import uuid
@@ -21,25 +21,28 @@ import structlog
 
 from naming.api.bns import MOST_WAIT_S
 from portal.database import end_at
-from portal.http.bodies import Application, Message, Receive, Send, respond
+from portal.http.answers import Application, Message, Receive, Send, respond
 from portal.http.errors import unavailable
 from portal.http.outages import LATE, Outage, outage_of
 
 log = structlog.get_logger(__name__)
 
-# Deadline of requests that may take long: uploads of packages and bulk submissions. `borgctl` waits as long.
+# The deadline of uploads of packages and bulk submissions, which may take long. `borgctl` waits for the same time.
 LONG_S = 900.0
 _LONG = re.compile(r"PUT /api/v1/cells/[^/]+/packages/.*|POST /api/v1/cells/[^/]+/jobs:bulk/?")
-# Database calls fail at the deadline, and their error becomes the answer. This is the extra time for that answer.
+# Database calls fail at the deadline, and their error becomes the answer. This is the extra time for the answer.
 GRACE_S = 2.0
 MOST_REQUESTS = 500
 # WebSockets close with 4000 + the HTTP status.
 AWAY = 4503
-_ALIVE = json.dumps({"status": "ok"}).encode()
+_ALIVE = b'{"status": "ok"}'
 
 
 class Front:
-    """The ASGI application of the process: `http` and `websocket` behind these limits, and `lifespan` unchanged."""
+    """The ASGI application of a process. It applies the limits to `http` and `websocket`, but not to `lifespan`.
+
+    `deadline_s`: seconds for a request after its body. `most`: largest number of requests at once.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class Front:
         elif scope["path"] == "/healthz":
             await respond(send, 200, _ALIVE, {"content-type": "application/json", "cache-control": "no-store"})
         elif len(self._under_way) >= self._most and not _waits(scope):
-            detail = f"This process already handles {self._most} requests, its limit. Try again in 5 seconds."
+            detail = f"This process already answers {self._most} requests, which is its limit. Try again in 5 seconds."
             await _answer(send, scope, Outage("overloaded", detail), close=True)
         else:
             await self._request(scope, receive, send)
@@ -85,7 +88,7 @@ class Front:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             await self._failed(scope, reply, error)
         elif not task.done() and reply.begun:
-            await task  # the answer began in time, so let it finish
+            await task  # the answer began before the deadline, so it may finish
         elif not task.done():
             reply.over = True
             task.cancel()
@@ -95,7 +98,7 @@ class Front:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # read the exception, or asyncio logs it as never retrieved
+            task.exception()  # mark the error as read, because asyncio logs unread errors
 
     async def _failed(self, scope: dict[str, Any], reply: _Reply, error: BaseException) -> None:
         found = outage_of(error)
@@ -107,25 +110,25 @@ class Front:
     async def _socket(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         state = {"accepted": False, "closed": False}
 
-        async def noting(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             state["accepted"] |= message["type"] == "websocket.accept"
             state["closed"] |= message["type"] == "websocket.close"
             await send(message)
 
         try:
-            await self._websocket(scope, receive, noting)
+            await self._websocket(scope, receive, send_and_note)
         except Exception as error:
             found = outage_of(error)
             if found is None or state["closed"]:
                 raise
             log.warning("a WebSocket failed in an outage", path=scope["path"], code=found.code, error=str(error))
-            if not state["accepted"]:  # before that, a browser sees neither code nor reason
+            if not state["accepted"]:  # a browser sees the code and the reason only after the accept
                 await send({"type": "websocket.accept"})
             await send({"type": "websocket.close", "code": AWAY, "reason": found.code})
 
 
 class _Reply:
-    """The answer of a request. `begun`: its head was sent. Once `over`, later messages are dropped."""
+    """The answer to a request. `begun`: its first message was sent. `over`: the application may send no more."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -139,9 +142,9 @@ class _Reply:
 
 
 class _Reading:
-    """Receives the body, and starts the deadline at its end, so that slow senders do not count as slow requests.
+    """A receive function that starts the deadline after the body, so that a slow upload is not a slow request.
 
-    `late` is done when the deadline and the grace are over.
+    `late`: a future that is done when the deadline and `GRACE_S` have passed.
     """
 
     def __init__(self, receive: Receive, deadline_s: float, late: asyncio.Future[None]) -> None:
@@ -151,12 +154,13 @@ class _Reading:
     async def __call__(self) -> Message:
         message = await self._receive()
         if self._timer is None and message["type"] == "http.request" and not message.get("more_body"):
-            end_at(time.monotonic() + self._deadline_s)  # for the task that reads, and so for all of its threads
+            end_at(time.monotonic() + self._deadline_s)  # applies to the task that reads, and to all its threads
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._deadline_s + GRACE_S, self._over)
         return message
 
     def end(self) -> None:
+        """Cancel the deadline."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -172,7 +176,7 @@ def _deadline_s(scope: dict[str, Any], usual_s: float) -> float:
 
 
 def _waits(scope: dict[str, Any]) -> bool:
-    """Return whether the caller wants to wait for a name to change (`portal.live.polls`)."""
+    """Return whether the request waits for a change of a name (`portal.live.polls`)."""
     return scope["path"].startswith("/bns/") and b"wait_s=" in scope["query_string"]
 
 

@@ -1,33 +1,41 @@
 """Django behind ASGI, with one thread per request.
 
-Django's own handler starts a thread for each request, and changes between it and the event loop about twenty times,
-once for each middleware and signal. Here the middlewares and the view run in one thread from beginning to end, and the
-threads are kept. Three pools keep slow work from delaying quick work:
+Django's own handler starts a thread per request, and changes about twenty times between the thread and the event loop:
+once per middleware and signal. Here all middlewares and the view of a request run in one thread, and the threads are
+kept. Three pools prevent that slow work delays quick work:
 
     GET, HEAD ──────────────────────────► reads  ─┐
     POST, PUT, PATCH, DELETE ───────────► writes ─┼─► one thread ─► middlewares ─► view ─► answer
     whole cells, metrics, bulk, logs ───► long   ─┘
 
-A request for which no thread is free waits for a bounded time, and then gets 503 with `Retry-After`.
+If no thread is free, a request waits for a bounded time, and then gets 503 with `Retry-After`.
+
+A body may have at most `most_bytes`. Django spools bodies of any size, and Django REST framework ignores a body of
+unknown length (`Transfer-Encoding: chunked`): a kill with the body `{"indexes": [1]}` would kill the whole job. So the
+handler reads the body first, and passes it on with its length.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
+from django.conf import settings
 from django.core import signals
-from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
 from django.http import HttpResponseBase
 from django.urls import set_script_prefix
 
+from portal.http.answers import Receive, Send, reject
 from portal.http.outages import RETRY_AFTER_S, Overloaded
+from quota.vocabulary.errors import Rejected
 
 READS, WRITES, LONG = 4, 8, 4
 # The share of a request's deadline that it may wait for a thread.
@@ -66,7 +74,7 @@ class Threads:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._free.release)
 
-        # A cancelled request leaves its thread at work, so the end of the thread frees the place.
+        # The thread of a cancelled request still works, so the place is free only when the thread has ended.
         running = self._executor.submit(copy_context().run, work)
         running.add_done_callback(ended)
         return await asyncio.wrap_future(running)
@@ -79,10 +87,14 @@ class Threads:
 
 
 class ThreadedHandler(ASGIHandler):
-    """Django's ASGI application. `deadline_s`: seconds within which a request is answered."""
+    """Django's ASGI application.
 
-    def __init__(self, *, deadline_s: float) -> None:
+    `deadline_s`: seconds within which a request gets its answer. `most_bytes`: largest size of a body.
+    """
+
+    def __init__(self, *, deadline_s: float, most_bytes: int) -> None:
         BaseHandler.__init__(self)
+        self.most_bytes = most_bytes
         self.load_middleware(is_async=False)
         wait_s = deadline_s * WAIT_SHARE
         self._reads = Threads("reads", READS, longest_wait_s=wait_s)
@@ -90,10 +102,23 @@ class ThreadedHandler(ASGIHandler):
         self._long = Threads("long requests", LONG, longest_wait_s=wait_s)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.answer(scope, receive, send, most_bytes=self.most_bytes)
+
+    async def answer(self, scope: dict[str, Any], receive: Receive, send: Send, *, most_bytes: int) -> None:
+        """Answer a request. If its body has more than `most_bytes`, the answer is 413."""
+        headers = dict(scope["headers"])
         try:
-            body = await self.read_body(receive)
-        except RequestAborted:
-            return
+            if int(headers.get(b"content-length", b"0")) > most_bytes:  # the server has checked that it is a number
+                raise _too_large(most_bytes)
+            body = await _read(receive, most_bytes)
+        except Rejected as problem:
+            return await reject(send, problem)
+        if body is None:
+            return None
+        if b"transfer-encoding" in headers:
+            known = [pair for pair in scope["headers"] if pair[0] != b"transfer-encoding"]
+            scope = {**scope, "headers": [*known, (b"content-length", str(body.seek(0, os.SEEK_END)).encode())]}
+        body.seek(0)
         try:
             start, content = await self._threads(scope).run(lambda: self._respond(scope, body))
         except Overloaded:
@@ -101,6 +126,7 @@ class ThreadedHandler(ASGIHandler):
             raise
         await send(start)
         await send({"type": "http.response.body", "body": content})
+        return None
 
     def _threads(self, scope: dict[str, Any]) -> Threads:
         if _LONG.fullmatch(scope["path"]):
@@ -119,6 +145,27 @@ class ThreadedHandler(ASGIHandler):
                 return _start(response), b"".join(response)
             finally:
                 response.close()  # sends `request_finished`, which returns the connection to the pool
+
+
+async def _read(receive: Receive, most_bytes: int) -> IO[bytes] | None:
+    """Return the whole body, or None if the client disconnected. Raises `Rejected` if the body is too large."""
+    body = SpooledTemporaryFile(max_size=settings.FILE_UPLOAD_MAX_MEMORY_SIZE)  # noqa: SIM115 - closed after the request
+    while True:
+        message = await receive()
+        body.write(message.get("body", b""))
+        if message["type"] == "http.disconnect":
+            body.close()
+            return None
+        if body.tell() > most_bytes:
+            body.close()
+            raise _too_large(most_bytes)
+        if not message.get("more_body"):
+            return body
+
+
+def _too_large(most_bytes: int) -> Rejected:
+    detail = f"The request body is larger than the {most_bytes} bytes that this server accepts. Send a smaller body."
+    return Rejected("too-large", detail, status=413)
 
 
 def _start(response: HttpResponseBase) -> dict[str, Any]:

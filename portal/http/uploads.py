@@ -1,7 +1,7 @@
-"""Large bodies of package uploads. The portal checks the caller's rights before it reads a byte.
+"""Uploads of large packages. The portal checks the rights of the caller before it reads the body.
 
-Django spools a whole body to disk before a view checks the caller. So for a large body this module first checks the
-token in the request's headers. The view checks it again.
+The handler reads a whole body before a view checks the caller. So for a large body this module first checks the token
+in the headers of the request. The view checks the token again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from urllib.parse import unquote
 
 from channels.db import database_sync_to_async
 
-from portal.http.bodies import Application, Receive, Send, reject
+from portal.http.answers import Receive, Send, reject
+from portal.http.handler import ThreadedHandler
 from quota.tenancy.access import InvalidToken, principal_of_token
 from quota.vocabulary.errors import Rejected
 from scheduling.access import selectors
@@ -24,34 +25,31 @@ _PATH = re.compile(r"/api/v1/cells/([^/]+)/packages/([^/]+)/[^/]+/[^/]+/")
 
 
 class PackageUploads:
-    """An ASGI application. It passes large archives of packages to `inner` if the caller may upload them.
+    """An ASGI application in front of `inner`, which lets callers upload large packages if they have the right to."""
 
-    All other requests go to `bounded`, which accepts bodies of up to `most_bytes`.
-    """
-
-    def __init__(self, inner: Application, bounded: Application, *, most_bytes: int) -> None:
-        self._inner, self._bounded, self._most_bytes = inner, bounded, most_bytes
+    def __init__(self, inner: ThreadedHandler) -> None:
+        self._inner = inner
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         path = _PATH.fullmatch(scope["path"]) if scope["method"] == "PUT" else None
         headers = dict(scope["headers"])
         length = int(headers.get(b"content-length", b"0"))  # the server has checked that it is a number
-        if path is None or length <= self._most_bytes:
-            return await self._bounded(scope, receive, send)
+        if path is None or length <= self._inner.most_bytes:
+            return await self._inner(scope, receive, send)
         scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         request_id = uuid.uuid4().hex
         try:
             if scheme.lower() != "bearer":
                 raise Rejected(
                     "unauthorized",
-                    "Authorization: the header is missing or not a bearer token; give 'Bearer' and a token",
+                    "Authorization: the header is missing or has no bearer token; give 'Bearer' and a token",
                     status=401,
                 )
             cell, tenant = map(unquote, path.groups())
             await database_sync_to_async(_check)(secret.strip(), cell, tenant, length, request_id)
         except Rejected as problem:
             return await reject(send, problem, request_id=request_id, headers={"connection": "close"})
-        return await self._inner(scope, receive, send)
+        return await self._inner.answer(scope, receive, send, most_bytes=length)
 
 
 def _check(secret: str, cell: str, tenant: str, length: int, request_id: str) -> None:

@@ -20,7 +20,7 @@ from django.db import DatabaseError
 
 from naming.api.bns import MOST_WAIT_S
 from naming.api.changes import in_journal
-from portal.http.bodies import Application, Receive, Send, reject, respond
+from portal.http.answers import Application, Receive, Send, reject, respond
 from portal.live.callers import principal_of
 from portal.live.hub import Viewer
 from portal.live.names import WatchedName, names_hub

@@ -75,7 +75,7 @@ def test_the_thread_of_a_cancelled_request_is_used_again_when_its_work_has_ended
     ],
 )
 def test_each_kind_of_request_has_its_own_threads(method: str, path: str, kind: str) -> None:
-    threads = ThreadedHandler(deadline_s=50)._threads({"method": method, "path": path})
+    threads = ThreadedHandler(deadline_s=50, most_bytes=1_000)._threads({"method": method, "path": path})
     assert threads._name == kind
 
 
@@ -99,7 +99,7 @@ def test_the_whole_request_runs_in_one_thread(monkeypatch: pytest.MonkeyPatch) -
 
     scope = {"type": "http", "method": "GET", "path": "/api/v1/nowhere/", "query_string": b"", "headers": []}
     try:
-        asyncio.run(ThreadedHandler(deadline_s=50)(scope, receive, send))
+        asyncio.run(ThreadedHandler(deadline_s=50, most_bytes=1_000)(scope, receive, send))
     finally:
         for signal in (handler.signals.request_started, handler.signals.request_finished):
             signal.disconnect(note)
