@@ -1,6 +1,7 @@
-"""Sign-in and accounts of people: an SRE creates an account, or an owner sends an invitation.
+"""Sign-in and accounts of people. An SRE creates an account, or an owner of a tenant sends an invitation.
 
-There is no other sign-up, and no identity provider (OIDC, SAML) yet. Service accounts have tokens and cannot sign in.
+People cannot sign up without an invitation, and there is no identity provider (OIDC, SAML) yet. Service accounts have
+tokens and cannot sign in.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from quota.tenancy.invitations import invitation_accept, invitation_of
 from quota.tenancy.sign_in import TOO_MANY, TooManyAttempts, address_of, check_limited
 from quota.vocabulary.errors import Rejected
 
-# The session's key for the secret of the opened invitation.
+# The key in the session for the secret of the opened invitation.
 INVITATION = "invitation"
 
 
@@ -41,7 +42,7 @@ def invited(request: HttpRequest) -> Invitation | None:
 
 
 class PasswordBackend(AuthenticationBackend):  # type: ignore[misc]
-    """Check a password only once. The next backends would hash the same wrong password again."""
+    """allauth's check of passwords. A wrong password ends the sign-in, so that no other backend hashes it again."""
 
     def authenticate(self, request: HttpRequest | None, **credentials: Any) -> AbstractBaseUser:
         user = super().authenticate(request, **credentials)
@@ -51,6 +52,8 @@ class PasswordBackend(AuthenticationBackend):  # type: ignore[misc]
 
 
 class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
+    """The rules of this portal for allauth: accounts only by invitation, and a limit on wrong passwords."""
+
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return invited(request) is not None
 
@@ -65,9 +68,9 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
     def save_user(
         self, request: HttpRequest, user: AbstractBaseUser, form: forms.BaseForm, commit: bool = True
     ) -> AbstractBaseUser:
-        """Save the user with the invitation's address, and accept the invitation.
+        """Save the user with the mail address of the invitation, and accept the invitation.
 
-        Raises `Rejected`, which rolls back the caller's transaction.
+        Raises `Rejected`, which rolls back the transaction of the caller.
         """
         secret = str(request.session.get(INVITATION, ""))
         user = super().save_user(request, user, form, commit=False)
@@ -79,12 +82,12 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         return user
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
-        """Skip allauth's limits: `authenticate` applies those of this portal."""
+        """Do nothing: allauth's own limits do not apply, because `authenticate` applies the limits of this portal."""
 
     def authenticate(self, request: HttpRequest, **credentials: Any) -> AbstractBaseUser | None:
-        """Return the user, or None if the password is wrong; also for reauthentication.
+        """Return the user, or None if the password is wrong. Sign-in and reauthentication call this method.
 
-        After too many wrong attempts, raises `ValidationError` with code `too-many-attempts` until a wait has passed.
+        After too many wrong attempts, it raises `ValidationError` with the code `too-many-attempts` for some time.
         """
         check = partial(super().authenticate, request, **credentials)
         try:
@@ -99,6 +102,7 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
             raise forms.ValidationError(text, code=problem.code, params={"seconds": seconds}) from problem
 
     def pre_login(self, request: HttpRequest, user: AbstractBaseUser, **how: Any) -> HttpResponse | None:
+        """Reject service accounts, which never sign in."""
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             detail = _("%s is a service account, which never signs in. Use one of its tokens instead.")
             problem = Rejected("service-account", detail % user.get_username(), status=403)
@@ -107,10 +111,12 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
 
 
 class SignInView(LoginView):  # type: ignore[misc]
+    """The page to sign in."""
+
     template_name = "sigma/login.html"
 
     def form_invalid(self, form: forms.BaseForm) -> HttpResponse:
-        """Show the form again. While attempts are blocked, the status is 429 with `Retry-After`."""
+        """Return the form with its errors. After too many attempts, the status is 429 with `Retry-After`."""
         answer = super().form_invalid(form)
         for error in form.non_field_errors().as_data():
             if error.code == TOO_MANY:
@@ -120,13 +126,13 @@ class SignInView(LoginView):  # type: ignore[misc]
 
 
 class PasswordForm(ChangePasswordForm):  # type: ignore[misc]
-    """The form for a new password. It can also revoke the tokens, which do not depend on the password."""
+    """The form for a new password. It can also revoke the tokens of the user, which would otherwise stay valid."""
 
     revoke_tokens = forms.BooleanField(required=False, label=gettext_lazy("Also revoke all my tokens"))
 
 
 class PasswordView(PasswordChangeView):  # type: ignore[misc]
-    """Change the user's password. This ends all other sessions of the user, with their open pages and shells."""
+    """The page to change a password. A change ends all other sessions of the user, with their pages and shells."""
 
     template_name = "sigma/password.html"
     form_class = PasswordForm

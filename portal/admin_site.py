@@ -1,6 +1,6 @@
-"""The SRE console: django-unfold's admin site, for staff only. It registers the `PAGES` that the apps export.
+"""The SRE console: django-unfold's admin site, only for staff. It registers the `PAGES` that the apps export.
 
-It uses the portal's sign-in, with its rate limit and its second factor.
+People sign in to the console on the portal's own page, with its rate limit and its second factor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scheduling import admin as scheduling_admin
 from scheduling.admin.safety import notify_held
 from scheduling.models import Event
 
-# Each group: its title, then its links as title, icon and page.
+# The groups of links: the title of the group, then title, icon and page of each link.
 _SIDEBAR: tuple[tuple[Any, ...], ...] = (
     (
         _("Cells"),
@@ -100,27 +100,30 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
     ),
     (_("Clock"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
 )
-# Pages that show no model's list.
+# Pages that do not list the rows of a model.
 _OWN_PAGES = frozenset({"capacity", "names"})
 
 
 class SreSite(UnfoldAdminSite):
+    """The admin site of the console."""
+
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Return the first page, with messages about what needs attention."""
         if self.has_permission(request):
             notify_held(request, self.name)
             add_market_messages(request, self.name)
         return super().index(request, extra_context)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
-        """Add the console's own Content-Security-Policy to each page."""
+        """Return the view of a page with the Content-Security-Policy of the console."""
         return csp_replace(CONSOLE)(super().admin_view(view, cacheable))
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the context without unfold's palette, because `colours.css` replaces its <style> element."""
+        """Return the context of each page without unfold's colours, because `colours.css` sets the colours."""
         return {**super().each_context(request), "colors": None}
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
-        """Return the links that this user may see, grouped by subject instead of by app."""
+        """Return the links that this user may see. They are grouped by subject, not by app."""
         groups = []
         for title, *items in _SIDEBAR:
             links = [
@@ -138,6 +141,7 @@ class SreSite(UnfoldAdminSite):
         return groups
 
     def get_urls(self) -> list[Any]:
+        """Return the URLs of the console, with those of pages that do not list the rows of a model."""
         return [
             path("capacity/", self.admin_view(partial(capacity.page, site=self)), name="capacity"),
             path("names/", self.admin_view(partial(names.page, site=self)), name="names"),
@@ -151,7 +155,7 @@ class SreSite(UnfoldAdminSite):
         try:
             return reverse(f"{self.name}:{page}_changelist")
         except NoReverseMatch as error:
-            raise LookupError(f"the sidebar names {page}, which is not registered") from error
+            raise LookupError(f"The sidebar names the page {page}, but no admin class for it is registered.") from error
 
     def _seen(self, page: str) -> Any:
         if page in _OWN_PAGES:
@@ -161,16 +165,16 @@ class SreSite(UnfoldAdminSite):
 
 
 class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]
-    """User accounts. Django's permissions apply: only superusers can create SREs."""
+    """The pages of user accounts. Django's permissions apply: only superusers can create SREs."""
 
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """Return people only, because service accounts have their own pages and no password.
+        """Return the accounts of people. Service accounts have their own pages and no password.
 
-        The autocomplete search for the holder of a capability finds both.
+        Only the search for the holder of a capability finds service accounts too.
         """
         rows = super().get_queryset(request)
         searched = request.resolver_match is not None and request.resolver_match.url_name == "autocomplete"
@@ -178,7 +182,7 @@ class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]
 
 
 class TeamAdmin(LeanMedia, GroupAdmin, ModelAdmin):
-    pass
+    """The pages of groups."""
 
 
 class _BeatTaskForm(beat_admin.PeriodicTaskForm):  # type: ignore[misc]
@@ -189,11 +193,13 @@ class _BeatTaskForm(beat_admin.PeriodicTaskForm):  # type: ignore[misc]
 
 
 class BeatTaskAdmin(LeanMedia, beat_admin.PeriodicTaskAdmin, ModelAdmin):  # type: ignore[misc]
+    """The pages of periodic tasks."""
+
     form = _BeatTaskForm
 
 
 class ScheduleAdmin(LeanMedia, ModelAdmin):
-    pass
+    """The pages of the schedules of periodic tasks."""
 
 
 site = SreSite(name="admin")

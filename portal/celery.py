@@ -13,13 +13,14 @@ app = Celery("borg")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(related_name="celery_tasks")
 
-# A master creates tens of thousands of objects per second, none of them in cycles. With Python's default thresholds,
-# the collector takes half of the time of a large commit (DESIGN §3).
+# A master creates tens of thousands of objects per second, and they form no cycles. With Python's default thresholds,
+# the garbage collector takes half of the time of a large commit (DESIGN §3).
 GC_THRESHOLDS = (100_000, 50, 100)
 
 
 @signals.worker_ready.connect
-def settle(**_: object) -> None:
+def tune_collector(**_: object) -> None:
+    """Tune the garbage collector when a worker has started."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

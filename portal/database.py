@@ -1,10 +1,10 @@
-"""Limits on how long a request of the web process waits for PostgreSQL, enforced by the client.
+"""Limits on how long a request of a web process waits for PostgreSQL. The client applies them.
 
 A timeout of the server does not help while the server itself hangs. So each connection of the pool checks two limits:
-how long PostgreSQL may be silent within one statement, and the deadline of the request. At either limit, the connection
-is closed and the statement raises `OperationalError`. No statement, and so no COMMIT, is sent after the deadline: a
-request that was answered with 503 writes nothing afterwards. Only a COMMIT that PostgreSQL has already received may
-still take effect.
+how long PostgreSQL may be silent within one statement, and the deadline of the request. At either limit, the client
+closes the connection and the statement raises `OperationalError`. After the deadline, the client sends no statement
+and so no COMMIT: a request that got the answer 503 writes nothing afterwards. Only a COMMIT that PostgreSQL has already
+received may still take effect.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.errors import _WaitTimeout
 
-# When the request of this context ends, on the monotonic clock; None outside of requests.
+# The deadline of the request of this context, on the monotonic clock; None outside of requests.
 _until: ContextVar[float | None] = ContextVar("until", default=None)
 
-# Shares of a request's deadline: the longest silence of PostgreSQL within a statement, and the longest wait for a
-# connection of the pool. A request with both delays is still answered before its deadline.
+# Shares of the time of a request: the longest silence of PostgreSQL within a statement, and the longest wait for a
+# connection of the pool. A request with both delays still gets its answer before its deadline.
 SILENCE_SHARE, POOL_SHARE = 0.3, 0.2
 _CONNECT_S = 5
 
 
 class NoAnswer(psycopg.OperationalError):
-    """PostgreSQL did not answer in time. The connection is closed."""
+    """PostgreSQL did not answer in time, and the client has closed the connection."""
 
 
 def end_at(until: float) -> None:
-    """Set the time after which this context sends nothing to PostgreSQL (monotonic clock, seconds)."""
+    """Set the time (monotonic clock, seconds) after which this context sends nothing to PostgreSQL."""
     _until.set(until)
 
 
 def give_connections_back() -> bool:
-    """Return this thread's connections to the pool, so that other threads can use them while this one waits.
+    """Return the connections of this thread to the pool, so that other threads can use them while this thread waits.
 
-    A connection in a transaction stays. Return whether there is one.
+    The thread keeps a connection in a transaction. Return whether the thread has such a connection.
     """
-    from django.db import connections  # settings import this module
+    from django.db import connections  # not above, because the settings import this module
 
     in_transaction = False
     for connection in connections.all(initialized_only=True):
@@ -62,7 +62,7 @@ def bounded_connection(silence_s: float) -> type[psycopg.Connection[Any]]:
             left = silence_s if until is None else min(silence_s, until - time.monotonic())
             if left <= 0:
                 self._give_up()
-                raise NoAnswer("the deadline of the request has passed; nothing more is sent to PostgreSQL")
+                raise NoAnswer("the deadline of the request has passed, so the statement was not sent to PostgreSQL")
             if timeout is not None and timeout <= left:
                 return super().wait(gen, interval, timeout)
             try:
@@ -72,7 +72,7 @@ def bounded_connection(silence_s: float) -> type[psycopg.Connection[Any]]:
                 raise NoAnswer(f"PostgreSQL did not answer within {left:.1f} s") from error
 
         def _give_up(self) -> None:
-            """Close the socket. The server rolls back, unless it has already received the COMMIT."""
+            """Close the connection. The server rolls back, unless it has already received the COMMIT."""
             if not self.closed:
                 self.pgconn.finish()
 
@@ -86,16 +86,16 @@ def pool_options(size: int, deadline_s: float) -> dict[str, Any]:
         "max_size": size,
         "timeout": deadline_s * POOL_SHARE,
         "connection_class": bounded_connection(deadline_s * SILENCE_SHARE),
-        # After this time a failed attempt ends, and the next request starts a new one. Otherwise the pool's pauses
-        # between attempts would grow to the length of the outage.
+        # After this time, the pool gives up, and the next request makes it connect again. Otherwise the pauses between
+        # attempts would grow to the length of the outage.
         "reconnect_timeout": 5.0,
     }
 
 
 def connection_options(deadline_s: float, given: str) -> dict[str, Any]:
-    """Return the options of each connection. `given`: the operator's own options.
+    """Return the options of each connection. `given`: options that the operator has set.
 
-    They make the server end statements whose client has given up.
+    The server then also ends the statements that the client no longer waits for.
     """
     silence_ms = int(deadline_s * SILENCE_SHARE * 1000)
     required = f"-c statement_timeout={silence_ms} -c client_connection_check_interval=2000"

@@ -1,7 +1,7 @@
-"""Cut unfold's fonts down to the icons and characters that pages use (development only).
+"""Subsets of unfold's fonts with only the icons and characters that pages use (for development only).
 
-Unfold ships 4,000 icons (290 KB) and four weights of Inter (115 KB each). The subsets take 20 KB each. They are in
-`portal/static/` under unfold's own paths, so that Django's finders prefer them and no style sheet has to change.
+Unfold contains 4,000 icons (290 KB) and four weights of the font Inter (115 KB each). The subsets have about 20 KB
+each. They are in `portal/static/` under unfold's own paths, so Django's finders prefer them to unfold's files.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _IN_STYLES = re.compile(r'content:"([a-z0-9_\\]+)"')
 
 
 def icons_named(project: Path) -> set[str]:
-    """Return the icons that the project names, and every word of unfold's templates that could be one.
+    """Return the icons that the project names, and every word of unfold's templates that could be an icon.
 
-    Words that are not icons are harmless, because the font has no glyph for them.
+    Words that are not icons have no effect, because the font has no glyph for them.
     """
     words: set[str] = set()
     for path in _unfold_sources():
@@ -60,7 +60,7 @@ def icons_named(project: Path) -> set[str]:
 
 
 def ligatures(font: Any) -> dict[str, str]:
-    """Return the glyph of each icon of a font by the icon's name."""
+    """Return the glyph of each icon of a font, by the name of the icon."""
     letters: dict[str, str] = {}
     for code, glyph in font.getBestCmap().items():
         letters.setdefault(glyph, chr(code))
@@ -74,7 +74,7 @@ def ligatures(font: Any) -> dict[str, str]:
 
 
 def cut_icons(project: Path) -> bytes:
-    """Return the icon font with the icons that `icons_named` finds, as WOFF2."""
+    """Return the icon font as WOFF2, with only the icons that `icons_named` returns."""
     from fontTools.ttLib import TTFont
 
     font = TTFont(UNFOLD / "static" / ICONS)
@@ -84,7 +84,7 @@ def cut_icons(project: Path) -> bytes:
 
 
 def cut_text(path: Path) -> bytes:
-    """Return one weight of the text font with `CHARACTERS`, figures of one width included, as WOFF2."""
+    """Return one weight of the text font as WOFF2, with only `CHARACTERS`. Figures of equal width are included."""
     from fontTools.ttLib import TTFont
 
     features = ["kern", "liga", "calt", "tnum", "ccmp", "locl", "mark", "mkmk"]

@@ -1,4 +1,4 @@
-"""The period of a page of figures, read from its URL."""
+"""The period of a page with plots, which the URL of the page names."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 DAYS = (1, 7, 14, 30, 90, 365)
-# In longer periods, a point covers a day instead of an hour.
+# In longer periods, each point of a plot covers a day instead of an hour.
 HOURLY_DAYS = 14
 HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ReportPeriod:
-    """A period of whole hours or days in UTC. The last one contains `now`."""
+    """A period of whole hours or days in UTC. The last hour or day contains the present time."""
 
     days: int
     since: dt.datetime
@@ -23,11 +23,12 @@ class ReportPeriod:
 
     @property
     def hourly(self) -> bool:
+        """Return whether each point covers an hour."""
         return self.step == HOUR
 
 
 def period_of(given: Mapping[str, str], now: dt.datetime, *, default: int = 7) -> ReportPeriod:
-    """Return the last `?days=` days. An unknown value counts as the default."""
+    """Return the period of the last `days` days, which `given` names. An unknown number counts as the default."""
     text = given.get("days", "")
     days = int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else default
     days = days if days in DAYS else default

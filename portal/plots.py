@@ -1,6 +1,6 @@
-"""Plots of values over time as lines and bars of an SVG, for `parts/plot.html`. Pure.
+"""Plots of values over time, as lines and bars of an SVG image. Pure.
 
-Each value covers a period and is drawn as wide as that period. The line has a gap where no value is known.
+Each value covers a period, and its line is as wide as that period. A line has a gap where a value is unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ COLOURS = 7
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A named series. `values`: one per time of its plot, None where unknown."""
+    """A named series of values. `values`: one value per time of the plot; None: unknown."""
 
     name: str
     values: Sequence[int | None]
@@ -23,7 +23,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class PlottedLine:
-    """A line. `pieces`: points of each unbroken part, for SVG's `polyline`; `last`: the newest value as text."""
+    """A line of a plot. `pieces`: points of each part without a gap, for a `polyline`. `last`: newest value as text."""
 
     name: str
     colour: int
@@ -33,7 +33,7 @@ class PlottedLine:
 
 @dataclass(frozen=True, slots=True)
 class ChartBar:
-    """A bar. `x`, `y`, `width`, `height`: in the plot's units, as text, so that no locale writes a comma."""
+    """A bar of a plot. `x`, `y`, `width`, `height`: in units of the SVG image, as text with a decimal point."""
 
     colour: int
     x: str
@@ -45,7 +45,10 @@ class ChartBar:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot. `top`: the value at the upper edge, as text. `ticks`: times at the left, in the middle, at the right."""
+    """A plot. `top`: value at the upper edge, as text. `ticks`: times at the left edge, in the middle and at the right.
+
+    `limit`: a limit as text; `limit_y`: the height of its line.
+    """
 
     title: str
     lines: tuple[PlottedLine, ...]
@@ -64,6 +67,7 @@ class Plot:
 
     @property
     def empty(self) -> bool:
+        """Return whether the plot has neither lines nor bars."""
         return not any(line.pieces for line in self.lines) and not self.bars
 
 
@@ -82,8 +86,8 @@ def lines(
 ) -> Plot:
     """Return a plot of step lines. Each value covers `step` from its time, or less if the next value comes earlier.
 
-    With a `limit`, the upper edge is the limit, or a little above the largest value if that is larger. With `headroom`,
-    the edge is always above the limit. `unknown`: the newest value in the legend if no value is known.
+    With a `limit`, the upper edge is the limit, or a little above the largest value if that value is larger. With
+    `headroom`, the upper edge is always above the limit. `unknown`: text in the legend if no value is known.
     """
     most = max((value for one in series for value in one.values if value is not None), default=0)
     top = limit if limit and most <= limit and not headroom else _upper_edge(max(most, limit or 0))
@@ -165,7 +169,7 @@ def _x(at: dt.datetime, since: dt.datetime, until: dt.datetime) -> float:
 
 
 def _upper_edge(most: int) -> int:
-    """Return the value at the upper edge: a little above `most`, never zero."""
+    """Return the value at the upper edge of a plot: a little above `most`, and never zero."""
     return max(1, most + most // 20)
 
 

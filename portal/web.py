@@ -1,4 +1,4 @@
-"""`python -m portal.web`: the web processes, which share one port.
+"""`python -m portal.web`: a parent process and web processes (*workers*), which share one port.
 
 The parent imports the portal once and forks the workers, so they share the memory of its modules. The kernel spreads
 connections over the workers (SO_REUSEPORT). `serving.processes` replaces a worker that ends.
@@ -24,7 +24,7 @@ MOST_PROCESSES = 4
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT. Return the exit status."""
+    """Run the web processes until SIGTERM or SIGINT. Return the exit status."""
     parser = argparse.ArgumentParser(prog="portal.web", description="Serve the portal, its REST API and live pages.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on")
@@ -48,7 +48,8 @@ def _serve(application: object, host: str, port: int, worker: Worker) -> int:
         application,  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
-        # Longer than clients keep idle connections open. Otherwise a request could meet a connection that is closing.
+        # This time is longer than clients keep idle connections. Otherwise the server could close a connection while a
+        # client sends a request on it.
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(STOP_S) - 1,
     )

@@ -14,16 +14,16 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-ANY_PORT_TRIES = 20  # a port that is free for UDP may be in use for TCP
-RECEIVE_BUFFER = 4 * 2**20  # bytes; holds a burst of questions while the resolver applies changes
-# Time for a previous resolver to end. Its workers have `serving.processes.STOP_S`.
+ANY_PORT_TRIES = 20  # attempts to find a free port: a port that is free for UDP may be in use for TCP
+RECEIVE_BUFFER = 4 * 2**20  # bytes, for a burst of questions while the resolver applies changes
+# Time for an earlier resolver to end. Its workers end within `serving.processes.STOP_S`.
 PATIENCE_S = 5.0
 _AGAIN_S = 0.05
 _LISTENS = ("07", "0A")  # states of an open UDP socket and of a listening TCP socket in /proc/net
 
 
 class NoPort(OSError):
-    """A port cannot be used. The text names the setting and, if possible, the process that has the port."""
+    """A port cannot be used. The text names the setting, the cure and, if possible, the process that has the port."""
 
 
 def check_free(host: str, ports: Mapping[str, int], *, udp: Collection[str] = ()) -> None:
@@ -39,7 +39,7 @@ def check_free(host: str, ports: Mapping[str, int], *, udp: Collection[str] = ()
 
 @contextmanager
 def wanted(setting: str, host: str, port: int) -> Iterator[None]:
-    """Convert an `OSError` in the block to `NoPort`, which names the setting and the port."""
+    """Convert an `OSError` in the block to `NoPort`, whose text names the setting and the port."""
     try:
         yield
     except NoPort:
@@ -50,12 +50,12 @@ def wanted(setting: str, host: str, port: int) -> Iterator[None]:
 
 @contextmanager
 def reserved(host: str, port: int, *, patience_s: float = PATIENCE_S) -> Iterator[int]:
-    """Reserve a port for this process and its children. For port 0, choose one that is free for UDP and TCP.
+    """Reserve a port for this process and its children, and yield its number. For port 0, choose a free port.
 
-    Workers share the port (SO_REUSEPORT). Without a check, a second installation of the same user could share it too
-    and would receive some of the questions. So this function first binds the port without sharing, and holds a lock
-    until the end of the block: if two installations start at once, one fails. It waits up to `patience_s` seconds for
-    another process to free the port. Raises `NoPort`.
+    Workers share the port (SO_REUSEPORT). Without a check, a second installation of the same user could share it too,
+    and would receive some of the questions. So this function first binds the port alone, and holds a lock until the
+    end of the block: if two installations start at once, one fails. It waits up to `patience_s` seconds for another
+    process to free the port. Raises `NoPort`.
     """
     if port:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
@@ -65,7 +65,7 @@ def reserved(host: str, port: int, *, patience_s: float = PATIENCE_S) -> Iterato
     with wanted("BORG_DNS_PORT", host, port):
         datagrams, streams = both_bound(host, port, tcp=True, shared=True)
     free = int(datagrams.getsockname()[1])
-    datagrams.close()  # otherwise this socket would receive questions, and they would be lost
+    datagrams.close()  # otherwise this socket would receive questions that no process reads
     assert streams is not None
     with streams:  # bound, but not listening
         yield free
@@ -102,7 +102,7 @@ def _no_port(setting: str, host: str, port: int, error: OSError) -> NoPort:
 
 
 def _holder(port: int, protocol: str) -> str | None:
-    """Return the process that listens on `port` at any address, such as `process 42 (nginx)`, or None if hidden."""
+    """Return the process that listens on `port`, such as `process 42 (nginx)`, or None if this user cannot see it."""
     inodes = set()
     for table in (protocol, f"{protocol}6"):
         with suppress(FileNotFoundError):  # a machine without IPv6
@@ -122,14 +122,14 @@ def _holder(port: int, protocol: str) -> str | None:
 
 
 def _program(process: Path) -> str:
-    """Return the name of a process and, for Python, its module. Other arguments are private."""
+    """Return the name of a process and, for Python, its module. Other arguments may be secret."""
     arguments = (process / "cmdline").read_text(errors="replace").split("\0")
     module = f" -m {arguments[2]}" if arguments[1:2] == ["-m"] and len(arguments) > 2 else ""
     return (process / "comm").read_text().strip() + module
 
 
 def bound(host: str, port: int, kind: socket.SocketKind, *, shared: bool = True) -> socket.socket:
-    """Return a bound socket. If `shared`, other processes of this user may bind the address too. Raises `OSError`."""
+    """Return a bound socket. `shared`: other processes of this user may bind the address too. Raises `OSError`."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)[0]
     sock = socket.socket(family, kind)
     try:
@@ -149,7 +149,7 @@ def bound(host: str, port: int, kind: socket.SocketKind, *, shared: bool = True)
 def both_bound(host: str, port: int, *, tcp: bool, shared: bool) -> tuple[socket.socket, socket.socket | None]:
     """Return a UDP socket and, with `tcp`, a TCP socket on the same port. Raises `OSError`.
 
-    Without `shared`, only the UDP socket is exclusive: every resolver has one, so it shows whether the port is taken.
+    Without `shared`, only the UDP socket is exclusive. Every resolver has a UDP socket, so this is enough.
     """
     for tries_left in reversed(range(1 if port else ANY_PORT_TRIES)):
         datagrams = bound(host, port, socket.SOCK_DGRAM, shared=shared)

@@ -1,11 +1,12 @@
-"""Several processes on one port: a parent that starts workers and restarts them when they end.
+"""Several processes on one port: a parent that forks workers, and replaces a worker that ends.
 
-    parent ── fork ─► worker 0   UDP, TCP, transfers, NOTIFY, files of names
-                 └──► worker 1…  UDP
-    worker ends ─► again after 0.1 s, 0.2 s … 5 s; too often in a row ─► the parent ends with status 1
+    parent ── fork ─► worker 0
+                 └──► worker 1 …
+    worker ends ─► the parent starts it again after 0.1 s, 0.2 s … 5 s
+    worker ends too often in a row ─► the parent ends with status 1
 
-The kernel spreads questions over the sockets that share the port (SO_REUSEPORT), so a worker opens its socket only when
-it can answer. The parent has no data, connection or thread, so a forked worker starts clean.
+The kernel spreads requests over the sockets that share the port (SO_REUSEPORT), so a worker opens its socket only when
+it can answer. The parent has no connection and no other thread, so a forked worker inherits neither.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-STOP_S = 4.0  # then SIGKILL; systemd waits 5 s
+STOP_S = 4.0  # time for workers to end before SIGKILL; systemd waits 5 s
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 5.0
-SETTLED_S = 10.0  # a worker that ran this long restarts with the shortest delay
-MOST_ENDS = 8  # in a row, of one worker
+SETTLED_S = 10.0  # after a run of this time, a worker restarts with the shortest delay
+MOST_ENDS = 8  # of one worker in a row
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -33,7 +34,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One of `of` processes. `again`: an earlier worker with this number has ended."""
+    """A worker with its `number`, from 0, of `of` workers. `again`: an earlier worker with this number has ended."""
 
     number: int = 0
     of: int = 1
@@ -41,6 +42,7 @@ class Worker:
 
     @property
     def first(self) -> bool:
+        """Return whether this is the worker that does the work that only one worker may do."""
         return self.number == 0
 
     @property
@@ -51,7 +53,7 @@ class Worker:
 
 @dataclass(slots=True)
 class _Place:
-    """The slot of one worker. `due`: time of its next start, in seconds of the monotonic clock."""
+    """The place of one worker. `due`: time of its next start, in seconds of the monotonic clock."""
 
     number: int
     pid: int = 0
@@ -62,7 +64,11 @@ class _Place:
 
 
 class Parent:
-    """The parent. `work` runs in each worker and returns its exit status. `on_end` is called before each restart."""
+    """The parent of `processes` workers.
+
+    `work`: runs in each worker and returns its exit status. `on_end`: runs in the parent, with the number of a worker,
+    before each restart of that worker.
+    """
 
     def __init__(
         self,
@@ -78,7 +84,10 @@ class Parent:
         self._places = [_Place(number) for number in range(processes)]
 
     def run(self) -> int:
-        """Run until SIGTERM or SIGINT and return 0, or 1 if a worker ends too often. Call it with one thread."""
+        """Run the workers until SIGTERM or SIGINT, and return 0. Return 1 if a worker ends too often.
+
+        The process must have only one thread.
+        """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
         try:
             while True:
@@ -108,8 +117,8 @@ class Parent:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 if os.getppid() == parent:  # otherwise the parent ended before the call above
                     status = self._work(worker)
-            except BaseException:  # otherwise the worker would go on as a second parent
-                log.exception("worker ended", worker=worker.number)
+            except BaseException:  # otherwise the worker would continue as a second parent
+                log.exception("worker failed", worker=worker.number)
             finally:
                 os._exit(status)
         place.pid, place.began = pid, time.monotonic()
@@ -125,11 +134,11 @@ class Parent:
                     yield place, os.waitstatus_to_exitcode(status)
 
     def _plan(self, place: _Place, status: int) -> bool:
-        """Plan the restart of a worker. Return False if it has ended too often."""
+        """Plan the restart of a worker that has ended. Return False if it has ended too often."""
         now = time.monotonic()
         place.ends = 1 if now - place.began >= SETTLED_S else place.ends + 1
         if place.ends > self._most_ends:
-            log.error("worker ended too often; giving up", worker=place.number, status=status)
+            log.error("worker ended too often; stopping all workers", worker=place.number, status=status)
             return False
         delay_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (place.ends - 1))
         place.due = now + delay_s
@@ -138,15 +147,15 @@ class Parent:
         return True
 
     def _stop(self) -> None:
-        """Send SIGTERM to all workers, and SIGKILL to workers that take too long."""
+        """Stop all workers: send SIGTERM, and send SIGKILL to workers that have not ended after `STOP_S` seconds."""
         deadline = time.monotonic() + STOP_S
         self._signal_all(signal.SIGTERM)
         while any(place.pid for place in self._places):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                log.warning("workers did not end in time")
+                log.warning("workers did not end in time; killing them")
                 self._signal_all(signal.SIGKILL)
-            # Earlier signals are still pending, and the call returns at once for them.
+            # This call returns at once for earlier signals that are still pending.
             signal.sigtimedwait({signal.SIGCHLD}, max(0.05, min(left_s, 1.0)))
             for place, status in self._ended():
                 log.info("worker stopped", worker=place.number, status=status)

@@ -1,1 +1,1 @@
-"""The documentation site at /docs/: pages that are generated from the code, and the hooks that MkDocs calls."""
+"""The documentation site at /docs/: the pages that the code generates, and the hooks that MkDocs calls."""

@@ -1,4 +1,4 @@
-"""Markdown for generated pages. Pure."""
+"""Functions that write Markdown for the generated pages. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _FIRST_SENTENCE = re.compile(r"^(.+?[.!?])(?:\s|$)", re.DOTALL)
 
 
 def cell(text: str) -> str:
-    """Return `text` as the content of a table's cell: on one line, with bars escaped."""
+    """Return `text` as the content of a cell of a table: on one line, with escaped bars."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def code(text: str) -> str:
-    """Return `text` as code, or an empty string."""
+    """Return `text` in backticks, or an empty string if `text` is empty."""
     return f"`{text}`" if text else ""
 
 

@@ -1,6 +1,6 @@
-"""The pages of the reference, generated from the code, so that they cannot contradict it.
+"""The pages of the reference. The code generates them, so they cannot contradict it.
 
-Each function returns one page as Markdown. `PAGES` lists them.
+Each function in `PAGES` returns one page as Markdown.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from scheduling.master import metrics as master_metrics
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("portal", "naming", "scheduling", "quota")
 _METHODS = ("get", "post", "put", "patch", "delete")
-# Classes of errors by the HTTP status of their answer.
+# The HTTP status of the answer, by the name of the error class.
 _STATUS_OF = {"Rejected": 422, "Conflict": 409}
 _MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")
 _COMMENT = re.compile(r'^    ([A-Z_]+) = "[^"]*"\s*#\s*(.+)$', re.MULTILINE)
 
 
 def settings() -> str:
-    """Settings of the server's processes and of a Borglet."""
+    """Return the page of the settings of the server and of a Borglet."""
     server = table(
         ["setting", "default", "meaning"],
         ([code(name), code(each.default), each.about] for name, each in SETTINGS.items()),
@@ -58,7 +58,8 @@ def settings() -> str:
     )
     return page(
         "Settings",
-        "Every process reads its settings from the environment. A start fails with one line per setting that is wrong.",
+        "Every process reads its settings from environment variables. If a setting is not valid, the process prints "
+        "one line per such setting and ends.",
         "## Server",
         server,
         "## Borglet",
@@ -69,16 +70,16 @@ def settings() -> str:
 
 def _borglet_options() -> Iterator[tuple[str, str, str]]:
     """Yield name, default and help of each option of `borglet run`."""
-    verbs = next(each for each in build_parser()._actions if isinstance(each.choices, dict))
-    assert isinstance(verbs.choices, dict)
-    for action in verbs.choices["run"]._actions:
-        name = next((option.removeprefix("--") for option in action.option_strings if option.startswith("--")), "")
-        if name and name != "help":
-            yield name, "" if action.default in (None, False) else str(action.default), action.help or ""
+    verbs = next(each.choices for each in build_parser()._actions if isinstance(each.choices, dict))
+    for action in verbs["run"]._actions:
+        for option in action.option_strings:
+            if option.startswith("--") and option != "--help":
+                default = "" if action.default in (None, False) else str(action.default)
+                yield option.removeprefix("--"), default, action.help or ""
 
 
 def metrics() -> str:
-    """Metrics of the web processes, of link shards and of resolvers."""
+    """Return the page of the metrics of web processes, link shards and resolvers."""
     parts = []
     for title, where, families in (
         ("Cells", "At `/metrics` of each web process.", _declared(inspect.getsource(master_metrics))),
@@ -92,7 +93,7 @@ def metrics() -> str:
     ):
         rows = ([code(name), kind, ", ".join(labels), text] for name, kind, text, labels in families)
         parts += [f"## {title}", where, table(["metric", "type", "labels", "meaning"], rows)]
-    return page("Metrics", "Prometheus reads these metrics. The runbook says which of them to alert on.", *parts)
+    return page("Metrics", "Prometheus reads these metrics. The runbook lists the metrics to alert on.", *parts)
 
 
 def _collected(families: Iterator[Metric]) -> Iterator[tuple[str, str, str, list[str]]]:
@@ -104,35 +105,25 @@ def _collected(families: Iterator[Metric]) -> Iterator[tuple[str, str, str, list
 def _declared(source: str) -> Iterator[tuple[str, str, str, list[str]]]:
     """Yield name, type, text and labels of the metrics that `source` declares.
 
-    The collectors of cells and of the market read the database, so their code is read and not run.
+    The collectors of cells and of the market read the database. So this function reads their code and does not run it.
     """
-    module = ast.parse(source)
-    constants = {
-        target.id: node.value
-        for node in ast.walk(module)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for node in ast.walk(module):
-        kind = (
-            node.func.id.removesuffix("MetricFamily")
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-            else ""
-        )
-        if kind not in ("Gauge", "Counter", "Histogram") or not isinstance(node, ast.Call):
-            continue
-        name, text = (ast.literal_eval(argument) for argument in node.args[:2])
-        given = (
-            node.args[2] if len(node.args) > 2 else next((k.value for k in node.keywords if k.arg == "labels"), None)
-        )
-        given = constants.get(given.id, given) if isinstance(given, ast.Name) else given
-        ending = "_total" if kind == "Counter" and not name.endswith("_total") else ""
-        yield name + ending, kind.lower(), text, list(ast.literal_eval(given)) if given is not None else []
+    constants: dict[str, ast.expr] = {}
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Assign(targets=[ast.Name(constant)], value=value):
+                constants[constant] = value
+            case ast.Call(func=ast.Name(function), args=[ast.Constant(str(name)), ast.Constant(str(text)), *rest]):
+                kind = function.removesuffix("MetricFamily")
+                if kind not in ("Gauge", "Counter", "Histogram"):
+                    continue
+                given = [*rest, *(keyword.value for keyword in node.keywords if keyword.arg == "labels")]
+                labels = [constants[one.id] if isinstance(one, ast.Name) else one for one in given[:1]]
+                ending = "_total" if kind == "Counter" and not name.endswith("_total") else ""
+                yield name + ending, kind.lower(), text, list(ast.literal_eval(labels[0])) if labels else []
 
 
 def events() -> str:
-    """Events of a cell's journal."""
+    """Return the page of the events of a journal."""
     parts = []
     for struct in get_args(journal_events.Event):
         fields = [
@@ -162,14 +153,14 @@ def _type_name(kind: Any) -> str:
 
 
 def reasons() -> str:
-    """States, causes and reasons."""
+    """Return the page of states, causes and reasons."""
     parts = []
     for title, about, members in (
-        ("Why a task is pending", "A machine is counted under the first reason that rules it out.", ReasonCode),
+        ("Why a task is pending", "Each machine counts under the first reason that rules it out.", ReasonCode),
         ("Why a task was evicted", "The cause of `task.evicted` (Figure 3 of the paper).", EvictionCause),
         ("States of a task", "", TaskState),
         ("States of a job", "", JobState),
-        ("Health of a job", "The first that applies.", JobHealth),
+        ("Health of a job", "The first health in this list that applies.", JobHealth),
     ):
         comments = dict(_COMMENT.findall(inspect.getsource(members)))
         rows = [[code(member.value), comments.get(member.name, "")] for member in members]
@@ -178,7 +169,7 @@ def reasons() -> str:
 
 
 def errors() -> str:
-    """Error codes of REST."""
+    """Return the page of the error codes of REST."""
     found: dict[str, tuple[int, str]] = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -193,30 +184,29 @@ def errors() -> str:
 
 
 def _rejections(module: ast.Module) -> Iterator[tuple[str, int, str]]:
-    """Yield code, HTTP status and detail of each `Rejected(…)` that `module` makes with a literal code."""
+    """Yield code, HTTP status and detail of each `Rejected(…)` in `module` whose code is a literal."""
     for node in ast.walk(module):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or len(node.args) < 2:
-            continue
-        given = node.args[0]
-        if node.func.id in _STATUS_OF and isinstance(given, ast.Constant) and isinstance(given.value, str):
-            status = next((k.value for k in node.keywords if k.arg == "status"), None)
-            number = status.value if isinstance(status, ast.Constant) and isinstance(status.value, int) else None
-            yield given.value, number or _STATUS_OF[node.func.id], _text_of(node.args[1])
+        match node:
+            case ast.Call(func=ast.Name(name), args=[ast.Constant(str(code)), detail, *_]) if name in _STATUS_OF:
+                statuses = [keyword.value for keyword in node.keywords if keyword.arg == "status"]
+                found = [one.value for one in statuses if isinstance(one, ast.Constant) and isinstance(one.value, int)]
+                yield code, found[0] if found else _STATUS_OF[name], _text_of(detail)
 
 
 def _text_of(node: ast.expr) -> str:
-    """Return the text that an expression makes, with … for each part that is computed."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_text_of(part) for part in node.values)
-    if isinstance(node, ast.BinOp):
-        return _text_of(node.left) + _text_of(node.right)
+    """Return the text of an expression, with … for each part that the code computes."""
+    match node:
+        case ast.Constant(value):
+            return str(value)
+        case ast.JoinedStr(parts):
+            return "".join(map(_text_of, parts))
+        case ast.BinOp(left, _, right):
+            return _text_of(left) + _text_of(right)
     return "…"
 
 
 def borgctl() -> str:
-    """All commands of `borgctl`."""
+    """Return the page of all commands of `borgctl`."""
     command = typer.main.get_command(app)
     parts = [part for path, each in _commands("borgctl", command) for part in _command(path, each)]  # type: ignore[arg-type]
     return page("borgctl", inspect.cleandoc(command.help or ""), *parts)
@@ -242,14 +232,13 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
 
 
 def rest() -> str:
-    """All addresses of REST."""
+    """Return the page of all addresses of REST."""
     known: dict[str, list[list[str]]] = {}
     for path, item in SchemaGenerator().get_schema(public=True)["paths"].items():  # type: ignore[no-untyped-call]
-        for method in _METHODS:
-            if method in item:
-                about = item[method].get("summary") or first_sentence(item[method].get("description", ""))
-                tag = (item[method].get("tags") or [""])[0]
-                known.setdefault(tag, []).append([code(f"{method.upper()} {path}"), about])
+        for method in (each for each in _METHODS if each in item):
+            about = item[method].get("summary") or first_sentence(item[method].get("description", ""))
+            tag = (item[method].get("tags") or [""])[0]
+            known.setdefault(tag, []).append([code(f"{method.upper()} {path}"), about])
     parts = [f"## {tag}\n\n" + table(["request", "meaning"], rows) for tag, rows in sorted(known.items())]
     return page(
         "REST",
@@ -260,11 +249,11 @@ def rest() -> str:
 
 
 def job_file() -> str:
-    """All fields of a job file."""
+    """Return the page of all fields of a job file."""
     return page(
         "Job file",
         "A job file is Jsonnet, YAML or JSON. The minimum is a name and a task with a command. "
-        "A field that is not listed here is rejected.",
+        "REST rejects a job file with a field that this list does not contain.",
         table(["field", "type", "default", "meaning"], _fields("", schema())),
     )
 

@@ -1,6 +1,7 @@
-"""Hooks of MkDocs (`mkdocs.yml` names this file): add the generated pages, and make pages obey the portal's policy.
+"""Hooks of MkDocs, which `mkdocs.yml` names: they add the generated pages, and change pages to suit the portal.
 
-The Content-Security-Policy of the portal forbids scripts inside a page. The theme has some, so they become files.
+The Content-Security-Policy of the portal forbids scripts inside a page. The theme has such scripts, so the hooks move
+them into files.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
-# Documents outside docs/ that are pages of the site: path in the repository, path in the site.
+# Pages of the site that are documents outside docs/: path in the repository, and path in the site.
 DOCUMENTS = {
     "deploy/README.md": "guides/sre.md",
     "portal/cli/README.md": "guides/cli.md",
@@ -38,7 +39,7 @@ _ALIGNMENT = re.compile(r'(<t[hd]) style="text-align: (left|right|center);"')
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the reference, the documents of the packages and the list of decisions."""
+    """Add the reference, the documents of the packages and the list of decisions to the files of the site."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
     import django
 
@@ -54,17 +55,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_post_page(output: str, page: Any, config: MkDocsConfig) -> str:
-    """Return the page with its scripts as files and its alignment as attributes."""
+    """Return the page with its scripts in files, and with attributes instead of styles for the alignment of cells."""
     return _ALIGNMENT.sub(r'\1 align="\2"', _INLINE_SCRIPT.sub(lambda m: _script(m[1], config), output))
 
 
 def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
-    """Leave out 404.html. The portal has its own page for unknown addresses."""
+    """Return an empty page for 404.html. The portal has its own page for unknown addresses."""
     return "" if template_name == "404.html" else output_content
 
 
 def _script(source: str, config: MkDocsConfig) -> str:
-    """Write the script below the site and return an element that loads it."""
+    """Write the script to a file of the site, and return the HTML element that loads the file."""
     name = f"assets/inline/{hashlib.sha256(source.encode()).hexdigest()[:16]}.js"
     path = Path(config.site_dir) / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +74,7 @@ def _script(source: str, config: MkDocsConfig) -> str:
 
 
 def moved(text: str, source: str, target: str) -> str:
-    """Return the document `source` with links that hold at `target`. Links to code become plain text."""
+    """Return the text of the document `source` with links that work at `target`. Links to code become plain text."""
 
     def link(match: re.Match[str]) -> str:
         words, address = match[1], match[2]
@@ -92,8 +93,8 @@ def moved(text: str, source: str, target: str) -> str:
 
 
 def decisions() -> str:
-    """Return the list of all decisions, newest number last."""
-    lines = ["# Decisions", "One page per decision: what was decided and when, what was rejected, and what it costs."]
+    """Return the page that lists all decisions, sorted by number."""
+    lines = ["# Decisions", "Each page describes one decision: its date, the rejected alternatives, and its cost."]
     area = ""
     for path in sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md")):
         text = path.read_text()

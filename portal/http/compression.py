@@ -1,4 +1,4 @@
-"""Compression of pages and JSON, but not of answers that are streamed or already compressed."""
+"""Compression of pages and JSON. Answers that Django streams or that are already compressed stay as they are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ _COMPRESSIBLE = ("text/", "application/json", "application/problem+json", "appli
 
 
 class CompressionMiddleware(GZipMiddleware):
-    """Django's middleware, which hides lengths with random bytes (BREACH). Pages mask CSRF tokens in each answer.
+    """Django's middleware, limited to some content types.
 
-    Downloads are streamed. Packages, PDFs and static files are already compressed.
+    Against the attack BREACH, Django hides the length of an answer with random bytes, and masks the CSRF token in each
+    page. Packages, PDFs and static files are already compressed.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:

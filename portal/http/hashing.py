@@ -1,8 +1,8 @@
-"""Password hashing, at most one at a time per core in each process, and with a bounded queue.
+"""Password hashing: at most one hash at a time per core in each process, with a bounded queue.
 
-A hash takes about 0.4 s of CPU on purpose, so a burst of sign-ins could take all of it. All of them hash here: the
-sign-in form, REST, the console, changes of passwords and invitations. A waiting request gives its connection back to
-the pool meanwhile. A request inside a transaction cannot do so, and goes first.
+A hash takes about 0.4 s of CPU on purpose, so a burst of sign-ins could occupy all cores. The sign-in form, REST, the
+console, changes of passwords and invitations all use this hasher. A request that waits returns its connection to the
+pool. A request inside a transaction cannot return it, and so goes first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_WAITING = 200
 
 
 class HashingSlots:
-    """`slots` callers at a time; at most `most_waiting` others wait, each for at most `longest_wait_s` seconds."""
+    """Slots for `slots` callers at a time. At most `most_waiting` others wait, for at most `longest_wait_s` seconds."""
 
     def __init__(self, slots: int, *, most_waiting: int, longest_wait_s: float) -> None:
         self._slots, self._most_waiting, self._longest_wait_s = slots, most_waiting, longest_wait_s
@@ -32,7 +32,7 @@ class HashingSlots:
 
     @contextmanager
     def turn(self, *, urgent: bool = False) -> Iterator[None]:
-        """Wait for a slot and hold it. `urgent` callers go first. Raises `Overloaded`."""
+        """Wait for a slot, and hold it during the block. `urgent` callers go first. Raises `Overloaded`."""
         self._begin(urgent)
         try:
             yield
@@ -44,7 +44,7 @@ class HashingSlots:
     def _begin(self, urgent: bool) -> None:
         with self._changed:
             if self._waiting >= self._most_waiting:
-                raise _overloaded(f"password checks that already wait: {self._waiting}")
+                raise _overloaded(f"{self._waiting} password checks already wait")
             self._waiting += 1
             self._urgent += urgent
             began = time.monotonic()
@@ -54,7 +54,7 @@ class HashingSlots:
                 self._waiting -= 1
                 self._urgent -= urgent
             if not free:
-                raise _overloaded(f"the password check could not start within {time.monotonic() - began:.0f} s")
+                raise _overloaded(f"no core was free within {time.monotonic() - began:.0f} s")
             self._running += 1
 
     def _free(self, urgent: bool) -> bool:
@@ -65,7 +65,7 @@ _turns = HashingSlots(len(os.sched_getaffinity(0)), most_waiting=_MOST_WAITING, 
 
 
 class BoundedHasher(PBKDF2PasswordHasher):
-    """Django's hasher with its format and strength, limited by `HashingSlots`."""
+    """Django's hasher with the same format and strength. `HashingSlots` limits how many run at once."""
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
         in_transaction = give_connections_back()
@@ -74,4 +74,4 @@ class BoundedHasher(PBKDF2PasswordHasher):
 
 
 def _overloaded(found: str) -> Overloaded:
-    return Overloaded(f"The password could not be checked: {found}. Try again in {RETRY_AFTER_S} seconds.")
+    return Overloaded(f"Cannot check the password: {found}. Try again in {RETRY_AFTER_S} seconds.")

@@ -1,5 +1,6 @@
-"""`/readyz`: whether the process can serve requests, including writes. `/metrics`: metrics for Prometheus.
+"""The addresses `/readyz` and `/metrics`.
 
+`/readyz` reports whether the process can answer requests, including writes. `/metrics` serves metrics to Prometheus.
 `portal.http.front` answers `/healthz`.
 """
 
@@ -25,17 +26,17 @@ from quota.metrics import MarketCollector
 from scheduling.journal import wakeups
 from scheduling.master.metrics import CellCollector
 
-# Longest wait for an answer: an engine that hangs gives none.
+# The longest wait for the result of a check. PostgreSQL or Redis may hang.
 _CHECK_S = 2.0
-# An answer is reused for this time, because a probe writes, and anybody may ask.
+# The time for which a result is used again, because a check writes, and everybody may request it.
 _KEPT_S = 3.0
 _STATEMENT_MS = 5_000
-# Enough rows to need new blocks of the file.
+# So many rows need new blocks of the file.
 _PROBE_ROWS = 16
 
 
 class Check:
-    """A check that may block. It runs in its own thread, once at a time, and all callers share its answer."""
+    """A check that may block. It runs in its own thread, once at a time, and all callers share its result."""
 
     def __init__(self, question: Callable[[], str]) -> None:
         self._question = question
@@ -45,7 +46,7 @@ class Check:
         self._asked_at = 0.0
 
     async def answer(self) -> str:
-        """Return an answer that is at most `_KEPT_S` seconds old, or "no answer" after `_CHECK_S` seconds."""
+        """Return a result that is at most `_KEPT_S` seconds old. After `_CHECK_S` seconds, return "no answer …"."""
         try:
             async with asyncio.timeout(_CHECK_S):
                 return await asyncio.shield(asyncio.wrap_future(self._asked()))
@@ -62,7 +63,7 @@ class Check:
 
 
 async def readyz(request: HttpRequest) -> HttpResponse:
-    """Answer 503 while PostgreSQL is away or accepts no writes. The state of Redis is only reported."""
+    """Answer 200, or 503 while PostgreSQL is unreachable or accepts no writes. The state of Redis is only reported."""
     postgresql, redis_ = await asyncio.gather(_POSTGRESQL.answer(), _REDIS.answer())
     ready = postgresql == "ok"
     report = {"status": "ok" if ready else "unready", "postgresql": postgresql, "redis": redis_}
@@ -70,7 +71,7 @@ async def readyz(request: HttpRequest) -> HttpResponse:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Return metrics of all cells, of the market, and of the processes of this host."""
+    """Return the metrics of all cells, of the quota market, and of the processes of this host."""
     registry = CollectorRegistry()
     registry.register(CellCollector())
     registry.register(MarketCollector())
@@ -80,10 +81,10 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def _postgresql() -> str:
-    """Write to PostgreSQL over a new connection, because the pool may be busy.
+    """Write to PostgreSQL over a new connection, because the pool may be busy. Return "ok" or the problem.
 
-    A truncated table begins a new file, so the rows need new blocks on the disk. A table that reuses its blocks would
-    not show that the disk is full.
+    TRUNCATE begins a new file, so the rows need new blocks on the disk. Without it, PostgreSQL would use old blocks
+    again, and the check would not detect a full disk.
     """
     params = connection.get_connection_params()
     params["connect_timeout"] = _STATEMENT_MS // 1000
@@ -97,13 +98,13 @@ def _postgresql() -> str:
                 [_PROBE_ROWS],
             )
     except psycopg.errors.UndefinedTable:
-        return "the database is older than this version: run manage.py migrate"
+        return "the database is older than this version; run manage.py migrate"
     except psycopg.Error as error:
         found = outage_of(error)
         if found is STORAGE_FULL:
-            return f"writes fail, because its disk is full: {error.diag.message_primary}"
+            return f"writes fail, because the disk is full: {error.diag.message_primary}"
         if found is READ_ONLY:
-            return "writes fail, it accepts only reads"
+            return "writes fail, because PostgreSQL accepts only reads"
         return f"unreachable: {type(error).__name__}: {error.diag.message_primary or error}"
     return "ok"
 

@@ -1,8 +1,8 @@
-"""Outages: errors because something that a request needs is away, full or busy. They get 503 with Retry-After.
+"""Outages: a service that a request needs is unreachable, full or busy. The answer is 503 with Retry-After.
 
-An outage is not the fault of the request, and the same request may succeed later. `outage_of` classifies errors that
-no other handler covers, in Django's views and middlewares (`portal.http.errors.broken`) and in front of Django
-(`portal.http.front`).
+An outage is not the fault of the request, and the same request may succeed later. `outage_of` classifies the errors
+that no other handler covers: errors of Django's views and middlewares (`portal.http.errors.broken`), and errors in
+front of Django (`portal.http.front`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,19 @@ from redis.exceptions import TimeoutError as RedisSilent
 
 RETRY_AFTER_S = 5
 
-_STORAGE_FULL = frozenset({"53100"})
-_READ_ONLY = frozenset({"25006"})
-# Classes of SQLSTATE: lost connections, insufficient resources, an operator's action, system errors.
+# Classes of SQLSTATE: lost connections, insufficient resources, an action of an operator, system errors.
 _AWAY_CLASSES = ("08", "53", "57P", "58")
-# Timeouts of statements, of locks, of transactions and of idle ones; deadlocks and serialisation failures.
-_GIVEN_UP = frozenset({"57014", "55P03", "25P03", "25P04", "40001", "40P01"})
 _FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 _LONGEST_CHAIN = 20
 
 
 class Overloaded(Exception):
-    """Raised when this process has too much of one kind of work. The message names the request and the cure."""
+    """This process already has too much work of one kind. The message names the work and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """`code` is for programs, `detail` for people; `retry_after_s` is when to try again, in seconds."""
+    """An outage. `code`: for programs. `detail`: for people. `retry_after_s`: seconds until the next attempt."""
 
     code: str
     detail: str
@@ -64,13 +60,19 @@ REDIS_UNAVAILABLE = Outage(
 )
 LATE = Outage(
     "deadline-exceeded",
-    "The request was not finished within its deadline. It may still take effect if it had finished its work; a retry "
-    "with the same idempotency key has no second effect.",
+    "The portal could not finish the request within its deadline. The request may still have taken effect. Send the "
+    "request again with the same idempotency key, so that it does not take effect twice.",
 )
+_BY_SQLSTATE = {
+    "53100": STORAGE_FULL,
+    "25006": READ_ONLY,
+    # Timeouts of statements, of locks and of transactions, and conflicts between transactions.
+    **dict.fromkeys(("57014", "55P03", "25P03", "25P04", "40001", "40P01"), GIVEN_UP),
+}
 
 
 def outage_of(error: BaseException) -> Outage | None:
-    """Return the outage behind `error` or its causes, or None for a bug and for a fault of the request."""
+    """Return the outage that caused `error`, or None if `error` is a bug or a fault of the request."""
     for each in _chain(error):
         if isinstance(each, Overloaded):
             return Outage("overloaded", str(each))
@@ -86,21 +88,14 @@ def outage_of(error: BaseException) -> Outage | None:
 
 def _of_database(error: Exception) -> Outage | None:
     state = getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
-    if state is None:
-        # No answer of the server: the connection was lost, never made, or given up.
+    if state is None:  # the connection was lost or closed, or there was no connection
         lost = (psycopg.OperationalError, psycopg.InterfaceError, django.db.OperationalError)
         return UNAVAILABLE if isinstance(error, (*lost, django.db.InterfaceError)) else None
-    if state in _STORAGE_FULL:
-        return STORAGE_FULL
-    if state in _READ_ONLY:
-        return READ_ONLY
-    if state in _GIVEN_UP:
-        return GIVEN_UP
-    return UNAVAILABLE if state.startswith(_AWAY_CLASSES) else None
+    return _BY_SQLSTATE.get(state) or (UNAVAILABLE if state.startswith(_AWAY_CLASSES) else None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes. The implicit context counts only for database errors."""
+    """Yield the error and its causes. The implicit context counts as a cause only for database errors."""
     each: BaseException | None = error
     for _ in range(_LONGEST_CHAIN):
         if each is None:

@@ -53,7 +53,7 @@ class PackageUploads:
 
 
 def _check(secret: str, cell: str, tenant: str, length: int, request_id: str) -> None:
-    """Raise `Rejected` unless the token's owner may upload a package of this length."""
+    """Raise `Rejected` unless the owner of the token may upload a package of this length."""
     try:
         _, principal = principal_of_token(secret, request_id=request_id)
     except InvalidToken as error:

@@ -1,4 +1,4 @@
-"""Public keys of task identities at well-known addresses (RFC 7517, OpenID Connect Discovery)."""
+"""The public keys of task identities at well-known addresses (RFC 7517, OpenID Connect Discovery)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from scheduling.identity.tokens import ALGORITHM, jwk
 
 @require_safe
 def keys(request: HttpRequest) -> HttpResponse:
-    """Return a JWK Set. A key is in it before it signs, for longer than clients may cache the answer."""
+    """Return the public keys as a JWK Set.
+
+    The set contains a new key before that key signs, for longer than clients may cache the answer.
+    """
     answer = JsonResponse({"keys": [jwk(kid, public) for kid, public in public_keys().items()]})
     answer["Cache-Control"] = f"public, max-age={int(PUBLISH_S / 2)}"
     return answer
@@ -21,7 +24,7 @@ def keys(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def configuration(request: HttpRequest) -> HttpResponse:
-    """Return the metadata that verifiers of tokens need. The portal does not offer sign-in by OpenID Connect."""
+    """Return the metadata that verifiers of tokens need. The portal offers no sign-in with OpenID Connect."""
     issuer = settings.PORTAL_URL
     return JsonResponse(
         {

@@ -1,9 +1,9 @@
-"""Live pages: the portal sends changes of a cell to the browsers that show it.
+"""Live pages: the portal sends the changes of a cell to the browsers that show it.
 
-    journal ─ notice or poll ─► hub (a thread) ─ once per page ─► fragments ─► every viewer's outbox ─► socket
+    journal ─ wake-up or poll ─► hub (a thread) ─ once per page ─► parts of HTML ─► outbox of each viewer ─► WebSocket
 
-    journal ─ notice or poll ─► names hub ─► what changed of a name ─► WebSockets (`watch`) and held requests (`polls`)
+    journal ─ wake-up or poll ─► names hub ─► changes of a name ─► WebSockets (`watch`) and waiting requests (`polls`)
 
-`topics` render what changed on a page. `hub` follows the journal for the cells that have viewers. `consumers` check
-the caller and carry messages. The browser's part is in `static/portal/sigma.js`.
+`topics` renders what changed on a page. `hub` follows the journal for the cells that have viewers. `consumers` checks
+the callers and sends the messages. The code in the browser is `static/portal/sigma.js`.
 """

@@ -1,4 +1,4 @@
-"""The caller of a WebSocket or long poll, by the same tokens, task identities and sessions as in the REST API."""
+"""The caller of a WebSocket or long poll. It accepts the tokens, task identities and sessions that REST accepts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.utils.crypto import constant_time_compare
 
 from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user
-from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity
 from scheduling.identity.tokens import BadIdentity, looks_like_one
 
 
 def principal_of(scope: dict[str, Any]) -> Principal | None:
-    """Check the caller in the database. None if it is not signed in or its token is not valid."""
+    """Return the caller, or None if the caller is not signed in or gives no valid token. Queries the database."""
     header = dict(scope["headers"]).get(b"authorization")
     if header is not None:
         scheme, _, secret = header.decode("latin-1").partition(" ")
@@ -25,9 +24,9 @@ def principal_of(scope: dict[str, Any]) -> Principal | None:
 
 
 def principal_of_session(scope: dict[str, Any]) -> Principal | None:
-    """Return the caller like `principal_of`, but only by the session cookie.
+    """Return the caller by the session cookie, or None if the caller is not signed in. Queries the database.
 
-    A session ends when its row is deleted, and when the password that it was opened with is changed.
+    A session ends when its row is deleted, or when the user changes the password.
     """
     session, user_id = scope.get("session"), scope["user"].pk
     if user_id is None or session is None or not session.exists(session.session_key):
@@ -39,9 +38,9 @@ def principal_of_session(scope: dict[str, Any]) -> Principal | None:
 
 
 def _has_password_of(user: AbstractBaseUser, session_hash: str) -> bool:
-    """Return whether the session was opened with the current password of `user`.
+    """Return whether the session began with the present password of `user`.
 
-    `django.contrib.auth.get_user` does the same check for each HTTP request.
+    `django.contrib.auth.get_user` makes the same check for each HTTP request.
     """
     accepted = (user.get_session_auth_hash(), *user.get_session_auth_fallback_hash())
     return any(constant_time_compare(session_hash, known) for known in accepted)
@@ -54,6 +53,6 @@ def _of_secret(secret: str) -> Principal | None:
         return None
 
 
-def reason_of(problem: Rejected) -> str:
-    """Return a reason for the frame that closes a WebSocket, which holds at most 123 bytes."""
-    return problem.detail.encode()[:100].decode(errors="ignore")
+def shortened(reason: str) -> str:
+    """Return the first 100 bytes of a reason. The frame that closes a WebSocket holds at most 123 bytes."""
+    return reason.encode()[:100].decode(errors="ignore")

@@ -1,19 +1,23 @@
-"""WebSockets of live pages, and the checks of their callers. A rejection closes with 4000 + the HTTP status."""
+"""WebSockets of live pages, and the checks of their callers. If a caller is rejected, the socket closes with the code
+4000 + the HTTP status.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
 from urllib.parse import parse_qs
 
 import structlog
-from channels.db import database_sync_to_async
+from channels.db import DatabaseSyncToAsync, database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
 from naming.table.names import ServiceName
-from portal.live.callers import principal_of_session, reason_of
+from portal.live.callers import principal_of_session, shortened
 from portal.live.hub import Hub, Viewer, hub
 from portal.live.topics import Behind, MachinesTopic, TasksTopic, Topic
 from portal.live.watches import watch_begin
@@ -27,16 +31,45 @@ log = structlog.get_logger(__name__)
 
 # Rights and sessions may end while a page is open, so they are checked at this interval.
 RECHECK_S = 60.0
-SIGN_IN, FORBIDDEN, NOT_FOUND, TOO_MANY = 4401, 4403, 4404, 4429
+SIGN_IN, NOT_FOUND = 4401, 4404
 
 
 class Watcher(AsyncWebsocketConsumer):
-    """A WebSocket with a viewer of `hub`, and with the tasks that serve it until the client leaves."""
+    """A WebSocket with a viewer of `hub`, and with the tasks that serve it until the client leaves.
+
+    `threads`: the threads of functions that query the database; None: the thread of Channels.
+    """
 
     hub: Hub
+    threads: Executor | None = None
     viewer: Viewer | None = None
     tasks: tuple[asyncio.Task[None], ...] = ()
     recheck_s = RECHECK_S
+
+    def find(self) -> Any:
+        """Return what the caller asks to watch, or None if the caller is not signed in. Raises `Rejected`."""
+        raise NotImplementedError
+
+    async def found_or_closed(self, find: Callable[[], Any]) -> Any:
+        """Return the result of `find`, which runs in a thread. If it rejects the caller, close the socket."""
+        try:
+            found = await DatabaseSyncToAsync(find, thread_sensitive=self.threads is None, executor=self.threads)()
+        except Rejected as problem:
+            await self.close(4000 + problem.status, reason=shortened(problem.detail))
+            return None
+        if found is None:
+            await self.close(SIGN_IN, reason="sign in, or give a valid token")
+        return found
+
+    async def recheck(self) -> None:
+        """Check the rights of the caller again and again, and close the socket when they end."""
+        while True:
+            await asyncio.sleep(self.recheck_s)
+            try:
+                if await self.found_or_closed(self.find) is None:
+                    return
+            except DatabaseError as error:
+                log.info("cannot check the rights to watch; trying again later", error=str(error))
 
     async def disconnect(self, code: int) -> None:
         for task in self.tasks:
@@ -49,64 +82,44 @@ class Watcher(AsyncWebsocketConsumer):
 
 
 class LivePage(Watcher):
-    """Send one browser the changes of its page. `topic` returns the page's topic and raises `Rejected`."""
+    """The WebSocket of a live page, which sends one browser the changes of its page."""
 
     hub = hub
 
     def topic(self, principal: Principal, **names: str) -> Topic:
+        """Return the topic of the page. `names`: the names in the URL. Raises `Rejected`."""
         raise NotImplementedError
+
+    def find(self) -> tuple[Principal, Topic] | None:
+        principal = principal_of_session(self.scope)
+        if principal is None:
+            return None
+        return principal, self.topic(principal, **self.scope["url_route"]["kwargs"])
 
     async def connect(self) -> None:
         await self.accept()
-        found = await self._allowed()
+        found = await self.found_or_closed(self.find)
         if found is None:
             return
         principal, topic = found
         try:
             watch = watch_begin(principal)
         except Rejected as problem:
-            await self.close(TOO_MANY, reason=reason_of(problem))
+            await self.close(4000 + problem.status, reason=shortened(problem.detail))
             return
         self.viewer = Viewer(topic, asyncio.get_running_loop(), watch)
         try:
             hello = await database_sync_to_async(hub.watch)(self.viewer, revision=self._revision())
             await self.send(json.dumps(hello))
-        except BaseException:  # the client is gone, and `disconnect` is not called
+        except BaseException:  # the client has left, and Channels does not call `disconnect`
             hub.leave(self.viewer)
             raise
-        self.tasks = (asyncio.create_task(self._pump()), asyncio.create_task(self._recheck()))
+        self.tasks = (asyncio.create_task(self._pump()), asyncio.create_task(self.recheck()))
 
     async def _pump(self) -> None:
         assert self.viewer is not None
         while True:
             await self.send(json.dumps(await self.viewer.outbox.get()))
-
-    async def _recheck(self) -> None:
-        while True:
-            await asyncio.sleep(self.recheck_s)
-            try:
-                if await self._allowed() is None:
-                    return
-            except DatabaseError as error:
-                log.info("rights to a live page could not be checked, trying again later", error=str(error))
-
-    async def _allowed(self) -> tuple[Principal, Topic] | None:
-        """Return the caller and the topic, or None after closing the socket with the reason."""
-        try:
-            found = await database_sync_to_async(self._find)()
-        except Rejected as problem:
-            await self.close(FORBIDDEN if problem.status == 403 else NOT_FOUND, reason=reason_of(problem))
-            return None
-        if found is None:
-            await self.close(SIGN_IN, reason="sign in first")
-        return found
-
-    def _find(self) -> tuple[Principal, Topic] | None:
-        """Check the caller in the database again. None: not signed in."""
-        principal = principal_of_session(self.scope)
-        if principal is None:
-            return None
-        return principal, self.topic(principal, **self.scope["url_route"]["kwargs"])
 
     def _revision(self) -> int:
         given = self._query("revision")
@@ -118,17 +131,23 @@ class LivePage(Watcher):
 
 
 class MachinesPage(LivePage):
+    """The live page of the machines of a cell."""
+
     def topic(self, principal: Principal, **names: str) -> Topic:
         return MachinesTopic(cell_named(principal, names["cell"]).id)
 
 
 class TasksPage(LivePage):
+    """The live page of a job."""
+
     def topic(self, principal: Principal, **names: str) -> Topic:
         job = job_named(principal, names["cell"], names["tenant"], names["job"], uid=self._query("uid"))
         return TasksTopic(job.cell_id, job.id)
 
 
 class ServicePage(LivePage):
+    """The live page of the jobs behind the name of a service."""
+
     def topic(self, principal: Principal, **names: str) -> Topic:
         cell = cell_named(principal, names["cell"])
         name = ServiceName(names["cell"], names["tenant"], names["service"])
@@ -136,6 +155,8 @@ class ServicePage(LivePage):
 
 
 class Nowhere(AsyncWebsocketConsumer):
+    """The WebSocket at all other addresses, which closes at once."""
+
     async def connect(self) -> None:
         await self.accept()
-        await self.close(NOT_FOUND, reason="there is no live page here")
+        await self.close(NOT_FOUND, reason="there is no live page at this address")

@@ -1,7 +1,8 @@
-"""One thread per process follows the journals of all watched cells and sends changes to the viewers of each page.
+"""The hub: one thread per process, which follows the journals of all watched cells and sends changes to viewers.
 
-Work is per page, not per viewer: all viewers of a page get the same message. The thread ticks at most four times per
-second. Notices wake it, and without Redis it polls. A viewer that is too slow loses messages and reads its page again.
+The hub works per page, not per viewer: all viewers of a page get the same message. The thread works at most four times
+per second. Redis wakes it, and without Redis it polls. A viewer that is too slow loses messages, and its browser reads
+the page again (*resync*).
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ OUTBOX = 8
 
 @dataclass(eq=False)
 class Viewer:
-    """One browser on one page. The event loop owns the outbox; the hub's thread calls `put` through the loop.
+    """One browser on one page. Only the event loop uses the outbox; the thread of the hub calls `put` in the loop.
 
-    `watch`: ends when the viewer leaves.
+    `watch`: the open watch that ends when the viewer leaves.
     """
 
     topic: Topic
@@ -40,7 +41,7 @@ class Viewer:
     outbox: asyncio.Queue[dict[str, Any]] = field(default_factory=lambda: asyncio.Queue(OUTBOX))
 
     def put(self, message: dict[str, Any]) -> None:
-        """Add a message to the outbox, or replace all of them by a resync if it is full. Call it in the loop."""
+        """Add a message to the outbox. If it is full, replace all messages by one that asks for a resync."""
         if self.outbox.full():
             while not self.outbox.empty():
                 self.outbox.get_nowait()
@@ -49,8 +50,11 @@ class Viewer:
 
 
 @dataclass
-class _Page:
-    """A topic with viewers. `seq`: of its last message; `revision`: how far it has followed the journal."""
+class Page:
+    """A topic with viewers. `seq`: number of its last message. `revision`: last revision of the journal that it shows.
+
+    `verdict`: time of the last verdict on the pending tasks of its job.
+    """
 
     topic: Topic
     revision: int
@@ -60,19 +64,19 @@ class _Page:
 
 
 class Hub:
-    """The hub. Call `watch` and `leave` from any thread, but `watch` queries the database, so not from a loop."""
+    """The hub. Any thread may call its methods. `watch` queries the database, so do not call it in an event loop."""
 
     def __init__(self, name: str = "live-hub") -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._pages: dict[Topic, _Page] = {}
+        self._pages: dict[Topic, Page] = {}
         self._wanted = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._histories: dict[int, int] = {}  # of the cells of the last tick
+        self._histories: dict[int, int] = {}  # number of the journal's history, by id of each cell of the last tick
 
     def watch(self, viewer: Viewer, *, revision: int) -> dict[str, Any]:
-        """Start to send changes to `viewer`, whose page is of `revision`. Return its first message.
+        """Start to send changes to `viewer`, whose page shows `revision`. Return the first message for the viewer.
 
         All viewers of equal topics share the topic object of the first viewer.
         """
@@ -84,7 +88,7 @@ class Hub:
         if isinstance(topic, TasksTopic):
             mark = verdict_marks([topic.job_id])[topic.job_id]
         with self._lock:
-            page = self._pages.setdefault(topic, _Page(topic, newest, verdict=mark))
+            page = self._pages.setdefault(topic, Page(topic, newest, verdict=mark))
             hello = self._joined(page, viewer, revision)
             if self._thread is None and not self._stopped.is_set():
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -92,18 +96,19 @@ class Hub:
         self._wanted.set()
         return hello
 
-    def _joined(self, page: _Page, viewer: Viewer, revision: int) -> dict[str, Any]:
+    def _joined(self, page: Page, viewer: Viewer, revision: int) -> dict[str, Any]:
         viewer.topic = page.topic
         page.viewers.add(viewer)
         return {"hello": True, "seq": page.seq, "revision": page.revision, "resync": revision < page.revision}
 
     def revision(self, topic: Topic) -> int:
-        """Return the revision that the page shows, or 0 without viewers."""
+        """Return the revision that the page of `topic` shows, or 0 if the page has no viewers."""
         with self._lock:
             page = self._pages.get(topic)
             return page.revision if page is not None else 0
 
     def leave(self, viewer: Viewer) -> None:
+        """Stop to send changes to `viewer`, and end its watch."""
         with self._lock:
             page = self._pages.get(viewer.topic)
             if page is not None:
@@ -138,10 +143,10 @@ class Hub:
                 close_old_connections()
                 self._tick()
             except DatabaseError as error:
-                log.warning("live pages wait for the database", error=str(error))
+                log.warning("live pages cannot read the database; trying again", error=str(error))
                 connection.close()
                 self._stopped.wait(wakeups.POLL_S)
-            except Exception:  # an error of one page must not end the thread that serves all pages
+            except Exception:  # an error on one page must not end the thread that serves all pages
                 log.exception("live pages could not be updated")
                 self._stopped.wait(wakeups.POLL_S)
             self._stopped.wait(max(0.0, TICK_S - (time.monotonic() - began)))
@@ -150,63 +155,57 @@ class Hub:
             waiter.close()
         connection.close()
 
-    def topics(self) -> list[Topic]:
+    def pages(self) -> list[Page]:
+        """Return the pages that have viewers."""
         with self._lock:
-            return list(self._pages)
+            return list(self._pages.values())
 
     def _cells(self) -> frozenset[int]:
-        with self._lock:
-            return frozenset(topic.cell_id for topic in self._pages)
+        return frozenset(page.topic.cell_id for page in self.pages())
 
     def _tick(self) -> None:
-        """Queries: two for all cells and verdicts, one per cell with events, a fixed number per changed page."""
-        with self._lock:
-            pages = {topic: (page.revision, page.verdict) for topic, page in self._pages.items()}
-        cells: dict[int, list[Topic]] = defaultdict(list)
-        for topic in pages:
-            cells[topic.cell_id].append(topic)
-        newest, histories = {}, {}
-        for cell_id, revision, history in Cell.objects.filter(id__in=cells).values_list(
-            "id", "revision", "history_ordinal"
-        ):
-            newest[cell_id], histories[cell_id] = revision, history
-        jobs = [topic.job_id for topic in pages if isinstance(topic, TasksTopic)]
-        marks = verdict_marks(jobs) if jobs else {}
-        for cell_id, topics in cells.items():
-            restored = self._histories.get(cell_id, histories.get(cell_id)) != histories.get(cell_id)
-            self._follow(cell_id, topics, pages, newest.get(cell_id, 0), marks, restored=restored)
-        self._histories = histories
+        """Read new events and send their changes to viewers.
 
-    def _follow(
-        self,
-        cell_id: int,
-        topics: list[Topic],
-        pages: dict[Topic, tuple[int, Any]],
-        until: int,
-        marks: dict[int, Any],
-        *,
-        restored: bool,
-    ) -> None:
-        """`restored`: the cell was restored from a backup. Its revision may still have increased."""
-        after, most = min(pages[topic][0] for topic in topics), max(pages[topic][0] for topic in topics)
+        Queries: two for all cells and verdicts, one per cell with events, and a fixed number per changed page.
+        """
+        by_cell: dict[int, list[Page]] = defaultdict(list)
+        for page in self.pages():
+            by_cell[page.topic.cell_id].append(page)
+        cells = Cell.objects.filter(id__in=by_cell).values_list("id", "revision", "history_ordinal")
+        known = {cell_id: (revision, history) for cell_id, revision, history in cells}
+        topics = [page.topic for pages in by_cell.values() for page in pages]
+        jobs = [topic.job_id for topic in topics if isinstance(topic, TasksTopic)]
+        marks = verdict_marks(jobs) if jobs else {}
+        for cell_id, pages in by_cell.items():
+            revision, history = known.get(cell_id, (0, None))
+            restored = self._histories.get(cell_id, history) != history
+            self._follow(cell_id, pages, revision, marks, restored=restored)
+        self._histories = {cell_id: history for cell_id, (_, history) in known.items()}
+
+    def _follow(self, cell_id: int, pages: list[Page], until: int, marks: dict[int, Any], *, restored: bool) -> None:
+        """Send the changes of a cell up to the revision `until` to the viewers of `pages`.
+
+        `restored`: the cell was restored from a backup, and its revision may have increased since then.
+        """
+        after, most = min(page.revision for page in pages), max(page.revision for page in pages)
         if restored or until < most:
             news = CellNews(until, None)
         else:
             news = news_of(cell_id, after=after, until=until) if until > after else CellNews(until, ())
-        for topic in topics:
-            revision, verdict = pages[topic]
-            topic_news, mark = news, None
-            if isinstance(topic, TasksTopic):
-                mark = marks.get(topic.job_id)
-                if mark != verdict and news.events is not None:
-                    topic_news = CellNews(until, [*news.events, Happened("verdict", topic.job_id, None, None)])
-            if until != revision or mark != verdict:
-                self._send(topic, topic_news.revision, mark, topic.changes(topic_news))
+        for page in pages:
+            page_news, mark = news, None
+            if isinstance(page.topic, TasksTopic):
+                mark = marks.get(page.topic.job_id)
+                if mark != page.verdict and news.events is not None:
+                    verdict = Happened("verdict", page.topic.job_id, None, None)
+                    page_news = CellNews(until, [*news.events, verdict])
+            if until != page.revision or mark != page.verdict:
+                self.send(page, page_news.revision, mark, page.topic.changes(page_news))
 
-    def _send(self, topic: Topic, revision: int, verdict: Any, changes: Announcement | None) -> None:
+    def send(self, page: Page, revision: int, verdict: Any, changes: Announcement | None) -> None:
+        """Record that `page` now shows `revision` and `verdict`, and send the changes, if any, to its viewers."""
         with self._lock:
-            page = self._pages.get(topic)
-            if page is None or page.topic is not topic:  # the viewers left; there may be a new page
+            if self._pages.get(page.topic) is not page:  # its viewers have left, and others may have come
                 return
             page.revision, page.verdict = revision, verdict
             if changes is None:
@@ -217,7 +216,7 @@ class Hub:
         for viewer in viewers:
             try:
                 viewer.loop.call_soon_threadsafe(viewer.put, message)
-            except RuntimeError:  # the viewer's loop has ended
+            except RuntimeError:  # the event loop of the viewer has ended
                 self.leave(viewer)
 
 

@@ -1,10 +1,10 @@
-"""Watched names (§2.6). The hub reads a name once, and later only changed rows, for all watchers together.
+"""Watched names (§2.6). The names hub reads a name once, and later only its changed rows, for all watchers together.
 
-    journal ─► NamesHub ─► Names.changes ─► rows of what changed ─► NamesMessages ─► every watcher's outbox
-    Redis ───► NamesHub ─► Names.take_loads ─────────────────────────┘   (the journal has no loads)
+    journal ─► NamesHub ─► WatchedName.changes ─► changed rows ─► NamesMessages ─► outbox of each watcher
+    Redis ───► NamesHub ─► WatchedName.take_loads ──────────────────┘   (the journal contains no loads)
 
-A revision marks the progress of a watcher. `WatchedName.changed_since(N)` returns False only if nothing changed: every
-event that may concern the name counts, even if its state is the same afterwards.
+A revision marks the progress of a watcher. `WatchedName.changed_since(N)` returns False only if nothing changed after
+revision N. Every event that may concern the name counts as a change, even if the state of the name stays the same.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from naming.api.selectors import job_visible, jobs_of_service, live_job, service
 from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint
 from naming.table.names import SERVICE, JobName, ServiceName, TaskName
 from naming.table.table import NAMING_KINDS
-from portal.live.hub import Hub
+from portal.live.hub import Hub, Page
 from portal.live.topics import CellNews, Happened
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.models import Cell, Job, Task
 
-LOADS_S = 5.0  # between two reads of loads
-LOAD_STEP = 0.05  # smallest change of a load that is sent
-MOST_TASKS = 2_000  # with more changed tasks, the name is read as a whole
+LOADS_S = 5.0  # time between two reads of loads
+LOAD_STEP = 0.05  # the hub sends only changes of a load that are at least as large
+MOST_TASKS = 2_000  # if more tasks have changed, the hub reads the whole name again
 _KINDS = frozenset(NAMING_KINDS)
 _JOINS = ("job.submitted", "job.changed")
 _OF_TASKS = frozenset(kind for kind in NAMING_KINDS if kind.startswith("task."))
@@ -49,9 +49,9 @@ State = JobEndpoints | ServiceEndpoints | TaskEndpoint
 class NamesMessages:
     """An update for watchers of a name.
 
-    `version`: counts the updates of this name. `facts`: the state without endpoints; None: the name is gone. `visible`:
-    the state differs from before; otherwise only long polls need the update. `body`: the whole answer for long polls,
-    if there are any.
+    `version`: number of the update. `facts`: the state without endpoints; None: the name does not exist any more.
+    `visible`: the state differs from before; otherwise only long polls need the update. `body`: the whole answer for
+    long polls; None: no poll waits.
     """
 
     version: int
@@ -65,25 +65,20 @@ class NamesMessages:
     body: bytes | None = None
 
     def message(self) -> dict[str, Any]:
-        """Return the update with the text that all watchers get."""
-        text = {
-            "type": "change",
-            "revision": self.revision,
-            "facts": self.facts,
-            "changed": self.changed,
-            "gone": self.gone,
-        }
-        if self.facts is None:
-            text = {"type": "gone", "revision": self.revision}
+        """Return the message for outboxes: this update, and its text for WebSockets."""
+        text: dict[str, Any] = {"type": "gone", "revision": self.revision}
+        if self.facts is not None:
+            text |= {"type": "change", "facts": self.facts, "changed": self.changed, "gone": self.gone}
         return {"names": self, "text": msgspec.json.encode(text).decode() if self.visible else "", "resync": False}
 
 
 @dataclass(unsafe_hash=True)
 class WatchedName:
-    """A name with its jobs, rows and endpoints. Two objects are equal if their names are.
+    """A watched name with its jobs, rows and endpoints. Two objects are equal if their names are equal.
 
-    `since`: revision of the first read, from which it has followed the journal; 0 before. `changed_at`: revision of the
-    last event since then that may have changed it. `revision`: revision of the last read.
+    `since`: revision of the first read; 0: not read yet. `changed_at`: revision of the last later event that may have
+    changed the name. `revision`: revision of the last read. `pollers`: number of polls that wait for a whole answer;
+    only the event loop changes it.
     """
 
     name: Watchable
@@ -94,47 +89,39 @@ class WatchedName:
     version: int = field(default=0, compare=False)
     revision: int = field(default=0, compare=False)
     history: int = field(default=0, compare=False)
-    pollers: int = field(default=0, compare=False)  # polls that wait for a whole answer; changed only in the event loop
+    pollers: int = field(default=0, compare=False)
     _cell: Cell | None = field(default=None, compare=False, repr=False)
     _jobs: dict[int, Job] = field(default_factory=dict, compare=False, repr=False)
     _rows: dict[int, PlacedRow] = field(default_factory=dict, compare=False, repr=False)
     _endpoints: dict[int, TaskEndpoint] = field(default_factory=dict, compare=False, repr=False)
-    _body: tuple[int, int, bytes] = field(default=(-1, -1, b""), compare=False, repr=False)
+    _body: tuple[int, int, bytes | None] = field(default=(-1, -1, None), compare=False, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, compare=False, repr=False)
 
     # -- reads
 
     def begin(self) -> None:
-        """Read the name, unless it was read before. Queries the database."""
+        """Read the name from the database, unless it was read before."""
         with self._lock:
             if not self.since:
                 self._read(None)
                 self.since = self.revision
 
     def body(self, revision: int) -> tuple[int, int, bytes | None]:
-        """Return the version, a revision, and the JSON of `GET /bns/…` at that revision, or None if the name does not
-        exist.
+        """Return the version, a revision, and the answer to `GET /bns/…` at that revision as JSON.
 
-        The hub has read the journal up to that revision. All callers share the answer.
+        The answer is None if the name does not exist. The hub has read the journal up to that revision, which is at
+        least `revision`. All callers share the answer.
         """
         with self._lock:
             revision = max(revision, self.revision)
-            return self.version, revision, self._made(revision)
-
-    def _made(self, revision: int) -> bytes | None:
-        with self._lock:
             if self._body[:2] != (self.version, revision):
                 state = self._state()
-                if state is None:
-                    return None
-                made = msgspec.json.encode(replace(state, revision=revision))
-                self._body = (self.version, revision, made)
-            return self._body[2]
+                answer = None if state is None else msgspec.json.encode(replace(state, revision=revision))
+                self._body = (self.version, revision, answer)
+            return self._body
 
     def changed_since(self, after: int) -> bool:
-        """Return whether the name may have changed after a revision. For revisions before `since`, it queries the
-        database.
-        """
+        """Return whether the name may have changed after a revision. It queries the database for old revisions."""
         with self._lock:
             if after >= self.since or self.changed_at > after:
                 return self.changed_at > after
@@ -148,7 +135,7 @@ class WatchedName:
     # -- changes
 
     def changes(self, news: CellNews) -> NamesMessages | None:
-        """Return the update for new events, or None if none concerns the name. At most three or four queries."""
+        """Return the update for new events, or None if no event concerns the name. It makes at most four queries."""
         with self._lock:
             if not self.since:
                 return None
@@ -159,15 +146,16 @@ class WatchedName:
             if not events:
                 return None
             self.changed_at = max(event.revision for event in events)
-            alone = all(event.kind in _OF_TASKS for event in events) and len(events) <= MOST_TASKS
-            return self._read_again({_task(event) for event in events} if alone else None)
+            only_tasks = all(event.kind in _OF_TASKS for event in events) and len(events) <= MOST_TASKS
+            return self._read_again({_task(event) for event in events} if only_tasks else None)
 
     def busy(self) -> list[Busy]:
+        """Return the tasks whose load the names hub reads."""
         with self._lock:
             return busy_of(self._rows.values())
 
     def take_loads(self, loads: Mapping[int, float]) -> NamesMessages | None:
-        """Return the update for new loads, or None if they hardly changed. It does not end long polls."""
+        """Return the update for new loads, or None if no load has changed by `LOAD_STEP`. Long polls go on."""
         with self._lock:
             moved = {
                 task: replace(one, load=loads.get(task))
@@ -181,6 +169,7 @@ class WatchedName:
             return self._update(self._facts(), list(moved.values()))
 
     def _concerning(self, events: Sequence[Happened]) -> list[Happened]:
+        """Return the events that may change the name."""
         moved = any(event.kind == "machine.set" for event in events)
         machines = set(self._machines()) if moved else set()
         only = self.name.index if isinstance(self.name, TaskName) else None
@@ -209,7 +198,7 @@ class WatchedName:
         return [event for event in unknown if event.job_id in joined]
 
     def _read_again(self, tasks: Collection[int] | None) -> NamesMessages:
-        """Read again and return the update. `tasks`: only these can have changed; None: anything can."""
+        """Read the name again and return the update. `tasks`: only these tasks can have changed; None: any can."""
         before, facts, history = self._endpoints, self._facts(), self.history
         self._read(tasks)
         after = self._endpoints
@@ -231,7 +220,7 @@ class WatchedName:
         gone: Sequence[str] = (),
         visible: bool = True,
     ) -> NamesMessages:
-        body = self._made(self.revision) if self.pollers else None
+        body = self.body(self.revision)[2] if self.pollers else None
         return NamesMessages(
             self.version, self.revision, self.changed_at, self.history, facts, changed, gone, visible, body
         )
@@ -239,7 +228,10 @@ class WatchedName:
     # -- rows
 
     def _read(self, tasks: Collection[int] | None) -> None:
-        """Read revisions first: rows read later may be newer, and their events come again."""
+        """Read the name. `tasks`: only these tasks can have changed; None: any can.
+
+        It reads the revision first. Rows that it reads later may be newer, and their events come again.
+        """
         cell, jobs = self._find()
         if tasks is None or set(jobs) != set(self._jobs):
             rows, endpoints, tasks = {}, {}, None
@@ -290,7 +282,7 @@ class WatchedName:
 
 
 class NamesHub(Hub):
-    """Follow watched names in a separate thread, so that slow pages do not delay them."""
+    """The hub of watched names. It has its own thread, so that slow pages do not delay names."""
 
     _loads_at = 0.0
 
@@ -298,25 +290,25 @@ class NamesHub(Hub):
         super()._tick()
         if (now := time.monotonic()) >= self._loads_at:
             self._loads_at = now + LOADS_S
-            self._look_at_loads()
+            self._send_loads()
 
-    def _look_at_loads(self) -> None:
-        """Read the loads of all watched names. One request to Redis per cell."""
-        by_cell: dict[int, list[WatchedName]] = defaultdict(list)
-        for topic in self.topics():
-            if isinstance(topic, WatchedName):
-                by_cell[topic.cell_id].append(topic)
-        for cell_id, names in by_cell.items():
-            loads = loads_of(cell_id, {one for topic in names for one in topic.busy()})
-            for topic in names:
-                self._send(topic, self.revision(topic), None, topic.take_loads(loads))
+    def _send_loads(self) -> None:
+        """Read the loads of all watched names and send their changes. It makes one request to Redis per cell."""
+        by_cell: dict[int, list[tuple[Page, WatchedName]]] = defaultdict(list)
+        for page in self.pages():
+            if isinstance(page.topic, WatchedName):
+                by_cell[page.topic.cell_id].append((page, page.topic))
+        for cell_id, watched_names in by_cell.items():
+            loads = loads_of(cell_id, {one for _, names in watched_names for one in names.busy()})
+            for page, names in watched_names:
+                self.send(page, page.revision, None, names.take_loads(loads))
 
 
 names_hub = NamesHub("names-hub")
 
 
 def watched(principal: Principal, name: Watchable) -> WatchedName:
-    """Return the name, not read yet. Raises `NotFound` if it does not exist or `principal` may not see it."""
+    """Return the watched name, which is not read yet. Raises `NotFound` if `principal` may not see it."""
     if isinstance(name, ServiceName):
         service_visible(principal, name)
         jobs = jobs_of_service(name)

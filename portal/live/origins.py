@@ -1,7 +1,7 @@
-"""A check of the origin of WebSockets: only the portal's own pages may open them, by host name and port.
+"""A check of the origin of WebSockets: only pages of the portal itself may open them.
 
-Cookies ignore ports, so a browser also sends the portal's cookies for pages of other servers on the same host, such as
-a task. Such a page must not be able to open a shell with them.
+A browser sends the cookies of the portal to all ports of a host. So a page of another server on the same host, such as
+a task, could open a shell with these cookies. The check compares the host name and the port.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def same_origin(origin: str, host: str) -> bool:
-    """Return whether `origin` from a browser is the server `host`, which may omit a default port. Pure."""
+    """Return whether the header `origin` names the server `host`, which may omit a default port. Pure."""
     try:
         found, asked = urlsplit(origin), urlsplit(f"//{host}")
         usual = _PORTS.get(found.scheme)
@@ -30,9 +30,9 @@ def same_origin(origin: str, host: str) -> bool:
 
 
 class SameOrigin:
-    """Accept requests with a token, which no page can add, and pages of the portal itself.
+    """An ASGI application in front of `inner`, which accepts requests with a token and requests of the portal's pages.
 
-    Programs other than browsers send no origin; pages of the portal also come from one of its allowed hosts.
+    A page of another server cannot add a token to a request.
     """
 
     def __init__(self, inner: Asgi) -> None:
@@ -42,7 +42,7 @@ class SameOrigin:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         origin = headers.get(b"origin", "")
-        if headers.get(b"authorization", "").lower().startswith("bearer "):  # browsers add other schemes by themselves
+        if headers.get(b"authorization", "").lower().startswith("bearer "):  # browsers can add only other schemes
             await self._inner(scope, receive, send)
         elif origin in settings.CSRF_TRUSTED_ORIGINS or same_origin(origin, headers.get(b"host", "")):
             await self._of_allowed_hosts(scope, receive, send)

@@ -1,8 +1,8 @@
-"""Long polls of names: `GET /bns/…?after=REVISION&wait_s=SECONDS` is answered as soon as the name has changed since.
+"""Long polls of names: `GET /bns/…?after=REVISION&wait_s=SECONDS` waits until the name has changed after the revision.
 
-It runs in front of Django, because a request that waits in Django holds a thread. A request here holds only a task
-of the event loop, and the hub reads rows once for all requests of a name. Django answers everything else: requests that
-do not wait, callers that are rejected, and answers that the hub does not have.
+This module is in front of Django, because a request that waits in Django holds a thread. Here it holds only a task of
+the event loop, and the hub reads rows once for all requests of a name. Django answers all other requests: those that do
+not wait, those of rejected callers, and those whose answer the hub does not have.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The parameters of a poll. `history`: the history of the caller's revision; None: not given."""
+    """The parameters of a poll. `history`: the history of the journal that `after` belongs to; None: not given."""
 
     path: str
     after: int
@@ -47,7 +47,7 @@ class _Asked:
 
 
 class NamePolls:
-    """An ASGI application in front of `inner`."""
+    """An ASGI application in front of `inner`, which answers the long polls of names."""
 
     def __init__(self, inner: Application) -> None:
         self._inner = inner
@@ -82,7 +82,10 @@ class NamePolls:
             await respond(send, 200, answer, {**headers, "x-request-id": uuid.uuid4().hex})
 
     async def _news(self, scope: dict[str, Any], asked: _Asked, body: _Body) -> bytes | None:
-        """Wait and return the answer. None: Django must answer. Raises `Rejected` and `DatabaseError`."""
+        """Wait for a change and return the answer, or None if Django must answer.
+
+        Raises `Rejected` and `DatabaseError`.
+        """
         begun = await in_thread(_begin)(scope, asked, asyncio.get_running_loop())
         if begun is None:
             return None
@@ -99,7 +102,7 @@ class NamePolls:
             names_hub.leave(viewer)
 
     async def _wait(self, viewer: Viewer, names: WatchedName, asked: _Asked, body: _Body) -> bytes | None:
-        """Return the answer, or None if the time is over, the caller left, or the answer is not made yet."""
+        """Wait for a change. Return the answer, or None if it is not ready, the time is over or the caller has left."""
         history, caller_left = names.history, asyncio.ensure_future(body.until_left())
         try:
             async with asyncio.timeout(asked.wait_s):
@@ -113,7 +116,7 @@ class NamePolls:
                         return None
                     message = next_message.result()
                     news = message.get("names")
-                    if news is None:  # messages were lost
+                    if news is None:  # the outbox was full, and lost its messages
                         if names.changed_at > asked.after or names.history != history:
                             return None
                     elif news.changed_at > asked.after or news.history != history:
@@ -125,7 +128,10 @@ class NamePolls:
 
 
 def _begin(scope: dict[str, Any], asked: _Asked, loop: asyncio.AbstractEventLoop) -> tuple[Viewer, bool] | None:
-    """Return a viewer and whether the name has changed already. None: not signed in. Raises as `_news` does."""
+    """Return a viewer, and whether the name has already changed. Return None if the caller is not signed in.
+
+    Raises `Rejected` and `DatabaseError`.
+    """
     principal = principal_of(scope)
     if principal is None:
         return None
@@ -138,35 +144,37 @@ def _begin(scope: dict[str, Any], asked: _Asked, loop: asyncio.AbstractEventLoop
 
 
 def _changed(names: WatchedName, asked: _Asked) -> bool:
+    """Return whether the name may differ from the state that the caller has."""
     if asked.history not in (None, names.history) or names.changed_since(asked.after):
         return True
-    # A revision that is still to come is one of a history that this cell does not have any more.
+    # The caller has a later revision than the cell, so that revision belongs to a history that was lost.
     seen = max(names_hub.revision(names), names.revision)
     if asked.after > seen and asked.after > journal.newest(names.cell_id):
         return True
-    # So is one that no event has; restores leave a gap behind what was lost (`cell_new_history`).
+    # A revision without an event belongs to a lost history too: restores leave a gap (`cell_new_history`).
     restored = asked.history is None and names.history > 1
     return restored and not in_journal(names.cell_id, asked.after)
 
 
 class _Body:
-    """The request's first message, whose body is empty, and whether the caller has left."""
+    """The first message of a request without a body. `left`: whether the caller has left."""
 
     def __init__(self, first: dict[str, Any], receive: Receive) -> None:
         self._unread, self._receive = [first], receive
         self.left = first["type"] == "http.disconnect"
 
     async def until_left(self) -> None:
+        """Wait until the caller has left."""
         while not self.left:
             self.left = (await self._receive())["type"] == "http.disconnect"
 
     async def again(self) -> dict[str, Any]:
-        """Return the request's messages from the first one, for the next application."""
+        """Return the next message of the request, beginning with the first message."""
         return self._unread.pop() if self._unread else await self._receive()
 
 
 def _asked(scope: dict[str, Any]) -> _Asked | None:
-    """Return the parameters, or None if the request does not wait or is invalid; then Django answers it."""
+    """Return the parameters, or None if the request does not wait or is not valid, so that Django answers it."""
     path = _PATH.fullmatch(scope["path"]) if scope["method"] == "GET" else None
     if path is None or not scope["query_string"]:
         return None

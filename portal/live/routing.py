@@ -1,4 +1,4 @@
-"""Addresses of live pages (/live/), shells in tasks (/ws/shell/) and watched names (/ws/bns/)."""
+"""The addresses of WebSockets: live pages (/live/), shells in tasks (/ws/shell/) and watched names (/ws/bns/)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A shell in a task, for a browser's terminal or `borgctl ssh`: frames of `borglet.messages` over a WebSocket.
+"""A shell in a task, for a terminal in a browser or `borgctl ssh`: frames of `borglet.messages` over a WebSocket.
 
     browser: session cookie, origin checked ─┐
     borgctl: Authorization: Bearer borg_…  ──┴─► Shell ── in ──► Redis ──► shard ──► Borglet
                                                        ◄─ out ──
 
-Every few seconds the portal checks the rights, the session or token, and the task again. It journals the end of each
-shell once, with the bytes in each direction. A rejection is sent as the last frame and as the close code.
+Every five seconds the portal checks the rights, the session or token, and the task again. At the end of a shell it
+writes one event, with the bytes in each direction. A rejection is the last frame and the close code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from django.conf import settings
 from redis import RedisError
 
 from borglet.messages import SHELL_FRAME_BYTES, MalformedMessage, ShellFrame, shell_frame, shell_frame_of
-from portal.live.callers import principal_of
+from portal.live.callers import principal_of, shortened
 from portal.sigma.reads.jobs import job_named
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
@@ -33,23 +33,23 @@ from scheduling.shells import streams as link
 
 log = structlog.get_logger(__name__)
 
+# Time between two checks of the rights. After each check, the portal sends the machine a frame.
 RECHECK_S = 5.0
-ALIVE_S = 5.0
-# The machine sends a frame at least every few seconds.
+# The machine sends a frame every few seconds. After this time without a frame, the portal closes the shell.
 SILENCE_S = 30.0
-SIGN_IN, UNREADABLE, NOT_WELL = 4401, 4422, 4503
+SIGN_IN, FORBIDDEN, UNREADABLE, UNAVAILABLE = 4401, 4403, 4422, 4503
 # The machine opens a shell, or reports why it cannot, within this time.
 OPENED_WITHIN_S = 15.0
 _FROM_CLIENT = frozenset({ShellFrame.DATA, ShellFrame.CONSUMED, ShellFrame.RESIZE, ShellFrame.END, ShellFrame.ALIVE})
 
 
 class Shell(AsyncWebsocketConsumer):
-    """The WebSocket of one client and its shell."""
+    """The WebSocket of one client and its shell. `how`: how the shell ended. `typed`, `printed`: bytes so far."""
 
     session: ShellSession | None = None
     principal: Principal | None = None
     typed = printed = 0
-    how = "the client went away"
+    how = "the client closed the connection"
     over = False
     patience_s = OPENED_WITHIN_S
 
@@ -63,12 +63,12 @@ class Shell(AsyncWebsocketConsumer):
         except Rejected as problem:
             await self._end(problem.detail, code=4000 + problem.status)
         except RedisError as error:
-            await self._end(f"shells need Redis, which does not answer: {error}", code=NOT_WELL)
+            await self._end(f"shells need Redis, which does not answer: {error}", code=UNAVAILABLE)
 
     async def _ask(self) -> None:
         self.principal, self.session = await database_sync_to_async(self._open)()
         if self.session is None:
-            await self._end("sign in first, or give a token that is valid", code=SIGN_IN)
+            await self._end("sign in, or give a valid token", code=SIGN_IN)
             return
         number = self.session.id.hex
         self.inward, self.outward = link.inward(self.pool, number), link.outward(self.pool, number)
@@ -82,11 +82,12 @@ class Shell(AsyncWebsocketConsumer):
             task.add_done_callback(self._failed)
 
     def _open(self) -> tuple[Principal | None, ShellSession | None]:
-        """Check the caller and request the shell. None: not signed in. Raises `Rejected`."""
+        """Check the caller and request the shell. Return None if the caller is not signed in. Raises `Rejected`."""
         principal = principal_of(self.scope)
         if principal is None:
             return None, None
-        names, query = self.scope["url_route"]["kwargs"], self._query()
+        names = self.scope["url_route"]["kwargs"]
+        query = parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         job = job_named(principal, names["cell"], names["tenant"], names["job"], uid=query.get("uid", [""])[0])
         shells.require_shell(principal, job)
         return principal, shells.shell_ask(
@@ -100,13 +101,10 @@ class Shell(AsyncWebsocketConsumer):
             peer=str((self.scope.get("client") or [""])[0]),
         )
 
-    def _query(self) -> dict[str, list[str]]:
-        return parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-
     # -- bytes
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Pass a frame on. The next frames wait until Redis has taken it."""
+        """Send a frame of the client to the machine. The next frames wait until Redis has stored the frame."""
         if self.session is None or self.over:
             return
         try:
@@ -114,8 +112,8 @@ class Shell(AsyncWebsocketConsumer):
             kind, payload = shell_frame_of(raw)
             if kind not in _FROM_CLIENT or len(payload) > SHELL_FRAME_BYTES:
                 raise MalformedMessage(
-                    f"a client may not send a frame {kind.value!r} of {len(payload)} bytes;"
-                    f" the limit is {SHELL_FRAME_BYTES}"
+                    f"frame of kind {kind.value!r} and {len(payload)} bytes: send a kind that clients may send, "
+                    f"with at most {SHELL_FRAME_BYTES} bytes"
                 )
             if kind is ShellFrame.DATA:
                 self.typed += len(payload)
@@ -123,7 +121,7 @@ class Shell(AsyncWebsocketConsumer):
         except (MalformedMessage, link.Overrun) as error:
             await self._end(str(error), code=UNREADABLE)
         except RedisError as error:
-            await self._end(f"shells need Redis, which does not answer: {error}", code=NOT_WELL)
+            await self._end(f"shells need Redis, which does not answer: {error}", code=UNAVAILABLE)
 
     async def _print(self) -> None:
         while True:
@@ -142,17 +140,17 @@ class Shell(AsyncWebsocketConsumer):
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(min(RECHECK_S, ALIVE_S))
+            await asyncio.sleep(RECHECK_S)
             if self.loop.time() - self.heard_at > self.patience_s:
-                await self._end(f"the machine sent nothing for {self.patience_s:g} s", code=NOT_WELL)
+                await self._end(f"the machine sent nothing for {self.patience_s:g} s", code=UNAVAILABLE)
                 return
-            why = await database_sync_to_async(self._why_not)()
-            if why:
-                await self._end(why, code=4403)
+            if why := await database_sync_to_async(self._why_not)():
+                await self._end(why, code=FORBIDDEN)
                 return
             await self.inward.put(shell_frame(ShellFrame.ALIVE))
 
     def _why_not(self) -> str:
+        """Return why the shell must end, or an empty string."""
         principal = principal_of(self.scope)
         if principal is None:
             return "the session or token ended"
@@ -164,17 +162,17 @@ class Shell(AsyncWebsocketConsumer):
             return
         if not isinstance(error, RedisError | MalformedMessage):
             log.error("a shell failed", exc_info=error)
-        self.ending = asyncio.ensure_future(self._end(f"the connection to the shell failed: {error}", code=NOT_WELL))
+        self.ending = asyncio.ensure_future(self._end(f"the connection to the shell failed: {error}", code=UNAVAILABLE))
 
     # -- the end
 
     async def _end(self, reason: str, *, code: int) -> None:
-        """Send the client the reason and close. Without further frames, the machine ends the shell."""
+        """Send the client the reason, and close the socket. The machine gets no more frames and ends the shell."""
         if self.over:
             return
         self.over, self.how = True, reason
         await self.send(bytes_data=shell_frame(ShellFrame.FAILED, reason.encode()))
-        await self.close(code, reason=reason.encode()[:100].decode(errors="ignore"))
+        await self.close(code, reason=shortened(reason))
 
     async def disconnect(self, code: int) -> None:
         for task in self.work:
@@ -192,7 +190,7 @@ class Shell(AsyncWebsocketConsumer):
 
 
 def _whole(query: dict[str, list[Any]], name: str, default: int) -> int:
-    """Return a whole number of the query. Raises `Rejected`, which names the parameter."""
+    """Return a parameter of the query as a whole number. Raises `Rejected`, which names the parameter."""
     given = query.get(name, [""])[0]
     if not given:
         return default

@@ -1,7 +1,7 @@
-"""Topics of live pages: which parts of a page change with a range of the journal. Fixed number of queries per topic.
+"""Topics of live pages. A topic renders the parts of a page that new events change, with a fixed number of queries.
 
-Message to the browser: `{"seq", "revision", "rows": {id: html}, "parts": {id: html}, "resync": bool}`. Rows and
-parts use the same templates as the page. `resync`: rows alone cannot show the change, so the browser reads the page.
+The message to the browser is `{"seq", "revision", "rows": {id: html}, "parts": {id: html}, "resync": bool}`. Rows and
+parts use the same templates as the page. `resync`: rows cannot show the change, so the browser reads the page again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.master.queue_health import queues
 from scheduling.models import Event, Job, PendingVerdict, Task
 
-# A message with more rows than this costs more than reading the page again.
+# A message with more rows costs more than reading the page again.
 MOST_ROWS = 150
-# With more events than this since the last tick, the browser reads the page again.
+# If there are more new events, the browser reads the page again.
 MOST_EVENTS = 5_000
 
 
 class Happened(NamedTuple):
-    """The columns that identify the subject of an event."""
+    """An event: its kind, and the columns that name its job, task and machine."""
 
     kind: str
     job_id: int | None
@@ -41,7 +41,7 @@ class Happened(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CellNews:
-    """The events of a cell up to `revision`. `events` None: too many to list."""
+    """The new events of a cell up to `revision`. `events`: None if there are too many."""
 
     revision: int
     events: Sequence[Happened] | None
@@ -49,18 +49,22 @@ class CellNews:
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
+    """The changed parts of a page: HTML by the id of its element. `resync`: the browser must read the page again."""
+
     rows: dict[str, str] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
     resync: bool = False
 
     def message(self) -> dict[str, Any]:
+        """Return the fields of the message to the browser."""
         return {"rows": self.rows, "parts": self.parts, "resync": self.resync}
 
 
 class Announcement(Protocol):
     """A change that is sent to all viewers of a topic."""
 
-    def message(self) -> dict[str, Any]: ...
+    def message(self) -> dict[str, Any]:
+        """Return the fields of the message to viewers."""
 
 
 class Topic(Protocol):
@@ -70,12 +74,12 @@ class Topic(Protocol):
     def cell_id(self) -> int: ...
 
     def changes(self, news: CellNews) -> Announcement | None:
-        """Return the changes of this page, or None if nothing changed."""
+        """Return the changes that new events cause, or None if nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachinesTopic:
-    """The machines of a cell."""
+    """The topic of the page with the machines of a cell."""
 
     cell_id: int
 
@@ -98,7 +102,7 @@ class MachinesTopic:
         )
 
     def _resized_on(self, events: Sequence[Happened]) -> set[int]:
-        """Return machines with tasks whose limits changed in place, because such events name no machine."""
+        """Return the machines of tasks whose limits changed in place. Their events name no machine."""
         tasks = [
             task_id(event.job_id, event.task_index)
             for event in events
@@ -112,7 +116,7 @@ class MachinesTopic:
 
 @dataclass(frozen=True, slots=True)
 class TasksTopic:
-    """The tasks of a job, its counters, its update, why it is pending, and its events."""
+    """The topic of the page of a job: its tasks, counters, update and events, and why its tasks are pending."""
 
     cell_id: int
     job_id: int
@@ -142,7 +146,7 @@ class TasksTopic:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The jobs behind a service's name, and their shares of its clients."""
+    """The topic of the page of a service: the jobs behind its name, and their shares of its clients."""
 
     cell_id: int
     name: ServiceName
@@ -154,18 +158,17 @@ class Behind:
         if not touched:
             return None
         jobs = jobs_of_service(self.name)
+        ids = {job.id for job in jobs}
         reshaped = {event.job_id for event in news.events if event.kind in _RESHAPES_SERVICE}
-        if not reshaped.isdisjoint(job.id for job in jobs) or self._left(news.events):
+        if reshaped & ids or self._left(news.events):
             return TopicChanges(resync=True)
-        if touched.isdisjoint(job.id for job in jobs):
+        if not touched & ids:
             return None
         answers = _render("parts/service_answers", service=service_over(self.name, jobs))
         return TopicChanges(parts={"service-answers": answers})
 
     def _left(self, events: Sequence[Happened]) -> bool:
-        """Return whether a job of the service ended, or whether a job of the tenant changed and therefore may no longer
-        belong to the service.
-        """
+        """Return whether a job may have left the service: it ended, or its tenant changed it."""
         changed = {event.job_id for event in events if event.kind == "job.changed"}
         ended = {event.job_id for event in events if event.kind == "job.ended"}
         if not changed and not ended:
@@ -175,7 +178,7 @@ class Behind:
         return rows.filter(Q(id__in=changed) | behind).exists()
 
 
-# Events that change nothing in a machine's row.
+# Events that do not change the row of a machine.
 _NOT_OF_MACHINES = frozenset(
     {
         "cell.lease",
@@ -194,7 +197,7 @@ _RESHAPES_SERVICE = frozenset({"tasks.added", "job.submitted", "job.changed", "j
 
 
 def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:
-    """Return when the verdict on each job's pending tasks last changed. Verdicts have no events. One query."""
+    """Return when the verdict on the pending tasks of each job last changed. Verdicts have no events. One query."""
     rows = PendingVerdict.objects.filter(job_id__in=job_ids)
     return dict.fromkeys(job_ids) | dict(rows.values_list("job_id", "at"))
 

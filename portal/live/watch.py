@@ -1,12 +1,12 @@
-"""A name watched over a WebSocket: first its complete state, then changes, a few times per second at most (§2.6).
+"""The WebSocket of a watched name (§2.6). It sends the complete state, then changes, at most four times per second.
 
     {"type": "state", "revision": R, "state": what GET /bns/… answers}      first, and again after lost messages
     {"type": "change", "revision": R, "facts": the state without endpoints, "changed": [endpoints], "gone": [names]}
-    {"type": "alive", "revision": R}                                        if nothing else was sent for a while
-    {"type": "gone", "revision": R}                                         the end, with 4404: the name is gone
+    {"type": "alive", "revision": R}                                        after 15 seconds without a message
+    {"type": "gone", "revision": R}                                         last, with 4404: the name does not exist
 
-`facts` and the endpoints in `changed` replace those with the same name. A client that is too slow loses messages and
-gets the state instead. A rejection closes with 4000 + the HTTP status.
+`facts` and the endpoints in `changed` replace the earlier ones with the same name. A client that is too slow loses
+messages, and gets the complete state instead. If the caller is rejected, the socket closes with 4000 + the HTTP status.
 """
 
 from __future__ import annotations
@@ -14,43 +14,40 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
-import structlog
 from channels.db import DatabaseSyncToAsync
-from django.db import DatabaseError
 
 from naming.table.names import PREFIX, InvalidName, JobName, ServiceName, TaskName, parse_path
-from portal.live.callers import principal_of, reason_of
-from portal.live.consumers import NOT_FOUND, SIGN_IN, Watcher
+from portal.live.callers import principal_of
+from portal.live.consumers import NOT_FOUND, Watcher
 from portal.live.hub import Viewer
 from portal.live.names import NamesMessages, Watchable, WatchedName, names_hub, watched
 from portal.live.watches import watch_begin
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Principal
 
-log = structlog.get_logger(__name__)
-
 ALIVE_S = 15.0
-# The start of a watch queries the database. This limits how many of the process's connections they use at once.
+# The start of a watch queries the database. Four threads use at most four connections of the process at once.
 _threads = ThreadPoolExecutor(4, thread_name_prefix="names")
-# Answers do not wait behind the starts of watches.
+# Answers have their own thread, so that they do not wait for the starts of watches.
 _answers = ThreadPoolExecutor(1, thread_name_prefix="names-answers")
 
 
 def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:  # type: ignore[type-arg]
-    """Run a function that queries the database in a thread."""
+    """Return an async function that runs `function`, which queries the database, in a thread."""
     return DatabaseSyncToAsync(function, thread_sensitive=False, executor=_threads)
 
 
 async def body_of(names: WatchedName) -> tuple[int, int, bytes | None]:
-    """Return `WatchedName.body` at the hub's revision. It may have to wait for the hub."""
+    """Return `WatchedName.body` at the revision of the hub."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_answers, names.body, names_hub.revision(names))
 
 
 def watchable(path: str) -> Watchable:
-    """Parse `<cell>/<tenant>/<job>[/<index>]` or `<cell>/<tenant>/service/<name>`. Raises `Rejected`."""
+    """Return the name at `<cell>/<tenant>/<job>[/<index>]` or `<cell>/<tenant>/service/<name>`. Raises `Rejected`."""
     try:
         name = parse_path(PREFIX + path)
     except InvalidName as error:
@@ -61,7 +58,10 @@ def watchable(path: str) -> Watchable:
 
 
 def join(principal: Principal, name: Watchable, loop: asyncio.AbstractEventLoop) -> Viewer:
-    """Read the name and return a viewer, which must leave. Queries the database. Raises `Rejected`."""
+    """Read the name from the database and return a new viewer of it. The caller must end it with `names_hub.leave`.
+
+    Raises `Rejected`.
+    """
     names = watched(principal, name)
     viewer = Viewer(names, loop, watch_begin(principal))
     try:
@@ -74,7 +74,7 @@ def join(principal: Principal, name: Watchable, loop: asyncio.AbstractEventLoop)
 
 
 def names_of(viewer: Viewer) -> WatchedName:
-    """Return the name that it watches. All viewers of a name share it."""
+    """Return the name that the viewer watches. All viewers of a name share one object."""
     assert isinstance(viewer.topic, WatchedName)
     return viewer.topic
 
@@ -83,38 +83,32 @@ class NamesWatch(Watcher):
     """The WebSocket of one watcher of one name."""
 
     hub = names_hub
+    threads = _threads
     version = -1
 
     async def connect(self) -> None:
         await self.accept()
-        loop = asyncio.get_running_loop()
-        try:
-            self.viewer = await in_thread(self._begin)(loop)
-        except Rejected as problem:
-            await self.close(4000 + problem.status, reason=reason_of(problem))
-            return
+        self.viewer = await self.found_or_closed(partial(self._begin, asyncio.get_running_loop()))
         if self.viewer is None:
-            await self.close(SIGN_IN, reason="sign in first, or give a token that is valid")
             return
         try:
             more = await self._send_state()
-        except BaseException:  # the client is gone, and `disconnect` is not called
+        except BaseException:  # the client has left, and Channels does not call `disconnect`
             names_hub.leave(self.viewer)
             raise
         if more:
-            self.tasks = (asyncio.create_task(self._pump()), asyncio.create_task(self._recheck()))
+            self.tasks = (asyncio.create_task(self._pump()), asyncio.create_task(self.recheck()))
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> Viewer | None:
         principal = principal_of(self.scope)
-        return join(principal, self._name(), loop) if principal is not None else None
+        return None if principal is None else join(principal, self._name(), loop)
 
-    def _allowed(self) -> WatchedName | None:
-        """Check the caller in the database again. None: not signed in. Raises `Rejected`."""
+    def find(self) -> WatchedName | None:
         principal = principal_of(self.scope)
-        return watched(principal, self._name()) if principal is not None else None
+        return None if principal is None else watched(principal, self._name())
 
     def _name(self) -> Watchable:
-        """Parse the name in the URL. Raises `Rejected`."""
+        """Return the name in the URL. Raises `Rejected`."""
         return watchable(self.scope["url_route"]["kwargs"]["name"].strip("/"))
 
     async def _pump(self) -> None:
@@ -129,9 +123,9 @@ class NamesWatch(Watcher):
                 return
 
     async def _send_update(self, message: dict[str, Any]) -> bool:
-        """Send an update and return whether more can follow."""
+        """Send an update. Return whether more updates can follow."""
         update: NamesMessages = message["names"]
-        if update.version <= self.version:  # the state that was sent includes it
+        if update.version <= self.version:  # the client already has a state that includes this update
             return True
         self.version = update.version
         if update.visible:
@@ -141,7 +135,7 @@ class NamesWatch(Watcher):
         return update.facts is not None
 
     async def _send_state(self) -> bool:
-        """Send the complete state and return whether updates can follow."""
+        """Send the complete state. Return whether updates can follow."""
         assert self.viewer is not None
         names = names_of(self.viewer)
         self.version, revision, body = await body_of(names)
@@ -151,16 +145,3 @@ class NamesWatch(Watcher):
             return False
         await self.send(f'{{"type":"state","revision":{revision},"state":{body.decode()}}}')
         return True
-
-    async def _recheck(self) -> None:
-        while True:
-            await asyncio.sleep(self.recheck_s)
-            try:
-                if await in_thread(self._allowed)() is None:
-                    await self.close(SIGN_IN, reason="the session or token ended")
-                    return
-            except DatabaseError as error:
-                log.info("rights to watch a name could not be checked, trying again later", error=str(error))
-            except Rejected as problem:
-                await self.close(4000 + problem.status, reason=reason_of(problem))
-                return

@@ -1,7 +1,7 @@
-"""Limits on watches: live pages, WebSockets of names, and waiting long polls.
+"""Limits on watches. A watch is a live page, a WebSocket of a name, or a waiting long poll.
 
 Each watch holds a connection and memory for as long as its caller wants. So there is a limit per caller and a limit
-per process. A watch beyond a limit is rejected, and existing watches go on.
+per process. The portal rejects a watch above a limit, and keeps the existing watches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RETRY_AFTER_S = 10
 
 
 class TooManyWatches(Rejected):
-    """Too many watches. WebSockets close with 4429, and polls get 429 with `Retry-After`."""
+    """The rejection of a watch above a limit. WebSockets close with 4429, and polls get 429 with `Retry-After`."""
 
     status = 429
 
@@ -29,7 +29,7 @@ class TooManyWatches(Rejected):
 
 
 class OpenWatch:
-    """An open watch."""
+    """An open watch, which counts for the limits until `end`."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end: Callable[[], None] | None = on_end
@@ -42,7 +42,7 @@ class OpenWatch:
 
 
 class Watches:
-    """All watches of a process. Safe to use from any thread."""
+    """The watches of a process. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,13 +53,13 @@ class Watches:
         return self._all
 
     def begin(self, principal: Principal, *, most: int, most_of_one: int) -> OpenWatch:
-        """Open a watch. Raises `TooManyWatches`. All tokens and sessions of a user are one caller."""
+        """Return a new watch. Raises `TooManyWatches`. All tokens and sessions of a user count as one caller."""
         caller = f"user:{principal.user_id}" if principal.user_id is not None else principal.name
         with self._lock:
             if self._of[caller] >= most_of_one:
                 raise TooManyWatches(f"{principal.name} has", most_of_one, "end some of them")
             if self._all >= most:
-                raise TooManyWatches("this process of the portal has", most, "try another process")
+                raise TooManyWatches("this web process has", most, "use another web process")
             self._of[caller] += 1
             self._all += 1
         return OpenWatch(lambda: self._ended(caller))
@@ -76,5 +76,5 @@ watches = Watches()
 
 
 def watch_begin(principal: Principal) -> OpenWatch:
-    """Open a watch within the limits of the settings. Raises `TooManyWatches`."""
+    """Return a new watch within the limits of the settings. Raises `TooManyWatches`."""
     return watches.begin(principal, most=settings.BORG_MAX_WATCHES, most_of_one=settings.BORG_MAX_WATCHES_PER_CALLER)

@@ -1,13 +1,13 @@
-"""Django's settings. Values that differ between hosts come from the environment (`portal.settings.environment`)."""
+"""Django's settings. Values that differ between hosts are environment variables (`portal.settings.environment`)."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.templatetags.static import static
 from django.utils.translation import gettext_lazy as _
+from psycopg.conninfo import conninfo_to_dict
 
 from portal.settings import environment as env
 from portal.settings.logs import LOGGING as LOGGING
@@ -19,27 +19,26 @@ env.check()
 def database(url: str, *, pool: int = 0, deadline_s: float = 0.0) -> dict[str, object]:
     """Return Django's DATABASES entry for a libpq URI: `postgresql://user@host:port/name?host=/socket/folder`.
 
-    `pool`: number of pooled connections. Under ASGI each request may run in its own thread, so connections cannot
-    belong to threads. `deadline_s`: seconds within which a request is answered, and so the limit of all waits for
-    PostgreSQL.
+    `pool`: number of pooled connections, which all requests share; 0: each thread has its own connection.
+    `deadline_s`: seconds within which a request gets its answer, and so the limit of all waits for PostgreSQL.
     """
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
+    given = conninfo_to_dict(url)
     bounds: dict[str, object] = {}
     if pool:
         from portal.database import connection_options, pool_options
 
-        bounds = {"pool": pool_options(pool, deadline_s), **connection_options(deadline_s, query.pop("options", ""))}
+        options = str(given.pop("options", ""))
+        bounds = {"pool": pool_options(pool, deadline_s), **connection_options(deadline_s, options)}
     return {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": unquote(parts.path.lstrip("/")) or "borg",
-        "USER": query.pop("user", None) or unquote(parts.username or ""),
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": query.pop("host", None) or parts.hostname or "",
-        "PORT": str(query.pop("port", None) or parts.port or ""),
+        "NAME": given.pop("dbname", "borg"),
+        "USER": given.pop("user", ""),
+        "PASSWORD": given.pop("password", ""),
+        "HOST": given.pop("host", ""),
+        "PORT": given.pop("port", ""),
         "CONN_MAX_AGE": 0 if pool else 600,
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"application_name": "borg-portal", **bounds, **query},
+        "OPTIONS": {"application_name": "borg-portal", **bounds, **given},
     }
 
 
@@ -50,11 +49,6 @@ ALLOWED_HOSTS = env.names("BORG_ALLOWED_HOSTS")
 PORTAL_URL = env.text("BORG_PORTAL_URL")
 CSRF_TRUSTED_ORIGINS = [PORTAL_URL]
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PORTAL_URL.startswith("https:")
-SESSION_COOKIE_HTTPONLY = True
-X_FRAME_OPTIONS = "DENY"
-SECURE_CONTENT_TYPE_NOSNIFF = True
-SECURE_REFERRER_POLICY = "same-origin"
-SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 SECURE_HSTS_SECONDS = env.number("BORG_HSTS_SECONDS") if PORTAL_URL.startswith("https:") else 0
 CONTENT_SECURITY_POLICY = {"DIRECTIVES": SIGMA}
 
@@ -132,11 +126,9 @@ MIDDLEWARE = [
 ]
 ROOT_URLCONF = "portal.urls"
 ASGI_APPLICATION = "portal.asgi.application"
-WSGI_APPLICATION = None
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -156,7 +148,7 @@ DATABASES = {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTHENTICATION_BACKENDS = [
     "portal.accounts.PasswordBackend",
-    # Checks no password. Sessions that this backend began, before the one above existed, stay valid.
+    # This backend keeps the sessions valid that it began before the backend above existed.
     "django.contrib.auth.backends.ModelBackend",
 ]
 PASSWORD_HASHERS = ["portal.http.hashing.BoundedHasher"]
@@ -171,34 +163,32 @@ ACCOUNT_ADAPTER = "portal.accounts.ClosedSignupAdapter"
 ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*", "password2*"]
-# Passwords are limited by `quota.tenancy.sign_in`; allauth limits codes of second factors only.
+# `quota.tenancy.sign_in` limits wrong passwords. allauth limits only wrong codes of second factors.
 ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": "10/m/ip,5/300s/key"}
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
-USE_I18N, USE_TZ = False, True  # all texts are English; looking up translations took 7 % of a page's time
+USE_I18N = False  # all texts are English, and looking up translations took 7 % of the time of a page
 STATIC_URL = "/static/"
-# `make install` collects the files beside the packages that they come from. It compresses them and names them by their
-# content, so that browsers may cache them for ever.
+# `make install` collects and compresses the static files. Their names contain a hash of their content, so that browsers
+# may cache them without a time limit.
 STATIC_ROOT = Path(sys.prefix) / "borg-static"
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
 }
-# The documentation: `make install` builds it into `docs` below this folder, and WhiteNoise serves it at /docs/.
+# `make install` builds the documentation into `docs` below this folder, and WhiteNoise serves it at /docs/.
 WHITENOISE_ROOT = Path(sys.prefix) / "borg-site"
 WHITENOISE_INDEX_FILE = True
 WHITENOISE_ADD_HEADERS_FUNCTION = documentation_headers
 
-# The cache holds only the rate limits of signing in, per process, because signing in must not depend on Redis.
+# The cache contains only the rate limits of sign-in, per process, because sign-in must not depend on Redis.
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
-        "OPTIONS": {"MAX_ENTRIES": 50_000},  # many, so that an attacker cannot displace counts by adding new ones
+        "OPTIONS": {"MAX_ENTRIES": 50_000},  # so that an attacker cannot displace counts by adding new ones
     }
 }
-# Sessions must not depend on Redis either.
-SESSION_ENGINE = "django.contrib.sessions.backends.db"
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["portal.api.auth.TokenAuthentication", "portal.api.auth.SessionAuthentication"],
@@ -226,10 +216,8 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
-_BROKER = BORG_REDIS_URL.replace("unix://", "redis+socket://", 1)
-CELERY_BROKER_URL = _BROKER
+CELERY_BROKER_URL = BORG_REDIS_URL.replace("unix://", "redis+socket://", 1)
 CELERY_TASK_IGNORE_RESULT = True
-CELERY_TASK_ACKS_LATE = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600, "socket_keepalive": True}
@@ -237,8 +225,6 @@ CELERY_TASK_DEFAULT_QUEUE = "borg"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 5
-CELERY_TIMEZONE = "UTC"
-DJANGO_CELERY_BEAT_TZ_AWARE = True
 CELERY_BEAT_SCHEDULE = {
     "masters-ensure": {"task": "scheduling.masters_ensure", "schedule": 2.0, "options": {"expires": 2.0}},
     "notices-send": {"task": "quota.notices_send", "schedule": 5.0, "options": {"expires": 5.0}},
@@ -264,7 +250,6 @@ UNFOLD = {
     "SITE_HEADER": _("Borg Portal"),
     "SITE_SUBHEADER": _("SRE console"),
     "SITE_SYMBOL": "hub",
-    "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "STYLES": [lambda request: static("portal/colours.css")],
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("portal/icon.svg")}],

@@ -1,6 +1,6 @@
-"""Checks of settings. A check takes a setting's text and returns what is wrong and what to give, or "" if it is valid.
+"""Checks of settings. A check gets the value of a setting and returns the problem and the cure, or "" if it is valid.
 
-Checks that need dnspython import it only when they run, so that other processes start quickly.
+A check that needs dnspython imports it only when it runs, so that other processes start quickly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_ZONE = 120  # characters; most names put up to three labels before the zon
 
 
 def rule(complaint: str, fits: Callable[[str], object]) -> Check:
-    """Return a check that answers `complaint` if `fits` returns a false value or raises ValueError."""
+    """Return a check that returns `complaint` if `fits` returns a false value or raises ValueError."""
 
     def check(text: str) -> str:
         try:
@@ -33,10 +33,13 @@ def rule(complaint: str, fits: Callable[[str], object]) -> Check:
 
 
 def anything(_: str) -> str:
+    """Accept every value."""
     return ""
 
 
 def number(least: int, most: int) -> Check:
+    """Return a check that accepts whole numbers from `least` to `most`."""
+
     def check(text: str) -> str:
         try:
             wrong = "" if least <= int(text) <= most else "the number is out of range"
@@ -51,10 +54,11 @@ port = number(1, 65_535)
 
 
 def one_of(*known: str) -> Check:
+    """Return a check that accepts only these values."""
     return lambda text: "" if text in known else f"the value is unknown; give {', '.join(known[:-1])} or {known[-1]}"
 
 
-# The words that `environment.flag` reads. It would read any other text as no.
+# The values that `environment.flag` reads as yes or no. It would read any other value as no.
 flag = rule(
     "the value is neither yes nor no; give 1 or 0",
     lambda text: text.lower() in ("0", "1", "true", "false", "yes", "no", "on", "off"),
@@ -64,15 +68,14 @@ address = rule(
 )
 
 
-def host(text: str) -> str:
-    fits = _HOST.fullmatch(text) and not text.startswith((".", "*"))
-    if fits or not address(text):
-        return ""
-    return "the value is not a host; give only the name or address of a host, without a port or https://"
+host = rule(
+    "the value is not a host; give only the name or address of a host, without a port or https://",
+    lambda text: (_HOST.fullmatch(text) and not text.startswith((".", "*"))) or not address(text),
+)
 
 
 def parts(check: Check) -> Check:
-    """Apply `check` to each part of a comma-separated list. The answer describes the first part that is wrong."""
+    """Return a check that applies `check` to each part of a comma-separated list, and stops at the first problem."""
 
     def check_all(text: str) -> str:
         for part in filter(None, (part.strip() for part in text.split(","))):
@@ -90,6 +93,7 @@ pattern_of_hosts = rule(
 
 
 def network(text: str) -> str:
+    """Accept an IP network, such as 10.1.0.0/16."""
     try:
         ip_network(text)
     except ValueError as error:
@@ -98,7 +102,7 @@ def network(text: str) -> str:
 
 
 def url(*schemes: str, bare: bool = False) -> Check:
-    """Check a URL. `bare`: nothing may follow the host, not even a slash."""
+    """Return a check that accepts URLs with these schemes. `bare`: nothing may follow the host, not even a slash."""
 
     def check(text: str) -> str:
         example = f"give a URL such as {schemes[0]}://borg.example:8443"
@@ -122,9 +126,10 @@ database = rule(
 
 
 def _is_redis(text: str) -> bool:
+    """Return whether Redis accepts the URL. It may have no host: redis:///0 is a Redis on this host."""
     found = urlsplit(text)
     fits = found.path.startswith("/") if found.scheme == "unix" else found.port != 0
-    return fits and text.startswith(("redis://", "rediss://", "unix://"))  # redis:///0, without a host, means this host
+    return fits and text.startswith(("redis://", "rediss://", "unix://"))
 
 
 redis = rule(
@@ -134,6 +139,7 @@ KEY_CURE = "give at least 50 random characters, from python3 -c 'import secrets;
 
 
 def secret_key(text: str) -> str:
+    """Accept a key of at least 50 characters."""
     return "" if len(text) >= 50 else f"the value has {len(text)} characters; {KEY_CURE}"
 
 
@@ -145,10 +151,10 @@ zone = rule(
     f" without a dot at its end, of at most {_MOST_ZONE} characters",
     lambda text: len(text) <= _MOST_ZONE and all(_LABEL.fullmatch(part) for part in text.split(".")),
 )
-# A file may be missing: it may be on another host that has the same settings. A folder may not exist yet.
-file = rule("this is a folder; give the path of a file", lambda text: not Path(text).is_dir())
-folder = rule("this is a file; give the path of a folder", lambda text: not Path(text).is_file())
-folder_there = rule("this folder does not exist; create it, or give another folder", lambda text: Path(text).is_dir())
+# Files and folders may be missing: the file may be on another host with the same settings, and a start creates folders.
+file = rule("the value is a folder; give the path of a file", lambda text: not Path(text).is_dir())
+folder = rule("the value is a file; give the path of a folder", lambda text: not Path(text).is_file())
+folder_there = rule("the folder does not exist; create it, or give another folder", lambda text: Path(text).is_dir())
 nsid = rule(f"the value is too long; give at most {MOST_NSID} octets", lambda text: len(text.encode()) <= MOST_NSID)
 
 
@@ -160,33 +166,36 @@ def _is_mailbox(text: str) -> bool:
 mailbox = rule("the value is not a mail address; give one such as Borg Portal <borg@example.org>", _is_mailbox)
 
 
-def package_store(text: str) -> str:
+def _is_package_store(text: str) -> bool:
     found = urlsplit(text)
-    if found.scheme == "file" and found.netloc in ("", "localhost") and found.path.startswith("/"):
-        return ""
-    if found.scheme == "s3" and found.netloc:
-        return ""
-    return "the value is not a package store; give file:///folder or s3://bucket/prefix"
+    in_folder = found.scheme == "file" and found.netloc in ("", "localhost") and found.path.startswith("/")
+    return in_folder or bool(found.scheme == "s3" and found.netloc)
+
+
+package_store = rule("the value is not a package store; give file:///folder or s3://bucket/prefix", _is_package_store)
 
 
 def reverse_networks(text: str) -> str:
+    """Accept `none`, or networks that do not contain all addresses."""
     return "" if text.strip() == "none" else parts(_own_network)(text)
 
 
 def _own_network(text: str) -> str:
     return network(text) or (
-        "the network holds all addresses; give your own networks" if ip_network(text).prefixlen == 0 else ""
+        "the network contains all addresses; give your own networks" if ip_network(text).prefixlen == 0 else ""
     )
 
 
-def server(text: str) -> str:
-    """Accept a name server as an address, or as address@port where the port is not 53."""
+def _is_server(text: str) -> bool:
     at, separator, number = text.partition("@")
-    fits = not address(at) and not (separator and port(number))
-    return "" if fits else "the value is not a name server; give an address, or 192.0.2.1@5353 for another port than 53"
+    return not address(at) and not (separator and port(number))
+
+
+server = rule("the value is not a name server; give an address, or 192.0.2.1@5353 for another port than 53", _is_server)
 
 
 def caa(text: str) -> str:
+    """Accept CAA records that a resolver can answer."""
     from naming.dns.zones.zone_settings import InvalidZones, read_caa
 
     try:
@@ -197,10 +206,11 @@ def caa(text: str) -> str:
 
 
 def keys(text: str) -> str:
+    """Accept TSIG keys that a resolver can use. No message contains a key."""
     from naming.dns.primary import InvalidPeers, Peers
 
     try:
         Peers.read(networks=(), keys=[key for key in text.split(",") if key.strip()], secondaries=())
-    except InvalidPeers:  # its text may contain the secret
+    except InvalidPeers:  # the text of the error may contain a key
         return "a key cannot be read; give name:hmac-sha256:base64 (or hmac-sha384, hmac-sha512), separated by commas"
     return ""

@@ -1,6 +1,6 @@
-"""All settings, read from the environment.
+"""All settings, read from the environment variables.
 
-`deploy/borg.env` explains each setting for operators. A test compares the two.
+`deploy/borg.env` explains each setting to operators. A test checks that both list the same settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from portal.settings.checks import Check
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting: its default, purpose and check. A `secret` value is never shown."""
+    """A setting: its default, its meaning (`about`) and its check. No message shows the value of a `secret` setting."""
 
     default: str
     about: str
@@ -27,39 +27,35 @@ class Setting:
     secret: bool = False
 
     def complaint(self, name: str, value: str) -> str:
-        """Return one line with setting, value, problem and cure, or "" if the value is valid."""
+        """Return one line that names the setting, the value, the problem and the cure, or "" if the value is valid."""
         wrong = self.check(value) if value not in ("", self.default) else ""
         setting = name if self.secret else f"{name}={value!r}"
         return wrong and f"{setting}: {wrong} ({self.about.rstrip('.')})."
 
 
 SETTINGS: dict[str, Setting] = {
-    "BORG_HOME": Setting(".borg", "Folder that holds all data of this host.", checks.folder),
+    "BORG_HOME": Setting(".borg", "Folder with all data of this host.", checks.folder),
     "BORG_DATABASE_URL": Setting("postgresql:///borg", "PostgreSQL, as a libpq URI.", checks.database, secret=True),
     "BORG_DATABASE_POOL": Setting(
         "0", "Connections that a web process shares among its requests; 0: one per thread.", checks.number(0, 1_000)
     ),
     "BORG_REQUEST_DEADLINE_S": Setting(
-        "50", "Seconds within which a web process answers a request, with 503 at the latest.", checks.number(5, 600)
+        "50", "Seconds after which a web process answers 503 to a request.", checks.number(5, 600)
     ),
     "BORG_REDIS_URL": Setting(
         "redis://127.0.0.1:6379/0", "Redis, as a URL or as unix:///path/to/socket.", checks.redis, secret=True
     ),
     "BORG_SECRET_KEY": Setting(
-        "", "Signs sessions and cookies; at least 50 random characters.", checks.secret_key, secret=True
+        "", "Key that signs sessions and cookies; at least 50 random characters.", checks.secret_key, secret=True
     ),
-    "BORG_DEBUG": Setting(
-        "0", "1: the portal shows error pages with code to everybody; for development only.", checks.flag
-    ),
+    "BORG_DEBUG": Setting("0", "1: error pages show code to everybody; for development only.", checks.flag),
     "BORG_ALLOWED_HOSTS": Setting(
         "127.0.0.1,localhost,[::1]",
         "Host names that the portal answers to, separated by commas.",
         checks.parts(checks.pattern_of_hosts),
     ),
     "BORG_PORTAL_URL": Setting(
-        "http://127.0.0.1:8000",
-        "URL where people and clients reach the portal.",
-        checks.url("https", "http", bare=True),
+        "http://127.0.0.1:8000", "URL of the portal for people and clients.", checks.url("https", "http", bare=True)
     ),
     "BORG_HSTS_SECONDS": Setting(
         "31536000",
@@ -69,17 +65,13 @@ SETTINGS: dict[str, Setting] = {
     "BORG_ZONE": Setting(
         "borg.internal", "DNS zone above all cells; the zone of a cell is <cell>.<zone>.", checks.zone
     ),
-    "BORG_DNS_HOST": Setting("127.0.0.1", "Address the resolver listens on.", checks.address),
-    "BORG_DNS_PORT": Setting("5353", "Port the resolver listens on, UDP and TCP.", checks.port),
+    "BORG_DNS_HOST": Setting("127.0.0.1", "Address that the resolver listens on.", checks.address),
+    "BORG_DNS_PORT": Setting("5353", "Port that the resolver listens on, UDP and TCP.", checks.port),
     "BORG_DNS_RESOLVERS": Setting(
-        "",
-        "All resolvers, as address or address@port, separated by commas; empty: the one at BORG_DNS_HOST.",
-        checks.parts(checks.server),
+        "", "All resolvers, as address or address@port; empty: the one at BORG_DNS_HOST.", checks.parts(checks.server)
     ),
     "BORG_DNS_TTL": Setting(
-        "5",
-        "Seconds for which clients may cache a name, unless its job has a TTL of its own.",
-        checks.number(0, 86_400),
+        "5", "Seconds for which clients may cache a name whose job sets no TTL.", checks.number(0, 86_400)
     ),
     "BORG_DNS_NEGATIVE_TTL": Setting(
         "5", "Seconds for which clients may cache that a name does not exist.", checks.number(0, 86_400)
@@ -93,13 +85,10 @@ SETTINGS: dict[str, Setting] = {
         "", 'CAA records of the zones, such as 0 issue "ca.example", separated by semicolons.', checks.caa
     ),
     "BORG_DNS_TRANSFER": Setting(
-        "", "Networks that may transfer cells' zones, separated by commas; empty: none.", checks.parts(checks.network)
+        "", "Networks that may transfer zones, separated by commas; empty: none.", checks.parts(checks.network)
     ),
     "BORG_DNS_KEYS": Setting(
-        "",
-        "TSIG keys whose holders may transfer zones, as name:hmac-sha256:base64, separated by commas.",
-        checks.keys,
-        secret=True,
+        "", "TSIG keys that allow zone transfers: name:hmac-sha256:base64, with commas.", checks.keys, secret=True
     ),
     "BORG_DNS_NSID": Setting(
         "", "Name that a resolver returns to clients that ask for it (NSID); empty: no name.", checks.nsid
@@ -110,9 +99,7 @@ SETTINGS: dict[str, Setting] = {
         checks.number(0, 10_000_000),
     ),
     "BORG_DNS_SECONDARIES": Setting(
-        "",
-        "Name servers that are notified of changes, as address or address@port, separated by commas.",
-        checks.parts(checks.server),
+        "", "Name servers that resolvers notify of changes, as address or address@port.", checks.parts(checks.server)
     ),
     "BORG_DNS_PROCESSES": Setting(
         "1", "Number of processes of a resolver that share its port; use one per core.", checks.number(1, 256)
@@ -122,31 +109,23 @@ SETTINGS: dict[str, Setting] = {
         "0", "Port where a resolver serves its metrics, as /metrics over HTTP; 0: none.", checks.number(0, 65_535)
     ),
     "BORG_DNS_SNAPSHOT": Setting(
-        "",
-        "Folder where a resolver stores names for its next start; empty: names/ in BORG_HOME; off: none.",
-        checks.folder,
+        "", "Folder where a resolver stores names for a start; empty: names/ in BORG_HOME; off: none.", checks.folder
     ),
     "BORG_DNS_STALE": Setting(
-        "30",
-        "Seconds without PostgreSQL after which a resolver reports its answers as stale.",
-        checks.number(1, 86_400),
+        "30", "Seconds without PostgreSQL after which a resolver reports stale answers.", checks.number(1, 86_400)
     ),
-    "BORG_LINK_HOST": Setting("127.0.0.1", "Address a link shard listens on.", checks.host),
-    "BORG_LINK_PORT": Setting("8443", "Port a link shard listens on.", checks.port),
+    "BORG_LINK_HOST": Setting("127.0.0.1", "Address that a link shard listens on.", checks.host),
+    "BORG_LINK_PORT": Setting("8443", "Port that a link shard listens on.", checks.port),
     "BORG_LINK_SHARED_PORT": Setting("0", "1: several link shards on one host share BORG_LINK_PORT.", checks.flag),
-    "BORG_LINK_URL": Setting(
-        "https://127.0.0.1:8443", "URL where Borglets reach all link shards.", checks.url("https")
-    ),
+    "BORG_LINK_URL": Setting("https://127.0.0.1:8443", "URL of all link shards for Borglets.", checks.url("https")),
     "BORG_AUTHORITY": Setting("", "Folder of the TLS authority; empty: authority/ in BORG_HOME.", checks.folder),
     "BORG_PACKAGE_STORE": Setting(
         "",
-        "Where packages are stored: file:///folder or s3://bucket/prefix; empty: packages/ in BORG_HOME.",
+        "Store of packages: file:///folder or s3://bucket/prefix; empty: packages/ in BORG_HOME.",
         checks.package_store,
     ),
     "BORG_LINK_CERTIFICATE": Setting(
-        "",
-        "File with the chain of a link certificate from another authority; empty: the portal issues it.",
-        checks.file,
+        "", "File with a link certificate of another authority; empty: the portal issues it.", checks.file
     ),
     "BORG_LINK_KEY": Setting(
         "", "File with the key of BORG_LINK_CERTIFICATE; empty: the key is in the same file.", checks.file
@@ -155,36 +134,28 @@ SETTINGS: dict[str, Setting] = {
     "BORG_SMTP_PORT": Setting("587", "Port of the mail server.", checks.port),
     "BORG_SMTP_TLS": Setting(
         "starttls",
-        "How to encrypt the connection to the mail server: starttls, tls (port 465) or none.",
+        "Encryption of the connection to the mail server: starttls, tls (port 465) or none.",
         checks.one_of("starttls", "tls", "none"),
     ),
-    "BORG_SMTP_USER": Setting(
-        "", "User name for the mail server; empty: the portal does not sign in.", checks.anything
-    ),
+    "BORG_SMTP_USER": Setting("", "User at the mail server; empty: the portal does not sign in.", checks.anything),
     "BORG_SMTP_PASSWORD": Setting("", "Password for the mail server.", checks.anything, secret=True),
     "BORG_MAIL_FROM": Setting("Borg Portal <borg-portal@localhost>", "Sender of the portal's mail.", checks.mailbox),
     "BORG_WEBHOOK_NETWORKS": Setting(
-        "",
-        "Private networks that webhooks may reach, such as 10.1.0.0/16, separated by commas; empty: none.",
-        checks.parts(checks.network),
+        "", "Private networks that webhooks may reach, with commas; empty: none.", checks.parts(checks.network)
     ),
     "BORG_USAGE_KEEP_HOURS": Setting(
-        "24", "Hours for which five-minute windows of usage are kept, at least 3.", checks.number(3, 87_600)
+        "24", "Hours for which the portal keeps five-minute windows of usage, at least 3.", checks.number(3, 87_600)
     ),
     "BORG_MAX_BODY_BYTES": Setting(
         "33554432", "Largest size of a request body, in bytes.", checks.number(1_024, 2**31)
     ),
     "BORG_MAX_TASKS_PER_JOB": Setting("100000", "Largest number of tasks of one job.", checks.number(1, 2**20)),
-    "BORG_MAX_BULK_JOBS": Setting(
-        "10000", "Largest number of jobs in one bulk submission.", checks.number(1, 1_000_000)
-    ),
+    "BORG_MAX_BULK_JOBS": Setting("10000", "Largest number of jobs in one bulk submission.", checks.number(1, 10**6)),
     "BORG_MAX_WATCHES": Setting(
-        "5000",
-        "Largest number of live pages, WebSockets and long polls of names in one web process.",
-        checks.number(1, 1_000_000),
+        "5000", "Most live pages, WebSockets and long polls of names per web process.", checks.number(1, 10**6)
     ),
     "BORG_MAX_WATCHES_PER_CALLER": Setting(
-        "1000", "Largest number of these per user, service account or task.", checks.number(1, 1_000_000)
+        "1000", "The limit of BORG_MAX_WATCHES per user, service account or task.", checks.number(1, 10**6)
     ),
     "PROMETHEUS_MULTIPROC_DIR": Setting(
         "", "Folder where the processes of a host share metrics; empty: none.", checks.folder_there
@@ -194,52 +165,46 @@ SETTINGS: dict[str, Setting] = {
         "Lowest level of log lines: DEBUG, INFO, WARNING or ERROR.",
         checks.one_of("DEBUG", "INFO", "WARNING", "ERROR"),
     ),
-    "BORG_CELLS": Setting(
-        "",
-        "Cells that this process serves, separated by commas; empty: all cells of the database.",
-        checks.parts(checks.label),
-    ),
+    "BORG_CELLS": Setting("", "Cells that this process serves, with commas; empty: all.", checks.parts(checks.label)),
 }
 
 
-BAD_SETTING = 2  # exit status
-
-
 def complaints(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each setting that is not valid."""
+    """Yield one line for each setting that is not valid."""
     for name, setting in SETTINGS.items():
         if line := setting.complaint(name, environ.get(name, "")):
             yield line
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:
-    """End the process with one line per invalid setting, so that nobody has to read a traceback."""
+    """End the process if a setting is not valid, and print one line per such setting instead of a traceback."""
     if lines := list(complaints(environ)):
         exit_with(*lines)
 
 
 def exit_with(*lines: str) -> NoReturn:
+    """Print the lines as errors, and end the process with the status for an invalid setting."""
     print(*lines, sep="\n", file=sys.stderr)
-    raise SystemExit(BAD_SETTING)
+    raise SystemExit(2)
 
 
 def text(name: str) -> str:
+    """Return the value of a setting, or its default if the value is empty."""
     return os.environ.get(name) or SETTINGS[name].default
 
 
 def number(name: str) -> int:
+    """Return the value of a setting as a whole number."""
     return int(text(name))
 
 
 def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Return the networks in a comma-separated setting."""
     return tuple(ip_network(part) for part in names(name))
 
 
 def folder(name: str, below: str) -> Path | None:
-    """Return the folder that the setting names.
-
-    If the setting is empty, return the subfolder `below` of BORG_HOME; if it is `off`, return None.
-    """
+    """Return the folder in a setting. If the setting is empty, return `below` in BORG_HOME; for `off`, return None."""
     value = text(name)
     if value == "off":
         return None
@@ -247,12 +212,15 @@ def folder(name: str, below: str) -> Path | None:
 
 
 def flag(name: str) -> bool:
+    """Return whether the value of a setting means yes."""
     return text(name).lower() in ("1", "true", "yes", "on")
 
 
 def names(name: str) -> list[str]:
+    """Return the parts of a comma-separated setting."""
     return [part.strip() for part in text(name).split(",") if part.strip()]
 
 
 def home() -> Path:
+    """Return the folder in BORG_HOME."""
     return Path(text("BORG_HOME")).resolve()

@@ -1,4 +1,4 @@
-"""Logging: one line of JSON per event, on stderr. The supervisor of the process keeps and rotates the files."""
+"""Logging: one line of JSON per event, on stderr. The supervisor of the process stores and rotates the log files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Headers that limit what browsers may do with the pages: the Content-Security-Policy of Sigma and of the console.
+"""Headers that limit what browsers may do with pages: the Content-Security-Policy of Sigma and of the console.
 
-django-csp writes the header, because `SECURE_CSP` came only with Django 6.0.
+*Sigma* is the name of all pages except those of the console. django-csp writes the header, because Django before 6.0
+has no `SECURE_CSP`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from typing import Any
 
 from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 
-# All pages except the console: Sigma, account pages, error pages. No unsafe source is allowed.
+# The policy of all pages except the console: Sigma, account pages, error pages. It allows no unsafe source.
 SIGMA: dict[str, Any] = {
     "default-src": [NONE],
     "script-src": [SELF],
-    # The nonce is sent only by pages that ask for it: xterm.js adds <style> elements to the page of a shell.
+    # Only pages that need the nonce send it: xterm.js adds <style> elements to the page of a shell.
     "style-src": [SELF, NONCE],
-    "img-src": [SELF, "data:"],  # unfold's styles draw arrows, allauth draws the QR code of a second factor
+    "img-src": [SELF, "data:"],  # for arrows in unfold's styles, and allauth's QR code of a second factor
     "font-src": [SELF],
     "connect-src": [SELF],  # WebSockets of the same host and port included
     "form-action": [SELF],
@@ -26,26 +27,26 @@ SIGMA: dict[str, Any] = {
     "require-trusted-types-for": ["'script'"],
     "trusted-types": ["borg", "default"],
 }
-# Directives that the console overrides. The README of `portal` gives the reason for each exception.
+# The directives that the console overrides. The README of `portal` gives the reason for each exception.
 CONSOLE: dict[str, Any] = {
     "script-src": [SELF, NONCE, UNSAFE_EVAL],
     "style-src-attr": [UNSAFE_INLINE],
     "require-trusted-types-for": None,
     "trusted-types": None,
 }
-# Directives that the documentation at /docs/ overrides: its theme searches in a worker and writes results as HTML.
+# The directives that the documentation at /docs/ overrides: its theme searches in a worker and writes results as HTML.
 DOCUMENTATION: dict[str, Any] = {"worker-src": [SELF], "require-trusted-types-for": None, "trusted-types": None}
 
 
 def documentation_headers(headers: dict[str, str], path: str, url: str) -> None:
-    """Give files of the documentation their policy. WhiteNoise calls this for each file that it serves."""
+    """Add the policy of the documentation to `headers`. WhiteNoise calls this function for each file that it serves."""
     if url.startswith("/docs/"):
         from csp.utils import build_policy  # reads the settings
 
         headers["Content-Security-Policy"] = build_policy(replace=DOCUMENTATION)
 
 
-# Browser features that no page uses, and the one that is used: writing to the clipboard.
+# Pages may use no browser feature of this list except writing to the clipboard.
 PERMISSIONS = (
     "accelerometer=(), camera=(), display-capture=(), geolocation=(), gyroscope=(), magnetometer=(), microphone=(), "
     "midi=(), payment=(), usb=(), clipboard-write=(self)"

@@ -1,4 +1,4 @@
-"""Settings of every process of the server, on a laptop and in production."""
+"""Settings of all server processes, on a laptop and in production."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ def migrations_of_later(connection: BaseDatabaseWrapper) -> list[str]:
     from django.db.migrations.loader import MigrationLoader
 
     loader = MigrationLoader(connection, ignore_no_migrations=True)
-    known = {*loader.disk_migrations, *loader.replacements}
-    known.update(each for squashed in loader.replacements.values() for each in squashed.replaces)
+    squashed = loader.replacements.values()
+    known = {*loader.disk_migrations, *(each for migration in squashed for each in migration.replaces)}
     applied = loader.applied_migrations or {}
     return sorted(f"{app}.{name}" for app, name in applied if app in loader.migrated_apps and (app, name) not in known)
 

@@ -40,7 +40,7 @@ def test_ready_with_both_engines_there() -> None:
 def test_not_ready_while_postgresql_rejects_writes(read_only: None) -> None:
     answer = Client().get("/readyz")
     assert answer.status_code == 503
-    assert answer.json()["postgresql"] == "writes fail, it accepts only reads"
+    assert answer.json()["postgresql"] == "writes fail, because PostgreSQL accepts only reads"
     assert answer["Retry-After"]
 
 

@@ -439,7 +439,7 @@ def test_rights_are_asked_for_again_after_the_database_was_away(world: World) ->
     class Watch(NamesWatch):
         recheck_s = 0.0
 
-        def _allowed(self) -> None:
+        def find(self) -> None:
             away_at_first()
 
         async def close(self, code: int | None = None, reason: str | None = None) -> None:
@@ -448,14 +448,14 @@ def test_rights_are_asked_for_again_after_the_database_was_away(world: World) ->
     class Page(LivePage):
         recheck_s = 0.0
 
-        def _find(self) -> None:
+        def find(self) -> None:
             away_at_first()
 
         async def close(self, code: int | None = None, reason: str | None = None) -> None:
             closed.append(code or 0)
 
-    asyncio.run(asyncio.wait_for(Watch()._recheck(), WAIT_S))
-    asyncio.run(asyncio.wait_for(Page()._recheck(), WAIT_S))
+    asyncio.run(asyncio.wait_for(Watch().recheck(), WAIT_S))
+    asyncio.run(asyncio.wait_for(Page().recheck(), WAIT_S))
     assert (len(asked), closed) == (4, [4401, 4401])
 
 

@@ -75,7 +75,7 @@ def token_of(name: str, *scopes: Scope) -> str:
         ("sre", 4503, NOT_CONNECTED),
         ("viewer", 4403, "capability shell"),
         ("stranger", 4404, "no job"),
-        ("", 4401, "sign in first"),
+        ("", 4401, "sign in, or"),
     ],
 )
 def test_a_session_opens_a_shell_for_members_with_the_capability(portal, world, name: str, code: int, why: str) -> None:

@@ -233,7 +233,7 @@ def test_a_client_that_does_not_read_fills_no_memory(shop: Place) -> None:
         select.select([], [], [], 5.2)  # it is counted every five seconds
     assert counts[-1] <= 512 * 1024
     os.close(reader)
-    assert closed().how in ("the client went away",)
+    assert closed().how in ("the client closed the connection",)
 
 
 def test_withdrawing_the_right_ends_it(shop: Place) -> None:

@@ -26,7 +26,7 @@ def test_one_caller_leaves_room_for_others() -> None:
     assert str(refused.value) == "ann has 2 watches, which is the limit; end some of them, or try again in 10 s"
     begin(watches, TASK)
     begin(watches, BOB)
-    with pytest.raises(TooManyWatches, match="this process of the portal has 4 watches"):
+    with pytest.raises(TooManyWatches, match="this web process has 4 watches"):
         begin(watches, BOB)
     first.end()
     first.end()  # again is the same
