@@ -10,10 +10,11 @@ from typing import Any
 
 from allauth.account.decorators import secure_admin_login
 from csp.decorators import csp_replace
+from django.apps import apps
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, path, reverse
+from django.urls import path, reverse
 from django.utils.translation import gettext_lazy as _
 from django_celery_beat import admin as beat_admin
 from django_celery_beat import models as beat
@@ -150,18 +151,12 @@ class SreSite(UnfoldAdminSite):
         ]
 
     def _link(self, page: str) -> str:
-        if page in _OWN_PAGES:
-            return reverse(f"{self.name}:{page}")
-        try:
-            return reverse(f"{self.name}:{page}_changelist")
-        except NoReverseMatch as error:
-            raise LookupError(f"The sidebar names the page {page}, but no admin class for it is registered.") from error
+        return reverse(f"{self.name}:{page}" if page in _OWN_PAGES else f"{self.name}:{page}_changelist")
 
     def _seen(self, page: str) -> Any:
         if page in _OWN_PAGES:
             return self.has_permission
-        admin = next(a for m, a in self._registry.items() if f"{m._meta.app_label}_{m._meta.model_name}" == page)
-        return admin.has_view_permission
+        return self._registry[apps.get_model(".".join(page.rsplit("_", 1)))].has_view_permission
 
 
 class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]

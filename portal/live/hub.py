@@ -76,7 +76,7 @@ class Hub:
         self._histories: dict[int, int] = {}  # number of the journal's history, by id of each cell of the last tick
 
     def watch(self, viewer: Viewer, *, revision: int) -> dict[str, Any]:
-        """Start to send changes to `viewer`, whose page shows `revision`. Return the first message for the viewer.
+        """Start sending changes to `viewer`, whose page shows `revision`. Return the first message for the viewer.
 
         All viewers of equal topics share the topic object of the first viewer.
         """
@@ -108,7 +108,7 @@ class Hub:
             return page.revision if page is not None else 0
 
     def leave(self, viewer: Viewer) -> None:
-        """Stop to send changes to `viewer`, and end its watch."""
+        """Stop sending changes to `viewer`, and end its watch."""
         with self._lock:
             page = self._pages.get(viewer.topic)
             if page is not None:

@@ -115,17 +115,14 @@ class Up:
             self._keep(result)
         await self.supervisor.run_once(processes.schema(env, result))
         joins = self._keep(result)
-        text = client_toml(
-            url=self.options.portal_url,
-            cell=CELL,
-            zone=self.options.zone,
-            dns=f"{self.options.host}:{self.options.dns_port}",
-            admin_token=self.generated["sre"]["token"],
-            tenant=TENANT,
-            tenant_token=self.generated["demo"]["token"],
-            before=self.home.client.read_text() if self.home.client.exists() else "",
-        )
-        write_private(self.home.client, text)
+        dns = f"{self.options.host}:{self.options.dns_port}"
+        shared = {"url": self.options.portal_url, "cell": CELL, "zone": self.options.zone, "dns": dns}
+        own = {
+            "admin": {"token": self.generated["sre"]["token"]},
+            "demo": {"token": self.generated["demo"]["token"], "tenant": TENANT},
+        }
+        before = self.home.client.read_text() if self.home.client.exists() else ""
+        write_private(self.home.client, client_toml(shared, own, before=before))
         return joins
 
     def _keep(self, result: Path) -> dict[str, str]:

@@ -130,20 +130,16 @@ class Home:
         return merged
 
 
-def client_toml(
-    *, url: str, cell: str, zone: str, dns: str, admin_token: str, tenant: str, tenant_token: str, before: str = ""
-) -> str:
-    """Return the text of `BORG_HOME/client.toml` with the profiles `admin` and `demo`.
+def client_toml(shared: Mapping[str, str], own: Mapping[str, Mapping[str, str]], *, before: str = "") -> str:
+    """Return the text of `BORG_HOME/client.toml`. `shared`: values of all profiles. `own`: the profiles of `make up`.
 
     `before`: the present text of the file. The profiles that `borgctl login` added to that text stay.
     """
     old = tomllib.loads(before)
-    others = {name: entry for name, entry in old.get("profiles", {}).items() if name not in ("admin", "demo")}
+    others = {name: entry for name, entry in sorted(old.get("profiles", {}).items()) if name not in own}
     default = str(old["default_profile"]) if old.get("default_profile") in (*others, "admin") else "demo"
-    shared = {"url": url, "cell": cell, "zone": zone, "dns": dns, "default_profile": default}
-    own = {"admin": {"token": admin_token}, "demo": {"token": tenant_token, "tenant": tenant}}
-    head = "# Written at each start of Borg Portal. Keep it private: it contains tokens.\n"
-    return head + as_toml(shared, {**own, **dict(sorted(others.items()))})
+    head = "# Each start of Borg Portal writes this file. Keep it private: it contains tokens.\n"
+    return head + as_toml({**shared, "default_profile": default}, {**own, **others})
 
 
 def write_private(path: Path, content: str) -> None:

@@ -21,16 +21,11 @@ class OptionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class FleetOption:
-    """The simulated machines beside the real machine: `count` equal machines, or the machines that a file lists."""
-
-    count: int = 0
-    file: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one `make up`. `host`: address of all servers. `hostname`: name of this machine in the cell."""
+    """The options of one `make up`. `host`: address of all servers. `hostname`: name of this machine in the cell.
+
+    `fleet`: option and value for `borglet fleet`, which simulates machines beside the real one; None: no fleet.
+    """
 
     home: Path
     host: str
@@ -39,7 +34,7 @@ class Options:
     link_port: int
     zone: str
     hostname: str
-    fleet: FleetOption | None
+    fleet: tuple[str, str] | None
 
     @property
     def portal_url(self) -> str:
@@ -89,7 +84,7 @@ def _label(nodename: str) -> str:
     return label or "localhost"
 
 
-def _fleet(text: str) -> FleetOption | None:
+def _fleet(text: str) -> tuple[str, str] | None:
     if not text:
         return None
     kind, _, what = text.partition(":")
@@ -98,10 +93,10 @@ def _fleet(text: str) -> FleetOption | None:
     if what.isascii() and what.isdigit():
         if wrong := checks.number(1, _LARGEST_FLEET)(what):
             raise OptionError(f"MACHINES={text!r}: {wrong}")
-        return FleetOption(count=int(what))
+        return "--machines", what
     file = Path(what).resolve()
     if not file.is_file():
         raise OptionError(
             f"MACHINES={text!r}: {what} is neither a number of machines nor a file ({file}); {_FLEET_CURE}"
         )
-    return FleetOption(file=file)
+    return "--file", str(file)

@@ -138,14 +138,10 @@ def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mappin
         )
     ]
     if options.fleet:
-        file, count = options.fleet.file, options.fleet.count
         specs.append(
             Spec(
                 name="fleet",
-                argv=(
-                    *(*_BORGLET, "fleet", "--home", str(home.fleet), "--link", options.link_url),
-                    *(("--file", str(file)) if file else ("--machines", str(count))),
-                ),
+                argv=(*(*_BORGLET, "fleet", "--home", str(home.fleet), "--link", options.link_url, *options.fleet),),
                 env={**env, **_join(joins, "fleet")},
                 needs=("link",),
             )

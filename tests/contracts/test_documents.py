@@ -102,7 +102,7 @@ def test_the_runbook_says_that_the_journal_grows_as_long_as_nothing_removes_its_
     code = code_of("portal", "quota", "scheduling")
     removes = re.search(r"(DELETE FROM|DETACH PARTITION|TRUNCATE) +scheduling_event\b|DETACH PARTITION", code)
     assert removes is None, "rows of the journal are removed now: say in the runbook when"
-    assert "Nothing removes rows of the journal" in runbook()
+    assert "No process removes rows of the journal" in runbook()
 
 
 def test_no_document_promises_an_identity_provider_that_nothing_configures() -> None:

@@ -96,7 +96,7 @@ class ProcessKeeper:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, on_error: Callable[[BaseException], None]) -> None:
-        """Start to keep the process. If the keeper itself fails, it calls `on_error` and ends."""
+        """Start keeping the process. If the keeper itself fails, it calls `on_error` and ends."""
 
         def report(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:

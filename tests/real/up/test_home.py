@@ -81,15 +81,8 @@ def test_damaged_secrets_are_reported_not_replaced(home: Home) -> None:
 
 
 def test_client_toml_is_what_borgctl_reads() -> None:
-    text = client_toml(
-        url="http://127.0.0.1:8000",
-        cell="dev",
-        zone="borg.internal",
-        dns="127.0.0.1:5353",
-        admin_token='a"b',
-        tenant="demo",
-        tenant_token="t",
-    )
+    shared = {"url": "http://127.0.0.1:8000", "cell": "dev", "zone": "borg.internal", "dns": "127.0.0.1:5353"}
+    text = client_toml(shared, {"admin": {"token": 'a"b'}, "demo": {"token": "t", "tenant": "demo"}})
     read = tomllib.loads(text)
     assert read["url"] == "http://127.0.0.1:8000"
     assert read["profiles"] == {"admin": {"token": 'a"b'}, "demo": {"token": "t", "tenant": "demo"}}
@@ -97,11 +90,12 @@ def test_client_toml_is_what_borgctl_reads() -> None:
 
 
 def test_profiles_of_borgctl_login_outlive_a_start() -> None:
-    facts = {"url": "u", "cell": "dev", "zone": "z", "dns": "d", "tenant": "demo"}
-    first = client_toml(**facts, admin_token="a1", tenant_token="d1")
+    shared = {"url": "u", "cell": "dev", "zone": "z", "dns": "d"}
+    first = client_toml(shared, {"admin": {"token": "a1"}, "demo": {"token": "d1", "tenant": "demo"}})
     signed_in = first.replace('default_profile = "demo"', 'default_profile = "ann"')
     signed_in += '[profiles.ann]\ntoken = "borg_x"\ntenant = "ubar"\n'
-    second = tomllib.loads(client_toml(**facts, admin_token="a2", tenant_token="d2", before=signed_in))
+    own = {"admin": {"token": "a2"}, "demo": {"token": "d2", "tenant": "demo"}}
+    second = tomllib.loads(client_toml(shared, own, before=signed_in))
     assert second["default_profile"] == "ann"
     assert second["profiles"]["ann"] == {"token": "borg_x", "tenant": "ubar"}
     assert second["profiles"]["admin"]["token"] == "a2"

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.up.options import FleetOption, OptionError, Options
+from portal.up.options import OptionError, Options
 
 
 def test_without_settings_the_documented_defaults_hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -37,8 +37,8 @@ def test_ports_must_differ() -> None:
 def test_simulated_machines_by_number_or_by_file(tmp_path: Path) -> None:
     file = tmp_path / "machines.csv"
     file.write_text("hostname\n")
-    assert Options.read({"MACHINES": "simulated:12"}).fleet == FleetOption(count=12)
-    assert Options.read({"MACHINES": f"simulated:{file}"}).fleet == FleetOption(file=file)
+    assert Options.read({"MACHINES": "simulated:12"}).fleet == ("--machines", "12")
+    assert Options.read({"MACHINES": f"simulated:{file}"}).fleet == ("--file", str(file))
 
 
 @pytest.mark.parametrize(
