@@ -84,7 +84,7 @@ def cut_icons(project: Path) -> bytes:
 
 
 def cut_text(path: Path) -> bytes:
-    """Return one weight of the text font as WOFF2, with only `CHARACTERS`. Figures of equal width are included."""
+    """Return one weight of the text font as WOFF2, with only `CHARACTERS`. Digits of equal width are included."""
     from fontTools.ttLib import TTFont
 
     features = ["kern", "liga", "calt", "tnum", "ccmp", "locl", "mark", "mkmk"]

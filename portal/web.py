@@ -10,7 +10,6 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Sequence
 from functools import partial
 from socket import SOCK_STREAM
 
@@ -23,13 +22,13 @@ from serving.processes import STOP_S, Parent, Worker
 MOST_PROCESSES = 4
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run the web processes until SIGTERM or SIGINT. Return the exit status."""
     parser = argparse.ArgumentParser(prog="portal.web", description="Serve the portal, its REST API and live pages.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on")
     parser.add_argument("--processes", type=int, default=0, help="number of workers; 0: one per core, at most 4")
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     try:
         check_free(options.host, {"--port": options.port})
     except NoPort as error:

@@ -48,7 +48,7 @@ _Answer = tuple[dict[str, Any], bytes]
 
 
 class Threads:
-    """A pool of threads for one kind of request. Its methods are called in the event loop."""
+    """A pool of threads for one kind of request. Call its methods only in the event loop."""
 
     def __init__(self, name: str, number: int, *, longest_wait_s: float, most_waiting: int = _MOST_WAITING) -> None:
         self._name, self._longest_wait_s, self._most_waiting = name, longest_wait_s, most_waiting
@@ -57,7 +57,7 @@ class Threads:
         self._executor = ThreadPoolExecutor(number, thread_name_prefix=name)
 
     async def run(self, work: Callable[[], _Answer]) -> _Answer:
-        """Return what `work` returns in a thread. Raises `Overloaded` if none is free in time."""
+        """Return what `work` returns in a thread. Raises `Overloaded` if no thread is free in time."""
         if self._waiting >= self._most_waiting:
             raise self._overloaded()
         self._waiting += 1

@@ -25,7 +25,7 @@ _PATH = re.compile(r"/api/v1/cells/([^/]+)/packages/([^/]+)/[^/]+/[^/]+/")
 
 
 class PackageUploads:
-    """An ASGI application in front of `inner`, which lets callers upload large packages if they have the right to."""
+    """An ASGI application in front of `inner`. It lets callers with the right to upload packages send large bodies."""
 
     def __init__(self, inner: ThreadedHandler) -> None:
         self._inner = inner

@@ -47,11 +47,11 @@ class Watcher(AsyncWebsocketConsumer):
     recheck_s = RECHECK_S
 
     def find(self) -> Any:
-        """Return what the caller asks to watch, or None if the caller is not signed in. Raises `Rejected`."""
+        """Return the watched page or name, or None if the caller is not signed in. Raises `Rejected`."""
         raise NotImplementedError
 
     async def found_or_closed(self, find: Callable[[], Any]) -> Any:
-        """Return the result of `find`, which runs in a thread. If it rejects the caller, close the socket."""
+        """Run `find` in a thread and return its result. If `find` rejects the caller, close the socket; return None."""
         try:
             found = await DatabaseSyncToAsync(find, thread_sensitive=self.threads is None, executor=self.threads)()
         except Rejected as problem:
@@ -62,7 +62,7 @@ class Watcher(AsyncWebsocketConsumer):
         return found
 
     async def recheck(self) -> None:
-        """Check the rights of the caller again and again, and close the socket when they end."""
+        """Check the rights of the caller every `recheck_s` seconds, and close the socket when the rights end."""
         while True:
             await asyncio.sleep(self.recheck_s)
             try:

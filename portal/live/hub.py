@@ -64,7 +64,10 @@ class Page:
 
 
 class Hub:
-    """The hub. Any thread may call its methods. `watch` queries the database, so do not call it in an event loop."""
+    """The thread that sends changes to viewers. Any thread may call its methods, but no event loop may call `watch`.
+
+    `watch` queries the database.
+    """
 
     def __init__(self, name: str = "live-hub") -> None:
         self._name = name

@@ -193,7 +193,7 @@ def main() -> int:
 
 
 def _print(text: str) -> None:
-    """Print to the terminal, if it is still open. A terminal that closes sends SIGHUP, so a stop may find none."""
+    """Print `text` to the terminal, or write a log line if the terminal has closed."""
     try:
         print(text, flush=True)
     except OSError:

@@ -194,7 +194,9 @@ def _unpack(file: Path, folder: Path) -> dict[str, Any]:
                 expected = missing.pop(member.name, None)
                 content = tar.extractfile(member) if member.isreg() else None
                 if expected is None or content is None or not _plain(member.name):
-                    raise BackupError(f"{file} contains {member.name!r}, which its manifest does not list")
+                    raise BackupError(
+                        f"{file} contains {member.name!r}, which is not in its manifest; use another backup"
+                    )
                 _extract(file, member.name, content, folder / member.name, expected)
     except (tarfile.TarError, ValueError, KeyError, TypeError) as error:
         raise BackupError(f"{file} is damaged: {error}; use another backup") from error

@@ -143,7 +143,7 @@ def client_toml(shared: Mapping[str, str], own: Mapping[str, Mapping[str, str]],
 
 
 def write_private(path: Path, content: str) -> None:
-    """Write a file that only its owner can read, atomically and synced to disk."""
+    """Write a file that only its owner can read. The change is atomic, and on disk when this function returns."""
     fresh = path.with_name(f"{path.name}.new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -155,7 +155,7 @@ def write_private(path: Path, content: str) -> None:
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `old` updated with `new`, key by key. Keys that `new` omits or has as None keep their old value."""
+    """Return `old` with the values of `new`, also in nested mappings. A value None in `new` keeps the old value."""
     result = dict(old)
     for key, value in new.items():
         if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):

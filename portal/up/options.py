@@ -79,7 +79,7 @@ def _port(env: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _label(nodename: str) -> str:
-    """Turn a host's name into a valid DNS label."""
+    """Return a valid DNS label for the name of a host."""
     label = re.sub(r"[^a-z0-9-]+", "-", nodename.partition(".")[0].lower())[:63].strip("-")
     return label or "localhost"
 

@@ -69,7 +69,7 @@ def engine_account(*paths: Path) -> SystemUser | None:
 
 
 def passable(path: Path, uid: int, gid: int) -> bool:
-    """Return whether a user can reach `path`: whether the user may enter every folder of the path."""
+    """Return whether a user may enter every folder of `path`."""
     for folder in (path, *path.parents):
         if not folder.is_dir():
             continue

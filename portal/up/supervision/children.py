@@ -75,7 +75,7 @@ def record_write(path: Path, pid: int) -> None:
 
 
 def record_find(path: Path) -> int | None:
-    """Return the pid of the recorded process if exactly that process still runs, else None."""
+    """Return the pid of the recorded process if exactly that process still runs, or else None."""
     try:
         record = json.loads(path.read_text())
         pid, ticks, boot_id = int(record["pid"]), record["start_time_ticks"], record["boot_id"]

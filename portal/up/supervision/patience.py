@@ -49,7 +49,7 @@ class ProcessPatience:
         return now - self._window >= self.limit_s
 
     def verdict(self, now: float, work: Work) -> PatienceVerdict:
-        """Judge the window that ends now, and begin the next one. Times count from the beginning of the wait."""
+        """Return whether the limit has passed in the window that ends now, and begin the next window."""
         took_s, cpu_s = now - self._window, work.cpu_s - self._last.cpu_s
         signs = [
             cpu_s >= LEAST_SHARE * took_s,

@@ -18,7 +18,7 @@ _TIMEOUT_S = 3
 
 
 def postgres(url: str) -> str | None:
-    """Check whether PostgreSQL accepts clients. A server without a free connection is well too."""
+    """Return None if PostgreSQL accepts clients or has no free connection, or else the problem."""
     from psycopg import pq
 
     answer = pq.PGconn.ping(f"{url}&connect_timeout={_TIMEOUT_S}".encode())
@@ -28,7 +28,7 @@ def postgres(url: str) -> str | None:
 
 
 def redis(url: str) -> str | None:
-    """Check whether Redis answers PING. While Redis reads its file, its answer is an error."""
+    """Return None if Redis answers PING, or else the problem. While Redis reads its file, it answers an error."""
     from redis import Redis, RedisError
 
     try:
@@ -40,7 +40,7 @@ def redis(url: str) -> str | None:
 
 
 def http_ok(host: str, port: int, path: str) -> str | None:
-    """Check whether `GET path` answers 200."""
+    """Return None if the answer to `GET path` has the status 200, or else the problem."""
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", path, headers={"User-Agent": "borg-up"})
@@ -56,7 +56,7 @@ def http_ok(host: str, port: int, path: str) -> str | None:
 
 
 def dns_answers(host: str, port: int, name: str) -> str | None:
-    """Check whether the resolver answers a query for the SOA of `name` without SERVFAIL."""
+    """Return None if the resolver answers an SOA query for `name` without SERVFAIL, or else the problem."""
     import dns.exception
     import dns.inet
     import dns.message
@@ -75,7 +75,7 @@ def dns_answers(host: str, port: int, name: str) -> str | None:
 
 
 def heartbeat(path: Path, longest_s: float) -> str | None:
-    """Check whether a process without a port has touched its file within the last `longest_s` seconds."""
+    """Return None if a process has touched its file in the last `longest_s` seconds, or else the problem."""
     try:
         age_s = time.time() - os.stat(path).st_mtime
     except FileNotFoundError:

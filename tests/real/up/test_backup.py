@@ -92,7 +92,7 @@ def _newer(members: Members) -> None:
         (_flip, "the checksum of .* is wrong"),
         (lambda members: members.pop(), "is missing"),
         (lambda members: members.pop(0), "does not begin with a manifest"),
-        (_sneak, r"contains '\.\./escaped', which its manifest does not list"),
+        (_sneak, r"contains '\.\./escaped', which is not in its manifest"),
         (_sneak_listed, r"contains '\.\./escaped'"),
         (_newer, r"made by version 9\.9, which is newer"),
         (lambda members: members.__setitem__(0, (members[0][0], b"{}")), "is damaged"),
