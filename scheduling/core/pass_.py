@@ -6,13 +6,17 @@ pending ─ queue.py ─► order ─ classes.py ─► groups ─ kernels/walk.
 
 from __future__ import annotations
 
+from itertools import repeat
+
 import numpy as np
 from numpy.typing import NDArray
 
 from quota.vocabulary.resources import PORTS
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import Explainer
-from scheduling.core.kernels.scorers import PART_NAMES
+from scheduling.core.garbage import collection_paused
+from scheduling.core.kernels.devices import set_bits
+from scheduling.core.kernels.scorers import PART_NAMES, RUNNERS
 from scheduling.core.kernels.walk import NOT_TRIED, place
 from scheduling.core.placing.allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.classes import GroupedQueue, sort_into_groups
@@ -20,7 +24,7 @@ from scheduling.core.placing.cores import cores_held
 from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.placing.queue import pending_in_order, pending_of
 from scheduling.core.placing.tables import tables_of
-from scheduling.core.vocabulary.layout import Tables
+from scheduling.core.vocabulary.layout import Floats, Tables
 from scheduling.core.vocabulary.plan import Assignment, PassStats, Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, split_task_id
@@ -62,7 +66,8 @@ def schedule_pass(
         place(tables)
         memory.invalidate(tables.placed.machine[tables.placed.machine >= 0])
     taken: PortsBySlot = {}
-    assignments = _assignments(state, sorting, tables, taken)
+    with collection_paused():
+        assignments = _assignments(state, sorting, tables, taken)
     unplaced = (explainer or Explainer()).explain(state, sorting, tables, now=now, crashed_pair_s=policy.crashed_pair_s)
     ports_free = state.machines.ports_free.copy()
     ports_free[tables.machines.slot] = tables.machines.ports_free
@@ -95,88 +100,78 @@ def schedule_pass(
 
 
 def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken: PortsBySlot) -> tuple[Assignment, ...]:
-    """The kernel's answer as values: ids for slots, port numbers, the score by part."""
+    """Return the kernel's answer as values: ids instead of slots, port numbers, and the score by part."""
     placed, tasks, machines = tables.placed, state.tasks, state.machines
     where = np.flatnonzero(placed.machine >= 0)
     identities = tasks.id[sorting.slots[where]]
     at = tables.machines.slot[placed.machine[where]]
-    parts = np.round(placed.parts[where], 4).tolist()
-    runners = np.where(placed.runner[where] >= 0, machines.id[tables.machines.slot[placed.runner[where]]], 0)
-    totals = np.round(placed.runner_score[where], 4).tolist()
     ports = _port_numbers(state, at, tables.groups.limit[sorting.of_task[where], PORTS], taken)
-    victims = (
-        {
-            i: tuple(
-                split_task_id(victim)
-                for victim in tasks.id[placed.victims[placed.victims_from[q] : placed.victims_to[q]]].tolist()
-            )
-            for i, q in enumerate(where.tolist())
-            if placed.victims_to[q] > placed.victims_from[q]
-        }
-        if placed.figures[2]
-        else {}
-    )
-    devices = placed.devices[where].tolist()
-    packages = _packages(sorting, tables, where)
-    result = []
-    for i, (job_id, index, machine_id, own, others, scores, mask) in enumerate(
-        zip(
+    victims: list[tuple[tuple[int, int], ...]] = [()] * len(where)
+    for i in np.flatnonzero(placed.victims_to[where] > placed.victims_from[where]).tolist():
+        own = placed.victims[placed.victims_from[where[i]] : placed.victims_to[where[i]]]
+        victims[i] = tuple(map(split_task_id, tasks.id[own].tolist()))
+    devices: list[tuple[int, ...]] = [()] * len(where)
+    for i in np.flatnonzero(placed.devices[where]).tolist():
+        devices[i] = set_bits(int(placed.devices[where[i]]))
+    return tuple(
+        map(
+            Assignment,
             (identities >> INDEX_BITS).tolist(),
             (identities & (MAX_TASKS - 1)).tolist(),
             machines.id[at].tolist(),
-            parts,
-            runners.tolist(),
-            totals,
+            ports,
+            victims,
+            _scores(placed.parts[where]),
+            repeat(0),
             devices,
-            strict=True,
+            _runners_up(tables, machines.id, where),
+            _packages(sorting, tables, where),
         )
-    ):
-        score = {name: value for name, value in zip(PART_NAMES, own, strict=True) if value}
-        if others[-1]:
-            runners_up = tuple(zip(others, scores, strict=True))
-        else:
-            runners_up = tuple(pair for pair in zip(others, scores, strict=True) if pair[0])
-        result.append(
-            Assignment(
-                job_id,
-                index,
-                machine_id,
-                ports.get(i, ()),
-                victims.get(i, ()),
-                score,
-                0,
-                _bits(mask) if mask else (),
-                runners_up,
-                packages.get(i, ()),
-            )
-        )
-    return tuple(result)
+    )
 
 
-def _port_numbers(
-    state: CellState, at: NDArray[np.int32], wanted: Rows, taken: PortsBySlot
-) -> dict[int, tuple[int, ...]]:
-    """Return the port numbers of each assignment that needs ports, without duplicates on one machine within the
-    pass.
-    """
-    return {
-        i: state.machines.ports[slot].offer(number, taken.setdefault(slot, set()))
-        for i, (slot, number) in enumerate(zip(at.tolist(), wanted.tolist(), strict=True))
-        if number
-    }
+def _scores(parts: Floats) -> list[dict[str, float]]:
+    """Return for each row of `parts` [N, PARTS] its parts other than 0, by name."""
+    parts = np.round(parts, 4)
+    result: list[dict[str, float]] = [{}] * len(parts)
+    patterns, of = np.unique((parts != 0) @ (1 << np.arange(len(PART_NAMES))), return_inverse=True)
+    for number, pattern in enumerate(patterns.tolist()):
+        columns = set_bits(pattern)
+        names = [PART_NAMES[column] for column in columns]
+        rows = np.flatnonzero(of == number)
+        for row, values in zip(rows.tolist(), parts[rows][:, list(columns)].tolist(), strict=True):
+            result[row] = dict(zip(names, values, strict=True))
+    return result
 
 
-def _packages(sorting: GroupedQueue, tables: Tables, where: Rows) -> dict[int, tuple[int, int]]:
+def _runners_up(tables: Tables, ids: Rows, where: Rows) -> list[tuple[tuple[int, float], ...]]:
+    """Return the machines that were next best, with their scores, for each place of the queue in `where`."""
+    runner = tables.placed.runner[where]
+    totals = np.round(tables.placed.runner_score[where], 4)
+    machines = ids[tables.machines.slot[runner]]
+    columns = [zip(machines[:, k].tolist(), totals[:, k].tolist(), strict=True) for k in range(RUNNERS)]
+    result: list[tuple[tuple[int, float], ...]] = list(zip(*columns, strict=True))
+    for i in np.flatnonzero((runner < 0).any(axis=1)).tolist():
+        result[i] = tuple(pair for pair, there in zip(result[i], runner[i] >= 0, strict=True) if there)
+    return result
+
+
+def _port_numbers(state: CellState, at: NDArray[np.int32], wanted: Rows, taken: PortsBySlot) -> list[tuple[int, ...]]:
+    """Return the port numbers of each assignment, without duplicates on one machine within the pass."""
+    result: list[tuple[int, ...]] = [()] * len(at)
+    for i in np.flatnonzero(wanted).tolist():
+        slot = int(at[i])
+        result[i] = state.machines.ports[slot].offer(int(wanted[i]), taken.setdefault(slot, set()))
+    return result
+
+
+def _packages(sorting: GroupedQueue, tables: Tables, where: Rows) -> list[tuple[int, ...]]:
     """Return for each assignment with packages how many of their bytes its machine has, and all."""
     groups = tables.groups
     named = groups.packages[sorting.of_task[where]]
-    found = {}
+    result: list[tuple[int, ...]] = [()] * len(where)
     for i in np.flatnonzero(named >= 0).tolist():
         total = sum(size for _, size in sorting.requirements[sorting.of_task[where[i]]].packages)
         share = groups.present[named[i], tables.placed.machine[where[i]]]
-        found[i] = (round(float(share) * total), total)
-    return found
-
-
-def _bits(mask: int) -> tuple[int, ...]:
-    return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
+        result[i] = (round(float(share) * total), total)
+    return result

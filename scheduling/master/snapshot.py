@@ -9,7 +9,6 @@ state it gives what the whole journal gives (`scheduling.master.validate` compar
 from __future__ import annotations
 
 import bisect
-import gc
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from scheduling.core.cell.state import CellState
+from scheduling.core.garbage import collection_paused
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
 from scheduling.core.vocabulary.requirement import Group, Requirement, split_task_id, task_id
@@ -58,16 +58,11 @@ def take(cell_id: int) -> CellSnapshot:
 
 
 def load_state(cell_id: int) -> CellState:
-    """Return the warm state, from the rows. None of the many new objects is in a cycle, so nothing is collected."""
-    collected = gc.isenabled()
-    gc.disable()
-    try:
+    """Return the warm state, from the rows."""
+    with collection_paused():
         taken = take(cell_id)
         state = CellState(taken.extra_resources)
         state.load(taken.events, revision=taken.revision)
-    finally:
-        if collected:
-            gc.enable()
     return state
 
 

@@ -31,18 +31,21 @@ def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
     """Return single changes that are sufficient, in the order of the reasons, or else one combined change if there is
     one.
     """
-    only = judgement.judged.only
+    judged = judgement.judged
     found: list[SuggestedChange] = []
-    standing = np.unique(only[only >= 0]).tolist()
-    for obstacle in standing:
-        where = np.flatnonzero(only == obstacle)
+    for obstacle in np.flatnonzero(judged.alone).tolist():
+        most, machines = int(judged.alone_largest[obstacle]), int(judged.alone_at_largest[obstacle])
         if obstacle < len(judgement.demands):
+            where = np.flatnonzero(judged.only == obstacle)
             found += _constraint(judgement, judgement.demands[obstacle], where)
         elif obstacle < judgement.bound(0):
-            found += _resource(judgement, obstacle - judgement.resource(0), where)
+            if most > 0:
+                found.append(SuggestedChange(judgement.names[obstacle - judgement.resource(0)], most, machines))
         elif obstacle == judgement.bound(4):
-            found += _cores(judgement, where)
+            if 0 < most < judgement.cores:
+                found.append(SuggestedChange(WHOLE_CORES, most, machines))
         else:
+            where = np.flatnonzero(judged.only == obstacle)
             found.append(_bound(judgement, obstacle - judgement.bound(0), where))
     if not found and (combined := _combined(judgement)) is not None:
         found.append(combined)
@@ -111,18 +114,6 @@ def _constraint(judgement: Judgement, constraint: Constraint, where: Positions) 
             )
         )
     return found
-
-
-def _resource(judgement: Judgement, r: int, where: Positions) -> list[SuggestedChange]:
-    left = judgement.left[r, where]
-    most = int(left.max())
-    return [SuggestedChange(judgement.names[r], most, int(np.count_nonzero(left == most)))] if most > 0 else []
-
-
-def _cores(judgement: Judgement, where: Positions) -> list[SuggestedChange]:
-    most = int(judgement.judged.cores[where].max())
-    number = int(np.count_nonzero(judgement.judged.cores[where] == most))
-    return [SuggestedChange(WHOLE_CORES, most, number)] if 0 < most < judgement.cores else []
 
 
 def _bound(judgement: Judgement, kind: int, where: Positions) -> SuggestedChange:

@@ -23,6 +23,7 @@ class Platforms(NamedTuple):
 
     capacity: Ints  # [P, R]
     of: NDArray[np.intp]  # [N] -> kind
+    number: Ints  # [P] machines of each kind
 
 
 def platforms_of(capacity: Ints) -> Platforms:
@@ -33,11 +34,15 @@ def platforms_of(capacity: Ints) -> Platforms:
     _, first, of = np.unique(mixed, return_index=True, return_inverse=True)
     if not np.array_equal(capacity[first][of], capacity):
         kinds, of = np.unique(capacity, axis=0, return_inverse=True)
-        return Platforms(kinds, of.reshape(-1))
+        return _counted(kinds, of.reshape(-1))
     order = np.lexsort(capacity[first].T[::-1])
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    return Platforms(capacity[first][order], rank[of])
+    return _counted(capacity[first][order], rank[of])
+
+
+def _counted(capacity: Ints, of: NDArray[np.intp]) -> Platforms:
+    return Platforms(capacity, of, np.bincount(of, minlength=len(capacity)).astype(np.int64))
 
 
 def conforming(limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: int = 0, room: int = 0) -> Conforming:

@@ -22,8 +22,8 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.changes import room_after, smallest_changes
 from scheduling.core.explaining.conforming import Platforms, conforming, platforms_of
 from scheduling.core.explaining.forecast import Ends, expected_start, openings
-from scheduling.core.explaining.judgement import Judgement, judgement, leading
-from scheduling.core.explaining.waiting import AheadOf, Key, UnplacedGroups, left_over, smallest_gang
+from scheduling.core.explaining.judgement import Judge, Judgement, leading
+from scheduling.core.explaining.waiting import AheadOf, Key, TenantsAhead, UnplacedGroups, left_over, smallest_gang
 from scheduling.core.kernels.walk import NOT_TRIED
 from scheduling.core.placing.classes import GroupedQueue
 from scheduling.core.vocabulary.layout import Bools, Groups, Ints, Ints32, Tables
@@ -51,6 +51,7 @@ class _Pass(NamedTuple):
     sorting: GroupedQueue
     groups: Groups
     waiting: UnplacedGroups
+    tenants: TenantsAhead
     now: float
     crashed_pair_s: float
 
@@ -91,13 +92,14 @@ class Explainer:
             for group, key in zip(waiting.groups, keys, strict=True)
             if (known := self._known.get(key)) is not None and known.why.never
         }
-        shared = _Pass(sorting, tables.groups, waiting, now, crashed_pair_s)
-        due = self._due(keys, now)
-        for position in due:
-            group = waiting.groups[position]
-            judged = judgement(state, sorting.requirements[group], tables, group)
-            why = self._examine(judged, shared, position)
-            self._known[keys[position]] = _Known(why, now, waiting.ahead(position, sorting))
+        if due := self._due(keys, now):
+            judge, tenants = Judge(state, tables), TenantsAhead(waiting, sorting.jobs)
+            shared = _Pass(sorting, tables.groups, waiting, tenants, now, crashed_pair_s)
+            for position in due:
+                group = waiting.groups[position]
+                judged = judge.judgement(sorting.requirements[group], group)
+                why = self._examine(judged, shared, position)
+                self._known[keys[position]] = _Known(why, now, waiting.ahead(position, tenants))
         result = []
         for position, key in enumerate(keys):
             known = self._known.get(key)
@@ -145,7 +147,7 @@ class Explainer:
             changes = tuple(change for change in changes if room_after(judged, change) >= gang)
         # A gang can never be placed if the empty cell has no room for all tasks of the smallest gang.
         never = not judged.able.any() or (shapes.asked is not None and gang > shapes.asked.in_all)
-        tenants, ahead_of = waiting.ahead_at(waiting.first[position], shared.sorting)
+        tenants, ahead_of = shared.tenants.at(waiting.first[position])
         return Why(
             tasks=(),
             machines=len(state.machines),
@@ -168,9 +170,10 @@ class Explainer:
         if self._platforms is None or self._order is not judged.order or now - self._platforms_at >= PLATFORMS_KEPT_S:
             self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
             self._order, self._platforms_at = judged.order, now
+        if not judged.demands and judged.cores <= 0:
+            return self._platforms.capacity, self._platforms.number
         satisfied = (judged.failures == 0) & (judged.cores <= judged.state.machines.cores[judged.order])
-        kinds = len(self._platforms.capacity)
-        number = np.bincount(self._platforms.of[satisfied], minlength=kinds).astype(np.int64)
+        number = np.bincount(self._platforms.of[satisfied], minlength=len(self._platforms.number)).astype(np.int64)
         return self._platforms.capacity, number
 
     def _expected(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
 from scheduling.core.cell.state import CellState
@@ -15,6 +14,8 @@ from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, Judged, Table
 from scheduling.core.vocabulary.reasons import WHOLE_CORES, Lack, Nearest, Preemption, ReasonCode, Reclamation, RuledOut
 from scheduling.core.vocabulary.requirement import Constraint, Requirement, spelled
 
+# Sets of hard constraints whose failures are kept. Each takes two arrays over all machines.
+_MOST_FAILING = 64
 BOUNDS = (ReasonCode.MAX_PER_MACHINE, ReasonCode.MAX_PER_RACK, ReasonCode.MAX_PER_POWER_DOMAIN)
 # How far a reason is from the request: what stands in the way on machines that it asks for comes first.
 _LEADING = (
@@ -45,6 +46,7 @@ class Judgement:
     failures: Ints32
     judged: Judged
     cores: int  # as in `Groups`
+    largest: Ints  # [R] the largest capacity of a machine
 
     @property
     def axis(self) -> int:
@@ -80,12 +82,11 @@ class Judgement:
         return len(self.demands) + self.axis + 1 + kind
 
     def absent(self) -> tuple[RuledOut, ...]:
-        """The resources asked for that no machine of the cell has any of."""
-        most = self.state.machines.capacity[self.order].max(axis=0, initial=0)
+        """Return the requested resources that no machine of the cell has."""
         return tuple(
             RuledOut(ReasonCode.NO_SUCH_RESOURCE, self.names[r], len(self.order), wanted=want)
             for r, want in enumerate(self.requirement.limit)
-            if want and not most[r]
+            if want and not self.largest[r]
         )
 
     def ruled_out(self) -> tuple[RuledOut, ...]:
@@ -97,34 +98,30 @@ class Judgement:
             return (RuledOut(ReasonCode.NO_MACHINES, "", 0),)
         if absent := self.absent():
             return absent
-        first, names = self.judged.first, self.names
-        fell = np.bincount(first + 1, minlength=self.bound(0) + 6)[1:].tolist()
+        fell, largest = self.judged.fell.tolist(), self.judged.largest.tolist()
         found = [
-            RuledOut(ReasonCode.CONSTRAINT, spelled(constraint), fell[number])
+            RuledOut(ReasonCode.CONSTRAINT, spelled(constraint), fell[1 + number])
             for number, constraint in enumerate(self.demands)
         ]
-        found.append(RuledOut(ReasonCode.MACHINE_STATE, "", fell[len(self.demands)]))
+        found.append(RuledOut(ReasonCode.MACHINE_STATE, "", fell[1 + len(self.demands)]))
         for r in range(self.axis):
-            if fell[self.resource(r)]:
-                there = self.left[r, first == self.resource(r)]
-                found.append(
-                    RuledOut(
-                        ReasonCode.PORTS if r == PORTS else ReasonCode.RESOURCE,
-                        names[r],
-                        fell[self.resource(r)],
-                        wanted=self.requirement.limit[r],
-                        largest=max(0, int(there.max())),
-                    )
+            found.append(
+                RuledOut(
+                    ReasonCode.PORTS if r == PORTS else ReasonCode.RESOURCE,
+                    self.names[r],
+                    fell[1 + self.resource(r)],
+                    wanted=self.requirement.limit[r],
+                    largest=largest[1 + self.resource(r)],
                 )
+            )
         found += [
-            RuledOut(code, "", fell[self.bound(kind)], wanted=self.bounds[kind]) for kind, code in enumerate(BOUNDS)
+            RuledOut(code, "", fell[1 + self.bound(kind)], wanted=self.bounds[kind]) for kind, code in enumerate(BOUNDS)
         ]
-        found.insert(0, RuledOut(ReasonCode.CRASHED_PAIR, "", fell[self.bound(3)]))
-        if fell[self.bound(4)]:
-            most = int(self.judged.cores[first == self.bound(4)].max())
-            found.append(RuledOut(ReasonCode.CORES, "", fell[self.bound(4)], wanted=max(0, self.cores), largest=most))
-        # One task would fit; what was left pending all the same starts together or not at all.
-        found.append(RuledOut(ReasonCode.GANG, "", int(np.count_nonzero(first == -1))))
+        found.insert(0, RuledOut(ReasonCode.CRASHED_PAIR, "", fell[1 + self.bound(3)]))
+        most = largest[1 + self.bound(4)]
+        found.append(RuledOut(ReasonCode.CORES, "", fell[1 + self.bound(4)], wanted=max(0, self.cores), largest=most))
+        # One task would fit. What is pending nevertheless starts together or not at all.
+        found.append(RuledOut(ReasonCode.GANG, "", fell[0]))
         return tuple(one for one in found if one.machines)
 
     def nearest(self) -> Nearest | None:
@@ -182,50 +179,97 @@ class Judgement:
         return Reclamation(int(np.count_nonzero(fits)))
 
 
-def judgement(state: CellState, requirement: Requirement, tables: Tables, g: int) -> Judgement:
-    """Return the obstacles of group `g` on each machine after the pass."""
-    machines, groups = tables.machines, tables.groups
-    left, direct = tables.levels.left[groups.level[g]], tables.levels.left[groups.direct[g]]
-    if want := requirement.limit[ACCELERATORS]:
-        left, direct = left.copy(), direct.copy()
-        device_room(machines, tables.running, want, int(groups.ceiling[g]), left[ACCELERATORS])
-        device_room(machines, tables.running, want, 0, direct[ACCELERATORS])
-    demands = tuple(constraint for constraint in requirement.constraints if constraint.hard)
-    number = len(machines.slot)
-    failed: NDArray[np.int32] = np.full(number, -1, dtype=np.int32)
-    failures: NDArray[np.int32] = np.zeros(number, dtype=np.int32)
-    for index, constraint in reversed(list(enumerate(demands))):
-        fails = ~state.machines.attributes.mask(constraint)[machines.slot]
-        failed[fails] = index
-        failures += fails
-    judged = Judged(
-        constraints=len(demands),
-        first=np.empty(number, dtype=np.int32),
-        only=np.empty(number, dtype=np.int32),
-        lacking=np.empty(number, dtype=np.int32),
-        distance=np.empty(number, dtype=np.float64),
-        there=np.empty((number, 3), dtype=np.int32),
-        few=np.zeros(number, dtype=np.bool_),
-        cores=np.zeros(number, dtype=np.int32),
-        flags=np.empty(number, dtype=np.int8),
-    )
-    cores = int(groups.cores[g])
-    if cores >= 0:  # else it shares with all that run there
-        judge_cores(machines, tables.running, cores, int(groups.ceiling[g]), judged.few, judged.cores)
-    judge(machines, left, direct, groups, g, tables.counts, failed, failures, judged)
-    return Judgement(
-        state,
-        requirement,
-        demands,
-        machines.slot,
-        machines.rank,
-        machines.rack,
-        machines.power,
-        left,
-        failures,
-        judged,
-        cores,
-    )
+class Judge:
+    """The examination of classes after one pass. It computes once what the classes share.
+
+    Its arrays serve one class after the other: a `Judgement` is valid until the next call.
+    """
+
+    def __init__(self, state: CellState, tables: Tables) -> None:
+        machines = tables.machines
+        number = len(machines.slot)
+        self._state, self._tables = state, tables
+        self._capacity: Ints = np.ascontiguousarray(machines.capacity.T)
+        self._largest: Ints = self._capacity.max(axis=1, initial=0)
+        self._spare: Ints | None = None
+        self._failing: dict[tuple[Constraint, ...], tuple[Ints32, Ints32]] = {}
+        self._scratch = Judged(
+            constraints=0,
+            fell=np.zeros(0, dtype=np.int64),
+            largest=np.zeros(0, dtype=np.int64),
+            alone=np.zeros(0, dtype=np.int64),
+            alone_largest=np.zeros(0, dtype=np.int64),
+            alone_at_largest=np.zeros(0, dtype=np.int64),
+            only=np.empty(number, dtype=np.int32),
+            lacking=np.empty(number, dtype=np.int32),
+            distance=np.empty(number, dtype=np.float64),
+            few=np.zeros(number, dtype=np.bool_),
+            cores=np.zeros(number, dtype=np.int32),
+            there=np.zeros((number, 3), dtype=np.int32),
+            flags=np.empty(number, dtype=np.int8),
+        )
+
+    def judgement(self, requirement: Requirement, g: int) -> Judgement:
+        """Return the obstacles of group `g` on each machine after the pass."""
+        tables, machines, groups = self._tables, self._tables.machines, self._tables.groups
+        left, direct = tables.levels.left[groups.level[g]], tables.levels.left[groups.direct[g]]
+        if want := requirement.limit[ACCELERATORS]:
+            left, direct = left.copy(), direct.copy()
+            device_room(machines, tables.running, want, int(groups.ceiling[g]), left[ACCELERATORS])
+            device_room(machines, tables.running, want, 0, direct[ACCELERATORS])
+        demands = tuple(constraint for constraint in requirement.constraints if constraint.hard)
+        failed, failures = self._failed(demands)
+        obstacles = len(demands) + self._state.axis + 6
+        judged = self._scratch._replace(
+            constraints=len(demands),
+            fell=np.zeros(obstacles + 1, dtype=np.int64),
+            largest=np.zeros(obstacles + 1, dtype=np.int64),
+            alone=np.zeros(obstacles, dtype=np.int64),
+            alone_largest=np.zeros(obstacles, dtype=np.int64),
+            alone_at_largest=np.zeros(obstacles, dtype=np.int64),
+        )
+        cores = int(groups.cores[g])
+        if cores >= 0:
+            judge_cores(machines, tables.running, cores, int(groups.ceiling[g]), judged.few, judged.cores)
+        else:  # the task shares cores with all that run there
+            judged.few[:], judged.cores[:] = False, 0
+        spare = self._unreserved() if groups.by_limit[g] else self._capacity[:0]
+        judge(machines, self._capacity, spare, left, direct, groups, g, tables.counts, failed, failures, judged)
+        return Judgement(
+            self._state,
+            requirement,
+            demands,
+            machines.slot,
+            machines.rank,
+            machines.rack,
+            machines.power,
+            left,
+            failures,
+            judged,
+            cores,
+            self._largest,
+        )
+
+    def _failed(self, demands: tuple[Constraint, ...]) -> tuple[Ints32, Ints32]:
+        """Return for each machine the first hard constraint that fails, or -1, and how many fail."""
+        if demands not in self._failing:
+            if len(self._failing) >= _MOST_FAILING:
+                self._failing.clear()
+            machines = self._tables.machines
+            failed: Ints32 = np.full(len(machines.slot), -1, dtype=np.int32)
+            failures: Ints32 = np.zeros(len(machines.slot), dtype=np.int32)
+            for index, constraint in reversed(list(enumerate(demands))):
+                fails = ~self._state.machines.attributes.mask(constraint)[machines.slot]
+                failed[fails] = index
+                failures += fails
+            self._failing[demands] = failed, failures
+        return self._failing[demands]
+
+    def _unreserved(self) -> Ints:
+        """Return int64[R, P]: the capacity that no reservation holds (§5.5)."""
+        if self._spare is None:
+            self._spare = self._capacity - self._tables.machines.reserved.T
+        return self._spare
 
 
 def leading(ruled_out: tuple[RuledOut, ...]) -> str:

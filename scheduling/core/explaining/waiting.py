@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ from scheduling.core.vocabulary.requirement import Requirement
 
 if TYPE_CHECKING:  # its kernels cost every process that imports them 45 MB
     from scheduling.core.cell.state import CellState
+    from scheduling.core.cell.tasks import LiveJob
     from scheduling.core.placing.classes import GroupedQueue
 
 # How many of the tenants that are ahead are named, and to how many jobs of a class.
@@ -62,21 +64,37 @@ class UnplacedGroups(NamedTuple):
         """Return [G]: how many tasks of each group are tried before the class."""
         return np.bincount(self.of[: self.first[position]], minlength=groups)
 
-    def ahead(self, position: int, sorting: GroupedQueue) -> AheadOf:
+    def ahead(self, position: int, tenants: TenantsAhead) -> AheadOf:
         """Return what is ahead of the first jobs of a class in the queue."""
         pairs = sorted(self.pairs[self.groups[position]], key=lambda pair: pair.ahead)[:JOBS_TOLD]
-        return {pair.job_id: self.ahead_at(pair.ahead, sorting) for pair in pairs}
+        return {pair.job_id: tenants.at(pair.ahead) for pair in pairs}
 
-    def ahead_at(self, place: int, sorting: GroupedQueue) -> tuple[int, tuple[Ahead, ...]]:
+
+class TenantsAhead:
+    """The tenants with tasks before each place of the queue of left-over tasks."""
+
+    def __init__(self, waiting: UnplacedGroups, jobs: Sequence[LiveJob]) -> None:
+        names = [job.tenant for job in jobs]
+        self._names = sorted(set(names))
+        number = {name: n for n, name in enumerate(self._names)}
+        tenant_of = np.array([number[name] for name in names], dtype=np.int64)
+        self._length = len(waiting.job) + 1
+        _, first = np.unique(waiting.job, return_index=True)
+        self._tasks = self._by_tenant(tenant_of[waiting.job], np.arange(len(waiting.job)))
+        self._jobs = self._by_tenant(tenant_of[waiting.job[first]], first)
+
+    def _by_tenant(self, tenant: NDArray[np.int64], places: NDArray[np.intp]) -> tuple[Ints, Ints]:
+        """Return the places in order of tenant and place, as one number each, and where each tenant begins."""
+        keys: Ints = np.sort(tenant * self._length + places)
+        return keys, np.searchsorted(keys, np.arange(len(self._names)) * self._length).astype(np.int64)
+
+    def at(self, place: int) -> tuple[int, tuple[Ahead, ...]]:
         """Return how many tenants have tasks before the `place`, and the tenants with most of them."""
-        number = np.bincount(self.job[:place], minlength=len(sorting.jobs))
-        by_tenant: dict[str, list[int]] = {}
-        for local in np.flatnonzero(number).tolist():
-            sums = by_tenant.setdefault(sorting.jobs[local].tenant, [0, 0])
-            sums[0] += 1
-            sums[1] += int(number[local])
-        most = sorted(by_tenant.items(), key=lambda item: (-item[1][1], item[0]))[:TENANTS_NAMED]
-        return len(by_tenant), tuple(Ahead(tenant, jobs, tasks) for tenant, (jobs, tasks) in most)
+        until = np.arange(len(self._names)) * self._length + place
+        jobs, tasks = (np.searchsorted(keys, until) - begins for keys, begins in (self._jobs, self._tasks))
+        most = np.argsort(-tasks, kind="stable")[:TENANTS_NAMED].tolist()
+        named = tuple(Ahead(self._names[n], int(jobs[n]), int(tasks[n])) for n in most if tasks[n])
+        return int(np.count_nonzero(tasks)), named
 
 
 def left_over(state: CellState, sorting: GroupedQueue, answer: Ints) -> tuple[UnplacedGroups, list[Key]]:

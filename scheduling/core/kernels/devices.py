@@ -59,3 +59,8 @@ def hold_devices(machines: MachineArrays, m: int, mask: int, change: int) -> Non
     for d in range(machines.devices.shape[1]):
         if mask >> d & 1:
             machines.devices[m, d] += change
+
+
+def set_bits(mask: int) -> tuple[int, ...]:
+    """Return the numbers of the bits that are set in a mask, such as the indexes of devices. Not a kernel."""
+    return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)

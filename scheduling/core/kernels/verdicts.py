@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quota.vocabulary.resources import ACCELERATORS, PORTS
-from scheduling.core.kernels.compiled import compiled
+from scheduling.core.kernels.compiled import compiled, constant, inlined
 from scheduling.core.kernels.counts import count_of
 from scheduling.core.kernels.devices import WHOLE, share_of
 from scheduling.core.kernels.filters import has_crashed
@@ -13,7 +13,11 @@ from scheduling.core.vocabulary.layout import Groups, Ints, Ints32, Judged, Mach
 ABLE = 1  # could hold one if it were empty
 OPEN = 2  # up, and the task has not crashed there lately
 EVICTABLE = 4  # lower priorities hold some of what it lacks
-BY_RESERVATION = 8  # it has room by reservations, as non-prod sees it
+BY_RESERVATION = 8  # it has room by reservations, as non-prod sees it; only for groups placed by limit
+
+_NONE = constant(0)
+# Machines whose intermediate results stay in the processor's cache.
+_BLOCK = 1024
 
 
 @compiled
@@ -41,6 +45,8 @@ def device_room(machines: MachineArrays, running: Running, want: int, ceiling: i
 @compiled
 def judge(
     machines: MachineArrays,
+    capacity: Ints,
+    spare: Ints,
     left: Ints,
     direct: Ints,
     groups: Groups,
@@ -50,51 +56,113 @@ def judge(
     failures: Ints32,
     judged: Judged,
 ) -> None:
-    """Write the obstacle of group `g` on each machine, by position.
+    """Write the obstacles of group `g` on each machine, by position, and their sums.
 
-    `left`, `direct` [R, P]: free capacity with and without preemption. `failed`: the machine's first hard
-    constraint that fails, -1; `failures`: how many do. Obstacles are numbered as `Judged` says.
+    `capacity`, `spare`, `left`, `direct` [R, P]: in all, not reserved, and free with and without preemption. `spare`
+    has no rows for a group that is placed by reservations. `failed`: the machine's first hard constraint that fails,
+    or -1; `failures`: how many do. Obstacles are numbered as `Judged` says.
     """
+    judged.fell[:] = 0
+    judged.largest[:] = 0
+    judged.alone[:] = 0
+    judged.alone_largest[:] = 0
+    judged.alone_at_largest[:] = 0
+    number = machines.slot.shape[0]
+    for begin in range(0, number, _BLOCK):
+        end = min(number, begin + _BLOCK)
+        _count_shortages(capacity, spare, left, direct, groups.limit[g], failures, judged, begin, end)
+        for m in range(begin, end):
+            _judge_machine(machines, left, direct, groups, g, counts, failed, failures, judged, m)
+
+
+@inlined
+def _count_shortages(
+    capacity: Ints,
+    spare: Ints,
+    left: Ints,
+    direct: Ints,
+    limit: Ints,
+    failures: Ints32,
+    judged: Judged,
+    begin: int,
+    end: int,
+) -> None:
+    """Compare the free capacity of some machines with the request, in loops that can be vectorised.
+
+    Until `_judge_machine` replaces it, `only` holds the number of resources that the machine has too little of, and
+    `distance` the sum of what is missing.
+    """
+    n = end - begin
+    lacking = judged.lacking[begin:end]
+    lacked = judged.only[begin:end]
+    short = judged.distance[begin:end]
+    flags = judged.flags[begin:end]
+    fails = failures[begin:end]
+    by_limit = spare.shape[0] > 0
+    start = BY_RESERVATION if by_limit else 0
+    for i in range(n):
+        lacking[i] = -1
+        lacked[i] = 0
+        short[i] = 0.0
+        flags[i] = start | (ABLE if fails[i] == 0 else 0)
+    for r in range(limit.shape[0]):
+        want = limit[r]
+        if want == 0:
+            continue
+        has = left[r][begin:end]
+        now = direct[r][begin:end]
+        whole = capacity[r][begin:end]
+        for i in range(n):
+            lacks = has[i] < want
+            lacked[i] += lacks
+            lacking[i] = r if lacks and lacking[i] < 0 else lacking[i]
+        for i in range(n):
+            short[i] += max(0, want - max(has[i], 0)) / want
+        for i in range(n):
+            flags[i] |= EVICTABLE if has[i] < want and has[i] > now[i] else 0
+            flags[i] &= ~ABLE if whole[i] < want else ~0
+        if by_limit:
+            unreserved = spare[r][begin:end]
+            for i in range(n):
+                flags[i] &= ~BY_RESERVATION if unreserved[i] < want else ~0
+
+
+@inlined
+def _judge_machine(
+    machines: MachineArrays,
+    left: Ints,
+    direct: Ints,
+    groups: Groups,
+    g: int,
+    counts: TaskCounts,
+    failed: Ints32,
+    failures: Ints32,
+    judged: Judged,
+    m: int,
+) -> None:
+    """Complete what `_count_shortages` began for one machine, and add it to the sums."""
     limit = groups.limit[g]
     axis = limit.shape[0]
-    job = groups.job[g]
+    cores = groups.cores[g]
     state = judged.constraints
-    for m in range(machines.slot.shape[0]):
-        lacks = -1
-        lacked = 0
-        short = 0.0
-        able = failures[m] == 0
-        evictable = False
-        by_reservation = True
-        for r in range(axis):
-            want = limit[r]
-            if want == 0:
-                continue
-            has = left[r, m]
-            if has < want:
-                lacked += 1
-                if lacks < 0:
-                    lacks = r
-                short += (want - max(has, 0)) / want
-                if has > direct[r, m]:
-                    evictable = True
-            if machines.capacity[m, r] < want:
-                able = False
-            if (
-                machines.capacity[m, r] - machines.reserved[m, r] < want
-                or (r == PORTS and machines.ports_free[m] < want)
-                or (r == ACCELERATORS and direct[r, m] < want)
-            ):
-                by_reservation = False
-        few = judged.few[m]
-        if few:
-            by_reservation = False
-            want = max(1, groups.cores[g])
-            short += (want - min(want - 1, judged.cores[m])) / want
-        if groups.cores[g] > machines.cores[m]:
-            able = False
-        bounds = 0
-        bound = 0
+    lacks = judged.lacking[m]
+    lacked = judged.only[m]
+    short = judged.distance[m]
+    flags = judged.flags[m]
+    if (limit[PORTS] > 0 and machines.ports_free[m] < limit[PORTS]) or (
+        limit[ACCELERATORS] > 0 and direct[ACCELERATORS, m] < limit[ACCELERATORS]
+    ):
+        flags &= ~BY_RESERVATION
+    few = judged.few[m]
+    if few:
+        flags &= ~BY_RESERVATION
+        want = max(1, cores)
+        short += (want - min(want - 1, judged.cores[m])) / want
+    if cores > 0 and cores > machines.cores[m]:
+        flags &= ~ABLE
+    bounds = 0
+    bound = 0
+    if groups.job[g] >= 0:
         for kind in range(3):
             judged.there[m, kind] = 0
             most = groups.max_machine[g]
@@ -103,43 +171,42 @@ def judge(
                 most, domain = groups.max_rack[g], machines.rack[m]
             elif kind == 2:
                 most, domain = groups.max_power[g], machines.power[m]
-            if job >= 0 and most > 0:
-                there = count_of(counts, job, kind, domain)
+            if most > 0:
+                there = count_of(counts, groups.job[g], kind, domain)
                 judged.there[m, kind] = there
                 if there >= most:
                     bounds += 1
                     if bound == 0:
                         bound = kind + 1
-        crashed = has_crashed(groups, g, m)
-        first = -1
-        if failures[m] > 0:
-            first = failed[m]
-        elif not machines.up[m]:
-            first = state
-        elif lacked > 0:
-            first = state + 1 + lacks
-        elif bounds > 0:
-            first = state + axis + bound
-        elif crashed:
-            first = state + axis + 4
-        elif few:
-            first = state + axis + 5
-        judged.first[m] = first
-        obstacles = failures[m] + lacked + bounds + (1 if few else 0)
-        only = -1
-        if obstacles == 1 and machines.up[m] and not crashed:
-            only = first
-        judged.only[m] = only
-        judged.lacking[m] = lacks
-        # Constraints and bounds weigh more than any shortage: each is another decision of the user's.
-        judged.distance[m] = axis * (failures[m] + bounds) + short
-        flags = 0
-        if able:
-            flags |= ABLE
-        if machines.up[m] and not crashed:
-            flags |= OPEN
-        if evictable:
-            flags |= EVICTABLE
-        if by_reservation:
-            flags |= BY_RESERVATION
-        judged.flags[m] = flags
+    crashed = has_crashed(groups, g, m)
+    first = -1
+    value = _NONE
+    if failures[m] > 0:
+        first = failed[m]
+    elif not machines.up[m]:
+        first = state
+    elif lacked > 0:
+        first = state + 1 + lacks
+        value = left[lacks, m]
+    elif bounds > 0:
+        first = state + axis + bound
+    elif crashed:
+        first = state + axis + 4
+    elif few:
+        first = state + axis + 5
+        value = judged.cores[m]
+    judged.fell[first + 1] += 1
+    judged.largest[first + 1] = max(judged.largest[first + 1], value)
+    only = -1
+    is_open = machines.up[m] and not crashed
+    if is_open and failures[m] + lacked + bounds + (1 if few else 0) == 1:
+        only = first
+        judged.alone[only] += 1
+        if value > judged.alone_largest[only]:
+            judged.alone_largest[only], judged.alone_at_largest[only] = value, 0
+        if value == judged.alone_largest[only]:
+            judged.alone_at_largest[only] += 1
+    judged.only[m] = only
+    # Constraints and bounds weigh more than any shortage: each is another decision of the user's.
+    judged.distance[m] = axis * (failures[m] + bounds) + short
+    judged.flags[m] = flags | (OPEN if is_open else 0)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import RUNNING
-from scheduling.core.kernels.devices import WHOLE
+from scheduling.core.kernels.devices import WHOLE, set_bits
 from scheduling.core.kernels.inside import Allocs, InnerTasks, Kinds, place_inside
 from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
 from scheduling.core.vocabulary.plan import Assignment
@@ -62,14 +62,13 @@ def place_in_allocs(
         numbers: tuple[int, ...] = ()
         if number:
             numbers = state.machines.ports[machine].offer(number, taken.setdefault(machine, set()))
-        mask = int(devices[i])
         placed.append(
             Assignment(
                 *split_task_id(int(tasks.id[task])),
                 int(state.machines.id[machine]),
                 ports=numbers,
                 alloc=int(tasks.id[alloc]),
-                devices=tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1),
+                devices=set_bits(int(devices[i])),
             )
         )
     return placed, _left_over(state, slots, answer, inner.kind, allocs, kinds), bool((answer == -2).any())

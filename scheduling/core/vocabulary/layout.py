@@ -187,16 +187,20 @@ class Tables(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The reason why each of N machines is excluded for one group, by position.
+    """The obstacles of one group on each of N machines, by position, and their sums.
 
     Obstacles are numbered: the hard constraints first, C of them, then C the machine's state, C + 1 + r too little
     of resource r, C + R + 1 to C + R + 3 a bound per machine, rack and power domain, C + R + 4 a crash, C + R + 5 too
-    few whole cores; -1: none.
+    few whole cores; -1: none. O is their number.
     """
 
     constraints: int  # C
-    first: Ints32  # the obstacle that rules it out
-    only: Ints32  # the one that does so alone, and that a change of the request can remove
+    fell: Ints  # [1 + O] machines by the obstacle that rules them out, those without one first
+    largest: Ints  # [1 + O] of these machines, the largest free amount of what they have too little of
+    alone: Ints  # [O] machines on which the obstacle is the only one, and a change of the request can remove it
+    alone_largest: Ints  # [O] of these machines, the largest free amount
+    alone_at_largest: Ints  # [O] how many of them have it
+    only: Ints32  # the obstacle that rules the machine out alone, as in `alone`
     lacking: Ints32  # the first resource it lacks, -1 none
     distance: Floats  # how far it is from fitting: 0 nothing is missing
     few: Bools  # too few whole cores
