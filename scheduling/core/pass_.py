@@ -6,6 +6,7 @@ pending ─ queue.py ─► order ─ classes.py ─► groups ─ kernels/walk.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
@@ -21,7 +22,7 @@ from scheduling.core.kernels.walk import NOT_TRIED, place
 from scheduling.core.placing.allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.classes import GroupedQueue, sort_into_groups
 from scheduling.core.placing.cores import cores_held
-from scheduling.core.placing.pass_cache import PassCache
+from scheduling.core.placing.pass_cache import Decision, PassCache
 from scheduling.core.placing.queue import pending_in_order, pending_of
 from scheduling.core.placing.tables import tables_of
 from scheduling.core.vocabulary.layout import Floats, Tables
@@ -42,24 +43,38 @@ def schedule_pass(
     explainer: Explainer | None = None,
 ) -> Plan:
     """Find machines for pending tasks. `now`: seconds since the epoch; `rng` seeds the walks over machines.
-    `explainer`: what is known of classes left over before, and how many to examine; without, all of them are.
+    `explainer`: what is known of classes left pending before, and how many to examine; without, all of them are.
 
     The state is not changed. Equal state, policy, `now` and seed give an equal plan, whatever the order in which the
     state was built, and with or without a `memory`, which only saves work: give the same one to every pass over
-    a state. (Bands other than those the state was counted by are taken over into it first:
-    `CellState.count_by_limit`.)
+    a state. While nothing changes, a memory gives the same plan again, whatever the seed. (Bands other than those the
+    state was counted by are taken over into it first: `CellState.count_by_limit`.)
     """
     if state.pending == 0:
         return Plan(revision=state.revision)
     state.count_by_limit(policy)
-    own = pending_of(state.tasks, policy.workload)
-    if len(own) == 0:
-        return Plan(revision=state.revision)
+    memory = PassCache() if memory is None else memory
+    decision = memory.decision
+    if decision is None or not decision.holds(state, policy):
+        memory.decision = None
+        own = pending_of(state.tasks, policy.workload)
+        if len(own) == 0:
+            return Plan(revision=state.revision)
+        memory.decision = decision = _decide(state, policy, own, memory, now=now, rng=rng)
+    explained = (explainer or Explainer()).explain(
+        state, decision.sorting, decision.tables, now=now, crashed_pair_s=policy.crashed_pair_s
+    )
+    return replace(decision.plan, revision=state.revision, unplaced=explained + decision.plan.unplaced)
+
+
+def _decide(
+    state: CellState, policy: Policy, own: Rows, memory: PassCache, *, now: float, rng: np.random.Generator
+) -> Decision:
+    """Find machines and allocs for the pending tasks `own`, slots in any order."""
     inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
     slots = pending_in_order(state.tasks, own[~inside])
     held = cores_held(state, slots)
     sorting = sort_into_groups(state, policy, slots, now=now, cores=held is not None)
-    memory = PassCache() if memory is None else memory
     tables = tables_of(state, policy, sorting, memory, rng, held)
     if len(state.machines):
         memory.invalidate(np.arange(len(state.machines)))
@@ -68,7 +83,6 @@ def schedule_pass(
     taken: PortsBySlot = {}
     with collection_paused():
         assignments = _assignments(state, sorting, tables, taken)
-    unplaced = (explainer or Explainer()).explain(state, sorting, tables, now=now, crashed_pair_s=policy.crashed_pair_s)
     ports_free = state.machines.ports_free.copy()
     ports_free[tables.machines.slot] = tables.machines.ports_free
     into_allocs, left_out, cut = place_in_allocs(
@@ -82,11 +96,10 @@ def schedule_pass(
         most=policy.max_assignments - len(assignments),
     )
     assignments += tuple(into_allocs)
-    unplaced += tuple(left_out)
-    return Plan(
+    plan = Plan(
         revision=state.revision,
         assignments=assignments,
-        unplaced=unplaced,
+        unplaced=tuple(left_out),
         stats=PassStats(
             pending=len(own),
             classes=len(sorting.requirements),
@@ -97,6 +110,7 @@ def schedule_pass(
             cut=cut or bool((tables.placed.machine == NOT_TRIED).any()),
         ),
     )
+    return Decision(state, state.changes, policy, sorting, tables, plan)
 
 
 def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken: PortsBySlot) -> tuple[Assignment, ...]:

@@ -42,7 +42,8 @@ _ENDINGS = {"finished": Transition.FINISH, "failed": Transition.FAIL}
 
 
 class CellState:
-    """The state of a cell (see the module). `revision`: revision of the newest event applied.
+    """The state of a cell (see the module). `revision`: revision of the newest event applied. `changes`: the number of
+    batches of events that changed something; while it stays the same, a pass would decide the same.
 
     Which tasks are placed by limit depends on the bands: `count_by_limit` sets it, and a pass calls it with
     its policy; nothing is recounted while bands and rule stay the same.
@@ -52,6 +53,7 @@ class CellState:
         self.extra_resources = tuple(extra_resources)
         self.axis = SIZE + len(self.extra_resources)
         self.revision = 0
+        self.changes = 0
         self.machines = MachineTable(self.axis)
         self.tasks = TaskTable(self.axis)
         # (task id, incarnation) -> (machine id, ports): sent away, not yet reported gone.
@@ -84,10 +86,12 @@ class CellState:
         Raises as `apply` does.
         """
         ended: list[events.TaskEnded] = []  # in a row: most of what happens in a busy cell
+        changed = False
         try:
             for event, revision, time in news:
                 if isinstance(event, events.TaskEnded) and event.gone:
                     ended.append(event)
+                    changed = True
                 else:
                     if ended:
                         self._tasks_ended(ended)
@@ -95,10 +99,12 @@ class CellState:
                     handler = self._handlers.get(type(event))
                     if handler is not None:
                         handler(event, time)
+                        changed = True
                 if revision > self.revision:
                     self.revision = revision
             self._tasks_ended(ended)
         finally:
+            self.changes += changed
             self._settle()
 
     def apply(self, event: events.Event, *, revision: int, time: float) -> None:

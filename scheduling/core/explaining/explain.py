@@ -76,6 +76,9 @@ class Explainer:
     behind: int = 0
     _known: dict[Key, _Known] = field(default_factory=dict)
     _hopeless: set[int] = field(default_factory=set)  # groups of this pass that can never be placed
+    _sorting: GroupedQueue | None = None  # of the last pass, as the next two
+    _left_over: tuple[UnplacedGroups, list[Key]] = field(init=False)
+    _result: tuple[Why, ...] = ()
     _order: Ints32 | None = None
     _platforms: Platforms | None = None
     _platforms_at: float = 0.0
@@ -84,7 +87,14 @@ class Explainer:
         self, state: CellState, sorting: GroupedQueue, tables: Tables, *, now: float, crashed_pair_s: float
     ) -> tuple[Why, ...]:
         """Return one `Why` for each group that the pass left pending, in the order of the queue. `now`: seconds."""
-        waiting, keys = left_over(state, sorting, tables.placed.machine)
+        if self._sorting is sorting:
+            waiting, keys = self._left_over
+        else:
+            waiting, keys = self._left_over = left_over(state, sorting, tables.placed.machine)
+        due = self._due(keys, now)
+        if self._sorting is sorting and not due:
+            return self._result
+        self._sorting = sorting
         if self.budget is None:
             self._platforms = None
         self._hopeless = {
@@ -92,7 +102,7 @@ class Explainer:
             for group, key in zip(waiting.groups, keys, strict=True)
             if (known := self._known.get(key)) is not None and known.why.never
         }
-        if due := self._due(keys, now):
+        if due:
             judge, tenants = Judge(state, tables), TenantsAhead(waiting, sorting.jobs)
             shared = _Pass(sorting, tables.groups, waiting, tenants, now, crashed_pair_s)
             for position in due:
@@ -109,7 +119,8 @@ class Explainer:
         self.behind = sum(key not in self._known for key in keys)
         if not (tables.placed.machine == NOT_TRIED).any():
             self._known = {key: self._known[key] for key in keys if key in self._known}
-        return tuple(result)
+        self._result = tuple(result)
+        return self._result
 
     def _due(self, keys: list[Key], now: float) -> list[int]:
         """Return the positions of the classes to examine in this pass."""

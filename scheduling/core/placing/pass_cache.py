@@ -10,6 +10,8 @@ contiguous memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +21,13 @@ from scheduling.core.cell.machines import MachineTable
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.room import count_room
 from scheduling.core.placing.cores import Held
-from scheduling.core.vocabulary.layout import Bools, Floats, Ints, Ints32, Levels, MachineArrays, Running
+from scheduling.core.vocabulary.layout import Bools, Floats, Ints, Ints32, Levels, MachineArrays, Running, Tables
+from scheduling.core.vocabulary.plan import Plan
+from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint
+
+if TYPE_CHECKING:
+    from scheduling.core.placing.classes import GroupedQueue
 
 Level = tuple[int, bool]  # ceiling, by limit
 # Levels that no group requests at the moment are kept up to this number.
@@ -33,9 +40,27 @@ MOST_MASKS = 256
 MOST_NEAR = 512
 
 
+@dataclass(slots=True, eq=False)
+class Decision:
+    """What a pass decided, and the arrays from which its explanations are made. It holds until the state changes."""
+
+    state: CellState
+    changes: int
+    policy: Policy
+    sorting: GroupedQueue
+    tables: Tables
+    plan: Plan  # without the explanations of `sorting`
+
+    def holds(self, state: CellState, policy: Policy) -> bool:
+        """Return whether a pass over the state would find nothing that has changed. Time alone opens machines on
+        which a task crashed.
+        """
+        return self.state is state and self.changes == state.changes and self.policy == policy and not state.crashed
+
+
 class PassCache:
     """The cache of one reader of one state. Call `follow` before each pass, and `invalidate` for what the pass
-    changed.
+    changed. `decision`: the last one.
     """
 
     machines: MachineArrays
@@ -43,6 +68,7 @@ class PassCache:
     position: Ints32  # by slot of the machine, -1: none there
 
     def __init__(self) -> None:
+        self.decision: Decision | None = None
         self._state: CellState | None = None
         self._layout = -1
         self._tick = -1

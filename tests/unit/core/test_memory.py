@@ -60,6 +60,26 @@ def test_what_a_pass_took_is_free_for_the_next_unless_it_was_committed() -> None
     assert len(world.plan(memory=memory).assignments) == 2
 
 
+def test_an_unchanged_cell_is_not_decided_again() -> None:
+    world, memory = cell(), PassCache()
+    plan = world.plan(memory=memory)
+    decision = memory.decision
+    assert world.plan(memory=memory, seed=1) == plan
+    assert memory.decision is decision
+    world.job("more", cpu=1)
+    assert world.plan(memory=memory) == world.plan()
+    assert memory.decision is not decision
+
+
+def test_a_cell_with_crashed_tasks_is_decided_again_as_time_passes() -> None:
+    world, memory = (
+        World().machine("m1").job("a").place("a", 0, on="m1").evict("a", 0, crashed=True, gone=True),
+        PassCache(),
+    )
+    assert world.plan(memory=memory).assignments == ()
+    assert len(world.plan(memory=memory, now=world.time + 10 * Policy().crashed_pair_s).assignments) == 1
+
+
 def test_it_notices_room_where_the_last_pass_placed_nobody() -> None:
     world, memory = World().machine("m1", cpu=1000).job("a").place("a", 0, on="m1").job("b"), PassCache()
     assert world.plan(memory=memory).assignments == ()
