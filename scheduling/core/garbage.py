@@ -1,4 +1,4 @@
-"""The pause of Python's cycle collector while many objects arise that cannot be in a cycle."""
+"""A pause of Python's cycle collector, for code that creates many objects without cycles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause the cycle collector. It would look at all new objects again and again, and free none of them."""
+    """Pause the cycle collector, which would examine all new objects repeatedly and free none of them."""
     collected = gc.isenabled()
     gc.disable()
     try:

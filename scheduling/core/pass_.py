@@ -1,7 +1,7 @@
-"""The seam of scheduling (§3.2): one function, and all of a pass is behind it.
+"""The scheduling pass (§3.2): one function that finds machines for pending tasks.
 
 pending ─ queue.py ─► order ─ classes.py ─► groups ─ kernels/walk.py ─► machines, victims ─► ports ─► Plan
-              └─ who lives in allocs ─ allocs.py ─► allocs ─┘              └─ groups that are full ─ explain.py ─► Why
+              └─ tasks in alloc sets ── allocs.py ─► allocs ─┘              └─ groups that are full ─ explain.py ─► Why
 """
 
 from __future__ import annotations

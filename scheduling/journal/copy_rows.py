@@ -1,6 +1,6 @@
-"""Insertion of rows into PostgreSQL by COPY, as one block of text, because quoting single values is slow.
+"""Insertion of many rows into PostgreSQL by COPY, as one block of text.
 
-Also columns of values as one parameter each, for `unnest`.
+`column` turns many values into one parameter for `unnest`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def values(model: type[models.Model], attributes: Sequence[str], many: Iterable[
 
 
 def lines(table: str, columns: str, many: Iterable[str]) -> None:
-    """COPY rows that are text already, each with its end of line, inside the caller's transaction."""
+    """Insert rows that are already text for COPY, each with its end of line, within the caller's transaction."""
     with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
         copy.write("".join(many))
 
 
 def column(values: Iterable[int | None]) -> str:
-    """Numbers as an array's text, for one parameter such as `%s::bigint[]`."""
+    """Return numbers as the text of an array, for a parameter such as `%s::bigint[]`."""
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 
 

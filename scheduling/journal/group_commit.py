@@ -4,9 +4,9 @@
     thread 2: submit ─► waits ───────────────────────────────────┴─► its verdict
     thread 3: …
 
-A transaction locks the cell, and ends when the disk has it. So while one is under way, others would only wait for the
-lock: here they wait for its end and then share the next one. Each submission gets its own verdict, and its events name
-its own caller.
+A transaction locks the cell until the disk has stored it. Submissions that arrive meanwhile would only wait for the
+lock. Here they wait for the end of the transaction and then share the next one. Each submission gets its own answer,
+and its events name its own caller.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _lock = threading.Lock()
 
 
 class Submitted(Protocol):
-    """A submission. `size`: the number of its tasks. `keys`: names that two submissions of a group must not share."""
+    """A submission. `size`: the number of its tasks. `keys`: names that two submissions of one group must not share."""
 
     @property
     def size(self) -> int: ...
@@ -40,7 +40,7 @@ class Submitted(Protocol):
     def keys(self) -> set[Key]: ...
 
     def reset(self) -> None:
-        """Undo what a transaction that was rolled back has set."""
+        """Reset the values that a transaction set before it was rolled back."""
 
 
 Item = TypeVar("Item", bound=Submitted)
@@ -67,7 +67,8 @@ class GroupCommit(Generic[Item]):
     def write(self, item: Item, write: Callable[[Sequence[Item]], None]) -> None:
         """Write `item` with `write`, possibly together with others.
 
-        Raises what `write` raises for it, and `Rejected` (503) if its turn does not come within `LONGEST_WAIT_S`.
+        Raises the error that `write` raises for this item, and `Rejected` (503) if it waits longer than
+        `LONGEST_WAIT_S`.
         """
         own = _Waiting(item)
         with self._lock:
@@ -112,7 +113,9 @@ class GroupCommit(Generic[Item]):
                 following.turn.set()
 
     def _taken(self, own: _Waiting[Item]) -> list[_Waiting[Item]]:
-        """Take the next group. Two jobs of one name or one key stay apart, so that the second sees the first."""
+        """Take the next group. Submissions with an equal name or key are written in different groups, so that the
+        second sees the first.
+        """
         taken: list[_Waiting[Item]] = []
         left: deque[_Waiting[Item]] = deque()
         keys = set(own.item.keys)

@@ -1,4 +1,4 @@
-"""The journal of a cell: the only way news travels (§3.1's change log).
+"""The journal of a cell (the change log of §3.1). All readers learn of changes from it.
 
     with journal.write(cell_id, principal) as entry:      # BEGIN; locks the cell's row; takes the next revision
         ... change rows ...
@@ -7,9 +7,9 @@
 
     for record in journal.tail(cell_id, after=revision): ...
 
-Order of revision is order of commit, because the revision is taken under the cell's row lock: a reader that has
-seen revision N will never meet a smaller one later. Validate first, take the lock last, put many changes
-under one revision.
+Revisions follow the order of commits, because a writer takes its revision under the lock of the cell's row. A reader
+that has seen revision N never sees a smaller one later. Writers validate first, take the lock last, and put many
+changes under one revision.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ _COLUMNS = (
 
 
 class Cause(msgspec.Struct, frozen=True, gc=False):
-    """The event that made this one happen: "died <- evicted <- drain <- by whom" is a walk over these."""
+    """The event that caused another event. A chain of causes leads, for example, from an eviction to a drain and its
+    author.
+    """
 
     revision: int
     seq: int
@@ -59,7 +61,7 @@ class JournalRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class JournalEntry:
-    """An open revision. Its events reach the table together, at the end of the block."""
+    """An open revision. Its events are written together at the end of the block."""
 
     def __init__(self, cell_id: int, revision: int, time: dt.datetime, principal: Principal) -> None:
         self.cell_id = cell_id
@@ -80,7 +82,7 @@ class JournalEntry:
         self._who = f"\t{copy_rows.text(principal.name)}\t{copy_rows.text(principal.request_id)}\t"
 
     def append(self, event: Event, *, caused_by: Cause | None = None) -> Cause:
-        """Add an event; returns its place, so that others can name it as their cause."""
+        """Add an event. Return its position, by which other events can name it as their cause."""
         seq = len(self.events)
         job_id, index = getattr(event, "job_id", None), getattr(event, "index", None)
         cause = f"{caused_by.revision}\t{caused_by.seq}" if caused_by else f"{NULL}\t{NULL}"
@@ -115,16 +117,16 @@ class JournalEntry:
 
 
 class _NothingToSay(Exception):
-    """Ends a block that appended no event: its revision is taken back."""
+    """The end of a block without events. Its transaction is rolled back, with its revision."""
 
 
 @contextmanager
 def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
-    """Open one atomic change of a cell under its next revision.
+    """Open one atomic change of a cell, under its next revision.
 
     Locks: the cell's row, until the end of the outermost transaction; rows below it are locked in the order
-    of their ids. A block that appends nothing must have changed nothing: it is rolled back. Nested inside a
-    transaction, the readers are woken when the outermost one commits.
+    of their ids. A block without events must not change any row: it is rolled back. Inside another transaction, readers
+    are woken when the outermost transaction commits.
     """
     try:
         with transaction.atomic():
@@ -194,7 +196,7 @@ def _record(row: tuple[Any, ...]) -> JournalRecord:
 
 
 def newest(cell_id: int) -> int:
-    """The cell's newest revision."""
+    """Return the newest revision of the cell."""
     rows = query("SELECT revision FROM scheduling_cell WHERE id = %s", [cell_id])
     if not rows:
         raise LookupError(f"no cell with id {cell_id}")
@@ -202,7 +204,7 @@ def newest(cell_id: int) -> int:
 
 
 def ensure_partitions(*, ahead: int = 2) -> int:
-    """Make the partitions that the next revisions of any cell will need. Returns how many were made."""
+    """Create the partitions for the next revisions of all cells. Return how many were created."""
     first = query("SELECT coalesce(max(revision), 0) FROM scheduling_cell")[0][0] // PARTITION
     made = 0
     for number in range(first, first + ahead + 1):

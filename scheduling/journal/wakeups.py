@@ -1,7 +1,7 @@
-"""Wake-ups: "cell N reached revision R", sent after commit through Redis, and never relied upon.
+"""Wake-ups: the message "cell N reached revision R", sent through Redis after a commit.
 
-A lost notice costs at most one poll (`POLL_S`): every reader asks the journal, which alone is the truth. So
-Redis may be away; writers note that once in the log and go on.
+No reader depends on wake-ups: each reads the journal at least every `POLL_S`. While Redis is away, writers log that
+once and continue.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def publish(cell_id: int, revision: int) -> None:
 
 
 def send(what: str, command: Callable[[redis.Redis], object]) -> bool:
-    """Give Redis what may be lost, without waiting for it. False when it is away or stands still."""
+    """Send Redis a command that may be lost, without waiting. Return False if Redis does not answer."""
     global _sender
     if _sender is None:
         _sender = Sender(settings.BORG_REDIS_URL)
@@ -49,12 +49,12 @@ def send(what: str, command: Callable[[redis.Redis], object]) -> bool:
 
 
 def answers() -> bool:
-    """Return whether Redis answers at once. For callers that can do without Redis and must not wait for it."""
+    """Return whether Redis answers at once, for callers that must not wait for it."""
     return send("ping", lambda redis: redis.ping())
 
 
 class Sender:
-    """Costs a writer at most `HURRY_S` each `_RETRY_S`, whatever Redis does: in between nobody tries."""
+    """A sender that delays writers by at most `HURRY_S` in each `_RETRY_S`, even if Redis does not answer."""
 
     def __init__(self, url: str) -> None:
         self._redis = redis.Redis.from_url(url, socket_timeout=HURRY_S, socket_connect_timeout=HURRY_S, retry=None)
@@ -77,7 +77,7 @@ def channel(cell_id: int) -> str:
 
 
 class Waiter:
-    """Waits for news of some cells. While Redis is away it sleeps for the poll interval instead."""
+    """A reader's wait for changes of some cells. While Redis is away, it sleeps for the poll interval."""
 
     def __init__(self, cell_ids: Iterable[int]) -> None:
         self._channels = [channel(cell_id) for cell_id in cell_ids]
@@ -90,11 +90,13 @@ class Waiter:
 
     @property
     def hears(self) -> bool:
-        """Return whether it waits for notices, and not only for time to pass."""
+        """Return whether Redis wakes this waiter, so that it does not only sleep."""
         return self._pubsub is not None
 
     def wait(self, timeout_s: float = POLL_S) -> bool:
-        """True when a notice came; all that are waiting are taken together. At most `timeout_s` seconds."""
+        """Wait at most `timeout_s` seconds. Return whether a wake-up came. All wake-ups that have arrived are taken
+        together.
+        """
         if not self._connected():
             time.sleep(min(timeout_s, POLL_S))
             return False

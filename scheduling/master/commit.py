@@ -1,10 +1,10 @@
-"""Apply a plan, or what still holds of it (§3.4, optimistic concurrency).
+"""The commit of a plan, or of the part that is still valid (§3.4, optimistic concurrency).
 
     Plan made from revision R ──► lock the cell ──► what happened in (R, now]? ──► apply the rest, hand back these
 
-The journal tells what has changed since the plan's state: an assignment whose machine, job or task was
-touched meanwhile is handed back and reconsidered in the next pass; everything else holds as decided,
-because the pass had seen all there is to know about it. So any number of schedulers may work on one cell.
+The journal shows what has changed since the state of the plan. An assignment whose machine, job or task has changed is
+handed back, and the next pass considers its task again. All other assignments are still valid. So any number of
+schedulers can work on one cell.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _URGENT, _MANY = 100, 500
 class CommitOutcome:
     """The result of a commit. `applied` and `refused` together are the plan's assignments.
 
-    `records`: what was written here, by revision, so that followers of the journal need not read it again.
+    `records`: the written records by revision, so that the master need not read them from the journal.
     """
 
     applied: list[Assignment] = field(default_factory=list)
@@ -55,7 +55,8 @@ class CommitOutcome:
 
 
 def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journal.CHUNK) -> CommitOutcome:
-    """Write the plan's assignments, about `chunk` under one revision; those of a gang under one, or none of them.
+    """Write the plan's assignments, about `chunk` of them per revision. A gang is written under one revision, or not
+    at all.
 
     Locks: the cell's row, for one chunk at a time; then the tasks concerned, victims first, in order of id.
     """
@@ -115,9 +116,10 @@ def _recheck(
     """Return the assignments that are still valid, and the others. If one task of a gang is not valid, none of its
     tasks is.
 
-    `unfreed`: machines where victims stay because their preemptor was handed back, in this part of the plan or in one
-    before. Others may have been given the room that those would have left over: they are handed back too. `braked`:
-    nobody may be stopped now (`scheduling.policy.brakes`), so no preemptor holds.
+    `unfreed`: machines where victims stay because the assignment of their preemptor was handed back in this part of
+    the plan or an earlier one. Other assignments to these machines are handed back too, because they may need the
+    victims' space. `braked`: a brake stops preemption now (`scheduling.policy.brakes`), so assignments with victims
+    are not valid.
     """
     touched = _touched(cell_id, since, own)
     inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}

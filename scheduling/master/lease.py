@@ -1,7 +1,8 @@
 """The lease of a scheduler of a cell (§3.1): a row with holder, epoch and expiry on the database's clock.
 
-A lease saves work; it is not what keeps two masters safe – `scheduling.master.commit` is. Its epoch goes out with every
-desired state, so that a Borglet rejects what an older master still says.
+The lease only avoids double work. If two masters work at once, the re-check in `scheduling.master.commit` keeps the
+cell correct. Each desired state carries the epoch of the lease, so that a Borglet rejects messages of an older
+master.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ STUCK_AFTER_S = 300.0
 
 
 def _started(pid: int) -> str:
-    """Return when a process of this host began, in clock ticks since the boot; "" if it has ended."""
+    """Return the start time of a process of this host, in clock ticks since boot, or "" if it has ended."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -47,9 +48,9 @@ HOLDER = f"{socket.gethostname()}:{os.getpid()}:{_SPACE}-{_started(os.getpid())}
 
 
 def is_gone(holder: str) -> bool:
-    """Return whether the process that holds a lease was one of this host and has ended.
+    """Return whether the holder of a lease was a process of this host that has ended.
 
-    Its successor need not wait until the lease expires. False for processes that this one cannot see.
+    Its successor then need not wait until the lease expires. Return False for processes of other hosts.
     """
     host, pid, which = (["", "", "", *holder.split(":")])[-3:]
     space, _, began = which.partition("-")
@@ -57,7 +58,7 @@ def is_gone(holder: str) -> bool:
 
 
 def renew(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S) -> int | None:
-    """Extend a lease that `holder` still has. Returns its epoch, None when it is lost."""
+    """Extend the lease of `holder`. Return its epoch, or None if the holder has lost it."""
     rows = query(
         "UPDATE scheduling_lease SET expires_at = clock_timestamp() + make_interval(secs => %s)"
         " WHERE cell_id = %s AND scheduler = %s AND holder = %s AND expires_at > clock_timestamp()"
@@ -71,7 +72,7 @@ def renew(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = 
 def renewed(
     cell_id: int, *, scheduler: str, needed: Callable[[], bool], holder: str = HOLDER, ttl_s: float = TTL_S
 ) -> Iterator[None]:
-    """Renew the lease in a thread while the body runs, whenever `needed` returns true.
+    """Renew the lease in a thread while the body of the `with` runs, whenever `needed` returns true.
 
     The thread has a database connection of its own. It never takes a lease: if `holder` does not hold the lease,
     or has lost it, the thread changes nothing.
@@ -101,7 +102,8 @@ def renewed(
 def take(
     cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S, instead_of: str = ""
 ) -> int | None:
-    """Take a lease that is free or has run out, under a new epoch, and journal it. None when another has it.
+    """Take a free or expired lease under a new epoch, with an event. Return the epoch, or None if another holder has
+    the lease.
 
     `instead_of`: a holder that has ended (`is_gone`). Locks: the cell's row, then the lease's.
     """
@@ -123,7 +125,7 @@ def take(
 
 
 def release(cell_id: int, *, scheduler: str, holder: str = HOLDER) -> None:
-    """Let the next master start at once."""
+    """Release the lease, so that the next master can start at once."""
     execute(
         "UPDATE scheduling_lease SET expires_at = clock_timestamp()"
         " WHERE cell_id = %s AND scheduler = %s AND holder = %s",
@@ -132,13 +134,13 @@ def release(cell_id: int, *, scheduler: str, holder: str = HOLDER) -> None:
 
 
 def held() -> set[tuple[int, str]]:
-    """Return (id of the cell, scheduler) of the leases in force."""
+    """Return (cell id, scheduler) of all leases that have not expired."""
     rows = query("SELECT cell_id, scheduler FROM scheduling_lease WHERE expires_at > clock_timestamp()")
     return set(rows)
 
 
 def in_force(cell_id: int) -> dict[str, tuple[str, int]]:
-    """Return (holder, epoch) by scheduler for a cell."""
+    """Return the (holder, epoch) of each lease of a cell that has not expired, by scheduler."""
     rows = query(
         "SELECT scheduler, holder, epoch FROM scheduling_lease WHERE cell_id = %s AND expires_at > clock_timestamp()",
         [cell_id],

@@ -1,12 +1,12 @@
-"""The master of a cell (§3.1): warm state, advanced from the journal; one pass after another.
+"""The master of a cell (§3.1). It follows the journal with a warm state, and schedules in passes.
 
     journal.tail ─► CellState ─► schedule_pass ─► commit ─► journal
                         ▲                           │
                         └────────── news ───────────┘
 
-`Master.run` is a slice of work: it loads the state, takes or renews the lease, works until its time is up, and leaves
-the warm state in this process for the next slice. However many processes run it, the commit's check keeps
-the cell sound. A cell may have several (`scheduling.master.schedulers`), each for its own jobs.
+`Master.run` is one slice of work: it loads the state, takes or renews the lease, and works for some time. The warm
+state stays in this process for the next slice. The re-check of the commit keeps the cell correct even if several
+processes run the master. A cell may have several schedulers (`scheduling.master.schedulers`), each for its own jobs.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ _CHANGES_NO_PLACEMENT = (
 
 @dataclass(slots=True)
 class Master:
-    """The master, one per cell, scheduler and process. `state` is None until the first slice, and after anything
-    unexpected.
+    """The master, one per cell, scheduler and process. `state` is None before the first slice and after an unexpected
+    error.
 
     A master loads its state before it takes the lease, and keeps the state when it loses the lease. `load` reads the
     state of a cell from its rows. `holder` and `lease_ttl_s` are written into the lease.
@@ -123,8 +123,9 @@ class Master:
         self._advanced = time.monotonic()
 
     def run(self, seconds: float) -> bool:
-        """Work for `seconds`. False at once when another holds the lease, and as soon as it is lost or the cell's
-        settings want no such scheduler any more."""
+        """Work for `seconds`. Return False as soon as another process holds the lease, or the settings of the cell no
+        longer name this scheduler.
+        """
         self._kept, self.wanted = 0.0, True
         waiter = wakeups.Waiter([self.cell_id])
         until = time.monotonic() + seconds
@@ -162,7 +163,9 @@ class Master:
         return self.lease_ttl_s / 3 < time.monotonic() - self._renewed < lease.STUCK_AFTER_S
 
     def tick(self) -> bool:
-        """Take in the news; do what is due; if anything can be placed, place it. True: there is more to place."""
+        """Follow the journal, do the maintenance that is due, and run a pass if a task may be placed. Return whether
+        there is more to do at once.
+        """
         news = self._advance()
         now = time.monotonic()
         if now - self._kept >= HOUSEKEEPING_EVERY_S:
@@ -195,7 +198,7 @@ class Master:
         log.info("no longer wanted", cell_id=self.cell_id, scheduler=self.scheduler.name)
 
     def _hold_lease(self) -> bool:
-        """Renew the lease, or take a free one. False when another master holds it."""
+        """Renew the lease, or take it if it is free. Return False if another master holds it."""
         now = time.monotonic()
         if now - self._renewed < self.lease_ttl_s / 3:
             return True
@@ -232,7 +235,7 @@ class Master:
         return self.state
 
     def _advance(self) -> bool:
-        """Apply what the journal has beyond the warm state. True when there was any news."""
+        """Bring the warm state up to date with the journal. Return whether there were new events."""
         now = time.monotonic()
         kept_s, self._advanced = now - self._advanced, now
         if self.state is not None and kept_s <= _KEEP_WARM_S:
@@ -333,7 +336,7 @@ class Master:
             self._placeable = True  # look again as soon as the news is in
 
     def _decide(self, state: CellState, policy: Policy) -> tuple[Plan, CommitOutcome, pass_log.Pass] | None:
-        """A plan, and what of it was committed. None when nothing pending is of this scheduler."""
+        """Make a plan and commit it. Return None if no pending task belongs to this scheduler."""
         at, started = time.time(), time.perf_counter()
         plan = schedule_pass(
             state, policy, now=timezone.now().timestamp(), rng=self._rng, memory=self._memory, explainer=self._explainer
@@ -347,7 +350,7 @@ class Master:
 
 
 class _Unfollowable(Exception):
-    """The warm state can't become the present one by events: it has to be read from the rows."""
+    """The warm state cannot follow the journal by events and must be loaded from the rows."""
 
 
 def _widens(event: events.Event, state: CellState) -> bool:
@@ -363,5 +366,5 @@ _masters: dict[tuple[int, Scheduler], Master] = {}
 
 
 def master_of(cell_id: int, scheduler: Scheduler) -> Master:
-    """The warm master of this process."""
+    """Return the master of this process, with its warm state."""
     return _masters.setdefault((cell_id, scheduler), Master(cell_id, scheduler))

@@ -1,8 +1,8 @@
 """Metrics of cells for Prometheus.
 
-What rows can tell is read from them at scrape time, by whichever web process answers (`CellCollector`). What only
-a process knows – how long a pass took – it counts itself; with `PROMETHEUS_MULTIPROC_DIR` the processes of a
-host share these figures, so that `/metrics` shows the master's too.
+`CellCollector` reads figures from rows when Prometheus scrapes a web process. Other figures, such as the duration of a
+pass, are counted by the process that does the work. With `PROMETHEUS_MULTIPROC_DIR` the processes of a host share these
+counts, so that `/metrics` also shows those of the master.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Results of each scheduler's passes: the last ones in Redis, and sums of all for Prometheus.
+"""Results of passes: the newest ones of each scheduler in Redis, and sums of all passes for Prometheus.
 
     Master ─ record ─► Redis: a capped list per (cell, scheduler) ─ recent ─► Sigma, SRE console
                    └─► metrics of this process ─► /metrics
 
-Derived, never truth: what Redis lost is not missed, and a pass doesn't wait for it.
+These figures are only informative: Redis may lose them, and a pass does not wait for Redis.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _KEPT_S = 7 * 86_400
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
-    """A pass. `at`: its begin, seconds since the epoch. `conflicts`: assignments rejected at commit."""
+    """The result of a pass. `at`: its start, seconds since the epoch. `conflicts`: assignments that the commit handed
+    back.
+    """
 
     at: float
     revision: int
@@ -43,7 +45,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary of some passes. Durations are in ms; percentages of nothing are None."""
+    """A summary of some passes. Durations are in ms. A percentage is None if there is nothing to count."""
 
     passes: int
     placed: int

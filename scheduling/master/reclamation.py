@@ -1,4 +1,4 @@
-"""The cycle of reclamation (§5.5, DESIGN §8): usage in, reservations out, and relief for machines that run short.
+"""The reclamation cycle (§5.5): it reads usage, writes reservations, and evicts tasks from machines that are short.
 
     Redis: usage of all tasks ─► look ─► what matters ─► turns: a chunk each ─► rows + journal
     warm state, UsageHistory ─────┘ └──► machines short of RAM or disk ─► evictions
@@ -51,7 +51,7 @@ _ME = "reclamation"
 
 
 class ReservationChanges(NamedTuple):
-    """Reservations that one turn writes."""
+    """The reservations that one turn writes."""
 
     task_id: NDArray[np.int64]
     incarnation: NDArray[np.int32]
@@ -61,8 +61,8 @@ class ReservationChanges(NamedTuple):
 
 @dataclass(slots=True)
 class Reclaimer:
-    """Reclamation, one per master. Losing it loses the observed peaks: the next one observes for 300 s before it
-    lowers anything.
+    """The reclamation of a cell, one per master. A new one has no observed peaks, so it observes for 300 s before it
+    lowers reservations.
     """
 
     cell_id: int
@@ -75,8 +75,8 @@ class Reclaimer:
     _prod: tuple[tuple[Band, ...], NDArray[np.bool_]] | None = None
 
     def turn(self, state: CellState, bands: tuple[Band, ...], settings: CellSettings, *, now: float) -> int:
-        """Do one bounded piece of work: a look when it is due, then one chunk of changes. Return the number of
-        changes written.
+        """Do one bounded piece of work: process the samples when that is due, and write one chunk of changes. Return
+        the number of written changes.
 
         `now`: seconds, monotonic. `state` must hold what earlier turns have written.
         """
@@ -128,7 +128,7 @@ class Reclaimer:
         return fixed
 
     def _plan(self, state: CellState, found: Reservations) -> None:
-        """Queue the important changes, raises first. The others come again with the next samples."""
+        """Queue the important changes, increases first. Later samples lead to the others again."""
         raises = int(found.raised.sum())
         chosen = most_urgent(found, at_most=max(CHANGES_A_LOOK, min(raises, 4 * RAISES_A_TURN)))
         raises = min(raises, len(chosen))
@@ -275,7 +275,7 @@ def jobs_without_reclamation(cell_id: int) -> list[int]:
 
 
 def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -> dict[str, int]:
-    """Return the sums by resource, without those of `but`."""
+    """Return the sums of the vectors by resource, without the resources in `but`."""
     total = vectors.sum(axis=0)
     if but is not None:
         total = total - but.sum(axis=0)

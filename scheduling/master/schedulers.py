@@ -2,8 +2,8 @@
 
     Cell.settings.schedulers ─► wanted() ─► unheld() ─► masters_ensure ─► one queue, process and warm state each
 
-They work at once, each on its own copy of the cell, and agree by the commit's re-check: a conflict costs the
-loser another look. What isn't placing – silent machines, drains, updates – is done by the first of them alone.
+Schedulers work at the same time, each on its own copy of the cell. The re-check of the commit resolves conflicts: the
+later scheduler decides again. The first scheduler alone does the other work: silent machines, drains and updates.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A scheduler. `name`: of its lease and metrics. `keeps_house`: it also does the work besides placing.
+    """A scheduler. `name`: the name in its lease and metrics. `keeps_house`: whether it also does the work besides
+    placing.
 
-    `chunk`: how many placements it commits under one revision; others wait for the cell's lock meanwhile.
+    `chunk`: how many placements it commits under one revision. Other writers wait for the cell's lock meanwhile.
     """
 
     name: str
@@ -49,12 +50,12 @@ def wanted(settings: CellSettings) -> tuple[Scheduler, ...]:
 
 
 def queue_of(cell: str, scheduler: Scheduler) -> str:
-    """The Celery queue of a scheduler, for workers with concurrency one. Names of cells contain no dot."""
+    """Return the name of the Celery queue of a scheduler. Its workers need concurrency one. Cell names have no dot."""
     return f"cell.{cell}" if scheduler.keeps_house else f"cell.{cell}.{scheduler.name}"
 
 
 def unheld() -> list[tuple[str, Scheduler]]:
-    """Return (cell, scheduler) for wanted schedulers that do not run. Two queries."""
+    """Return (cell, scheduler) for each scheduler that the settings name and that does not run. Two queries."""
     held = lease.held()
     missing: list[tuple[str, Scheduler]] = []
     for cell_id, name, settings in Cell.objects.order_by("id").values_list("id", "name", "settings"):

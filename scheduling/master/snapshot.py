@@ -1,9 +1,9 @@
-"""A cell's rows as the events that would rebuild them: what every reader starts from.
+"""The snapshot of a cell: events that rebuild its present state. Every reader of the journal starts from it.
 
     rows ── snapshot ──► (revision, events) ── apply, one by one ──► warm state, names, checkpoint
 
-The stream is synthetic: as many events as there are facts, not as there was history. Applied to an empty
-state it gives what the whole journal gives (`scheduling.master.validate` compares the two).
+The events are synthetic: they state present facts, not history. Applied to an empty state, they give the same state
+as the whole journal (`scheduling.master.validate` compares the two).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from scheduling.tasks.counters import DEAD, RUNNING
 
 @dataclass(slots=True)
 class CellSnapshot:
-    """`events` rebuild the cell as of `revision`; each with the time (seconds since the epoch) it counts from."""
+    """The events that rebuild a cell as of `revision`, each with its time in seconds since the epoch."""
 
     cell_id: int
     cell: str
@@ -45,7 +45,7 @@ class CellSnapshot:
 
 
 def take(cell_id: int) -> CellSnapshot:
-    """The cell as it is now, read in one transaction. A dozen queries, whatever the number of rows."""
+    """Return the snapshot of a cell, read in one transaction. It takes about twelve queries for any number of rows."""
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cell = Cell.objects.get(pk=cell_id)
@@ -58,7 +58,7 @@ def take(cell_id: int) -> CellSnapshot:
 
 
 def load_state(cell_id: int) -> CellState:
-    """Return the warm state, from the rows."""
+    """Return the warm state of a cell, loaded from the rows."""
     with collection_paused():
         taken = take(cell_id)
         state = CellState(taken.extra_resources)
@@ -79,7 +79,7 @@ def _machines(cell_id: int) -> Iterator[Event]:
 def _jobs(cell: Cell) -> list[tuple[Event, float]]:
     """Return live jobs, and ended jobs that still have incarnations on machines.
 
-    By id, which puts allocs before what lives inside them: an alloc set is older than any job in it.
+    Jobs are sorted by id, so that an alloc set comes before the jobs inside it, which are always newer.
     """
     live = ~Q(state=JobState.DEAD.value) | Q(tasks__departures__isnull=False)
     jobs = list(Job.objects.filter(live, cell=cell).distinct().select_related("tenant").order_by("id"))
@@ -107,7 +107,7 @@ FROM scheduling_task WHERE job_id = ANY(%s) ORDER BY id"""
 
 
 class _TaskRow(NamedTuple):
-    """`reservation`: None if it equals the limit. `since`: seconds since the epoch."""
+    """The row of a task. `reservation`: None if it equals the limit. `since`: seconds since the epoch."""
 
     job_id: int
     index: int  # type: ignore[assignment]

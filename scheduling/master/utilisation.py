@@ -1,6 +1,6 @@
-"""Capacity, limits, reservations and usage of a cell, in Redis, published by reclamation.
+"""Capacity, limits, reservations and usage of a cell, which reclamation publishes in Redis.
 
-borg:reclaim:<cell>   JSON of `UtilisationFigures`, gone by itself a minute after the last look
+borg:reclaim:<cell>   JSON of `UtilisationFigures`, which expires a minute after the last update
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ _KEEP_S = 60
 
 
 class UtilisationFigures(msgspec.Struct, frozen=True):
-    """Utilisation of a cell at one look, for people and Prometheus. `at`: Redis' clock, seconds since the epoch.
+    """The utilisation of a cell at one moment, for pages and Prometheus. `at`: time of Redis' clock, seconds since
+    the epoch.
 
-    `capacity` (of machines that are up), `limit`, `reservation`, `usage`: sums by resource name, in its unit; of CPU
-    usage is demand, what throttling denied included.
-    `measured`: running tasks with a fresh sample. `short`: machines that use too much RAM or disk.
+    `capacity` (of machines that are up), `limit`, `reservation`, `usage`: sums by name of the resource, in its unit.
+    The usage of CPU includes time that throttling denied. `measured`: running tasks with a fresh sample. `short`:
+    machines that use too much RAM or disk.
     """
 
     at: float
@@ -33,7 +34,7 @@ class UtilisationFigures(msgspec.Struct, frozen=True):
     usage: dict[str, int]
 
     def reclaimed(self, resource: str) -> float:
-        """The share of the limits that others may be placed in; 0 where nothing is promised."""
+        """Return the share of the limits that non-prod tasks may use; 0 if there are no limits."""
         limit = self.limit[resource]
         return 1 - self.reservation[resource] / limit if limit else 0.0
 

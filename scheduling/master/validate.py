@@ -1,6 +1,6 @@
-"""Invariants of a cell, checked on demand: by tests after every scenario, and by an SRE on a live cell.
+"""Checks of the invariants of a cell. Tests call them after every scenario, and SREs on a live cell.
 
-`manage.py validate CELL` prints what is wrong. Nothing is changed.
+`manage.py validate CELL` prints the broken invariants. It changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def validate(cell_id: int) -> list[str]:
 
 
 def _journal(cell_id: int, state: CellState) -> list[str]:
-    """The state loaded from rows equals the journal replayed, where the whole journal is still there."""
+    """Check that the state loaded from rows equals the replayed journal, if the whole journal still exists."""
     replayed = replay(cell_id)
     if replayed is None:
         return []
@@ -41,7 +41,7 @@ def _journal(cell_id: int, state: CellState) -> list[str]:
 
 
 def replay(cell_id: int) -> CellState | None:
-    """The state that the journal alone gives. None when its first entry is missing."""
+    """Return the state that the journal alone gives, or None if its first entry is missing."""
     records = journal.tail(cell_id, after=0)
     if not records:
         return None
@@ -192,5 +192,5 @@ def _devices(cell_id: int) -> list[str]:
 
 
 def _resource(position: int) -> str:
-    """Return the resource at a position that counts from 1, as in SQL."""
+    """Return the name of the resource at a position in SQL's arrays, which begin at 1."""
     return NAMES[position - 1] if position <= len(NAMES) else str(position - 1)

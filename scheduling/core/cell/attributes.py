@@ -1,4 +1,4 @@
-"""Machine attributes, dictionary-coded, and the constraints on them evaluated once per distinct value."""
+"""Machine attributes, stored as codes of their values. A constraint is evaluated once for each distinct value."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Attributes:
     """Attributes of machines as columns of codes by slot: `codes[name]: int32[M]`, -1 where a machine lacks the
     attribute.
 
-    `version` moves whenever an answer may change.
+    `version` increases with every change of an attribute.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Attributes:
         return {name: self._names[name][codes[slot]] for name, codes in self._codes.items() if codes[slot] >= 0}
 
     def columns(self, slots: NDArray[np.int32]) -> dict[str, tuple[NDArray[np.int32], list[str]]]:
-        """Return each attribute's code on these machines, -1 for none, and its values by code."""
+        """Return for each attribute its code on each of these machines (-1: absent), and its values by code."""
         return {name: (codes[slots], self._names[name]) for name, codes in self._codes.items()}
 
     @classmethod

@@ -69,7 +69,7 @@ def _sums(state: Audited) -> Iterator[str]:
 
 
 def _lists(state: Audited) -> Iterator[str]:
-    """The list of each machine holds exactly the tasks that say they are there."""
+    """Check that the list of each machine holds exactly the tasks whose rows name that machine."""
     tasks, machines = state.tasks, state.machines
     for machine_id, slot in machines.slot.items():
         listed = sorted(tasks_on(state, slot))
@@ -122,7 +122,7 @@ def _allocs(state: Audited) -> Iterator[str]:
 
 
 def _ports(state: Audited) -> Iterator[str]:
-    """A port has one holder; holders are running tasks and departed incarnations."""
+    """Check that each port has one holder, and that each holder is a running task or a departed incarnation."""
     tasks = state.tasks
     wanted: dict[int, dict[int, set[tuple[int, int]]]] = {}
     for task, ports in tasks.ports.items():

@@ -58,7 +58,7 @@ class InstalledPackages:
         return found
 
     def by_slot(self) -> dict[int, list[str]]:
-        """The digests of each machine that has any, in order."""
+        """Return the sorted digests of each machine that has any package, by slot."""
         found: dict[int, list[str]] = defaultdict(list)
         for digest in sorted(self._slots):
             for slot in np.flatnonzero(np.unpackbits(self._slots[digest], bitorder="little")).tolist():

@@ -1,4 +1,4 @@
-"""The machines of a cell as arrays by slot. A slot that a removed machine left is used again."""
+"""The machines of a cell as arrays by slot. The slot of a removed machine is given to a later machine."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ IMPLIED = ("hostname", "platform", "rack", "power_domain")
 class MachineTable:
     """The machines as arrays. Axes: M slots, R resources, D devices. `CellState` updates sums as tasks come and go.
 
-    `reserved`: reservations of all tasks there; `prod_limit`: limits of those placed by limit (§5.5);
-    `limits`: limits of all; `devices`: milli-units free on each accelerator; `cores`: how many it can give to tasks
-    whole. `head`, with `TaskTable.next`: the list of tasks on the machine.
+    Sums over the tasks on each machine: `reserved`, their reservations; `limits`, their limits; `prod_limit`, the
+    limits of tasks that are placed by limit (§5.5). `devices`: free milli-units of each accelerator. `cores`: whole
+    cores that the machine can reserve for tasks. `head` and `TaskTable.next` form the list of the machine's tasks.
     """
 
     def __init__(self, axis: int, slots: int = 64) -> None:
@@ -84,7 +84,7 @@ class MachineTable:
         return result
 
     def set(self, event: events.MachineSet, vector: Sequence[int]) -> int:
-        """A machine joins, or its facts change. Returns its slot."""
+        """Add a machine, or change its facts. Return its slot."""
         slot = self.slot.get(event.machine_id)
         if slot is None:
             if not self._free:
@@ -130,7 +130,9 @@ class MachineTable:
         self.changed[slot] = self.tick
 
     def _set_devices(self, slot: int, before: int, after: int) -> None:
-        """Set the accelerators: whole ones, and the rest as a smaller one. Tasks keep theirs."""
+        """Set the accelerators: one device per 1,000 milli-units, and a smaller one for the rest. Tasks keep their
+        devices.
+        """
         number = -(-after // WHOLE)
         if number > self.devices.shape[1]:
             missing = number - self.devices.shape[1]
@@ -179,12 +181,12 @@ def whole_cores(attributes: Mapping[str, str], cpu_milli: int) -> int:
 
 
 def grown(array: NDArray[Kind], size: int, fill: int) -> NDArray[Kind]:
-    """A longer copy along the first axis, its new part filled."""
+    """Return a copy that is longer along the first axis. `fill` is the value of the new elements."""
     larger: NDArray[Kind] = np.full((size, *array.shape[1:]), fill, dtype=array.dtype)
     larger[: len(array)] = array
     return larger
 
 
 def _code(codes: dict[str, int], name: str) -> int:
-    """A number for a name; -1 for none: a machine in no known rack shares it with nobody."""
+    """Return the number of a name, or -1 for an empty name. Machines without a known rack share no rack."""
     return codes.setdefault(name, len(codes)) if name else -1

@@ -10,8 +10,8 @@ Holder = tuple[int, int]  # task id, incarnation
 class PortMap:
     """The ports `low..high`, bounds included. A port stays with its holder until it is released.
 
-    Numbers are given from a start that moves on, so that one just freed is not the next to be used: late
-    packets and cached names of the task before would reach a stranger.
+    Each search for free numbers starts after the last one that was given. A port that has just become free is therefore
+    not reused at once, and late packets for the previous task do not reach another task.
     """
 
     __slots__ = ("_held", "_inside", "_next", "high", "low")
@@ -55,7 +55,9 @@ class PortMap:
                     self._inside -= self.low <= port <= self.high
 
     def offer(self, number: int, taken: set[int]) -> tuple[int, ...]:
-        """The next `number` free ports that are not in `taken`; adds them to it. Raises `LookupError`."""
+        """Return the next `number` free ports that are not in `taken`, and add them to `taken`. Raises `LookupError`
+        if there are too few.
+        """
         found: list[int] = []
         size = self.high - self.low + 1
         start = max(self._next, max(taken) + 1) if taken else self._next

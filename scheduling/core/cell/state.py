@@ -1,10 +1,11 @@
-"""The warm state of a cell: arrays advanced by the journal's events, never rebuilt (DESIGN §6).
+"""The warm state of a cell: arrays that the journal's events keep up to date.
 
     journal, or rows as a synthetic stream ─► apply(event) ─► MachineTable, TaskTable ─► schedule_pass
 
-**Which synthetic events rebuild a state** (`scheduling.master.snapshot` makes them): a `MachineSet` per machine in its
-present state; one `PackagesHeld` of what they have; a `JobSubmitted` per job that lives, or of which something still
-stops on a machine, with the present requirements of all its tasks; then per task, in this order:
+**These synthetic events rebuild a state** (`scheduling.master.snapshot` creates them): one `MachineSet` per machine
+with its present state; one `PackagesHeld` for all installed packages; one `JobSubmitted` per live job, and per ended
+job with tasks that still stop on a machine, with the present requirements of all its tasks; then for each task, in
+this order:
 
 * for each pair of task and machine that crashed: `TaskPlaced` there and `TaskEvicted(avoid=True, gone=True)`,
   at the time of the crash;
@@ -12,9 +13,9 @@ stops on a machine, with the present requirements of all its tasks; then per tas
   `TaskEvicted(gone=False)`;
 * running: `TaskPlaced` with its incarnation and ports; dead: `TaskEnded(machine_id=0)`; pending: nothing;
 
-then `ReservationsSet` for those whose reservation is not their limit, and `JobEnded` for jobs that are over. What
-`diff` compares is rebuilt by this. What is not – the incarnation and the last machine of pending tasks, where the
-next port number comes from – is either in the rows alone or a preference.
+then one `ReservationsSet` for the tasks whose reservation differs from their limit, and `JobEnded` for ended jobs.
+These events rebuild everything that `diff` compares. They do not rebuild the incarnation and the last machine of
+pending tasks and the next port number of a machine: those are stored in the rows alone, or are only a preference.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class CellState:
     """The state of a cell (see the module). `revision`: revision of the newest event applied. `changes`: the number of
     batches of events that changed something; while it stays the same, a pass would decide the same.
 
-    Which tasks are placed by limit depends on the bands: `count_by_limit` sets it, and a pass calls it with
-    its policy; nothing is recounted while bands and rule stay the same.
+    The bands decide which tasks are placed by limit. Each pass calls `count_by_limit` with its policy, which counts
+    again only if the bands or the rule have changed.
     """
 
     def __init__(self, extra_resources: Iterable[str] = ()) -> None:
@@ -81,9 +82,9 @@ class CellState:
         }
 
     def apply_all(self, news: Iterable[tuple[events.Event, int, float]]) -> None:
-        """Advance by many events, each with its revision and time: what tasks hold is added up once, at the end.
+        """Apply many events, each with its revision and time. The sums of machines are updated once, at the end.
 
-        Raises as `apply` does.
+        Raises the same errors as `apply`.
         """
         ended: list[events.TaskEnded] = []  # in a row: most of what happens in a busy cell
         changed = False
@@ -108,11 +109,11 @@ class CellState:
             self._settle()
 
     def apply(self, event: events.Event, *, revision: int, time: float) -> None:
-        """Advance by one event that happened at `time`, seconds since the epoch.
+        """Apply one event that happened at `time`, seconds since the epoch.
 
-        Leases, settings, reports, updates and rejections don't touch placement: they move the revision alone.
-        Raises `LookupError` for a job or task that is not there, `IllegalTransition` for a step that Figure 2
-        does not know, `ValueError` for a vector longer than the axis: this state is then of no more use.
+        Events about leases, settings, reports, updates and rejections change the revision only. Raises `LookupError`
+        for an unknown job or task, `IllegalTransition` for a step that is not in Figure 2, and `ValueError` for a
+        vector longer than the axis. After an error the state must not be used any more.
         """
         self.apply_all([(event, revision, time)])
 
@@ -131,7 +132,7 @@ class CellState:
         return self.tasks.running
 
     def where(self, job_id: int, index: int) -> int | None:
-        """The id of the machine that a task runs on. None when it has none. Raises `LookupError`."""
+        """Return the id of the machine that a task runs on, or None. Raises `LookupError` for an unknown task."""
         machine = self.tasks.machine[self._slot(self._job(job_id), index)]
         return int(self.machines.id[machine]) if machine >= 0 else None
 
@@ -140,7 +141,7 @@ class CellState:
         return audit.problems(self)
 
     def fingerprint(self) -> dict[str, dict[Any, Any]]:
-        """The content, whatever the slots: equal for equal states."""
+        """Return the content of the state without its slots. Equal states have equal content."""
         return audit.content(self)
 
     def diff(self, other: CellState) -> list[str]:
@@ -148,7 +149,7 @@ class CellState:
         return audit.differences(self.fingerprint(), other.fingerprint())
 
     def count_by_limit(self, policy: Policy) -> None:
-        """Let the policy's bands decide who is placed by limit (§5.5), and recount what they hold."""
+        """Decide by the policy's bands which tasks are placed by limit (§5.5), and add up their limits again."""
         if (policy.bands, policy.batch_in_prod_by_reservation) == (
             self._rule.bands,
             self._rule.batch_in_prod_by_reservation,
@@ -197,7 +198,7 @@ class CellState:
         self.machines.remove(event.machine_id)
 
     def _packages_held(self, event: events.PackagesHeld, time: float) -> None:
-        """Return the packages that machines hold, without machines that were removed."""
+        """Store which packages machines have installed. Removed machines are ignored."""
         machines = self.machines
         for detail, change in ((event.went, machines.installed.went), (event.came, machines.installed.came)):
             for digest, ids in detail.items():
@@ -352,7 +353,7 @@ class CellState:
             self._task_ended(many[place], 0.0)  # which tells what is wrong with it
 
     def _leave(self, job: LiveJob, task: int, machine_id: int, *, gone: bool) -> None:
-        """A running task gives back what it has; its ports only when its processes are gone."""
+        """Release the resources of a running task. It keeps its ports until its processes have ended."""
         tasks = self.tasks
         machine = tasks.machine.item(task)
         ports = tasks.ports.pop(task, ())
@@ -459,18 +460,20 @@ class CellState:
             )
 
     def _slot_of(self, identity: int) -> int:
-        """The slot of a task by its id."""
+        """Return the slot of the task with this id."""
         job_id, index = split_task_id(identity)
         return self._slot(self._job(job_id), index)
 
     def _move(self, job: LiveJob, task: int, machine: int, sign: int) -> None:
-        """A task comes to a machine or leaves it when `_settle` is called; who lives in an alloc does neither."""
+        """Note that a task arrives at a machine or leaves it. `_settle` updates the sums. Tasks inside allocs are not
+        counted.
+        """
         tasks = self.tasks
         if tasks.alloc.item(task) < 0:
             self._moves += (task, machine, sign, tasks.shape.item(task), job.by_limit, tasks.devices.item(task))
 
     def _settle(self) -> None:
-        """Carry out what `_move` noted, in order: before anything reads or changes what machines hold."""
+        """Update the sums of machines by the moves that `_move` noted. Call it before the sums are read or changed."""
         if not self._moves:
             return
         moves = np.array(self._moves, dtype=np.int64).reshape(-1, COLUMNS)

@@ -19,7 +19,9 @@ STATES: tuple[TaskState | None, ...] = (None, TaskState.PENDING, TaskState.RUNNI
 
 
 class LiveJob:
-    """A live job, or an ended one of which something still stops on a machine. `tasks[index]`: slot, -1 none."""
+    """A live job, or an ended job with tasks that still stop on a machine. `tasks[index]`: slot of the task, -1 for
+    none.
+    """
 
     __slots__ = (
         "alloc_set",
@@ -56,7 +58,7 @@ class LiveJob:
 
 
 class Shapes:
-    """The distinct requirements: shape -> requirement, with its limit and bounds as rows of arrays."""
+    """The distinct requirements. A shape is the number of one; its limit and its bounds are rows of arrays."""
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -90,9 +92,9 @@ class Shapes:
 class TaskTable:
     """The tasks as arrays. Axes: T slots, J slots of jobs, R resources. `last`: id of the previous machine, 0 none.
 
-    `next`, `prev`: the list of tasks on one bare machine, whose head is `MachineTable.head`. `alloc`: slot of the
-    alloc that a task lives in (§2.4), -1 none: such a task holds the alloc's resources, nothing of the machine
-    but its ports. `devices`: bit mask of the accelerators it holds.
+    `next`, `prev`: the list of tasks that run directly on one machine; `MachineTable.head` is its first element.
+    `alloc`: slot of the alloc that contains the task (§2.4), or -1. A task in an alloc uses the alloc's resources,
+    and only port numbers of the machine. `devices`: bit mask of the accelerators that the task holds.
     """
 
     def __init__(self, axis: int, slots: int = 256, jobs: int = 64) -> None:

@@ -1,7 +1,7 @@
-"""The smallest changes of a request that would make it fit, each with the machines it would fit on (§2.6).
+"""The smallest changes with which a request would fit, each with the number of machines it would fit on (§2.6).
 
-A change is promised only where nothing else stands in the way: `tests/properties/test_why.py` makes each and
-counts the machines again, the slow way.
+A change is suggested only if it is sufficient by itself. `tests/properties/test_why.py` applies each suggested change
+and counts the machines again with a simple program.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
 
 
 def room_after(judgement: Judgement, change: SuggestedChange) -> int:
-    """Return for how many tasks there is certainly capacity after the change. A gang needs it for all."""
+    """Return a number of tasks that certainly fit after the change. A gang needs capacity for all its tasks."""
     demands, limit, bounds = (list(judgement.demands), list(judgement.requirement.limit), list(judgement.bounds))
     cores = judgement.cores
     for part in change.parts or (change,):

@@ -19,7 +19,7 @@ MOST_PER_MACHINE = 64
 
 
 class Platforms(NamedTuple):
-    """The kinds of machines by capacity: P kinds, N machines."""
+    """The kinds of machines: machines of one kind have equal capacities. P kinds, N machines."""
 
     capacity: Ints  # [P, R]
     of: NDArray[np.intp]  # [N] -> kind
@@ -27,7 +27,7 @@ class Platforms(NamedTuple):
 
 
 def platforms_of(capacity: Ints) -> Platforms:
-    """The kinds among machines of `capacity` [N, R], in the order of their capacities."""
+    """Return the kinds of machines with these capacities [N, R], sorted by capacity."""
     # Sorting rows takes ten times as long as sorting numbers: equal rows have equal sums with odd weights.
     weights = (np.arange(capacity.shape[1], dtype=np.uint64) * 2 + 1) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (capacity.astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64)
@@ -49,8 +49,9 @@ def conforming(limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: in
     """Return guidance for one shape. `platforms` [P, R]: capacities. `number` [P]: machines of each kind that satisfy
     it.
 
-    `now`, `room`: as in `Conforming`. Guidance is by the most common kind that could hold the request or, where
-    none could, by the one that comes closest: then `one_more` is the largest shape of which it holds one.
+    `now`, `room`: as in `Conforming`. The guidance refers to the most common kind of machine that could hold the
+    request. If no kind could, it refers to the closest kind, and `one_more` is the largest shape that this kind can
+    hold once.
     """
     wanted = np.array(limit, dtype=np.int64)
     asked = np.flatnonzero(wanted > 0)

@@ -1,4 +1,4 @@
-"""Explanations of pending classes: why, what would help, and until when (§2.6). Made at the end of a pass.
+"""Explanations of pending classes: the reason, changes that would help, and the expected start (§2.6).
 
     groups left over ─► those due ─ judgement.py ─► what stands in the way on each machine
                           │            ├─ changes.py     the smallest changes that would do
@@ -6,8 +6,8 @@
                           │            └─ forecast.py    expected start, from what ended lately
                           └─ the others keep the verdict they have ─► one Why for each class
 
-Examining a class looks at every machine. An `Explainer` with a budget does so for a few classes a pass, the stalest
-first, and remembers the rest: explanations must not hold up placements.
+To explain a class, every machine is examined. An `Explainer` with a budget examines a few classes per pass, those with
+the oldest explanation first, and keeps the others, so that explanations do not delay placements.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class _Known:
 class Explainer:
     """The verdicts that a master keeps between passes. Without a `budget`, every class is examined again in each pass.
 
-    An explainer belongs to one `CellState`: use a new one for another state. `seen`: see `forecast`; without it, no
-    start is estimated. `behind`: number of classes of the last pass that a later pass will examine.
+    An explainer belongs to one `CellState`: use a new one for another state. `seen`: the tasks that ended lately;
+    without it, no start is estimated. `behind`: number of classes of the last pass that have no explanation yet.
     """
 
     budget: ExplainBudget | None = None
@@ -220,10 +220,11 @@ class Explainer:
         return expected_start(ends=ends, room=room, seconds=seconds, ahead=(least + others, most + others))
 
     def _competing(self, shared: _Pass, position: int, able: Bools, r: int) -> tuple[float, float]:
-        """Return how many tasks ahead can use the same machines, in tasks of this class: (minimum, maximum).
+        """Return how much of the queue ahead competes for the same machines, counted in tasks of this class:
+        (minimum, maximum).
 
-        Those that ask for no more of anything surely take an opening first; larger ones may. Those that can
-        never be placed don't.
+        The minimum counts tasks that ask for no more than this class of every resource. The maximum counts larger
+        tasks too. Tasks that can never be placed do not count.
         """
         groups, waiting = shared.groups, shared.waiting
         limit = groups.limit[waiting.groups[position]]
@@ -242,7 +243,7 @@ def _gives_up(change: SuggestedChange) -> bool:
 
 
 def _back_off(judged: Judgement, shared: _Pass, group: int) -> float:
-    """Return the seconds until the first machine on which it crashed is tried again."""
+    """Return the seconds until the pass tries the first of the machines again on which the task crashed."""
     state, groups = judged.state, shared.groups
     avoid = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
     avoided = set(state.machines.id[judged.order[avoid]].tolist())

@@ -1,11 +1,12 @@
-"""Forecast of the start of a pending class: a range and its basis. Without data there is no forecast.
+"""The forecast of when a pending class starts: a range, and the data it is based on. Without data there is no forecast.
 
     tasks that end ─► Ends ─► on machines that could hold the class ─► rate of openings ┐
     queue ahead ─► openings that others take first ────────────────────────────────────────┴─► Expected
 
-The model: room comes free as a Poisson process, whose rate is known only from what was seen to end within a window.
-The wait for the k-th opening is then a quotient of two gamma variables; the range goes from the 10th percentile of
-the one over the 90th of the other to the opposite. More urgent work that arrives meanwhile is not foreseen.
+The model: capacity becomes free as a Poisson process. Its rate is estimated from the tasks that ended within a
+window. The waiting time for the k-th opening is then a quotient of two gamma variables. The range goes from the 10th
+percentile of the numerator over the 90th of the denominator to the opposite. More urgent work that arrives later is
+not considered.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _Z = 1.2816  # of the 10th and 90th percentile
 
 
 class Ends:
-    """The last tasks that ended by themselves or were killed: when, where, how urgent, and what they gave back.
+    """The last tasks that ended by themselves or were killed: time, machine, priority and released resources.
 
-    Evictions are not in it: an evicted task comes back, and its capacity is already used by another task.
+    Evictions are not included: an evicted task returns, and another task already uses its capacity.
     """
 
     def __init__(self, axis: int, kept: int = KEPT) -> None:
@@ -48,7 +49,7 @@ class Ends:
         self.since: float | None = None
 
     def observe(self, state: CellState, event: events.Event, time: float) -> None:
-        """Take an event in *before* `state` applies it. `time`: seconds since the epoch."""
+        """Record an event. Call it before `state` applies the event. `time`: seconds since the epoch."""
         if self.since is None:
             self.since = time
         if not isinstance(event, events.TaskEnded) or not event.machine_id:
@@ -83,9 +84,10 @@ def openings(
 ) -> tuple[int, float, float]:
     """Return (ends, tasks of the class that fit afterwards, seconds watched).
 
-    `able`, `machine_ids` by slot: machines that could hold the class, and who they are; `r`: the resource of which
-    it lacks, and `want` its limit of it. Ends of tasks that it could have preempted don't count, their room is
-    counted as free already; nor, for work placed by limit, of those that are placed by reservation.
+    `able`, `machine_ids`, by slot: whether the machine could hold the class, and its id. `r`: the resource that is
+    short; `want`: the limit of it. Ends of tasks that the class could have preempted do not count, because their
+    capacity counts as free already. For work placed by limit, ends of tasks placed by reservation do not count
+    either.
     """
     rows, seconds = seen.window(now)
     # A slot may have another machine by now.
@@ -123,6 +125,6 @@ def expected_start(*, ends: int, room: float, seconds: float, ahead: tuple[float
 
 
 def _gamma(shape: float, z: float) -> float:
-    """Return a quantile of the gamma distribution of rate 1 (Wilson and Hilferty's approximation), at least 0.02."""
+    """Return a quantile of the gamma distribution with rate 1, at least 0.02 (approximation of Wilson and Hilferty)."""
     root = 1.0 - 1.0 / (9.0 * shape) + z / (3.0 * math.sqrt(shape))
     return max(0.02, shape * max(0.0, root) ** 3)

@@ -1,4 +1,4 @@
-"""The troubles of a job in words, for REST, CLI and portal alike. Pure; the portal hands in its translations."""
+"""The troubles of a job as sentences, for REST, CLI and portal. The portal passes its translations as arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The obstacles of one class on every machine, as arrays from which verdicts are made (§2.6)."""
+"""The obstacles of one class on each machine, as arrays. The verdicts are made from them (§2.6)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _LEADING = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """The obstacles on N machines, by position in the walk. `order`: their slots. `left` [R, N]: free after preemption.
+    """The obstacles of one class on N machines, by position in the walk.
 
-    Of accelerators, what one task may ask for on a device, or in whole ones. `rank`: their order by id. `failures`: how
-    many hard constraints fail on each.
+    `order`: slots of the machines; `rank`: their order by id. `left` [R, N]: free capacity after preemption; for
+    accelerators, the most that one task may ask for. `failures` [N]: the number of hard constraints that fail.
     """
 
     state: CellState
@@ -74,11 +74,13 @@ class Judgement:
         return (wanted.max_per_machine, wanted.max_per_rack, wanted.max_per_power_domain)
 
     def resource(self, r: int) -> int:
-        """The number of the obstacle "too little of `r`"."""
+        """Return the number of the obstacle "too little of resource `r`"."""
         return len(self.demands) + 1 + r
 
     def bound(self, kind: int) -> int:
-        """The number of the obstacle "as many tasks of the job as may be": kind 0 machine, 1 rack, 2 power domain."""
+        """Return the number of the obstacle "the job has its maximum of tasks here". Kinds: 0 machine, 1 rack, 2
+        power domain.
+        """
         return len(self.demands) + self.axis + 1 + kind
 
     def absent(self) -> tuple[RuledOut, ...]:
@@ -125,7 +127,7 @@ class Judgement:
         return tuple(one for one in found if one.machines)
 
     def nearest(self) -> Nearest | None:
-        """The machine that comes closest, of those that are up; the lowest id of equals."""
+        """Return the machine that is closest to fitting among those that are up. Among equals it is the lowest id."""
         i = self.closest(self.open)
         if i is None:
             return None
@@ -145,7 +147,7 @@ class Judgement:
         )
 
     def closest(self, among: Bools) -> int | None:
-        """The position of the machine that is least far from fitting; the lowest id of equals."""
+        """Return the position of the machine that is closest to fitting. Among equals it is the lowest id."""
         if not among.any():
             return None
         distance = np.where(among, self.judged.distance, np.inf)
@@ -153,7 +155,7 @@ class Judgement:
         return int(where[np.argmin(self.rank[where])])
 
     def failing(self, i: int) -> tuple[Constraint, ...]:
-        """The hard constraints that fail on the machine of a position."""
+        """Return the hard constraints that fail on the machine at position `i`."""
         if not self.failures[i]:
             return ()
         attributes, m = self.state.machines.attributes, self.order[i]
@@ -171,7 +173,7 @@ class Judgement:
         )
 
     def reclamation(self, by_limit: bool) -> Reclamation:
-        """Return where work placed by limits would fit if it were placed by reservations (§5.5)."""
+        """Return the number of machines where this prod work would fit if it were placed by reservations (§5.5)."""
         if not by_limit:
             return Reclamation()
         fits = self.able & self.open & ((self.judged.flags & BY_RESERVATION) != 0)
@@ -273,7 +275,9 @@ class Judge:
 
 
 def leading(ruled_out: tuple[RuledOut, ...]) -> str:
-    """The code of what most machines fall to, of those that the request asks for."""
+    """Return the code of the reason that excludes most machines, without machines that fail for a reason further from
+    the request.
+    """
     for codes in _LEADING:
         found = [one for one in ruled_out if one.code in codes]
         if found:

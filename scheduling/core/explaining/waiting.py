@@ -30,8 +30,8 @@ AheadOf = dict[int, tuple[int, tuple[Ahead, ...]]]
 
 
 class Pair(NamedTuple):
-    """A job in a class: its pending tasks; how many tasks are tried before the first of them, and how many of those
-    are of the class.
+    """A job in a class. `tasks`: its pending tasks. `ahead`: tasks that are tried before the first of them. `own`:
+    how many of those belong to the class.
     """
 
     job_id: int
@@ -41,8 +41,8 @@ class Pair(NamedTuple):
 
 
 class UnplacedGroups(NamedTuple):
-    """The tasks that the pass left pending. `groups`, one for each class, in the order of the queue; `first`: how
-    many tasks are tried before each.
+    """The tasks that the pass left pending. `groups`: one per class, in the order of the queue. `first`: how many
+    tasks are tried before each class.
     """
 
     groups: list[int]
@@ -52,7 +52,9 @@ class UnplacedGroups(NamedTuple):
     pairs: dict[int, list[Pair]]  # by group, by id of the job
 
     def places(self, position: int, known: AheadOf) -> tuple[tuple[tuple[int, int], ...], tuple[QueuePlace, ...]]:
-        """Return (job id, tasks) of a class and their places. `known`: the tasks ahead at the last count."""
+        """Return the (job id, tasks) pairs of a class, and the place of each job. `known`: the tasks ahead at the
+        last count.
+        """
         pairs = self.pairs[self.groups[position]]
         none: tuple[int, tuple[Ahead, ...]] = (0, ())
         return (
@@ -61,7 +63,7 @@ class UnplacedGroups(NamedTuple):
         )
 
     def before(self, position: int, groups: int) -> NDArray[np.intp]:
-        """Return [G]: how many tasks of each group are tried before the class."""
+        """Return int[G]: how many tasks of each group are tried before the class."""
         return np.bincount(self.of[: self.first[position]], minlength=groups)
 
     def ahead(self, position: int, tenants: TenantsAhead) -> AheadOf:
@@ -71,7 +73,7 @@ class UnplacedGroups(NamedTuple):
 
 
 class TenantsAhead:
-    """The tenants with tasks before each place of the queue of left-over tasks."""
+    """The tenants that have tasks before a given place in the queue of pending tasks."""
 
     def __init__(self, waiting: UnplacedGroups, jobs: Sequence[LiveJob]) -> None:
         names = [job.tenant for job in jobs]
@@ -129,7 +131,9 @@ def smallest_gang(state: CellState, pairs: list[Pair]) -> int:
 
 
 def of_job(why: Why, job_id: int) -> Why:
-    """The verdict on a class as one of its jobs hears it: its own tasks, its own place, its own start."""
+    """Return the verdict on a class for one of its jobs, with the tasks, the place in the queue and the start of this
+    job.
+    """
     number = next((i for i, (job, _) in enumerate(why.tasks) if job == job_id), None)
     if number is None:
         return why

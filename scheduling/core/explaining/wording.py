@@ -66,7 +66,7 @@ class VerdictText:
 
 
 def sentence(why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = ()) -> str:
-    """A verdict as one paragraph, in English. `job_id`: count this job's tasks alone."""
+    """Return a verdict as one English paragraph. `job_id`: count only the tasks of this job."""
     return format_why(why, name=name, job_id=job_id, extra=extra).text
 
 

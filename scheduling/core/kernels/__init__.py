@@ -1,1 +1,1 @@
-"""The pass' hot loops, compiled by Numba and cached on disk; private to `scheduling.core`. See `walk.py`."""
+"""The hot loops of a pass, compiled by Numba and cached on disk. Private to `scheduling.core`. See `walk.py`."""

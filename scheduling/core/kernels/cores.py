@@ -1,7 +1,8 @@
 """Whole cores (§6.2), by the rule of the machine (`borglet/runtimes/cgroups/cores.py`).
 
-A latency-sensitive task that asks for them has its cores to itself among latency-sensitive tasks. The others of these
-share the rest, of which one core is left as long as there is one of them. Batch runs on all cores, and takes none.
+A latency-sensitive task can reserve whole cores, which no other latency-sensitive task uses. Latency-sensitive tasks
+without reserved cores share the others; while there is such a task, at least one core stays unreserved. Batch tasks
+run on all cores and reserve none.
 """
 
 from __future__ import annotations

@@ -36,9 +36,7 @@ def count_of(counts: TaskCounts, job: int, kind: int, domain: int) -> int:
 
 @inlined
 def count_on(counts: TaskCounts, machines: MachineArrays, job: int, m: int) -> int:
-    """Return the number of tasks of `job` on a machine. The table is read first, because it is smaller than the
-    hash.
-    """
+    """Return the number of tasks of `job` on a machine. The small table of racks is read first."""
     row = counts.row[job]
     if row < 0 or (machines.rack[m] >= 0 and counts.rack[row, machines.rack[m]] == 0):
         return 0

@@ -29,7 +29,7 @@ def is_up(machines: MachineArrays, m: int) -> bool:
 
 @inlined
 def lacking(levels: Levels, level: int, m: int, groups: Groups, g: int) -> int:
-    """The first resource of which the machine has too little left (§5.5), ports included; -1 when it has all."""
+    """Return the first resource, ports included, of which the machine has too little free (§5.5), or -1."""
     for r in range(groups.limit.shape[1]):
         if groups.limit[g, r] > 0 and levels.left[level, r, m] < groups.limit[g, r]:
             return r
@@ -40,9 +40,9 @@ def lacking(levels: Levels, level: int, m: int, groups: Groups, g: int) -> int:
 def scan(
     machines: MachineArrays, levels: Levels, level: int, groups: Groups, g: int, first: int, n: int, mask: Bools
 ) -> bool:
-    """`lacking`, `is_up`, `satisfies` for `n` machines in a row, in `mask[:n]`: loops that can be vectorised.
+    """Apply `lacking`, `is_up` and `satisfies` to `n` neighbouring machines in loops that can be vectorised.
 
-    False when all of them are ruled out.
+    `mask[:n]` receives the results. Return False if all of the machines are excluded.
     """
     # Slices, so that no index can be negative: what might count from the end is not vectorised.
     allowed = groups.allowed[groups.hard[g]][first : first + n]
@@ -80,7 +80,7 @@ def spread_excess(machines: MachineArrays, groups: Groups, g: int, m: int, count
 
 @inlined
 def has_crashed(groups: Groups, g: int, m: int) -> bool:
-    """The task crashed there not long ago (§4)."""
+    """Return whether the task has crashed recently on the machine (§4)."""
     for k in range(groups.avoid_from[g], groups.avoid_to[g]):  # noqa: SIM110 - compiled: no generators
         if groups.avoid[k] == m:
             return True

@@ -1,4 +1,4 @@
-"""Placement of tasks into allocs (§2.4): round-robin over the allocs of their set while one has enough free."""
+"""Placement of tasks into allocs (§2.4): round-robin over the allocs of their set that have enough free capacity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMES, _GOES = constant(1), constant(-1)
 
 
 class Allocs(NamedTuple):
-    """The running allocs by set, in order of id. `machine`: row of `ports_free` and of `there`."""
+    """The running allocs, sorted by set and id. `machine`: row of the alloc's machine in `ports_free` and `there`."""
 
     free: Ints  # [A, R]
     devices: Ints32  # [A, D] milli-units free of the accelerators that it holds
@@ -23,7 +23,9 @@ class Allocs(NamedTuple):
 
 
 class InnerTasks(NamedTuple):
-    """The pending tasks in order. `kind`: tasks of one set and requirement, and of one job if it has a bound."""
+    """The pending tasks in order. Tasks of one `kind` have the same alloc set and requirement, and the same job if it
+    has a bound.
+    """
 
     kind: Ints
     gang_end: Ints  # as in `Queue`
@@ -33,8 +35,8 @@ class InnerTasks(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """The kinds of tasks. `first`, `until`: the allocs of the set; `next`: next place of the search; `full`: nothing
-    fits.
+    """The kinds of tasks. `first`, `until`: the range of allocs of the set. `next`: where the next search begins.
+    `full`: no alloc of the set has capacity for this kind.
     """
 
     limit: Ints  # [K, R]
@@ -78,7 +80,7 @@ def _hold(allocs: Allocs, kinds: Kinds, k: int, a: int, mask: int, by: int) -> N
 
 @compiled
 def _find(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int) -> int:
-    """The alloc for a task; -1: none of the set has room."""
+    """Return the alloc for a task, or -1 if no alloc of the set has enough free."""
     k = inner.kind[i]
     number = kinds.until[k] - kinds.first[k]
     if kinds.full[k] != 0:
@@ -95,8 +97,8 @@ def _find(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int) -> int:
 
 @compiled
 def place_inside(allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, alloc: Ints, devices: Ints) -> None:
-    """Place about `most` of them: `alloc` [N] gets the row of the alloc, -1: none, -2: not tried; `devices` [N] the
-    bit mask.
+    """Place about `most` of the N tasks. `alloc` [N] receives the row of the alloc, -1 for none, -2 for not tried;
+    `devices` [N] receives the bit mask of accelerators.
     """
     gang = -1
     gang_end = 0

@@ -1,4 +1,4 @@
-"""Free capacity of machines, by what a task may preempt and how it is placed (§5.5)."""
+"""The free capacity of machines for each level: for a ceiling of preemption and a way of placement (§5.5)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from scheduling.core.vocabulary.layout import Bools, Ints, Levels, MachineArrays
 
 @compiled
 def room(machines: MachineArrays, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
-    """Count what one machine has left of what is `asked` for [R], at each level. May be negative where it shrank.
+    """Count the free capacity of one machine at each level, for the resources in `asked` [R].
 
-    `sums`: scratch [L, 2, R].
+    The result may be negative if the machine shrank. `sums`: scratch [L, 2, R].
     """
     axis = machines.capacity.shape[1]
     number = levels.ceiling.shape[0]

@@ -1,4 +1,4 @@
-"""The obstacles of a group on each machine, for groups that fit nowhere (§2.6)."""
+"""The obstacles on each machine for a group that fits on no machine (§2.6)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _BLOCK = 1024
 
 @compiled
 def device_room(machines: MachineArrays, running: Running, want: int, ceiling: int, room: Ints) -> None:
-    """Bound `room` [P], sums of accelerators, by the most that one request like `want` may ask for on devices: the
-    emptiest one for a share, the whole ones for more. Tasks below the `ceiling` count as leaving.
+    """Limit `room` [P], the free accelerators, to the most that one request like `want` can get: the free part of the
+    emptiest device for a share, or the whole free devices. Tasks with a priority below `ceiling` count as gone.
     """
     for m in range(room.shape[0]):
         most = 0

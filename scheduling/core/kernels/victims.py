@@ -81,7 +81,7 @@ def _in_order(running: Running, victims: Ints, relief: Floats, n: int) -> None:
 
 @compiled
 def _within_budgets(running: Running, victims: Ints, n: int) -> int:
-    """Keep, in order, the victims whose jobs may have one more task down. Return their number."""
+    """Keep the victims that the disruption budgets of their jobs allow, in order. Return their number."""
     kept = 0
     for k in range(n):
         job = running.job[victims[k]]
@@ -108,10 +108,11 @@ def victims_on(
     victims: Ints,
     relief: Floats,
 ) -> int:
-    """Fill `victims` with whom to preempt there, lowest priority first; their number, or -1 if it can't fit.
+    """Fill `victims` with the tasks to preempt on the machine, lowest priority first. Return their number, or -1 if
+    the task does not fit.
 
-    `budgets`: respect the disruption budgets of jobs. Of equal priority, the task that relieves most of the shortage
-    goes first; who turns out unnecessary is spared, the highest priority first.
+    `budgets`: respect the disruption budgets of jobs. Among equal priorities, the task that relieves most of the
+    shortage is chosen first. Victims that turn out to be unnecessary are spared, the highest priority first.
     """
     n = 0
     t = machines.head[m]

@@ -77,7 +77,7 @@ def place_in_allocs(
 def _running_allocs(
     state: CellState, slots: Rows, gone: Bools, ports_free: Ints
 ) -> tuple[Allocs, Rows, dict[int, int], dict[int, int]]:
-    """The allocs of the sets that are asked for, the slots of their tasks, and by set where they begin and end."""
+    """Return the running allocs of the requested sets, their slots as tasks, and the range of each set."""
     tasks, machines = state.tasks, state.machines
     rows: list[int] = []
     first, until = {}, {}

@@ -1,8 +1,8 @@
-"""Equivalence classes (§3.4): pending tasks that are examined together, as the arrays that kernels take.
+"""Equivalence classes (§3.4): pending tasks that are examined together, as arrays for the kernels.
 
-A *group* is a class in one pass. Tasks of any jobs share one when requirement, way of placement (by limit or by
-reservation) and whom they may preempt are equal. What depends on the job itself gives it groups of its own:
-bounds on tasks per machine, rack or power domain; a task that crashed somewhere has one for itself.
+A *group* is a class in one pass. Tasks belong to one group if they have the same requirement, the same way of placement
+(by limit or by reservation) and may preempt the same priorities. A job with bounds on tasks per machine, rack or power
+domain has groups of its own. A task that crashed recently is a group of its own.
 """
 
 from __future__ import annotations
@@ -54,8 +54,11 @@ class GroupedQueue:
 
 
 def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: float, cores: bool = False) -> GroupedQueue:
-    """Return the groups of the queue `slots`, numbered in order of first appearance. `cores`: some task
-    has whole cores, or wants them: then latency-sensitive work is examined apart from batch."""
+    """Return the groups of the queue `slots`, numbered in order of first appearance.
+
+    `cores`: some task has or requests whole cores. Latency-sensitive tasks and batch tasks then form different
+    groups.
+    """
     tasks = state.tasks
     job_slot = tasks.job[slots]
     job, first_of_job = _numbered(job_slot.astype(np.int64))
@@ -92,7 +95,7 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
 
 
 def _numbered(keys: Rows) -> tuple[Ints32, Rows]:
-    """A number for each key, by first appearance; and where each appears first."""
+    """Return a number for each key, in order of first appearance, and the position where each number appears first."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
     number = np.empty(len(first), dtype=np.int32)

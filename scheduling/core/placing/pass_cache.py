@@ -2,9 +2,9 @@
 
     CellState ── machines that changed since ──► PassCache.follow ──► arrays in the order of the walk, room by level
 
-All of it follows from the state: a pass without a cache creates one and makes the same decisions. The machines are in
-the order of the walk. This order is random, but the same for all passes. Neighbours share no rack, and a walk reads
-contiguous memory.
+The cache holds nothing that does not follow from the state: a pass without a cache creates one and makes the same
+decisions. The machines are in the order of the walk. This order is random, but the same for all passes. Neighbours
+usually share no rack, and a walk reads contiguous memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_NEAR = 512
 
 @dataclass(slots=True, eq=False)
 class Decision:
-    """What a pass decided, and the arrays from which its explanations are made. It holds until the state changes."""
+    """The decision of a pass, and the arrays from which its explanations are made. Valid until the state changes."""
 
     state: CellState
     changes: int
@@ -52,9 +52,7 @@ class Decision:
     plan: Plan  # without the explanations of `sorting`
 
     def holds(self, state: CellState, policy: Policy) -> bool:
-        """Return whether a pass over the state would find nothing that has changed. Time alone opens machines on
-        which a task crashed.
-        """
+        """Return whether a pass over the state would decide the same. After recent crashes time matters too."""
         return self.state is state and self.changes == state.changes and self.policy == policy and not state.crashed
 
 
@@ -83,7 +81,7 @@ class PassCache:
     def follow(self, state: CellState, running: Running, levels: Sequence[Level], asked: Bools) -> dict[Level, int]:
         """Update the cache from the state. Return the row of each requested level.
 
-        `asked` [R]: the resources that are looked at; room of others is not counted.
+        `asked` [R]: the resources that some task requests. The free capacity of other resources is not counted.
         """
         table = state.machines
         shape = (table.axis, table.devices.shape[1])
@@ -122,7 +120,7 @@ class PassCache:
         machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]
 
     def invalidate(self, positions: NDArray[np.int64]) -> None:
-        """Mark machines whose room this pass used. The state does not contain that yet, and may never do."""
+        """Mark machines whose free capacity this pass has used. The state changes only when the plan is committed."""
         self._spoiled[:] = False
         self._spoiled[positions] = True
 

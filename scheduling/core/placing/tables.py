@@ -37,8 +37,11 @@ def tables_of(
     rng: np.random.Generator,
     held: Held | None = None,
 ) -> Tables:
-    """Return the tables for the queue in `sorting`. `rng` chooses where groups begin their walks; the memory follows
-    the state. `held`: who has whole cores."""
+    """Return the arrays of a pass for the queue in `sorting`.
+
+    `rng` chooses where groups begin their walks. `memory` is updated from the state. `held`: the reserved whole
+    cores.
+    """
     tasks = state.tasks
     running = _running(state)
     asked = np.any(state.tasks.shapes.limit[sorting.shape] > 0, axis=0)

@@ -1,4 +1,4 @@
-"""Reclamation: an estimate of what running tasks will use, from what they use now (§5.5, DESIGN §8).
+"""Reclamation: an estimate of the resources that running tasks will use, from their present usage (§5.5).
 
     usage, every few seconds ─► UsageHistory.look ─► Reservations: what each task's reservation should be
                                     (peaks, estimates)                and which changes matter
@@ -54,8 +54,8 @@ _UNIT = (1, MIB, MIB)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """The usage of S incarnations, each at most once. `demand` [S, K]: milli-cores including throttled ones, and
-    bytes.
+    """The usage of S incarnations, each at most once. `demand` [S, K]: CPU in milli-cores, including CPU time that
+    throttling denied, and RAM and disk in bytes.
     """
 
     task_id: Ints
@@ -86,10 +86,7 @@ class Reservations:
 
 
 class UsageHistory:
-    """The usage history of a cell's tasks, beside the warm state and by its slots.
-
-    T slots, K resources; 96 bytes a slot.
-    """
+    """The usage history of a cell's tasks, by the slots of the warm state: T slots, K resources, 96 bytes per slot."""
 
     def __init__(self, slots: int = 256) -> None:
         kinds = len(KINDS)
@@ -191,8 +188,8 @@ def _how(preset: Preset, passed_s: float) -> Estimating:
 def most_urgent(found: Reservations, *, at_most: int) -> NDArray[np.intp]:
     """Return the positions of the changes to make now: every raise, then the largest drops, together up to `at_most`.
 
-    The other changes are considered again by the next look. Their gap grows, so each is made at some time. Order: as
-    above, ties by position.
+    The next look considers the other changes again. Their gap grows, so that each is made eventually. Among equals, the
+    lowest position comes first.
     """
     raised = np.flatnonzero(found.raised)[:at_most]
     lowered = np.flatnonzero(found.lowered)

@@ -1,8 +1,8 @@
-"""Machines that are short of memory or disk: the choice of tasks to evict (§5.5, §6.2, DESIGN §7). Pure.
+"""Machines that are short of memory or disk: the choice of tasks to evict (§5.5, §6.2). Pure.
 
-Predictions may be wrong: the tasks of a machine can together use more RAM or disk than it has, each within its
-limit. Tasks over their own limit leave first, whatever their priority; then non-prod, from the lowest priority
-up; prod within its limits never. CPU is never short: it is throttled.
+Estimates may be wrong: the tasks of a machine can together use more RAM or disk than it has, while each is within its
+limit. Tasks above their own limit are evicted first, whatever their priority, then non-prod tasks from the lowest
+priority up. Prod tasks within their limits are never evicted. A shortage of CPU leads to throttling instead.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class ShortageVictim:
 
 @dataclass(frozen=True, slots=True)
 class MachineShortage:
-    """One machine, by slot. `used`, `bound`: of `resource`, bytes, before anybody leaves.
+    """The shortage of one machine, by slot. `used`, `bound`: bytes of `resource` in use and allowed, before any
+    eviction.
 
-    `left_short`: bytes above the bound that no further eviction may free, because prod within its limits stays.
+    `left_short`: bytes above the bound that remain after the evictions, because prod within its limits stays.
     """
 
     machine: int
@@ -60,8 +61,8 @@ class MachineShortage:
 def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[MachineShortage]:
     """Return the machines whose tasks use more than `share` of a capacity [M, R], and the tasks to evict there.
 
-    Never more than needed: who turns out unnecessary is spared, the last chosen first. Machines in the order of
-    their slots. Raises `ValueError` unless 0 < share.
+    No task is evicted without need: unnecessary victims are spared, the last chosen first. The machines are sorted by
+    slot. Raises `ValueError` unless 0 < share.
     """
     if share <= 0:
         raise ValueError(f"share is {share:g}; it must be above 0")
@@ -109,7 +110,7 @@ def _relieve(occupants: Occupants, there: Ints, machine: int, used: Ints, bound:
 
 
 def _left(occupants: Occupants, leaving: dict[int, int], resource: int, excess: dict[int, int]) -> int:
-    """Return what is still above the limit after these have left; negative: free."""
+    """Return how much is still above the bound after these tasks have left. A negative number is free."""
     return excess[resource] - int(occupants.usage[list(leaving), resource].sum())
 
 

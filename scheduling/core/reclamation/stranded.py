@@ -1,4 +1,4 @@
-"""Stranded capacity: the rest of each machine after as many typical tasks as fit. Pure."""
+"""Stranded capacity: what remains of each machine after as many typical tasks as fit have been subtracted. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from numpy.typing import NDArray
 
 
 def stranded(free: NDArray[np.int64], typical: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sum over machines of what no task of size `typical` could take, int64[R].
+    """Return int64[R]: the free capacity, summed over machines, that no further task of size `typical` could use.
 
-    `free`: int64[M, R], what machines have left; below zero counts as nothing. `typical`: int64[R]; resources that it
-    asks nothing of are never short, and none of them is called stranded. A typical task that asks for nothing strands
-    nothing.
+    `free`: int64[M, R], free capacity of machines; negative values count as 0. `typical`: int64[R]. Resources that the
+    typical task does not request are not counted. A typical task without any request strands nothing.
     """
     asked = typical > 0
     result = np.zeros(len(typical), dtype=np.int64)

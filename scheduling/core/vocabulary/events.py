@@ -1,9 +1,8 @@
 """The events of a cell's journal, as one closed union of structs.
 
-A row of the journal holds one of these in `data`, its tag in `kind`. The writers (`scheduling.services`,
-`scheduling.master.commit`, the link) build them; every reader (warm state, names, live pages, archive, Fauxmaster)
-applies them. A struct may gain fields with defaults; any other change raises `VERSION` and keeps reading
-the older one.
+A row of the journal stores one event in `data` and its tag in `kind`. The domain folders, `scheduling.master.commit`
+and the link write events. Readers such as the warm state, the names and the live pages apply them. A struct may gain
+fields with defaults. Any other change increases `VERSION`, and the older version stays readable.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class BrakeSet(_Event, frozen=True, tag="cell.brake"):
 
 
 class MachineSet(_Event, frozen=True, tag="machine.set"):
-    """A machine joined, or its facts changed. Carries all of them."""
+    """A machine joined, or its facts changed. The event holds all facts of the machine."""
 
     machine_id: int
     hostname: str
@@ -73,9 +72,10 @@ class MachineSet(_Event, frozen=True, tag="machine.set"):
 
 
 class MachineState(_Event, frozen=True, tag="machine.state"):
-    """A machine is up, draining or down. Tasks that leave because of it have their own events, caused by this one.
+    """A machine is up, draining or down. Evictions that follow from it are events of their own, with this one as
+    their cause.
 
-    For a drain: its `deadline` (Unix time, 0 for none), and whether it breaks disruption budgets then.
+    For a drain: its `deadline` (Unix time, 0 for none), and whether it ignores disruption budgets after the deadline.
     """
 
     machine_id: int
@@ -163,7 +163,7 @@ class JobRejected(_Event, frozen=True, tag="job.rejected"):
 
 
 class JobChanged(_Event, frozen=True, tag="job.changed"):
-    """Properties of a job changed that take effect at once: its priority (§2.3: never a restart), labels, target spec.
+    """Properties of a job changed at once, without a restart (§2.3): its priority, its labels, its target spec.
 
     `reason`: the cause, if the change was automatic.
     """
@@ -230,7 +230,7 @@ class TaskEvicted(_IncarnationEvent, frozen=True, tag="task.evicted"):
 
 
 class TaskEnded(_IncarnationEvent, frozen=True, tag="task.ended"):
-    """-> dead. `machine_id` 0 when it was pending."""
+    """pending or running -> dead. `machine_id` is 0 if the task was pending."""
 
     how: str  # finished | failed | killed
     detail: str = ""
@@ -251,7 +251,7 @@ class TaskRevived(_TaskEvent, frozen=True, tag="task.revived"):
 
 
 class TaskUpdated(_TaskEvent, frozen=True, tag="task.updated"):
-    """The task follows another version of the spec. A running one keeps its machine: the change is in place."""
+    """A task follows another version of its spec. A running task stays on its machine: the change is made in place."""
 
     spec_version: int
     requirement: Requirement
@@ -260,7 +260,7 @@ class TaskUpdated(_TaskEvent, frozen=True, tag="task.updated"):
 class TaskReported(_IncarnationEvent, frozen=True, tag="task.reported"):
     """A Borglet reported another state of a running task than before.
 
-    `up`: the task serves: its phase is `up`, and its health check, if any, passes.
+    `up`: whether the task can serve: its phase is `up`, and its health check passes if it has one.
     """
 
     phase: str

@@ -22,8 +22,9 @@ class JobHealth(StrEnum):
 class Troubles:
     """Counts of a job's tasks with trouble. No task is counted twice.
 
-    `crashing`: live tasks whose processes ended unasked and that have not run long enough since; `flapping` of those
-    are up at this moment. `unhealthy`: tasks whose health check fails. `failed`: tasks that ended for good.
+    `crashing`: live tasks whose processes ended by themselves and that have not run long enough since. `flapping`:
+    how many of the crashing tasks are up at this moment. `unhealthy`: tasks whose health check fails. `failed`: tasks
+    that ended for good.
     """
 
     crashing: int = 0

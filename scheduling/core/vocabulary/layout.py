@@ -1,6 +1,6 @@
-"""The arrays that the kernels work on, by name. Numba compiles the kernels again for a changed layout.
+"""The arrays of the kernels, by name. Numba compiles the kernels again if the layout changes.
 
-Axes: P machines by *position* in the walk (`memory.py`), R resources, D devices, T slots of tasks, J slots of jobs,
+Axes: P machines by *position* in the walk (`pass_cache.py`), R resources, D devices, T slots of tasks, J slots of jobs,
 S shapes, G groups, L levels, Q places in the queue, K candidates of a group.
 """
 
@@ -18,8 +18,8 @@ Ints32 = NDArray[np.int32]
 
 
 class MachineArrays(NamedTuple):
-    """Machines by position. The pass allocates in `reserved` … `devices`, which belong to its cache, not to the
-    state.
+    """Machines by position. A pass changes `reserved`, `prod_limit`, `ports_free` and `devices`, which are copies of
+    the state's.
     """
 
     slot: Ints32  # where the state keeps it
@@ -60,8 +60,10 @@ class Running(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """`left` [L, R, P]: the most of each resource that one more task may ask for on a machine, by whom it may
-    preempt (all priorities below `ceiling`) and by how it is placed. Kept up to date as the pass takes room.
+    """Free capacity by level. `left` [L, R, P]: the most of each resource that one more task may ask for on a machine.
+
+    A level is a `ceiling` (the task may preempt all priorities below it) and a way of placement (`by_limit`). The pass
+    updates `left` after each placement.
     """
 
     left: Ints
@@ -70,7 +72,7 @@ class Levels(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Equivalence classes of this pass (§3.4). `ceiling`: may preempt any priority below it."""
+    """The equivalence classes of a pass (§3.4). `ceiling`: the class may preempt any priority below it."""
 
     limit: Ints  # [G, R]
     by_limit: Bools
@@ -98,7 +100,7 @@ class Groups(NamedTuple):
 
 
 class QueueArrays(NamedTuple):
-    """Pending tasks in the order they are tried."""
+    """The pending tasks in the order in which the pass tries them."""
 
     group: Ints
     job: Ints  # local to the pass
@@ -107,9 +109,11 @@ class QueueArrays(NamedTuple):
 
 
 class TaskCounts(NamedTuple):
-    """Tasks of each job by machine, an open hash (job, position) -> number, and by rack and power domain, tables.
+    """The number of tasks of each job per machine, in an open hash by (job, position), and per rack and power domain,
+    in tables.
 
-    `row`: of each job in the tables, -1: a job of one task, which is not counted. `size`: tasks of the job.
+    `row`: the row of each job in the tables; -1 for a job of one task, which is not counted. `size`: tasks of the
+    job.
     """
 
     keys: Ints
@@ -121,7 +125,7 @@ class TaskCounts(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """Scored candidates per group, [G, K]; `cursor`: how many machines the group's walk has seen."""
+    """The scored candidates of each group, [G, K]. `cursor`: how many machines the walk of the group has examined."""
 
     machine: Ints
     version: Ints32
@@ -210,7 +214,9 @@ class Judged(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """The running tasks for the estimator (§5.5). `slots` [N]: their slots; other arrays by slot, as in `Running`."""
+    """The running tasks for the estimator (§5.5). `slots` [N]: their slots. The other arrays are by slot, as in
+    `Running`.
+    """
 
     slots: Ints
     id: Ints
@@ -235,7 +241,7 @@ class History(NamedTuple):
 
 
 class Estimating(NamedTuple):
-    """The parameters of one estimate, `passed_s` seconds after the last one."""
+    """The parameters of one estimate. `passed_s`: seconds since the previous estimate."""
 
     off: bool
     passed_s: float
@@ -250,8 +256,8 @@ class Estimating(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """Estimates by position in `Reserved.slots`. `gap`: the largest share of a limit that the reservation is too
-    high.
+    """The estimates by position in `Reserved.slots`. `gap`: the largest excess of a reservation, as a share of the
+    limit.
     """
 
     wanted: Ints  # [N, K]

@@ -1,4 +1,4 @@
-"""The plan of a pass, a value. `scheduling.master.commit` checks it again and applies it."""
+"""The plan of a pass, as a value. `scheduling.master.commit` checks it again and applies it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from scheduling.core.vocabulary.reasons import Why
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
-    """The assignment of one pending task to a machine. Ids are those of the rows; `score` is the breakdown by scorer.
+    """The assignment of one pending task to a machine. The ids are those of the rows; `score` holds the parts of the
+    score.
 
-    `ports` in the order of the job's port names. `victims` are (job id, index) of running tasks to be
-    preempted there in the same commit, lowest priority first (§3.2). `alloc`: the task id of the alloc it is
-    put into (§2.4), 0 for the bare machine. `devices`: indexes of the accelerators it gets. `runners_up`:
-    (machine id, score) of the best that were not taken. `packages`: bytes of its packages that the machine has, of how
-    many.
+    `ports` in the order of the job's port names. `victims` are (job id, index) of running tasks to be preempted there
+    in the same commit, lowest priority first (§3.2). `alloc`: the task id of the alloc it is put into (§2.4), 0 for
+    the bare machine. `devices`: indexes of the accelerators it gets. `runners_up`: (machine id, score) of the best
+    that were not taken. `packages`: bytes of its packages that the machine has, of how many.
     """
 
     job_id: int
@@ -33,7 +33,7 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class PassStats:
-    """Figures of one pass. Durations are added by the caller: a pass reads no clock."""
+    """The figures of one pass. The caller adds durations, because a pass reads no clock."""
 
     pending: int = 0
     classes: int = 0
@@ -46,7 +46,9 @@ class PassStats:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`assignments` in the order they were decided. `unplaced`: one `Why` for each class left pending."""
+    """The plan of a pass. `assignments`: in the order of the decisions. `unplaced`: one `Why` per class that stays
+    pending.
+    """
 
     revision: int  # of the state it was made from
     assignments: tuple[Assignment, ...] = ()

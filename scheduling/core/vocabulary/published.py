@@ -1,4 +1,4 @@
-"""The publication of a job's names (§2.6): the file's `names`, and the weights of its tasks. Pure."""
+"""The settings for the names of a job in DNS (§2.6): `names` in the job file, and the weights of its tasks. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class Published(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Publication of a job's names, in force at once for all its tasks, whatever version of the spec they run.
+    """The settings for the names of a job. They apply at once to all its tasks, whatever version of the spec these run.
 
-    `ttl_s`: how long clients may remember its answers, in seconds; 0: as long as the installation says
-    (`BORG_DNS_TTL`). `weights`: (first, last, weight) of tasks whose share of the clients is not 1, in order of
-    indexes, never overlapping; a weight is 0 to 65,535, as in SRV records (RFC 2782).
+    `ttl_s`: how long clients may cache answers, in seconds; 0 stands for the default of the installation
+    (`BORG_DNS_TTL`). `weights`: (first, last, weight) of ranges of tasks whose weight is not 1, sorted by index,
+    without overlaps. A weight is 0 to 65,535, as in SRV records (RFC 2782).
     """
 
     ttl_s: int = 0

@@ -1,4 +1,4 @@
-"""Reasons why a class of tasks is pending, as values with a code. Callers make the sentences (§2.6)."""
+"""Reasons why a class of tasks is pending, as values with a code (§2.6). Callers turn them into sentences."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ class SuggestedChange(msgspec.Struct, frozen=True):
 
 
 class Lack(msgspec.Struct, frozen=True):
-    """A machine has `left` of a resource, and lacks `short` for the request. In the units of the resource vector."""
+    """A resource that a machine has too little of: `left` is free, and `short` is missing. Units as in the resource
+    vector.
+    """
 
     resource: str
     left: int
@@ -97,7 +99,7 @@ class Nearest(msgspec.Struct, frozen=True):
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """Pending tasks of one tenant that the queue tries first. Other tenants are not shown its name."""
+    """The pending tasks of one tenant that come earlier in the queue. Other tenants do not see the name."""
 
     tenant: str
     jobs: int
@@ -107,7 +109,8 @@ class Ahead(msgspec.Struct, frozen=True):
 class QueuePlace(msgspec.Struct, frozen=True):
     """The place of a job's first pending task in the queue: `ahead` tasks come first, `own` of them of its class.
 
-    `ahead_of`: the tenants with most of those, of `tenants` in all; missing for jobs far down a class.
+    `ahead_of`: the tenants with most of those tasks; `tenants`: the number of all such tenants. Both are missing for
+    jobs that come late in a class.
     """
 
     ahead: int
@@ -128,7 +131,9 @@ class Preemption(msgspec.Struct, frozen=True):
 
 
 class Reclamation(msgspec.Struct, frozen=True):
-    """Machines where only the limits of tasks are an obstacle. By reservations (§5.5), a non-prod task would fit."""
+    """The number of machines where the task does not fit by limits, but would fit by reservations if it were non-prod
+    (§5.5).
+    """
 
     machines: int = 0
 
@@ -183,11 +188,12 @@ class Conforming(msgspec.Struct, frozen=True):
 
 
 class Why(msgspec.Struct, frozen=True):
-    """The one answer that REST, CLI and portal show. `tasks`: (job id, number of pending tasks) of the class.
+    """The explanation of a pending class that REST, CLI and portal show. `tasks`: its (job id, number of pending
+    tasks).
 
-    `code`: the leading reason, empty while the class has not been examined. `revision`: of the state it is
-    from; a class is examined again about every second, not in each pass. `places`, as `tasks`: where each job stands;
-    what is said of the queue and the start is about the first of them (`waiting.of_job` tells it of another).
+    `code`: the leading reason; empty while the class has not been examined. `revision`: the revision of the examined
+    state; a class is examined about once per second, not in each pass. `places`: the place of each job in `tasks`.
+    The queue and the start refer to the first job; `waiting.of_job` returns the same for another job.
     """
 
     tasks: tuple[tuple[int, int], ...]

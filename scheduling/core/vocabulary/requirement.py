@@ -1,4 +1,4 @@
-"""The requirement of a task: pure values, equal for all tasks of one equivalence class (§3.4)."""
+"""The requirement of a task, as a value. Tasks of one equivalence class have equal requirements (§3.4)."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ class Relation(StrEnum):
 
 
 class Constraint(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A demand on a machine attribute. Hard rules a machine out; soft ones only lower its score by `weight`.
+    """A condition on a machine attribute. A hard constraint excludes machines. A soft one lowers their score by
+    `weight`.
 
-    Ordered relations compare as numbers when both sides are numbers, otherwise as text. A machine without
-    the attribute satisfies `absent` and `!=` alone.
+    Ordered relations compare numbers if both sides are numbers, and text otherwise. A machine without the attribute
+    satisfies only `absent` and `!=`.
     """
 
     attribute: str
@@ -61,8 +62,8 @@ class Requirement(msgspec.Struct, frozen=True, order=True):
     `ports` the number of ports.
 
     `max_per_*`: how many tasks of the same job may share one machine, rack or power domain; 0: no limit.
-    `whole_cores`: so many cores are kept free of other latency-sensitive tasks, if it is one itself (§6.2).
-    `packages`: (digest, size in bytes) of each, in order of digest: they are installed before it starts (§3.2).
+    `whole_cores`: the number of cores that a latency-sensitive task reserves for itself (§6.2). `packages`: (digest,
+    size in bytes), sorted by digest; the machine installs them before the task starts (§3.2).
     """
 
     limit: tuple[int, ...]
@@ -75,7 +76,7 @@ class Requirement(msgspec.Struct, frozen=True, order=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Tasks of one job with equal requirements: `ranges` are `[first, last]` indexes, bounds included."""
+    """Tasks of one job with equal requirements. `ranges`: [first, last] indexes, both included."""
 
     requirement: Requirement
     ranges: tuple[tuple[int, int], ...]
@@ -89,14 +90,16 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def spelled(constraint: Constraint) -> str:
-    """Return the resource in the spelling of job files."""
+    """Return the constraint in the spelling of job files."""
     if constraint.relation in (Relation.PRESENT, Relation.ABSENT):
         return f"{constraint.attribute} {constraint.relation.value}"
     return f"{constraint.attribute} {constraint.relation.value} {constraint.value}"
 
 
 def padded(vector: Sequence[int], axis: int) -> tuple[int, ...]:
-    """A vector as long as the axis. Raises `ValueError` when it is longer: the cell has gained a resource."""
+    """Return the vector, filled with zeros up to the length of the axis. Raises `ValueError` if it is longer than the
+    axis.
+    """
     if len(vector) > axis:
         raise ValueError(f"a vector of {len(vector)} resources in a cell of {axis}: load its state again")
     return (*vector, *[0] * (axis - len(vector)))

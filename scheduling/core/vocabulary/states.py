@@ -26,7 +26,9 @@ class MachineStatus(StrEnum):
 
 
 class Transition(StrEnum):
-    """Events in the life of a task. `EVICT` and `LOST` free its machine; `UPDATE_*` follow another spec."""
+    """Events in the life of a task. `EVICT` and `LOST` free its machine. With `UPDATE_*` it follows another version
+    of its spec.
+    """
 
     SUBMIT = "submit"
     SCHEDULE = "schedule"
@@ -86,7 +88,7 @@ TASK_TRANSITIONS: dict[tuple[TaskState | None, Transition], TaskState] = {
 
 
 class IllegalTransition(Exception):
-    """Raised for a step that the lifecycle table lacks. The message has entity, state and event."""
+    """A step that is not in the lifecycle table. The message names entity, state and event."""
 
     def __init__(self, entity: str, state: str | None, event: str, history: str = "") -> None:
         tail = f"; before: {history}" if history else ""
