@@ -2,7 +2,7 @@
 
     GET  /healthz        200 if the shard runs
     GET  /metrics        metrics for Prometheus; only for this host
-    GET  /authority.pem  the authority's certificate; a machine compares it with its join token's fingerprint
+    GET  /authority.pem  the authority's certificate; a machine compares it with the fingerprint in its join token
     POST /join           JoinRequest -> JoinAnswer
     POST /join:bulk      [JoinRequest] -> [JoinAnswer], all or none
     WS   /link           the conversation of `borglet.messages`
@@ -15,10 +15,7 @@ followed by a close.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -44,31 +41,26 @@ from scheduling.link.packages.doors import PackageDoors
 from scheduling.link.shard import metrics
 from scheduling.link.shard.connection import INVALID_DATA, POLICY_VIOLATION
 from scheduling.link.shard.database import DatabaseAway
-from scheduling.link.shard.inbox import Greeting
+from scheduling.link.shard.inbox import HelloRejected
 from scheduling.link.shard.redis_bridge import RedisBridge
 from scheduling.link.shard.shard import Shard
 from scheduling.link.shard.writer import Known
+from scheduling.link.transport.asgi import Message, Receive, Send, decoded_body, problem, respond, wrong_field
 from scheduling.link.transport.websocket import Hangup, LinkSocket
 from scheduling.machines import joining
 from scheduling.shells import streams
 
 log = structlog.get_logger(__name__)
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 HELLO_WITHIN_S = 10.0
-_PATH = re.compile(r" - at `\$\.?([^`]*)`")
-_join_one = msgspec.json.Decoder(JoinRequest)
-_join_many = msgspec.json.Decoder(list[JoinRequest])
 
 
 class LinkApp:
     """The ASGI application of a shard. Lifespan events start and stop the shard."""
 
-    def __init__(self, shard: Shard, courier: RedisBridge, packages: PackageDoors) -> None:
+    def __init__(self, shard: Shard, redis: RedisBridge, packages: PackageDoors) -> None:
         self.shard = shard
-        self._courier = courier
+        self._redis = redis
         self._packages = packages
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -88,12 +80,12 @@ class LinkApp:
                 except DatabaseAway as error:
                     await send({"type": "lifespan.startup.failed", "message": f"database away: {error}"})
                     return
-                self._courier.start()
+                self._redis.start()
                 self._packages.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self._packages.stop()
-                await self._courier.stop()
+                await self._redis.stop()
                 await self.shard.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
@@ -101,36 +93,33 @@ class LinkApp:
     # -- HTTP
 
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
-        method, path = scope["method"], scope["path"]
+        path, content_type = scope["path"], "application/json"
         try:
-            if (method, path) == ("GET", "/healthz"):
-                answer = (200, "application/json", b'{"status":"ok"}')
-            elif (method, path) == ("GET", "/metrics") and _from_here(scope):
-                answer = (200, metrics.CONTENT_TYPE, self.shard.figures.exposition())
-            elif (method, path) == ("GET", "/authority.pem"):
-                answer = (200, "application/x-pem-file", authority.authority_pem().encode())
-            elif (method, path) == ("POST", "/join"):
-                # Joining is rare and may be large: not on the shard's thread, so that reports do not wait for it.
-                request = _decoded(_join_one, await _body(receive))
-                answer = _json(await in_thread(joining.machine_join, request))
-            elif (method, path) == ("POST", "/join:bulk"):
-                requests = _decoded(_join_many, await _body(receive))
-                answer = _json(await in_thread(joining.machines_join, requests))
-            elif path.startswith("/packages/"):
-                await self._packages.serve(scope, receive, send, self._admit)
-                return
-            else:
-                answer = problem(Rejected("not-found", f"there is no {method} {path} here", status=404))
+            match scope["method"], path:
+                case "GET", "/healthz":
+                    body = b'{"status":"ok"}'
+                case "GET", "/metrics" if _from_this_host(scope):
+                    content_type, body = metrics.CONTENT_TYPE, self.shard.figures.exposition()
+                case "GET", "/authority.pem":
+                    content_type, body = "application/x-pem-file", authority.authority_pem().encode()
+                case "POST", "/join" | "/join:bulk":
+                    many = path == "/join:bulk"
+                    kind = list[JoinRequest] if many else JoinRequest
+                    request = await decoded_body(receive, kind, most_bytes=MAX_FRAME_BYTES)
+                    # Joins are rare and may be large. They use a thread of their own, so that reports do not wait.
+                    join = joining.machines_join if many else joining.machine_join
+                    body = msgspec.json.encode(await in_thread(join, request))
+                case _ if path.startswith("/packages/"):
+                    await self._packages.serve(scope, receive, send, self._admit)
+                    return
+                case method, _:
+                    raise Rejected("not-found", f"there is no {method} {path} here", status=404)
         except Rejected as error:
-            answer = problem(error)
+            await respond(send, error.status, *problem(error))
         except Hangup:
             return
-        status, content_type, body = answer
-        headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
-        if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            headers.append((b"retry-after", b"1"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        else:
+            await respond(send, HTTPStatus.OK, {"content-type": content_type}, body)
 
     # -- WebSockets
 
@@ -144,10 +133,7 @@ class LinkApp:
             header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
             known = await self._admit(header.decode("latin-1"))
         except Rejected as error:
-            status, headers, body = _refusal(error)
-            pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-            await send({"type": "websocket.http.response.start", "status": status, "headers": pairs})
-            await send({"type": "websocket.http.response.body", "body": body})
+            await respond(send, error.status, *problem(error), kind="websocket.http.response")
             return
         try:
             await self._shell(known, scope, receive, send)
@@ -157,7 +143,7 @@ class LinkApp:
             log.info("connection lost", machine=known.hostname, error=str(error) or type(error).__name__)
 
     async def _shell(self, known: Known, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass on what a shell on the machine and its client say to each other."""
+        """Relay the bytes between a shell on the machine and its client."""
         session = parse_qs(scope["query_string"].decode("latin-1")).get("session", [""])[0]
 
         async def pass_on(frame: bytes) -> None:
@@ -166,7 +152,7 @@ class LinkApp:
         await send({"type": "websocket.accept"})
         try:
             reason = await streams.relay(
-                self._courier.shells, session, known.machine_id, lambda: _frame(receive), pass_on
+                self._redis.shells, session, known.machine_id, lambda: _frame(receive), pass_on
             )
         except Rejected as error:
             log.warning("shell rejected", machine=known.hostname, detail=error.detail)
@@ -182,27 +168,31 @@ class LinkApp:
             known = await self._admit(authorization)
         except Rejected as error:
             self.shard.figures.refusals[error.code] += 1
-            _reject(socket, error)
+            headers, body = problem(error)
+            socket.reject(error.status, HTTPStatus(error.status).phrase, headers, body)
             return
         socket.accept()
         self.shard.figures.handshakes += 1
         try:
             session, hello = await self._welcome(known, socket)
             self._serve(known, session, socket, hello)
-        except Greeting as error:
+        except HelloRejected as error:
             self.shard.figures.refusals[error.refusal.code] += 1
             _hang_up(socket, error.refusal, POLICY_VIOLATION)
         except MalformedMessage as error:
-            _hang_up(socket, malformed(error), INVALID_DATA)
+            _hang_up(socket, _malformed(error), INVALID_DATA)
         except Hangup:
             log.debug("disconnected before it was served", machine=known.hostname)
 
     async def _admit(self, authorization: str) -> Known:
-        """Return the machine that connects. Raises `Rejected`."""
+        """Return the machine that the `Authorization` header names. Raises `Rejected`."""
         scheme, _, credential = authorization.partition(" ")
         hostname, colon, secret = credential.strip().partition(":")
         if scheme.lower() != "bearer" or not colon or not hostname or not secret:
-            detail = "no credentials; send the header Authorization: Bearer <hostname>:<secret>, as in the join answer"
+            detail = (
+                "the request has no credentials; send the header Authorization: Bearer <hostname>:<secret>,"
+                " with the secret from the join answer"
+            )
             raise Rejected("unauthorized", detail, fields={"Authorization": detail}, status=401)
         try:
             known = await self.shard.authenticate(hostname, secret)
@@ -211,12 +201,12 @@ class LinkApp:
                 "database-away", "the cell's database is unreachable; try again later", status=503
             ) from error
         if known is None:
-            detail = f"no machine {hostname[:63]!r} with this secret; join the cell with a new token"
+            detail = f"there is no machine {hostname[:63]!r} with this secret; join the cell with a new token"
             raise Rejected("unauthorized", detail, fields={"Authorization": detail}, status=401)
         return known
 
     def _serve(self, known: Known, session: int, socket: LinkSocket, hello: Hello) -> None:
-        """Hand the connection over to the shard. Raises `Hangup`."""
+        """Let the shard serve the connection. Raises `Hangup` if the connection is already closed."""
         held = self.shard.attach(known, session, socket, hello)
 
         def receive(content: bytes) -> None:
@@ -228,9 +218,9 @@ class LinkApp:
                     self.shard.heard(held, message)
                     return
             except MalformedMessage as error:
-                held.refuse(malformed(error), INVALID_DATA)
+                held.refuse(_malformed(error), INVALID_DATA)
                 return
-            held.refuse(Refusal("unexpected", "type", "a report is expected here, not a second hello"))
+            held.refuse(Refusal("unexpected", "type", "this is a second hello; send a report"))
 
         def hangup() -> None:
             held.closing = True
@@ -245,110 +235,52 @@ class LinkApp:
             raise
 
     async def _welcome(self, known: Known, socket: LinkSocket) -> tuple[int, Hello]:
-        """Take the hello; the number of the session.
+        """Return the number of the new session, and the hello of the machine.
 
-        Raises `Greeting`, `MalformedMessage`, `Hangup`."""
+        Raises `HelloRejected`, `MalformedMessage`, `Hangup`.
+        """
         try:
             content = await self.shard.progress.within(HELLO_WITHIN_S, socket.message)
             message = decode_to_shard(content)
         except TimeoutError as error:
-            raise Greeting(
-                Refusal("no-hello", "type", f"no hello within {HELLO_WITHIN_S:g} s after the handshake")
+            raise HelloRejected(
+                Refusal("no-hello", "type", f"the machine sent no hello within {HELLO_WITHIN_S:g} s; connect again")
             ) from error
         if not isinstance(message, Hello):
-            raise Greeting(Refusal("no-hello", "type", "the first message must be a hello"))
+            raise HelloRejected(Refusal("no-hello", "type", "the first message is not a hello; send a hello first"))
         if common_protocol(message) is None:
             detail = (
-                f"this shard speaks protocol {OLDEST_PROTOCOL} to {PROTOCOL}, not {message.protocol}; "
-                "upgrade the older side"
+                f"this shard speaks protocols {OLDEST_PROTOCOL} to {PROTOCOL}, and the Borglet speaks"
+                f" {message.protocol}; upgrade the older of the two"
             )
-            raise Greeting(Refusal("protocol", "protocol", detail, retry=False))
+            raise HelloRejected(Refusal("protocol", "protocol", detail, retry=False))
         if message.hostname != known.hostname:
-            detail = f"authenticated as {known.hostname}, but the hello says {message.hostname[:80]!r}"
-            raise Greeting(Refusal("other-machine", "hostname", detail, retry=False))
+            detail = (
+                f"the credentials belong to {known.hostname}, and the hello names {message.hostname[:80]!r};"
+                " send the hostname of the credentials"
+            )
+            raise HelloRejected(Refusal("other-machine", "hostname", detail, retry=False))
         try:
             return await self.shard.greet(known, message), message
         except DatabaseAway as error:
             detail = "the cell's database is unreachable; try again later"
-            raise Greeting(Refusal("database-away", "", detail)) from error
+            raise HelloRejected(Refusal("database-away", "", detail)) from error
 
 
-def _from_here(scope: Message) -> bool:
+def _from_this_host(scope: Message) -> bool:
     host = (scope.get("client") or ("", 0))[0]
     return host == "::1" or host.startswith(("127.", "::ffff:127."))
 
 
-def malformed(error: MalformedMessage) -> Refusal:
-    text = str(error)
-    path = _PATH.search(text)
-    return Refusal("malformed", path.group(1) if path else "message", _PATH.sub("", text))
-
-
-def problem(error: Rejected) -> tuple[int, str, bytes]:
-    """Return a problem document (RFC 9457), as REST does."""
-    body: dict[str, Any] = {
-        "type": f"urn:borg:{error.code}",
-        "status": error.status,
-        "code": error.code,
-        "detail": error.detail,
-    }
-    if error.fields:
-        body["fields"] = error.fields
-    if error.figures:
-        body["figures"] = error.figures
-    return error.status, "application/problem+json", msgspec.json.encode(body)
-
-
-def _json(answer: Any) -> tuple[int, str, bytes]:
-    return 200, "application/json", msgspec.json.encode(answer)
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        text = str(error)
-        path = _PATH.search(text)
-        field, what = (path.group(1) if path else "") or "body", _PATH.sub("", text)
-        if missing := re.search(r"field `(\w+)`", what):
-            field = missing.group(1) if field == "body" else f"{field}.{missing.group(1)}"
-        raise Rejected("invalid", f"{field}: {what}", fields={field: what}) from error
-
-
-async def _body(receive: Receive) -> bytes:
-    parts = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Hangup
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_FRAME_BYTES:
-            detail = f"the body has more than {MAX_FRAME_BYTES} bytes; join fewer machines per request"
-            raise Rejected("too-large", detail, fields={"body": detail}, status=413)
-        if not message.get("more_body", False):
-            return b"".join(parts)
+def _malformed(error: MalformedMessage) -> Refusal:
+    field, what = wrong_field(error)
+    return Refusal("malformed", field or "message", what)
 
 
 def _hang_up(socket: LinkSocket, refusal: Refusal, code: int) -> None:
     log.warning("rejected", code=refusal.code, field=refusal.field, detail=refusal.detail)
     socket.send(encode(refusal))
     socket.close(code, refusal.code)
-
-
-def _reject(socket: LinkSocket, error: Rejected) -> None:
-    """Reject the handshake with a problem document."""
-    status, headers, body = _refusal(error)
-    socket.reject(status, HTTPStatus(status).phrase, headers, body)
-
-
-def _refusal(error: Rejected) -> tuple[int, dict[str, str], bytes]:
-    status, content_type, body = problem(error)
-    headers = {"Content-Type": content_type}
-    if status == HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = 'Bearer realm="borg"'
-    return status, headers, body
 
 
 async def _frame(receive: Receive) -> bytes | str:

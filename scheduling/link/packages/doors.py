@@ -6,10 +6,10 @@
     POST /packages/<digest>/gone     the machine no longer has the package
     POST /packages/<digest>/failed   PackageFailed: a source that did not deliver
 
-A machine may download or announce only packages that a task assigned to it uses. So a stolen credential gives access
-only to the packages of the machine's own tasks. A limited number of threads read the archives. If all are busy, a
-machine must ask again later, when it will find peers. Shards announce installed packages to each other through Redis,
-where messages may be lost.
+A machine may download or announce only packages that one of its tasks uses. So a stolen credential gives access only to
+the packages of the machine's own tasks. A limited number of threads read the archives. If all threads are busy, a
+machine must ask again later, when peers have the package. Shards announce installed packages to each other through
+Redis, where messages may be lost.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import msgspec
 import structlog
-from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
 from borglet.messages import (
     MAX_REPORTED_PACKAGES,
@@ -37,25 +36,24 @@ from borglet.messages import (
     PeerAddress,
 )
 from borglet.packages import tickets
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from scheduling.identity import authority
 from scheduling.journal.sql import query
 from scheduling.link.packages import swarms
 from scheduling.link.packages.tracker import Peer, Tracker
 from scheduling.link.shard.connection import Connection
+from scheduling.link.shard.database import Database, DatabaseAway
 from scheduling.link.shard.installed_packages import InstalledIntake, readable
 from scheduling.link.shard.writer import ME, Known
+from scheduling.link.transport.asgi import Message, Receive, Send, begin, decoded_body, respond
 from scheduling.link.views.desired import Specs
 from scheduling.packages.choice import store as the_store
-from scheduling.packages.installed import InstalledReport, packages_held
+from scheduling.packages.installed import packages_held
 from scheduling.packages.store import ArchiveStore, NotThere, StoreAway
 from scheduling.spec import package_names
 
 log = structlog.get_logger(__name__)
-Message = Any
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Authenticate = Callable[[str], Awaitable[Known]]  # the header Authorization -> the machine; raises `Rejected`
+Authenticate = Callable[[str], Awaitable[Known]]  # takes the header Authorization; raises `Rejected`
 
 # Archives that one shard reads from the store at the same time.
 STREAMS = 8
@@ -67,14 +65,13 @@ MAX_BODY_BYTES = 64 * 1024
 ENTITLED_S = 20.0
 LOOK_EVERY_S = 1.0
 _MAX_ENTITLED = 20_000
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PATH = re.compile(r"/packages/(sha256:[0-9a-f]{64})(?:/(sources|have|gone|failed))?")
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Entitled:
-    """The packages that a machine may have, and its location."""
+    """The right of a machine to a package: the cell, the package's size, and the machine's address and rack."""
 
     cell: str
     size_bytes: int
@@ -82,14 +79,12 @@ class Entitled:
     rack: str
 
 
-# For a machine without a task that uses the package.
+# The right of a machine without a task that uses the package.
 NOTHING = Entitled("", 0, "", "")
 
 
 class PackageDoors:
-    """The package endpoints of a shard. `start` and `stop` with the shard; `serve` handles requests below
-    /packages/.
-    """
+    """The package endpoints of a shard. `start` and `stop` follow the shard. `serve` handles requests to /packages/."""
 
     def __init__(
         self,
@@ -100,41 +95,40 @@ class PackageDoors:
         streams: int = STREAMS,
     ) -> None:
         self._connections = connections
-        self._ports: dict[int, int] = {}  # ports on which machines serve, as reported on this connection
-        self._counted: dict[int, tuple[int, str, int]] = {}  # machine -> the report that was counted
+        self._ports: dict[int, int] = {}  # machine -> the port on which it serves packages
+        self._announced: dict[int, tuple[int, str, int]] = {}  # machine -> mark of the announced report
         self._streams = streams
         self._busy = 0
         self._rng = rng or random.Random()
         self._trackers: dict[int, Tracker] = {}  # by cell
-        self._news = swarms.SwarmExchange(redis_url, self._hear)
+        self._exchange = swarms.SwarmExchange(redis_url, self._take_announcement)
         self._specs = Specs()
         self._holdings = InstalledIntake()
         self._known: dict[tuple[int, str], tuple[float, Entitled | None]] = {}
-        self._database = ThreadPoolExecutor(1, thread_name_prefix="link-packages")
+        self._database = Database("link-packages")
         self._readers = ThreadPoolExecutor(streams, thread_name_prefix="link-archives")
 
     def start(self) -> None:
-        self._news.start()
+        self._exchange.start()
         self._looking = asyncio.get_running_loop().create_task(self._look_forever())
         self._looking.add_done_callback(_log_failure)
 
     async def stop(self) -> None:
         self._looking.cancel()
         await asyncio.gather(self._looking, return_exceptions=True)
-        await self._news.stop()
-        await asyncio.get_running_loop().run_in_executor(self._database, _close_connection)
-        self._database.shutdown()
+        await self._exchange.stop()
+        await self._database.close()
         self._readers.shutdown(wait=False)
 
     def left(self, cell_id: int, machine_id: int) -> None:
-        """A machine's connection ended, and no newer one of it is here."""
+        """Forget a machine whose connection has ended and that has no newer connection to this shard."""
         self._ports.pop(machine_id, None)
-        self._counted.pop(machine_id, None)
+        self._announced.pop(machine_id, None)
         self._tracker(cell_id).left(machine_id)
-        self._news.announce(swarms.Left(cell_id, machine_id))
+        self._exchange.announce(swarms.Left(cell_id, machine_id))
 
     async def serve(self, scope: Message, receive: Receive, send: Send, authenticate: Authenticate) -> None:
-        """Answer one request. Raises `Rejected` as long as nothing has been sent."""
+        """Answer one request. Raises `Rejected` if no part of an answer has been sent, and `Hangup`."""
         path = _PATH.fullmatch(scope["path"])
         door = (scope["method"], path.group(2) or "") if path else None
         if path is None or door not in _DOORS:
@@ -148,13 +142,13 @@ class PackageDoors:
         asked = _Request(path.group(1), machine, entitled or NOTHING, scope, receive, send)
         await _DOORS[door](self, asked)
 
-    # -- doors
+    # -- the endpoints
 
     async def _sources(self, asked: _Request) -> None:
         machine, digest = asked.machine, asked.digest
         tracker = self._tracker(machine.cell_id)
         if not tracker.knows(digest):
-            tracker.have(digest, await self._news.holders(machine.cell_id, digest))
+            tracker.have(digest, await self._exchange.holders(machine.cell_id, digest))
         offer = tracker.sources(
             digest,
             machine.machine_id,
@@ -163,18 +157,17 @@ class PackageDoors:
             now=time.monotonic(),
         )
         ticket = PackageTicket(digest, machine.hostname, time.time() + TICKET_S)
-        await asked.answer(
-            PackageSources(
-                peers=[PeerAddress(peer.address, peer.port) for peer in offer.peers],
-                store=f"/packages/{digest}" if offer.store else "",
-                ticket=tickets.issue(authority.signing_key(), ticket),
-                retry_after_s=offer.retry_after_s,
-            )
+        answer = PackageSources(
+            peers=[PeerAddress(peer.address, peer.port) for peer in offer.peers],
+            store=f"/packages/{digest}" if offer.store else "",
+            ticket=tickets.issue(authority.signing_key(), ticket),
+            retry_after_s=offer.retry_after_s,
         )
+        await respond(asked.send, 200, {"content-type": "application/json"}, msgspec.json.encode(answer))
 
     async def _archive(self, asked: _Request) -> None:
         if self._busy >= self._streams:
-            detail = "the store has reached its limit of transfers; ask for sources again"
+            detail = f"this shard already sends {self._streams} archives, its limit; ask for sources again"
             raise Rejected("store-busy", detail, status=503)
         self._busy += 1
         try:
@@ -183,40 +176,39 @@ class PackageDoors:
             self._busy -= 1
 
     async def _have(self, asked: _Request) -> None:
-        port = asked.decoded(await asked.body(), PackageHave).port
+        port = (await decoded_body(asked.receive, PackageHave, most_bytes=MAX_BODY_BYTES)).port
         if not 0 <= port < 2**16:
-            detail = f"{port} is not a port; give 1 to 65535, or 0 to serve no peers"
-            raise Rejected("invalid", f"port: {detail}", fields={"port": detail})
+            raise invalid("port", f"{port} is not a port; give 1 to 65535, or 0 to serve no peers")
         machine, entitled = asked.machine, asked.entitled
         # A machine sends this once after each welcome, for any package that it has. Its reports list the others.
         if entitled is not NOTHING:
             peer = Peer(machine.machine_id, entitled.address, port, entitled.rack)
-            self._offer(machine.cell_id, asked.digest, peer)
+            self._announce(machine.cell_id, asked.digest, peer)
         self._ports[machine.machine_id] = port
-        await asked.answer(None)
+        await respond(asked.send, 204, {})
 
     async def _gone(self, asked: _Request) -> None:
         machine = asked.machine
         self._tracker(machine.cell_id).gone(asked.digest, machine.machine_id)
-        self._news.announce(swarms.PeerGone(machine.cell_id, asked.digest, machine.machine_id))
-        await asked.answer(None)
+        self._exchange.announce(swarms.PeerGone(machine.cell_id, asked.digest, machine.machine_id))
+        await respond(asked.send, 204, {})
 
     async def _failed(self, asked: _Request) -> None:
-        detail = asked.decoded(await asked.body(), PackageFailed)
+        failure = await decoded_body(asked.receive, PackageFailed, most_bytes=MAX_BODY_BYTES)
         machine = asked.machine
         dropped = self._tracker(machine.cell_id).failed(
-            asked.digest, machine.machine_id, detail.address, detail.port, detail.reason, now=time.monotonic()
+            asked.digest, machine.machine_id, failure.address, failure.port, failure.reason, now=time.monotonic()
         )
         if dropped is not None:
-            self._news.announce(swarms.PeerGone(machine.cell_id, asked.digest, dropped))
+            self._exchange.announce(swarms.PeerGone(machine.cell_id, asked.digest, dropped))
         log.info(
-            "package not delivered",
+            "a source did not deliver a package",
             machine=machine.hostname,
             digest=asked.digest,
-            source=f"{detail.address}:{detail.port}" if detail.address else "store",
-            reason=detail.reason[:100],
+            source=f"{failure.address}:{failure.port}" if failure.address else "store",
+            reason=failure.reason[:100],
         )
-        await asked.answer(None)
+        await respond(asked.send, 204, {})
 
     async def _stream(self, asked: _Request) -> None:
         loop = asyncio.get_running_loop()
@@ -237,7 +229,7 @@ class PackageDoors:
                 chunk = await loop.run_in_executor(self._readers, reading.next) if left else b""
             if left:
                 # The body is shorter than its Content-Length, so the machine detects the error.
-                log.warning("archive not delivered whole", machine=asked.machine.hostname, digest=asked.digest)
+                log.warning("an archive was not sent completely", machine=asked.machine.hostname, digest=asked.digest)
         finally:
             gone.cancel()
             await loop.run_in_executor(self._readers, reading.close)
@@ -249,9 +241,11 @@ class PackageDoors:
         key = machine_id, digest
         until, found = self._known.get(key, (0.0, None))
         if time.monotonic() >= until:
-            loop = asyncio.get_running_loop()
-            looked_up = await loop.run_in_executor(self._database, self._look_up, machine_id, [digest])
-            found = looked_up.get(digest)
+            try:
+                found = (await self._database(self._look_up, machine_id, [digest])).get(digest)
+            except DatabaseAway as error:
+                detail = "the cell's database is unreachable; try again later"
+                raise Rejected("database-away", detail, status=503) from error
             if len(self._known) >= _MAX_ENTITLED:
                 self._known.clear()
             # A task may be placed at any moment, so only positive results are cached.
@@ -260,27 +254,18 @@ class PackageDoors:
         return found
 
     def _look_up(self, machine_id: int, digests: Sequence[str]) -> dict[str, Entitled]:
-        """Return those of the packages that tasks placed on the machine use. Makes at most two queries, in the database
-        thread of this object. Raises `Rejected`.
-        """
-        try:
-            close_old_connections()
-            rows = query(
-                "SELECT t.job_id, t.index, t.spec_version, s.packages::text, host(m.address), m.rack, c.name,"
-                " c.extra_resources"
-                " FROM scheduling_task AS t"
-                " JOIN scheduling_jobspec AS s ON s.job_id = t.job_id AND s.version = t.spec_version"
-                " JOIN scheduling_machine AS m ON m.id = t.machine_id"
-                " JOIN scheduling_cell AS c ON c.id = m.cell_id"
-                " WHERE t.machine_id = %s AND t.state = 'running' AND jsonb_exists_any(s.packages, %s)",
-                [machine_id, list(digests)],
-            )
-            extra = rows[0][-1] if rows else ()
-            specs = self._specs.get({(row[0], row[2]) for row in rows}, extra=tuple(extra))
-        except (OperationalError, InterfaceError) as error:
-            raise Rejected(
-                "database-away", "the cell's database is unreachable; try again later", status=503
-            ) from error
+        """Return those of the packages that tasks placed on the machine use. Makes at most two queries."""
+        rows = query(
+            "SELECT t.job_id, t.index, t.spec_version, s.packages::text, host(m.address), m.rack, c.name,"
+            " c.extra_resources"
+            " FROM scheduling_task AS t"
+            " JOIN scheduling_jobspec AS s ON s.job_id = t.job_id AND s.version = t.spec_version"
+            " JOIN scheduling_machine AS m ON m.id = t.machine_id"
+            " JOIN scheduling_cell AS c ON c.id = m.cell_id"
+            " WHERE t.machine_id = %s AND t.state = 'running' AND jsonb_exists_any(s.packages, %s)",
+            [machine_id, list(digests)],
+        )
+        specs = self._specs.get({(row[0], row[2]) for row in rows}, extra=tuple(rows[0][-1]) if rows else ())
         found: dict[str, Entitled] = {}
         for job_id, index, version, packages, address, rack, cell, _ in rows:
             read = specs.get((job_id, version))
@@ -295,13 +280,14 @@ class PackageDoors:
 
     # -- what machines have
 
-    def _offer(self, cell_id: int, digest: str, peer: Peer) -> None:
+    def _announce(self, cell_id: int, digest: str, peer: Peer) -> None:
         self._tracker(cell_id).have(digest, [peer])
-        self._news.announce(swarms.Have(cell_id, digest, peer))
+        self._exchange.announce(swarms.Have(cell_id, digest, peer))
 
     async def _look_forever(self) -> None:
-        """Read installed packages from reports, because a machine that reconnects, or already has the packages of a new
-        task, does not ask for sources.
+        """Read installed packages from reports every second.
+
+        A machine that reconnects, or that already has the packages of a new task, does not ask for sources.
         """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
@@ -309,37 +295,31 @@ class PackageDoors:
                 held = self._connections.get(machine_id)
                 if port and held is not None and held.said is not None and held.said.wire.packages:
                     installed = held.said.wire.packages
-                    looked_at = held.session, held.generation, len(installed)
-                    if self._counted.get(machine_id) != looked_at:
-                        self._counted[machine_id] = looked_at
-                        await self._count(held.cell_id, machine_id, port, installed)
-            for cell_id, detail in self._holdings.due(self._connections, time.monotonic()).items():
-                await self._store_packages(cell_id, detail)
+                    mark = held.session, held.generation, len(installed)
+                    if self._announced.get(machine_id) != mark:
+                        self._announced[machine_id] = mark
+                        await self._announce_all(held.cell_id, machine_id, port, installed)
+            for cell_id, reports in self._holdings.due(self._connections, time.monotonic()).items():
+                try:
+                    await self._database(partial(packages_held, principal=ME), cell_id, readable(reports))
+                    self._holdings.taken(reports)
+                except DatabaseAway as error:
+                    log.warning("database unreachable: the packages of machines are stored later", error=str(error))
 
-    async def _store_packages(self, cell_id: int, told: Mapping[int, InstalledReport]) -> None:
-        """Store which packages machines have, for the scheduler. If PostgreSQL is away, they are stored later."""
-        loop = asyncio.get_running_loop()
+    async def _announce_all(self, cell_id: int, machine_id: int, port: int, installed: Sequence[str]) -> None:
+        """Announce those of the installed packages that tasks on the machine use."""
+        digests = [text for text in installed[:MAX_REPORTED_PACKAGES] if package_names.is_digest(text)]
         try:
-            await loop.run_in_executor(self._database, _hold, cell_id, readable(told))
-        except (OperationalError, InterfaceError) as error:
-            log.warning("database unreachable: machines' packages are stored later", error=str(error).strip())
-            return
-        self._holdings.taken(told)
-
-    async def _count(self, cell_id: int, machine_id: int, port: int, installed: Sequence[str]) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            digests = [text for text in installed[:MAX_REPORTED_PACKAGES] if _DIGEST.fullmatch(text)]
-            found = await loop.run_in_executor(self._database, self._look_up, machine_id, digests)
-        except Rejected:
-            self._counted.pop(machine_id, None)  # the database is away: once more, later
+            found = await self._database(self._look_up, machine_id, digests)
+        except DatabaseAway:
+            del self._announced[machine_id]  # so that the next round tries again
             return
         for digest, entitled in found.items():
-            self._offer(cell_id, digest, Peer(machine_id, entitled.address, port, entitled.rack))
+            self._announce(cell_id, digest, Peer(machine_id, entitled.address, port, entitled.rack))
 
-    # -- what others tell
+    # -- announcements of other shards
 
-    def _hear(self, news: swarms.Told) -> None:
+    def _take_announcement(self, news: swarms.Told) -> None:
         tracker = self._tracker(news.cell_id)
         if isinstance(news, swarms.Have):
             if tracker.knows(news.digest):
@@ -364,68 +344,38 @@ class _Request:
     receive: Receive
     send: Send
 
-    async def body(self) -> bytes:
-        """Raises `Rejected`."""
-        parts = []
-        size = 0
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise Rejected("incomplete", "the request ended before its body", status=400)
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > MAX_BODY_BYTES:
-                raise Rejected("too-large", f"more than {MAX_BODY_BYTES} bytes", status=413)
-            if not message.get("more_body", False):
-                return b"".join(parts)
-
-    def decoded(self, body: bytes, kind: type[Any]) -> Any:
-        """Raises `Rejected`."""
-        try:
-            return msgspec.json.decode(body, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Rejected("invalid", f"body: {error}", fields={"body": str(error)}) from error
-
-    async def answer(self, value: Any) -> None:
-        body = msgspec.json.encode(value) if value is not None else b""
-        headers = [(b"content-length", str(len(body)).encode())]
-        if value is not None:
-            headers.append((b"content-type", b"application/json"))
-        status = 200 if value is not None else 204
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
-
     def range(self, size: int) -> tuple[int, int]:
-        """Return the first and last requested byte. Raises `Rejected`."""
+        """Return the positions of the first and the last requested byte. Raises `Rejected`."""
         given = dict(self.scope["headers"]).get(b"range", b"").decode("latin-1")
         if not given:
             return 0, size - 1
         found = _RANGE.fullmatch(given)
         first, last = (int(found[1]), min(int(found[2] or size), size - 1)) if found else (size, 0)
         if first > last:
-            detail = f"{given[:50]!r} is not supported; give bytes=N- with N below {size}"
+            detail = f"the range {given[:50]!r} is not supported; give bytes=N- with N below {size}"
             raise Rejected("range-not-satisfiable", detail, fields={"Range": detail}, status=416)
         return first, last
 
     async def begin(self, first: int, last: int, size: int) -> None:
-        headers = [
-            (b"content-type", b"application/octet-stream"),
-            (b"content-length", str(last + 1 - first).encode()),
-            (b"accept-ranges", b"bytes"),
-        ]
+        """Send the headers of the archive, or of the part from byte `first` to `last`."""
+        headers = {
+            "content-type": "application/octet-stream",
+            "content-length": str(last + 1 - first),
+            "accept-ranges": "bytes",
+        }
         part = b"range" in dict(self.scope["headers"])
         if part:
-            headers.append((b"content-range", f"bytes {first}-{last}/{size}".encode()))
-        await self.send({"type": "http.response.start", "status": 206 if part else 200, "headers": headers})
+            headers["content-range"] = f"bytes {first}-{last}/{size}"
+        await begin(self.send, 206 if part else 200, headers)
 
     async def gone(self) -> None:
-        """Wait until the other side has closed the connection."""
+        """Wait until the client closes the connection."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
 
 class _Reading:
-    """An archive being read; its methods belong into a reader's thread, one at a time."""
+    """An archive that is being read. Call its methods in a reader's thread, one at a time."""
 
     def __init__(self, store: ArchiveStore, asked: _Request, offset: int) -> None:
         self._stack = contextlib.ExitStack()
@@ -433,7 +383,7 @@ class _Reading:
         self._chunks: Iterator[bytes] | None = None
 
     def next(self) -> bytes:
-        """The next chunk, empty at the end. Raises `Rejected`."""
+        """Return the next chunk, or b"" at the end. Raises `Rejected`."""
         with _translated_errors():
             if self._chunks is None:
                 self._chunks = self._stack.enter_context(self._open())  # type: ignore[no-untyped-call]
@@ -444,24 +394,13 @@ class _Reading:
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    """Log the internal error that ended a loop which should run for ever."""
+    """Log the error that ended the loop, which should never end."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("the record of which packages machines have is not updated any more", exc_info=error)
-
-
-def _hold(cell_id: int, told: Mapping[int, InstalledReport]) -> None:
-    """Store holders in the doors' own thread."""
-    close_old_connections()
-    packages_held(cell_id, told, principal=ME)
-
-
-def _close_connection() -> None:
-    """Close the database connection of the calling thread."""
-    connection.close()
+        log.error("this shard no longer records which packages machines have; restart it", exc_info=error)
 
 
 def _sized(asked: _Request) -> tuple[int, ArchiveStore]:
-    """Raises `Rejected`."""
+    """Return the size of the archive in bytes, and its store. Raises `Rejected`."""
     with _translated_errors():
         store = the_store()
         size = store.size(asked.entitled.cell, asked.digest)
@@ -472,17 +411,17 @@ def _sized(asked: _Request) -> tuple[int, ArchiveStore]:
 
 @contextlib.contextmanager
 def _translated_errors() -> Iterator[None]:
-    """The store's troubles as rejections."""
+    """Turn errors of the package store into `Rejected`."""
     try:
         yield
     except NotThere as error:
-        log.error("package is not in the store", digest=str(error))
-        raise Rejected("not-found", f"{error} is not in the cell's store; ask an SRE", status=404) from error
+        log.error("a package is not in the store", digest=str(error))
+        detail = f"the cell's package store does not contain {error}; ask an SRE, or upload it again"
+        raise Rejected("not-found", detail, status=404) from error
     except StoreAway as error:
-        log.error("package store unreachable", error=str(error))
-        raise Rejected(
-            "store-away", "the cell's package store cannot be reached; try again later", status=503
-        ) from error
+        log.error("the package store is unreachable", error=str(error))
+        detail = "the cell's package store is unreachable; try again later"
+        raise Rejected("store-away", detail, status=503) from error
 
 
 _DOORS: dict[tuple[str, str], Callable[[PackageDoors, _Request], Awaitable[None]]] = {

@@ -1,4 +1,4 @@
-"""A shard's one thread for PostgreSQL: calls go one after the other, the event loop never waits."""
+"""A thread for PostgreSQL: it runs one call after the other, and the event loop never waits."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ class DatabaseAway(Exception):
 
 
 class Database:
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="link-database")
+    """A thread with its own connection to PostgreSQL."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def __call__(self, function: Callable[..., T], *args: Any) -> T:
-        """Run in the database thread. Raises `DatabaseAway`."""
+        """Run a function in the thread and return its result. Raises `DatabaseAway`."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, _guarded, function, args)
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, _close)
+        """Close the thread's connection, and end the thread."""
+        # `connection` stands for the connection of the thread that uses it, so a lambda, and not `connection.close`.
+        await asyncio.get_running_loop().run_in_executor(self._thread, lambda: connection.close())
         self._thread.shutdown()
 
 
@@ -36,8 +40,3 @@ def _guarded(function: Callable[..., T], args: tuple[Any, ...]) -> T:
     except (OperationalError, InterfaceError) as error:
         connection.close()
         raise DatabaseAway(str(error).strip()) from error
-
-
-def _close() -> None:
-    """The thread's own connection, which no other thread may touch."""
-    connection.close()

@@ -24,7 +24,7 @@ class Inbox:
     windows: dict[Connection, tuple[int, list[TaskWindow]]] = field(default_factory=dict)  # with their last end
 
 
-class Greeting(Exception):
+class HelloRejected(Exception):
     """A hello that was rejected."""
 
     def __init__(self, refusal: Refusal) -> None:

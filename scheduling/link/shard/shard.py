@@ -23,7 +23,7 @@ from borglet.messages import OLDEST_PROTOCOL, Hello, LogRequest, ShellGrant, Wel
 from scheduling.link.shard.connection import GOING_AWAY, TRY_ELSEWHERE, Connection, Wire
 from scheduling.link.shard.database import Database
 from scheduling.link.shard.identities import Identities
-from scheduling.link.shard.inbox import Greeting, superseded
+from scheduling.link.shard.inbox import HelloRejected, superseded
 from scheduling.link.shard.report_intake import ReportIntake
 from scheduling.link.shard.roster import Roster
 from scheduling.link.shard.turns import Turns
@@ -48,7 +48,7 @@ class Shard:
         self.identities = Identities(settings.PORTAL_URL)
         self._zone = zone
         self.hearing = ReportIntake(roster)
-        self._database = Database()
+        self._database = Database("link-database")
         self._turns = Turns(roster, self.hearing, self._database, self.identities, cell_names=cell_names)
         self._pump: asyncio.Task[None] | None = None
         self.heard, self.notice = self.hearing.heard, self._turns.notice
@@ -88,11 +88,11 @@ class Shard:
         return await future
 
     async def greet(self, known: Known, hello: Hello) -> int:
-        """Return the number of the new session. Raises `Greeting` with a rejection, `DatabaseAway`."""
+        """Return the number of the new session. Raises `HelloRejected` with a rejection, `DatabaseAway`."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         earlier = self.roster.inbox.hellos.get(known.machine_id)
         if earlier is not None and not earlier[2].done():
-            earlier[2].set_exception(Greeting(superseded(known.hostname)))
+            earlier[2].set_exception(HelloRejected(superseded(known.hostname)))
         self.roster.inbox.hellos[known.machine_id] = (known, hello, future)
         self.roster.wake.set()
         return await future

@@ -19,7 +19,7 @@ from scheduling.link.shard import writer
 from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.database import Database, DatabaseAway
 from scheduling.link.shard.identities import Identities
-from scheduling.link.shard.inbox import Greeting, Inbox, removed, superseded
+from scheduling.link.shard.inbox import HelloRejected, Inbox, removed, superseded
 from scheduling.link.shard.report_intake import OFFER_AGAIN_S, ReportIntake
 from scheduling.link.shard.roster import Roster
 from scheduling.link.shard.writer import CellFacts, MachineReportChanges
@@ -144,7 +144,7 @@ class Turns:
                 if isinstance(answer, int):
                     future.set_result(answer)
                 else:
-                    future.set_exception(Greeting(answer or removed(inbox.hellos[machine_id][0].hostname)))
+                    future.set_exception(HelloRejected(answer or removed(inbox.hellos[machine_id][0].hostname)))
 
     async def _refresh_trust(self) -> None:
         """Read the authorities that machines should trust and the key that signs identities. Both change over
