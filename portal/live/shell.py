@@ -71,7 +71,8 @@ class Shell(AsyncWebsocketConsumer):
             await self._end("sign in, or give a valid token", code=SIGN_IN)
             return
         number = self.session.id.hex
-        self.inward, self.outward = link.inward(self.pool, number), link.outward(self.pool, number)
+        self.inward = link.ShellStream(self.pool, number, "in")
+        self.outward = link.ShellStream(self.pool, number, "out")
         self.loop = asyncio.get_running_loop()
         self.heard_at = self.loop.time()
         await database_sync_to_async(link.ask)(

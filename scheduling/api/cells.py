@@ -25,7 +25,7 @@ from scheduling.api.cell_shapes import (
 from scheduling.api.task_shapes import EventSerializer
 from scheduling.machines.credentials import machine_revoke, machine_rotate
 from scheduling.machines.joining import join_token_issue
-from scheduling.machines.machines import machine_drain, machine_grow, machine_undrain
+from scheduling.machines.machines import machine_grow, machine_undrain, machines_drain
 from scheduling.models import Event, Job, Machine
 
 STATE = OpenApiParameter("state", OpenApiTypes.STR, description="Return only items in this state.")
@@ -94,7 +94,7 @@ class MachineDrainView(CellView):
         """Drain the machine: evict its tasks and place no new ones on it."""
         machine = selectors.machine_named(self.cell(cell), hostname)
         given = valid(DrainSerializer, request.data)
-        machine_drain(principal=self.principal(), machine=machine, **given)
+        machines_drain(principal=self.principal(), cell=machine.cell, machines=[machine], **given)
         return machine_answer(selectors.machine_named(machine.cell, hostname))
 
 

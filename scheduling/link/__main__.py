@@ -1,4 +1,4 @@
-"""`python -m scheduling.link`: one link shard. Any number of them serve the same cells.
+"""`python -m scheduling.link` starts one link shard. Any number of shards can serve the same cells.
 
 Settings: BORG_LINK_HOST, BORG_LINK_PORT, BORG_LINK_URL, BORG_AUTHORITY, BORG_CELLS, BORG_ZONE.
 """
@@ -21,8 +21,8 @@ def main() -> None:
     try:
         server = make_server()
     except AuthorityBroken as error:
-        sys.exit(f"the link can't start: {error}")
-    # Ten thousand connections are ten thousand times the same few objects: let the collector pass them by.
+        sys.exit(f"cannot start the link shard: {error}")
+    # A shard holds many long-lived objects. The garbage collector should rarely look at them.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)

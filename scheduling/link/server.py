@@ -1,4 +1,4 @@
-"""The server of a shard: uvicorn with TLS by the cell's authority. Its certificate is renewed while it runs."""
+"""The server of a shard: uvicorn with a TLS certificate, which is renewed while the server runs."""
 
 from __future__ import annotations
 
@@ -27,26 +27,28 @@ from scheduling.link.transport.websocket import LinkHttp
 
 log = structlog.get_logger(__name__)
 
-# An authority that was switched shows at new connections after this long.
+# The certificate is checked this often. New connections use a new certificate after this time at the latest.
 RENEWAL_CHECK_S = 60.0
 
 
 class LinkServer(uvicorn.Server):
-    """A server that looks after its certificate: new connections get the renewed one."""
+    """A uvicorn server that limits TLS handshakes and renews its certificate."""
 
     def __init__(self, config: uvicorn.Config, progress: LoopProgress) -> None:
         super().__init__(config)
         self.progress = progress
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept through `Acceptor` instead of uvicorn's own servers, which accept without a bound."""
+        """Accept connections through `Acceptor`, because uvicorn's own servers accept without a limit."""
         if self.config.ssl is not None:
-            self.config.ssl.num_tickets = 0  # no Borglet resumes a session: two fewer to make, sign and keep
+            self.config.ssl.num_tickets = 0  # no Borglet resumes a TLS session, so tickets are only work
         host, port = self.config.host, self.config.port
         try:
             listeners = listening(host, port, shared=settings.BORG_LINK_SHARED_PORT)
         except OSError as error:
-            raise SystemExit(f"BORG_LINK_HOST, BORG_LINK_PORT: can't listen on {host}:{port}: {error}") from error
+            raise SystemExit(
+                f"cannot listen on {host}:{port}: {error}; change BORG_LINK_HOST or BORG_LINK_PORT"
+            ) from error
         await super().startup(sockets=[])
         if not self.started:
             for listener in listeners:
@@ -70,7 +72,7 @@ class LinkServer(uvicorn.Server):
             renewal.cancel()
             await asyncio.gather(renewal, return_exceptions=True)
         for held in list(self.server_state.connections):
-            # uvicorn would say good-bye to those that are saying it already, which its protocol forbids.
+            # uvicorn would send a second close frame to these, which the WebSocket protocol forbids.
             protocol = getattr(held, "conn", None)
             if isinstance(protocol, ServerProtocol) and protocol.state is not State.OPEN:
                 held.transport.close()
@@ -84,18 +86,18 @@ class LinkServer(uvicorn.Server):
                 assert self.config.ssl is not None
                 server_certificate(hosts()).load_into(self.config.ssl)
             except (AuthorityBroken, OSError):
-                log.exception("cannot renew the certificate; the old one stays in use")
+                log.exception("cannot renew the certificate; the old certificate stays in use")
 
 
 def make_server(*, host: str | None = None, port: int | None = None) -> LinkServer:
-    """A shard ready to `run()`, on the address of the settings or another."""
+    """Return a shard's server. `host`, `port`: where it listens; None: as the settings say."""
     shard = Shard(
         cell_names=settings.BORG_CELLS,
         zone=settings.BORG_ZONE,
         name=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
     )
-    courier = RedisBridge(shard, settings.BORG_REDIS_URL)
-    app = LinkApp(shard, courier, PackageDoors(settings.BORG_REDIS_URL, shard.connections))
+    redis = RedisBridge(shard, settings.BORG_REDIS_URL)
+    app = LinkApp(shard, redis, PackageDoors(settings.BORG_REDIS_URL, shard.connections))
     certificate = server_certificate(hosts())
     config = uvicorn.Config(
         app,
@@ -121,7 +123,7 @@ def make_server(*, host: str | None = None, port: int | None = None) -> LinkServ
 
 
 def hosts() -> list[str]:
-    """Return every name under which Borglets may connect."""
+    """Return every name and address under which Borglets may connect."""
     named = [urlsplit(settings.BORG_LINK_URL).hostname, settings.BORG_LINK_HOST, socket.gethostname()]
     wildcard = {"", "0.0.0.0", "::"}  # noqa: S104 - recognised, not listened on
     return list(dict.fromkeys([h for h in named if h and h not in wildcard] + ["localhost", "127.0.0.1"]))

@@ -1,13 +1,12 @@
-"""The time of each machine's last report, in Redis, not in rows (§3.3). All times are Redis' clock, in seconds.
+"""The time of each machine's last report, in Redis and not in rows (§3.3). All times are seconds by Redis' clock.
 
-    borg:contact:<cell>   sorted set: machine id by time of its last report
-    borg:holder:<cell>    hash: machine id -> shard that holds its connection
-    borg:shards:<cell>    sorted set: shard by time of its last heartbeat
-    borg:overloaded:<cell>  sorted set: shard by time of the last heartbeat that said it was overloaded
+    borg:contact:<cell>     sorted set: machine id by time of its last report
+    borg:holder:<cell>      hash: machine id -> shard that holds its connection
+    borg:shards:<cell>      sorted set: shard by time of its last heartbeat
+    borg:overloaded:<cell>  sorted set: overloaded shard by time of its last heartbeat
 
-A shard writes once a second, heartbeat and contacts in one transaction: a reader that sees a new
-heartbeat also sees that shard's contacts. If Redis loses all of it, counting starts from scratch
-(`scheduling.machines.silence`).
+Once per second, a shard writes its heartbeat and its contacts in one transaction. So a reader that sees a new heartbeat
+also sees the contacts of that shard. If Redis loses these keys, `scheduling.machines.silence` counts from scratch.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from scheduling.journal import wakeups
 
 log = structlog.get_logger(__name__)
 
-# A shard is alive while its heartbeat is younger; it beats once a second.
+# A shard is alive while its last heartbeat is younger than this. It sends one per second.
 SHARD_TTL_S = 5.0
-# A machine heard of within this is alive: its hostname can't be taken by another.
+# A machine that reported within this time is alive, and no other machine may join with its hostname.
 LIVE_S = 12.0
 _FORGET_SHARD_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Contacts:
-    """`last`: machine id -> time. `shards`: how many are alive. `beats`: shard -> time of its last heartbeat.
+    """The contacts of a cell at `now`. `last`: machine id -> time of its last report. `shards`: number of live shards.
 
-    `overloaded`: the shards that accept machines more slowly than these dial, or whose event loop lags.
+    `beats`: shard -> time of its last heartbeat. `overloaded`: the shards that report that they are overloaded.
     """
 
     now: float
@@ -44,20 +43,9 @@ class Contacts:
     overloaded: frozenset[str] = frozenset()
 
 
-def contact_key(cell_id: int) -> str:
-    return f"borg:contact:{cell_id}"
-
-
-def holder_key(cell_id: int) -> str:
-    return f"borg:holder:{cell_id}"
-
-
-def overloaded_key(cell_id: int) -> str:
-    return f"borg:overloaded:{cell_id}"
-
-
-def shards_key(cell_id: int) -> str:
-    return f"borg:shards:{cell_id}"
+def key(kind: str, cell_id: int) -> str:
+    """Return the key of a cell. `kind`: contact, holder, shards or overloaded."""
+    return f"borg:{kind}:{cell_id}"
 
 
 async def beat(
@@ -69,23 +57,26 @@ async def beat(
     *,
     overloaded: bool = False,
 ) -> float:
-    """Write one heartbeat. `ages`: cell -> machine -> seconds since its last report; `held`: cell -> machines whose
-    connection this shard has taken over. Returns the time of the beat. Raises `redis.RedisError`."""
+    """Write one heartbeat and return its time. Raises `redis.RedisError`.
+
+    `ages`: cell id -> machine id -> seconds since its last report. `held`: cell id -> machines that have connected to
+    this shard since the last heartbeat.
+    """
     seconds, micros = await connection.time()
     now = seconds + micros / 1e6
     pipe = connection.pipeline(transaction=True)
     for cell in cells:
-        pipe.zadd(shards_key(cell), {shard: now})
-        pipe.zremrangebyscore(shards_key(cell), "-inf", now - _FORGET_SHARD_S)
+        pipe.zadd(key("shards", cell), {shard: now})
+        pipe.zremrangebyscore(key("shards", cell), "-inf", now - _FORGET_SHARD_S)
         if overloaded:
-            pipe.zadd(overloaded_key(cell), {shard: now})
-        pipe.zremrangebyscore(overloaded_key(cell), "-inf", now - SHARD_TTL_S)
+            pipe.zadd(key("overloaded", cell), {shard: now})
+        pipe.zremrangebyscore(key("overloaded", cell), "-inf", now - SHARD_TTL_S)
         if fresh := ages.get(cell):
-            pipe.zadd(contact_key(cell), {str(machine): now - age for machine, age in fresh.items()}, gt=True)
+            pipe.zadd(key("contact", cell), {str(machine): now - age for machine, age in fresh.items()}, gt=True)
         if taken := list(held.get(cell, ())):
             if rescued := await _rescued(connection, cell, shard, taken, now):
-                pipe.zadd(contact_key(cell), dict.fromkeys(rescued, now), gt=True)
-            pipe.hset(holder_key(cell), mapping={str(machine): shard for machine in taken})
+                pipe.zadd(key("contact", cell), dict.fromkeys(rescued, now), gt=True)
+            pipe.hset(key("holder", cell), mapping={str(machine): shard for machine in taken})
     await pipe.execute()
     return now
 
@@ -93,11 +84,14 @@ async def beat(
 async def _rescued(
     connection: redis.asyncio.Redis, cell: int, shard: str, taken: Sequence[int], now: float
 ) -> list[str]:
-    """Return the machines that were taken over from a dead shard. Their hello counts before their first report.
-    Else those that were long without a shard would count as silent of the one they have found."""
+    """Return those of the `taken` machines whose former shard is dead.
+
+    Their hello counts as contact. Otherwise a machine that was without a shard for long would be marked down before its
+    first report.
+    """
     names = [str(machine) for machine in taken]
-    former = await connection.hmget(holder_key(cell), names)
-    beats = dict(await connection.zrange(shards_key(cell), 0, -1, withscores=True))  # type: ignore[arg-type]
+    former = await connection.hmget(key("holder", cell), names)
+    beats = dict(await connection.zrange(key("shards", cell), 0, -1, withscores=True))  # type: ignore[arg-type]
     return [
         name
         for name, held in zip(names, former, strict=True)
@@ -106,13 +100,13 @@ async def _rescued(
 
 
 def read(cell_id: int) -> Contacts:
-    """Raises `redis.RedisError`."""
+    """Return the contacts of a cell. Raises `redis.RedisError`."""
     connection = wakeups.client()
     pipe = connection.pipeline(transaction=True)
     pipe.time()
-    pipe.zrange(contact_key(cell_id), 0, -1, withscores=True)
-    pipe.zrange(shards_key(cell_id), 0, -1, withscores=True)
-    pipe.zrange(overloaded_key(cell_id), 0, -1, withscores=True)
+    pipe.zrange(key("contact", cell_id), 0, -1, withscores=True)
+    pipe.zrange(key("shards", cell_id), 0, -1, withscores=True)
+    pipe.zrange(key("overloaded", cell_id), 0, -1, withscores=True)
     (seconds, micros), last, shards, overloaded = pipe.execute()
     now = seconds + micros / 1e6
     return Contacts(
@@ -125,45 +119,44 @@ def read(cell_id: int) -> Contacts:
 
 
 def holders(cell_id: int) -> dict[int, str]:
-    """Machine id -> the shard that took its connection last. Raises `redis.RedisError`."""
+    """Return the shard of each machine's last connection, by machine id. Raises `redis.RedisError`."""
     return {
         int(machine): name.decode()  # type: ignore[union-attr]
-        for machine, name in wakeups.client().hgetall(holder_key(cell_id)).items()
+        for machine, name in wakeups.client().hgetall(key("holder", cell_id)).items()
     }
 
 
 def holder_of(cell_id: int, machine_id: int) -> str | None:
-    """The shard that took the machine's connection last. Raises `redis.RedisError`."""
-    name = wakeups.client().hget(holder_key(cell_id), str(machine_id))
+    """Return the shard of the machine's last connection, or None. Raises `redis.RedisError`."""
+    name = wakeups.client().hget(key("holder", cell_id), str(machine_id))
     return name.decode() if name is not None else None  # type: ignore[union-attr]
 
 
 def forget(cell_id: int, machine_ids: Iterable[int]) -> None:
+    """Delete the contacts and the shards of machines, if Redis is reachable."""
     names = [str(machine) for machine in machine_ids]
     try:
-        wakeups.client().zrem(contact_key(cell_id), *names)
-        wakeups.client().hdel(holder_key(cell_id), *names)
+        wakeups.client().zrem(key("contact", cell_id), *names)
+        wakeups.client().hdel(key("holder", cell_id), *names)
     except redis.RedisError as error:
-        log.warning("contact not forgotten", machines=len(names), error=str(error))
+        log.warning("cannot delete the contacts of machines", machines=len(names), error=str(error))
 
 
 def heard_within(cell_id: int, machine_ids: Iterable[int], *, seconds: float = LIVE_S) -> set[int]:
-    """Return those of the machines that reported in the last `seconds`; none while Redis is away."""
+    """Return those of the machines that reported in the last `seconds`. Return none while Redis is unreachable."""
     ids = list(machine_ids)
     if not ids:
         return set()
     try:
         contacts = read(cell_id)
     except redis.RedisError as error:
-        log.warning("contact unknown", error=str(error))
+        log.warning("cannot read the contacts of machines", error=str(error))
         return set()
     return {machine for machine in ids if contacts.now - contacts.last.get(machine, 0.0) < seconds}
 
 
 def silent_machines(contacts: Contacts, since: Mapping[int, float], *, after_s: float) -> list[int]:
-    """Return the machines that have not reported for more than `after_s`. `since`: machine -> when counting began for
-    it. Pure.
-    """
+    """Return the machines without a report for more than `after_s`. `since`: machine id -> start of counting. Pure."""
     return sorted(
         machine
         for machine, began in since.items()

@@ -1,9 +1,9 @@
-"""A machine's secret: replaced in time, replaced on request, cut off. The cell keeps digests only.
+"""The secrets of machines: rotation, renewal and revocation. The cell stores only their digests.
 
-machine_rotate, or age ─► Poll.rotate ─► secrets_offered: the old and the new one open the link
-                                                 │ the new one is used
-machine_revoke ─► none opens it                  ▼
-                  until it joins again     secrets_renewed: the new one alone
+machine_rotate, or age ─► Poll.rotate ─► secrets_offered: the old and the new secret are valid
+                                                 │ the machine uses the new secret
+machine_revoke ─► no secret is valid             ▼
+                  until it joins again     secrets_renewed: only the new secret is valid
 """
 
 from __future__ import annotations
@@ -23,27 +23,30 @@ from scheduling.machines import contact
 from scheduling.models import Machine
 from scheduling.models.machines import REMOVED
 
-# What belongs to a secret, and changes with it.
+DIGEST_LENGTH = 64
+# The columns of a machine that change with its secret.
 SECRET = ("secret_digest", "next_digest", "secret_at", "rotation_asked")
 
 
 def secret_digest(secret: str) -> str:
+    """Return the SHA-256 of a secret in `DIGEST_LENGTH` hexadecimal digits."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def is_digest(text: str) -> bool:
-    return len(text) == 64 and all(digit in "0123456789abcdef" for digit in text)
+def is_hex(text: str, length: int) -> bool:
+    """Return whether the text consists of this number of lower-case hexadecimal digits."""
+    return len(text) == length and all(digit in "0123456789abcdef" for digit in text)
 
 
 def void(machine: Machine) -> None:
-    """Void all secrets of a machine and disconnect it, without saving the row."""
+    """Make all secrets of a machine invalid and end its session, without saving the row."""
     machine.secret_digest, machine.next_digest = "", ""
     machine.secret_at, machine.rotation_asked = None, False
     machine.session += 1
 
 
 def must_be_there(machine: Machine) -> None:
-    """Check that the machine was not removed. Raises `Conflict`."""
+    """Raise `Conflict` if the machine was removed."""
     if machine.state == REMOVED:
         detail = f"machine {machine.hostname} was removed; join it again first"
         raise Conflict("machine-removed", detail, fields={"machine": detail})
@@ -51,7 +54,7 @@ def must_be_there(machine: Machine) -> None:
 
 @contextlib.contextmanager
 def locked_machine(principal: Principal, machine: Machine) -> Iterator[tuple[JournalEntry, Machine]]:
-    """Yield an open entry and the locked row of a machine that an SRE changes. Then `machine` is read again.
+    """Yield a journal entry and the locked row of a machine that an SRE changes. Afterwards, refresh `machine`.
 
     Raises `Forbidden`, and `Conflict` for a machine that was removed. Locks: the cell's row, then the machine's.
     """
@@ -64,7 +67,7 @@ def locked_machine(principal: Principal, machine: Machine) -> Iterator[tuple[Jou
 
 
 def machine_rotate(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
-    """Let the machine have a new secret at the next poll. The old one is void once the new one was used.
+    """Ask the machine for a new secret with the next poll. Its first use makes the old secret invalid.
 
     Locks: the cell's row, then the machine's.
     """
@@ -80,11 +83,10 @@ def machine_rotate(*, principal: Principal, machine: Machine, reason: str = "") 
 
 
 def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Machine:
-    """Revoke a machine at once: its secrets become invalid, its connection is closed, it is marked down, and its tasks
-    are placed elsewhere at the cell's rate. It may join again with a new token. Then it stops its copies of these
-    tasks.
+    """Revoke a machine: its secrets become invalid, its connection is closed, and it is marked down.
 
-    Locks: the cell's row, then the machine's.
+    Its tasks are placed on other machines at the cell's rate. If the machine joins again with a new token, it stops its
+    copies of these tasks. Locks: the cell's row, then the machine's.
     """
     with locked_machine(principal, machine) as (entry, row):
         if row.secret_digest:
@@ -100,9 +102,10 @@ def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Ma
 
 
 def secrets_offered(cell_id: int, offers: Mapping[int, tuple[int, str]], *, principal: Principal) -> dict[int, str]:
-    """Machine id -> (session, digest of its next secret). Those that count from now on, beside the present ones.
+    """Accept new secrets beside the present ones. Return the accepted digests by machine id.
 
-    An offer of another session than the machine's newest is left out. Locks: the cell's row, then the machines'.
+    `offers`: machine id -> (session, digest). Offers of old sessions are ignored. Locks: the cell's row, then the
+    machines'.
     """
     taken: dict[int, str] = {}
     with journal.write(cell_id, principal) as entry:
@@ -116,7 +119,7 @@ def secrets_offered(cell_id: int, offers: Mapping[int, tuple[int, str]], *, prin
         changed = []
         for row in rows:
             session, digest = offers[row.id]
-            if session != row.session or not is_digest(digest) or digest == row.secret_digest:
+            if session != row.session or not is_hex(digest, DIGEST_LENGTH) or digest == row.secret_digest:
                 continue
             taken[row.id] = digest
             if row.next_digest != digest:
@@ -128,9 +131,10 @@ def secrets_offered(cell_id: int, offers: Mapping[int, tuple[int, str]], *, prin
 
 
 def secrets_renewed(cell_id: int, used: Sequence[tuple[int, str]], *, principal: Principal) -> set[tuple[int, str]]:
-    """(machine id, digest) of next secrets that machines dial in with: the old ones are void from now on.
+    """Make the old secrets of machines invalid, because these machines have used their new ones.
 
-    Returns those that still counted. Locks: the cell's row, then the machines'.
+    `used`: (machine id, digest of the new secret). Return those that were still valid. Locks: the cell's row, then the
+    machines'.
     """
     with journal.write(cell_id, principal) as entry:
         execute(

@@ -1,4 +1,4 @@
-"""Progress of drains, and what each waits for. Reads only, with the same number of queries for many as for one."""
+"""The progress of drains, and the reasons why they wait. The number of queries does not depend on that of drains."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from scheduling.models import Cell, Departure, Drain, Task
 from scheduling.policy import cell_settings
 from scheduling.tasks.disruption_budgets import Budgets, DisruptionBudget
 
-# A job that one may not see.
+# The name of a job that the caller may not see.
 HIDDEN = "another tenant's job"
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingForBudget:
-    """`tasks` of a job on the machine wait until fewer than `may` of all its tasks are down."""
+    """A job whose tasks wait for its disruption budget. `tasks`: the number of its waiting tasks on the machine.
+
+    `down`: how many of the job's tasks are down. `may`: how many may be down.
+    """
 
     job: str
     tasks: int
@@ -34,9 +37,12 @@ class WaitingForBudget:
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """The progress of one drain. `leaving`: tasks that leave at the cell's rate; `waiting`: those held up by budgets
-    of their jobs, or of jobs that live in an alloc there; `stopping`: those sent away, which may still run there:
-    they leave the answers of their names first, and then have their notice."""
+    """The progress of one drain. `left`: the tasks that are still placed on the machine.
+
+    `leaving`: those of them that are evicted at the cell's rate. `waiting`: the jobs whose tasks wait for a disruption
+    budget. `stopping`: evicted tasks that may still run: they leave the answers for their names, and then get their
+    notice. `overdue`: the deadline has passed.
+    """
 
     drain: Drain
     left: int
@@ -56,6 +62,7 @@ class DrainProgress:
 
     @property
     def gone(self) -> int:
+        """Return how many of the tasks at the beginning have left."""
         return max(0, self.drain.tasks - self.left)
 
 
@@ -66,7 +73,7 @@ def drains_of(cell: Cell) -> QuerySet[Drain]:
 def progress_of(
     principal: Principal, cell: Cell, drains: Sequence[Drain], *, now: dt.datetime | None = None
 ) -> list[DrainProgress]:
-    """Return the progress of drains, without names of jobs that the principal may not see. Seven queries at most."""
+    """Return the progress of drains, without names of jobs that the caller may not see. Makes at most seven queries."""
     now = now or timezone.now()
     machines = [drain.machine_id for drain in drains]
     here = Task.objects.filter(machine__in=machines, state=TaskState.RUNNING.value).order_by()
@@ -79,7 +86,7 @@ def progress_of(
         left[machine] += number
         if up:
             serving[machine][job] += number
-    inner: dict[int, set[int]] = defaultdict(set)  # an alloc set -> the jobs inside its allocs
+    inner: dict[int, set[int]] = defaultdict(set)  # alloc set -> the jobs inside its allocs
     if any(kind == KIND for *_, kind, _ in counted):
         lodged = Task.objects.filter(machine__in=machines, alloc__isnull=False).order_by()
         for alloc_set, job in lodged.values_list("alloc__job_id", "job_id").distinct():

@@ -1,9 +1,10 @@
-"""Tasks leave machines that are down or draining, at the cell's rate (§4): a partition looks like many dead machines.
+"""The eviction of tasks from machines that are down or draining, at the cell's rate (§4).
 
-    master, each second ─► tasks_leave ─┬─ down: evicted, machine-failure, as the brake `lost` allows (services.brakes)
+    master, each second ─► tasks_leave ─┬─ down: evicted, machine-failure, as the brake `lost` allows (`brakes`)
                                         └─ draining: evicted, machine-shutdown, within each job's budget
 
-Each eviction is caused by the event that changed the machine.
+The rate is limited, because a network partition looks like many dead machines. Each eviction has the event that changed
+the machine as its cause.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ from scheduling.tasks.disruption_budgets import Budgets, inside_allocs
 
 
 def tasks_leave(cell_id: int, settings: CellSettings, *, seconds: float, late: int = 0) -> int:
-    """Evict tasks from down and draining machines: what the cell's brake allows, and `seconds` of its rate of drains.
-    Returns the number. `late`: machines that are overdue, but not down yet."""
+    """Evict tasks from down and draining machines. Return their number.
+
+    The cell's brake limits evictions from down machines, and `seconds` of the drain rate those from draining machines.
+    `late`: the number of machines whose report is overdue and that are not down yet.
+    """
     allowance = brakes.lost_allowance(cell_id, settings, late=late)
     drain = max(1, int(settings.drain_per_s * seconds)) if settings.drain_per_s else 0
     with transaction.atomic():
@@ -51,11 +55,11 @@ def tasks_evict_from(cell_id: int, limit: int) -> int:
 def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
     """Evict at most `limit` tasks from draining machines, within the disruption budget of each job.
 
-    A job may have `disruption_budget` tasks down in the whole cell, or `max_down` without a budget. Several
-    machines that drain together share it. Tasks that are not up leave at once and use no budget. A task
-    that has been down for longer than `patience_s` seconds no longer counts, because a task that never comes up
-    must not block a drain. An alloc leaves with its inner tasks when the budgets of their jobs
-    allow it (§2.4). After the deadline of a drain that may break budgets, no budget applies.
+    A job may have `disruption_budget` tasks down in the whole cell, or `max_down` without a budget. All draining
+    machines share this budget. Tasks that are not up are evicted at once and use no budget. A task that has been down
+    for more than `patience_s` no longer counts, so that a task that never comes up cannot block a drain. An alloc is
+    evicted with its inner tasks when the budgets of their jobs allow it (§2.4). After the deadline of a drain with
+    `break_budgets`, no budget applies.
     """
     here = _on_machines(cell_id, DRAINING)
     jobs = jobs_concerned(here)
@@ -67,7 +71,7 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
         .values_list("machine_id", flat=True)
     )
     budgets = Budgets(jobs, patience_s)
-    # Those whose job has nothing left to give are not asked for: they must not keep the others out of the chunk.
+    # Tasks of jobs without budget left are not read, so that they do not take the places of other tasks in the chunk.
     may = Q(up=False) | Q(job_id__in=budgets.open()) | Q(machine_id__in=overdue)
     candidates = list(here.filter(may)[: journal.CHUNK])
     inside = inside_allocs(candidates)
@@ -83,7 +87,7 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
 
 
 def jobs_concerned(here: QuerySet[Task]) -> set[int]:
-    """The jobs of tasks on some machines, and of what lives in allocs among these. Two queries."""
+    """Return the jobs of these tasks, and of the tasks inside allocs among them. Makes two queries."""
     jobs = set(here.order_by().values_list("job_id", flat=True).distinct())
     if not jobs:
         return jobs
@@ -93,7 +97,7 @@ def jobs_concerned(here: QuerySet[Task]) -> set[int]:
 
 
 def _on_machines(cell_id: int, state: str) -> QuerySet[Task]:
-    """Return the tasks outside allocs. Tasks in an alloc are evicted with the alloc."""
+    """Return the tasks outside allocs, highest priority first. Tasks in an alloc are evicted with the alloc."""
     return (
         Task.objects.filter(machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING, alloc__isnull=True)
         .select_related("machine", "job")
@@ -129,7 +133,7 @@ def _format_eviction(machine: Machine, cause: EvictionCause) -> str:
 
 
 def _latest_states(machine_ids: Iterable[int]) -> dict[int, Cause]:
-    """The event that put each machine into its state."""
+    """Return the newest event about the state of each machine, by machine id."""
     rows = query(
         "SELECT m.id, e.revision, e.seq FROM unnest(%s::bigint[]) AS m(id) CROSS JOIN LATERAL ("
         " SELECT revision, seq FROM scheduling_event WHERE machine_id = m.id AND kind = 'machine.state'"

@@ -12,20 +12,21 @@ from typing import Any
 import msgspec
 
 from borglet.messages import JoinRequest
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, DISK, MAX_QUANTITY, NAMES, PORTS, RAM, as_mapping
 
 MAX_ATTRIBUTES = 256
-# The scheduler keeps those that a task holds as bits of one number.
+# The scheduler stores the devices of a task as the bits of one number.
 MAX_DEVICES = 62
 MAX_TEXT = 255
-# What a machine says that it has beyond what counts of it: an attribute, which a machine can't give itself.
+# The attribute for capacity that a machine reports and that no SRE has accepted. A machine cannot set it itself.
 CLAIMED = "capacity.claimed"
 _HOSTNAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Checked facts of a machine. `capacity`: vector over the axis and the cell's own resources."""
+    """The checked facts of a machine. `capacity`: a vector over the axis and the cell's own resources."""
 
     hostname: str
     address: str
@@ -39,19 +40,15 @@ class Facts:
 
     @classmethod
     def of(cls, row: object) -> Facts:
-        """Return the facts in the columns of a row."""
+        """Return the facts of a machine's row."""
         return msgspec.convert(row, cls, from_attributes=True)
 
-    @staticmethod
-    def size(extra: Sequence[str]) -> int:
-        return len(NAMES) + len(extra)
-
     def columns(self) -> dict[str, Any]:
-        """Return the facts by column of the row, without the hostname."""
+        """Return the facts by column of the row, without the hostname, which never changes."""
         return {name: getattr(self, name) for name in COLUMNS} | {"capacity": list(self.capacity)}
 
     def as_request(self, *, extra: Sequence[str], **changed: Any) -> JoinRequest:
-        """Return the request with which the machine would join with these facts, some of them `changed`."""
+        """Return the join request of a machine with these facts, except those in `changed`."""
         facts = dataclasses.asdict(self) | {"capacity": as_mapping(self.capacity, extra=extra)} | changed
         return JoinRequest(token="", **facts)
 
@@ -60,9 +57,9 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(Facts) if field.name 
 
 
 def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Facts | None, dict[str, str]]:
-    """The facts in `request`, or None, and what is wrong with each field: what was found and the cure.
+    """Return the facts in `request`, or None if a field is wrong, and the problem of each wrong field.
 
-    Without `ports` among its capacity a machine has as many as its range holds.
+    A machine without `ports` in its capacity has all ports of its range.
     """
     problems: dict[str, str] = {}
     if not _HOSTNAME.fullmatch(request.hostname):
@@ -81,7 +78,7 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
     for name in ("platform", "rack", "power_domain"):
         value = getattr(request, name)
         if len(value) > 63 or "\x00" in value:
-            problems[name] = "is too long or contains a NUL character; give at most 63 characters without NUL"
+            problems[name] = "it is too long or contains a NUL character; give at most 63 characters without NUL"
     if problems:
         return None, problems
     facts = msgspec.structs.asdict(request) | {"address": address, "capacity": capacity}
@@ -89,16 +86,22 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
     return Facts(**facts), problems
 
 
-def counted(own: Mapping[str, int], said: Mapping[str, int]) -> tuple[dict[str, int], str]:
-    """Return the accepted part of the capacity that a known machine reports, and the rest as text, or "".
+def counted(own: Mapping[str, int], reported: Mapping[str, int]) -> tuple[dict[str, int], str]:
+    """Return the accepted part of the capacity that a known machine reports, and the larger amounts as text, or "".
 
-    A secret proves which machine speaks, not what it is: by its word amounts fall, they rise by an SRE's alone. But
-    for the disk, of which is said what is free: nobody is sent there for it without processors and memory.
+    A secret proves which machine reports, but not its size. So a report may lower an amount, and only an SRE may raise
+    it above `own`. The disk is an exception, because its free space is reported, and it is useless without CPU and RAM.
     """
-    more = {name: amount for name, amount in said.items() if name != NAMES[DISK] and name in own and amount > own[name]}
-    return {**said, **{name: own[name] for name in more}}, ", ".join(
-        f"{name} {amount}" for name, amount in more.items()
-    )
+    more = {name: n for name, n in reported.items() if name != NAMES[DISK] and name in own and n > own[name]}
+    accepted = {**reported, **{name: own[name] for name in more}}
+    return accepted, ", ".join(f"{name} {amount}" for name, amount in more.items())
+
+
+def wrong_facts(problems: Mapping[str, str]) -> Rejected:
+    """Return the rejection of wrong fields. `problems`: what is wrong with each field. The text names three of them."""
+    shown = "; ".join(f"{path}: {what}" for path, what in list(problems.items())[:3])
+    more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+    return Rejected("invalid", shown + more, fields=problems)
 
 
 def _address(given: str, problems: dict[str, str]) -> str:
@@ -136,7 +139,7 @@ def _capacity(given: Mapping[str, int], ports: int, extra: Sequence[str], proble
     for position in (CPU, RAM):
         path = f"capacity.{names[position]}"
         if vector[position] == 0 and path not in problems:
-            problems[path] = "is missing or 0; give at least 1, because the machine cannot run tasks without it"
+            problems[path] = "it is missing or 0; give at least 1, because the machine cannot run tasks without it"
     return tuple(vector)
 
 
@@ -147,6 +150,6 @@ def _attributes(given: Mapping[str, str], problems: dict[str, str]) -> None:
     for name, value in given.items():
         if not 1 <= len(name) <= MAX_TEXT or len(value) > MAX_TEXT or "\x00" in name + value:
             problems[f"attributes.{name[:63]}"] = (
-                f"is empty, too long or contains NUL; give a name of 1 to {MAX_TEXT} characters, and a value of"
+                f"it is empty, too long or contains NUL; give a name of 1 to {MAX_TEXT} characters, and a value of"
                 f" at most {MAX_TEXT}"
             )

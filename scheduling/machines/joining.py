@@ -1,6 +1,6 @@
-"""Machines join a cell by a one-time token: their facts are checked, a secret is made and shown once.
+"""Machines join a cell with a token: their facts are checked, and each gets a secret, which is shown once.
 
-token + JoinRequest ─► checked field by field ─► a use of the token is spent ─► Machine row, MachineSet event
+token + JoinRequest ─► check of each field ─► the token's uses decrease ─► Machine row, MachineSet event
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from borglet.messages import JoinAnswer, JoinRequest
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require, system
 from scheduling.identity import authority
 from scheduling.journal import journal
@@ -24,8 +24,8 @@ from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import execute
 from scheduling.machines import contact
 from scheduling.machines.credentials import SECRET, secret_digest
-from scheduling.machines.facts import COLUMNS, Facts, read_facts
-from scheduling.machines.machines import DRAINING, UP, format_problems, publish_capacity
+from scheduling.machines.facts import COLUMNS, Facts, read_facts, wrong_facts
+from scheduling.machines.machines import DRAINING, UP, publish_capacity
 from scheduling.models import Cell, Drain, JoinToken, Machine
 from scheduling.models.machines import REMOVED
 
@@ -35,18 +35,18 @@ _MAX_TTL_S = 30 * 86_400
 
 
 def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: float = 3600) -> str:
-    """A token that lets `uses` machines join within `ttl_s` seconds; shown once, only a hash is kept.
+    """Return a new token with which `uses` machines can join within `ttl_s` seconds. Only its digest is stored.
 
-    `borg1.<key>.<secret>.<fingerprint of the authority>`: a machine knows by it that it talks to its cell.
+    It is `borg1.<key>.<secret>.<fingerprint of the authority>`. A machine recognises its cell by the fingerprint.
     """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     problems = {}
     if not 1 <= uses <= 1_000_000:
-        problems["uses"] = f"{uses}: give 1 to 1000000"
+        problems["uses"] = f"{uses} is out of range; give 1 to 1000000"
     if not 1 <= ttl_s <= _MAX_TTL_S:
-        problems["ttl_s"] = f"{ttl_s:g}: give 1 to {_MAX_TTL_S} seconds"
+        problems["ttl_s"] = f"{ttl_s:g} s is out of range; give 1 to {_MAX_TTL_S}"
     if problems:
-        raise Rejected("invalid", format_problems(problems), fields=problems)
+        raise wrong_facts(problems)
     key, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
     JoinToken.objects.create(
         cell=cell,
@@ -60,7 +60,7 @@ def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: 
 
 
 def machine_join(request: JoinRequest) -> JoinAnswer:
-    """Let one machine join. Raises `Rejected` naming the field; see `machines_join`."""
+    """Add one machine to its cell. Raises `Rejected`, which names the field. See `machines_join`."""
     try:
         return machines_join([request])[0]
     except Rejected as error:
@@ -70,15 +70,14 @@ def machine_join(request: JoinRequest) -> JoinAnswer:
 
 
 def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
-    """Add many machines to one cell with one token, all or none. Return answers in the order of `requests`.
+    """Add machines to one cell with one token, all or none. Return answers in the order of `requests`.
 
-    A known hostname gets a new secret that replaces the old one, unless its machine has reported recently.
-    Raises `Rejected`: `invalid` with every wrong field as `[3].capacity.cpu`, `join-token-…`, `machine-live`.
+    A machine with a known hostname gets a new secret that replaces the old one, unless it has reported recently.
+    Raises `Rejected` with the codes `invalid` (fields such as `[3].capacity.cpu`), `join-token-…` and `machine-live`.
     Locks: the token's row, then the cell's, then the machines'.
     """
     if not 1 <= len(requests) <= MAX_BULK:
-        what = f"the request has {len(requests)} machines; send 1 to {MAX_BULK}"
-        raise Rejected("invalid", what, fields={"machines": what})
+        raise invalid("machines", f"the request has {len(requests)} machines; send 1 to {MAX_BULK}")
     token = _token_of(requests)
     cell = token.cell
     facts = _facts_of(requests, extra=cell.extra_resources)
@@ -101,20 +100,16 @@ def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
 
 def _token_of(requests: Sequence[JoinRequest]) -> JoinToken:
     if len({request.token for request in requests}) > 1:
-        raise Rejected(
-            "invalid",
-            "token: the machines of a request have different tokens; use one token for all",
-            fields={"[1].token": "differs; use one token for all machines"},
-        )
+        raise invalid("[1].token", "it differs from the first token; use one token for all machines of a request")
     parts = requests[0].token.split(".")
     if len(parts) != 4 or parts[0] != TOKEN_PREFIX:
-        raise _token_refused(
-            "malformed", "the token is not of the form borg1.<key>.<secret>.<fingerprint>; copy all of it"
+        raise _rejected_token(
+            "malformed", "the token does not have the form borg1.<key>.<secret>.<fingerprint>; copy the whole token"
         )
     token = JoinToken.objects.select_related("cell").filter(key=parts[1][:16]).first()
     digest = token.digest if token else "0" * 64
     if not hmac.compare_digest(secret_digest(parts[2]), digest) or token is None:
-        raise _token_refused("unknown", "this cell has not issued this token; issue a new token and use it")
+        raise _rejected_token("unknown", "no cell has issued this token; issue a new token")
     return token
 
 
@@ -127,15 +122,15 @@ def _use(token: JoinToken, uses: int) -> None:
         return
     token.refresh_from_db()
     if token.expires_at <= timezone.now():
-        raise _token_refused("expired", f"the token expired at {token.expires_at:%F %T} UTC; issue a new one")
-    raise _token_refused(
+        raise _rejected_token("expired", f"the token expired at {token.expires_at:%F %T} UTC; issue a new token")
+    raise _rejected_token(
         "spent",
-        f"the token has {token.uses_left} uses left, and this request needs {uses}; issue a new one",
+        f"the token has {token.uses_left} uses left, and this request needs {uses}; issue a new token",
         figures={"uses_left": token.uses_left, "asked": uses},
     )
 
 
-def _token_refused(what: str, detail: str, *, figures: Mapping[str, Any] | None = None) -> Rejected:
+def _rejected_token(what: str, detail: str, *, figures: Mapping[str, Any] | None = None) -> Rejected:
     return Rejected(f"join-token-{what}", detail, fields={"token": detail}, figures=figures, status=403)
 
 
@@ -147,11 +142,11 @@ def _facts_of(requests: Sequence[JoinRequest], *, extra: Sequence[str]) -> list[
         found, wrong = read_facts(request, extra=extra)
         problems |= {f"[{number}].{path}": what for path, what in wrong.items()}
         if first_at.setdefault(request.hostname, number) != number:
-            problems[f"[{number}].hostname"] = f"{request.hostname} is named twice"
+            problems[f"[{number}].hostname"] = f"{request.hostname} is in the request twice; name each machine once"
         if found is not None:
             facts.append(found)
     if problems:
-        raise Rejected("invalid", format_problems(problems), fields=problems)
+        raise wrong_facts(problems)
     return facts
 
 
@@ -164,7 +159,7 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
     }
     live = contact.heard_within(
         cell.id,
-        # A machine with a void secret cannot be connected: only a late heartbeat may still name it.
+        # A machine without a valid secret cannot be connected, even if a late heartbeat names it.
         [machine.id for machine in known.values() if machine.state != REMOVED and machine.secret_digest],
     )
     draining = set(Drain.objects.filter(machine__in=known.values()).order_by().values_list("machine_id", flat=True))
@@ -176,8 +171,8 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
             new.append(machine)
         elif machine.id in live:
             detail = (
-                f"hostname {facts.hostname} belongs to a machine that reported just now; choose another"
-                " name, or stop its Borglet and join again in a minute"
+                f"hostname {facts.hostname} belongs to a machine that has just reported; choose another hostname, or"
+                " stop its Borglet and join again in a minute"
             )
             raise Conflict("machine-live", detail, fields={"hostname": detail})
         elif machine.state == REMOVED:
@@ -189,13 +184,12 @@ def _store(entry: JournalEntry, cell: Cell, many: Sequence[Facts], keys: Sequenc
         machine.secret_digest, machine.next_digest = secret_digest(key), ""
         machine.secret_at, machine.rotation_asked = entry.time, False
         machine.state_since = entry.time
-        machine.session += 1  # a connection with the old secret is superseded
+        machine.session += 1  # the shard closes a connection with the old secret
         machines.append(machine)
-    # One statement for the new ones, whose ids it brings back; the known ones are few.
     Machine.objects.bulk_create(new)
     Machine.objects.bulk_update(
         [machine for machine in machines if machine.hostname in known],
         [*COLUMNS, "granted", "state", "state_since", "reason", *SECRET, "session", "quarantined"],
         batch_size=500,
-    ) if known else None
+    )
     return machines

@@ -1,10 +1,10 @@
-"""Parts of a task's log, fetched from its machine through the shard that holds the connection.
+"""Requests for parts of a task's log, sent to its machine through the shard that holds the connection.
 
     web process ── publish ──► shard ── Poll.logs ──► Borglet
         ▲── publish ────────── shard ◄── Report.logs ──┘
 
-Both hops are channels of Redis: the shard's own for requests, and one per request for its answer. Redis writes keys to
-its append-only file, but not what is published: the output of tasks may hold secrets and is kept on their machine only.
+Both hops are channels of Redis: one per shard for requests, and one per request for its answer. Redis does not write
+published messages to its append-only file. So the output of tasks, which may contain secrets, stays on their machine.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MAX_BYTES = 2**20
 
 
 class LogUnavailable(Rejected):
-    """The machine can't be asked now: it is not connected, or does not answer in time."""
+    """Raised when the machine of a log is not connected or does not answer in time."""
 
     status = 503
 
 
 class RoutedLogRequest(msgspec.Struct, frozen=True):
-    """A request for logs on its way to the shard."""
+    """A log request on its way to the shard, with the machine that has the log."""
 
     machine_id: int
     request: LogRequest
@@ -51,19 +51,10 @@ def fetch(
     limit_lines: int = 1000,
     timeout_s: float = 10.0,
 ) -> LogChunk:
-    """Return part of a log, or lines of it (see `LogRequest`). The Borglet's own complaint, such as a task it doesn't
-    know, is in the chunk's `error`.
+    """Return part of a log, or lines of it (see `LogRequest`). A problem of the Borglet is in the chunk's `error`.
 
-    Raises `Rejected` for what can't be asked, `LogUnavailable` when nobody answers within `timeout_s`.
+    Raises `LogUnavailable` if there is no answer within `timeout_s`.
     """
-    problems = {}
-    if stream not in ("stdout", "stderr"):
-        problems["stream"] = f"{stream[:40]!r} is unknown; give stdout or stderr"
-    if not 1 <= limit_bytes <= MAX_BYTES:
-        problems["limit_bytes"] = f"{limit_bytes} is out of range; give 1 to {MAX_BYTES}"
-    if problems:
-        detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
-        raise Rejected("invalid", detail, fields=problems)
     request = LogRequest(uuid.uuid4().hex, key, stream, offset, limit_bytes, search, ignore_case, since, limit_lines)
     try:
         with _Listener(request.request_id, timeout_s) as listener:
@@ -72,7 +63,7 @@ def fetch(
             if holder is None or not wakeups.client().publish(channel(holder), asked):
                 raise LogUnavailable(
                     "machine-not-connected",
-                    f"machine {machine.hostname} is not connected to any link shard now; try again when it is back",
+                    f"machine {machine.hostname} is not connected to a link shard; try again when it is connected",
                     fields={"machine": machine.hostname},
                 )
             answer = listener.wait()
@@ -99,21 +90,21 @@ def answer_channel(request_id: str) -> str:
 
 
 async def answer(connection: redis.asyncio.Redis, chunk: LogChunk) -> None:
-    """Send the answer to the process that asked, if it still waits. Raises `redis.RedisError`."""
+    """Send an answer to the process that waits for it. Raises `redis.RedisError`."""
     await connection.publish(answer_channel(chunk.request_id), msgspec.json.encode(chunk))
 
 
 def not_connected(request: LogRequest) -> LogChunk:
-    """A shard's answer for a machine that has left it."""
+    """Return the answer of a shard to which the machine is no longer connected."""
     return LogChunk(request.request_id, 0, 0, "", error="the machine has just disconnected; try again")
 
 
 class _Listener:
-    """Waits for the answer to one request, from before the request is sent. Raises `redis.RedisError`."""
+    """A subscription to the answer of one request. Enter it before sending the request. Raises `redis.RedisError`."""
 
     def __init__(self, request_id: str, timeout_s: float) -> None:
         self._channel, self._timeout_s = answer_channel(request_id), timeout_s
-        # A connection of its own: the shared ones give up sooner than the answer may take.
+        # The answer may take longer than the timeout of the shared connections.
         pool = wakeups.client().connection_pool
         options = {**pool.connection_kwargs, "socket_timeout": timeout_s + 5.0}
         self._pool = redis.ConnectionPool(connection_class=pool.connection_class, **options)
@@ -134,7 +125,7 @@ class _Listener:
         self._pool.disconnect()
 
     def wait(self) -> bytes | None:
-        """The answer; None when its time is over."""
+        """Return the answer, or None after the time limit."""
         deadline = time.monotonic() + self._timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             message = self._pubsub.get_message(ignore_subscribe_messages=True, timeout=left_s)

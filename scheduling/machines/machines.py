@@ -1,12 +1,12 @@
-"""Machines drain, go down, come back and leave. Everything journalled; capacity is published to quota.
+"""The states of machines: up, draining, down, removed. Every change is in the journal. Quota receives the capacity.
 
-    services.joining ────────► up ◄──────── machines_up ──────── down
-                               │ ▲                                 ▲
-                machine_drain ─▼ │ machine_undrain                 │ machines_down (silent)
-                             draining ─────────────────────────────┘
-                                                    machine_remove ──► removed
+    joining.machines_join ──► up ◄────── machines_return ────── down
+                              │ ▲                                 ▲
+              machines_drain ─▼ │ machine_undrain                 │ machines_down (silent)
+                            draining ─────────────────────────────┘
+                                                   machine_remove ──► removed
 
-Tasks leave down and draining machines in `services.leaving`.
+`scheduling.machines.evacuation` evicts tasks from down and draining machines.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 from django.db.models import Count
 
 from quota.admission import capacity as quota_capacity
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
-from quota.vocabulary.resources import QuantityError, as_mapping, parse_vector
+from quota.vocabulary.resources import NAMES, QuantityError, as_mapping, parse_vector
 from scheduling.allocs import kept_allocs
 from scheduling.brakes import confirmation
 from scheduling.core.vocabulary import events
@@ -31,14 +31,14 @@ from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import query
 from scheduling.machines import contact, credentials
 from scheduling.machines.credentials import locked_machine, must_be_there
-from scheduling.machines.facts import CLAIMED, COLUMNS, Facts, read_facts
+from scheduling.machines.facts import CLAIMED, COLUMNS, Facts, read_facts, wrong_facts
 from scheduling.models import Cell, Departure, Drain, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.tasks import counters, departures, transitions
 from scheduling.tasks.changes import Eviction
 
 UP, DRAINING, DOWN = MachineStatus.UP.value, MachineStatus.DRAINING.value, MachineStatus.DOWN.value
-# Longest deadline of a drain.
+# The longest deadline of a drain.
 MAX_DEADLINE_S = 30 * 86_400.0
 
 
@@ -46,7 +46,7 @@ MAX_DEADLINE_S = 30 * 86_400.0
 
 
 def store_facts(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, extra: Sequence[str]) -> None:
-    """Change facts of a locked machine. Equal facts change nothing. Raises `Rejected` naming the field."""
+    """Change facts of a locked machine. Equal facts change nothing. Raises `Rejected`, which names the field."""
     if set_facts(row, facts, extra=extra):
         if "capacity" in facts:
             row.granted = []
@@ -56,20 +56,19 @@ def store_facts(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, 
 
 
 def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[str, Any]) -> Machine:
-    """Let these amounts count of a machine, the others stay: an SRE's word for what its Borglet can't say alone.
-    `capacity`: as job files spell quantities.
+    """Set amounts of a machine's capacity, because only an SRE may raise them. Other amounts stay.
 
-    Raises `Rejected` naming the field. Locks: the cell's row, then the machine's.
+    `capacity`: quantities in the form of job files. Raises `Rejected`, which names the field. Locks: the cell's row,
+    then the machine's.
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     if not capacity:
-        detail = 'it is empty; name the resources to change, for example {"cpu": 8}'
-        raise Rejected("invalid", f"capacity: {detail}", fields={"capacity": detail})
+        raise invalid("capacity", 'it is empty; name the resources to change, for example {"cpu": 8}')
     extra = machine.cell.extra_resources
     try:
         amounts = as_mapping(parse_vector(capacity, extra=extra), extra=extra)
     except QuantityError as error:
-        raise Rejected("invalid", f"capacity: {error}", fields={"capacity": str(error)}) from error
+        raise invalid("capacity", str(error)) from error
     with locked_machine(principal, machine) as (entry, row):
         attributes = {name: value for name, value in row.attributes.items() if name != CLAIMED}
         counts = as_mapping(row.capacity, extra=extra) | {name: amounts[name] for name in capacity}
@@ -78,46 +77,19 @@ def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[st
 
 
 def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[str]) -> bool:
-    """Put checked facts on `machine`, unsaved. False when they are what it has. Raises `Rejected`."""
+    """Set checked facts on `machine` without saving it. Return whether they changed. Raises `Rejected`."""
     before = Facts.of(machine)
     request = before.as_request(extra=extra, **changed)
     after, problems = read_facts(request, extra=extra)
     if after is None:
-        raise Rejected("invalid", format_problems(problems), fields=problems)
+        raise wrong_facts(problems)
     if after.hostname != before.hostname:
-        raise Rejected(
-            "invalid",
-            "hostname: a machine's name cannot change; leave it out",
-            fields={"hostname": "cannot change; leave it out"},
-        )
+        raise invalid("hostname", "the name of a machine cannot change; leave it out")
     if after == before:
         return False
     for name, value in after.columns().items():
         setattr(machine, name, value)
     return True
-
-
-def machine_drain(
-    *,
-    principal: Principal,
-    machine: Machine,
-    reason: str,
-    deadline_s: float | None = None,
-    break_budgets: bool = False,
-    confirm: int | None = None,
-) -> Machine:
-    """Take no new tasks, and let those there leave. See `machines_drain`."""
-    machines_drain(
-        principal=principal,
-        cell=machine.cell,
-        machines=[machine],
-        reason=reason,
-        deadline_s=deadline_s,
-        break_budgets=break_budgets,
-        confirm=confirm,
-    )
-    machine.refresh_from_db()
-    return machine
 
 
 def machines_drain(
@@ -130,12 +102,13 @@ def machines_drain(
     break_budgets: bool = False,
     confirm: int | None = None,
 ) -> list[Machine]:
-    """Empty machines of a cell, at the cell's rate and within their jobs' budgets, which all of them share.
+    """Drain machines of a cell: evict their tasks at the cell's rate, within the disruption budgets of the jobs.
 
-    `deadline_s`: seconds from now by which they should be empty; with `break_budgets`, what is left then leaves
-    whatever its job's budget says. Another drain changes these. A machine that is down drains on when it comes back.
-    Returns those that drain now and did not, or did otherwise. Raises `Rejected` naming the field; `confirm`, with
-    their number, when more of the cell's tasks would leave than `confirm_share`. Locks: cell, then machines by id.
+    `deadline_s`: seconds until the machines should be empty. With `break_budgets`, the tasks that are left then are
+    evicted in spite of the budgets. A new drain replaces the deadline of an older one. A machine that is down drains
+    after its return. `confirm`: the number of tasks, which is needed for more than `confirm_share` of the cell's tasks.
+    Return the machines whose drain began or changed. Raises `Rejected`, which names the field. Locks: the cell's row,
+    then the machines' by id.
     """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     _check_deadline(deadline_s, break_budgets=break_budgets)
@@ -183,7 +156,7 @@ def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "")
 
 
 def _announce_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
-    """Announce the state that an SRE wants for a machine. A machine that is down stays down."""
+    """Append the state that an SRE wants for a machine. A machine that is down stays down."""
     entry.append(state)
     if row.state == DOWN:
         entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=row.reason))
@@ -191,21 +164,19 @@ def _announce_wish(entry: JournalEntry, row: Machine, state: events.MachineState
 
 def _check_deadline(deadline_s: float | None, *, break_budgets: bool) -> None:
     if deadline_s is not None and not 0 <= deadline_s <= MAX_DEADLINE_S:
-        what = f"{deadline_s:g} s is out of range; give 0 to {MAX_DEADLINE_S:g}, or leave it out"
-        raise Rejected("invalid", f"deadline_s: {what}", fields={"deadline_s": what})
+        raise invalid("deadline_s", f"{deadline_s:g} s is out of range; give 0 to {MAX_DEADLINE_S:g}, or leave it out")
     if break_budgets and deadline_s is None:
-        what = "it needs a deadline; give deadline_s too, or 0 for at once"
-        raise Rejected("invalid", f"break_budgets: {what}", fields={"break_budgets": what})
+        raise invalid("break_budgets", "it needs a deadline; give deadline_s too, or 0 for at once")
 
 
 def _confirm_drain(cell: Cell, rows: Sequence[Machine], drains: Mapping[int, Drain], confirm: int | None) -> None:
-    """Machines that drain already count: one after the other is as many as all at once."""
+    """Raise `Rejected` if the drain needs a confirmation. Machines that already drain count too."""
     draining = set(Drain.objects.filter(machine__cell=cell).order_by().values_list("machine_id", flat=True))
     if all(row.id in drains for row in rows):
         return
     draining |= {row.id for row in rows}
     leaving = sum(_tasks_on(draining).values())
-    confirmation.require(cell, leaving, confirm, what=f"drain {len(draining | {r.id for r in rows})} machines")
+    confirmation.require(cell, leaving, confirm, what=f"drain {len(draining)} machines")
 
 
 def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:
@@ -214,7 +185,7 @@ def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:
 
 
 def machines_down(*, principal: Principal, cell_id: int, machine_ids: Sequence[int], reason: str) -> list[int]:
-    """Mark machines down that are up or draining. Returns those changed. Locks: cell, then machines by id."""
+    """Mark machines that are up or draining as down. Return these. Locks: the cell's row, then the machines' by id."""
     with journal.write(cell_id, principal) as entry:
         rows = _lock(cell_id, machine_ids, [UP, DRAINING])
         _change_states(entry, {row.id: DOWN for row in rows}, reason)
@@ -222,7 +193,7 @@ def machines_down(*, principal: Principal, cell_id: int, machine_ids: Sequence[i
 
 
 def machines_return(entry: JournalEntry, machine_ids: Sequence[int], reason: str) -> list[int]:
-    """Down machines that answer again, under an open entry. Returns those changed."""
+    """Mark machines that are down as up or draining. Return these. Locks the machines' rows by id."""
     rows = _lock(entry.cell_id, machine_ids, [DOWN])
     if rows:
         draining = set(Drain.objects.filter(machine__in=rows).order_by().values_list("machine_id", flat=True))
@@ -231,15 +202,15 @@ def machines_return(entry: JournalEntry, machine_ids: Sequence[int], reason: str
 
 
 def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> None:
-    """Forget a machine for good: its name may join again, its secret is void.
+    """Remove a machine from its cell. Its secret becomes invalid, and its hostname may join again.
 
-    Rejected while tasks run on a machine that answers; on one that is down they are evicted now. What its
-    Borglet still ran is the SRE's to clean up.
+    Raises `Conflict` if tasks run on it, unless it is down: then its tasks are evicted. An SRE must stop the processes
+    that may still run on the machine.
     """
     with locked_machine(principal, machine) as (entry, row):
         tasks = list(Task.objects.filter(machine=row, state=counters.RUNNING).values_list("id", "incarnation"))
         if tasks and row.state != DOWN:
-            detail = f"{len(tasks)} tasks run on {row.hostname}; drain it and wait until it is empty"
+            detail = f"{len(tasks)} tasks run on {row.hostname}; drain the machine and wait until it is empty"
             raise Conflict("machine-busy", detail, fields={"machine": detail}, figures={"tasks": len(tasks)})
         cause = entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=reason))
         transitions.tasks_evict(
@@ -249,7 +220,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
                     identity,
                     incarnation,
                     EvictionCause.MACHINE_SHUTDOWN.value,
-                    detail=f"{row.hostname} was removed: {reason}",
+                    detail=f"machine {row.hostname} was removed: {reason}",
                     gone=True,
                     caused_by=cause,
                 )
@@ -287,35 +258,31 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
 def quarantine_release(
     *, principal: Principal, machine: Machine, keys: Iterable[str] | None, action: str, reason: str = ""
 ) -> Machine:
-    """Decide about incarnations that this cell's history doesn't know (`uid/index/incarnation`).
+    """Decide about incarnations in quarantine.
 
-    `keys`: None for all that are undecided. `action`: `stop` ends them; `keep` lets them run on and marks them as
-    decided.
+    `keys`: `uid/index/incarnation` of each; None: all that are undecided. `action`: `stop` ends the incarnations,
+    `keep` lets them run. Raises `Rejected`. Locks: the cell's row, then the machine's.
     """
-    require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     if action not in ("stop", "keep"):
-        detail = f"{action!r} is unknown; give stop or keep"
-        raise Rejected("invalid", f"action: {detail}", fields={"action": detail})
-    with journal.write(machine.cell_id, principal) as entry:
-        row = Machine.objects.select_for_update().get(pk=machine.pk)
+        raise invalid("action", f"{action!r} is unknown; give stop or keep")
+    with locked_machine(principal, machine) as (entry, row):
         known = {item["key"] for item in row.quarantined}
         undecided = {item["key"] for item in row.quarantined if not item.get("release")}
         wanted = undecided if keys is None else set(keys)
         if unknown := sorted(wanted - known):
-            detail = f"tasks not in quarantine on {row.hostname}: {', '.join(unknown[:5])}; list it again"
+            detail = f"tasks {', '.join(unknown[:5])} are not in quarantine on {row.hostname}; list them again"
             raise Rejected("not-in-quarantine", detail, fields={"keys": detail})
         quarantine_set(
             entry,
             row,
             [{**item, "release": action} if item["key"] in wanted else item for item in row.quarantined],
-            f"{action} {len(wanted)} in quarantine" + (f": {reason}" if reason else ""),
+            f"{action} {len(wanted)} tasks in quarantine" + (f": {reason}" if reason else ""),
         )
-    machine.refresh_from_db()
     return machine
 
 
 def quarantine_set(entry: JournalEntry, machine: Machine, items: Sequence[Mapping[str, Any]], reason: str) -> None:
-    """Store what is in quarantine on a locked machine; the event says so, its state stays."""
+    """Store the quarantine of a locked machine, and append an event with its present state."""
     if list(items) == machine.quarantined:
         return
     machine.quarantined = list(items)
@@ -323,7 +290,7 @@ def quarantine_set(entry: JournalEntry, machine: Machine, items: Sequence[Mappin
     entry.append(events.MachineState(machine_id=machine.id, state=machine.state, reason=reason))
 
 
-# -- inside
+# -- shared parts
 
 
 def _lock(cell_id: int, machine_ids: Sequence[int], states: Sequence[str]) -> list[Machine]:
@@ -348,7 +315,7 @@ def _set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reaso
 
 
 def publish_capacity(entry: JournalEntry) -> None:
-    """Report the cell's capacity to quota: all its machines, including those that are down now."""
+    """Report the cell's capacity to quota. Machines that are down count too, and removed machines do not."""
     cell = Cell.objects.only("name", "extra_resources").get(pk=entry.cell_id)
     rows = query(
         "SELECT part.position, sum(part.amount)::bigint FROM scheduling_machine AS m,"
@@ -357,12 +324,7 @@ def publish_capacity(entry: JournalEntry) -> None:
         [entry.cell_id, REMOVED],
     )
     sums = dict(rows)
-    size = Facts.size(cell.extra_resources)
+    size = len(NAMES) + len(cell.extra_resources)
     quota_capacity.publish(
         cell=cell.name, capacity=[sums.get(position, 0) for position in range(1, size + 1)], revision=entry.revision
     )
-
-
-def format_problems(problems: Mapping[str, str]) -> str:
-    shown = "; ".join(f"{path}: {what}" for path, what in list(problems.items())[:3])
-    return shown + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")

@@ -1,4 +1,4 @@
-"""The times of the next polls: one heap for all machines, and a limit on early polls."""
+"""The times of the next polls: a timetable for all machines, and a limit on early polls. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 SHORTEST_S, LONGEST_S = 2.0, 5.0
 _MACHINES_PER_S = 500.0
 
-# A machine whose state keeps changing is asked again at once, up to this many times; then at this rate.
+# A machine whose state keeps changing is polled again after `GAP_S`, up to `BURST` times, and then at this rate.
 BURST = 40
 REFILL_PER_S = 2.0
 GAP_S = 0.05
@@ -20,12 +20,12 @@ T = TypeVar("T", bound=Hashable)
 
 
 def poll_interval(machines: int, setting_s: float = 0.0) -> float:
-    """Return the seconds between polls of one machine. `setting_s` 0: derived from the number of machines."""
+    """Return the seconds between polls of one machine. `setting_s`: 0 means a value by the number of machines."""
     return setting_s or min(LONGEST_S, max(SHORTEST_S, machines / _MACHINES_PER_S))
 
 
 class Timetable(Generic[T]):
-    """Things with one time each, soonest first. Moving one leaves its old place behind, which is skipped later."""
+    """Items with one time each. A moved item leaves its old entry in the heap, which is skipped later."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, T]] = []
@@ -35,29 +35,30 @@ class Timetable(Generic[T]):
     def __len__(self) -> int:
         return len(self._at)
 
-    def put(self, thing: T, at: float) -> None:
-        """Set or move."""
+    def put(self, item: T, at: float) -> None:
+        """Add an item, or change its time."""
         number = next(self._numbers)
-        self._at[thing] = (at, number)
-        heapq.heappush(self._heap, (at, number, thing))
+        self._at[item] = (at, number)
+        heapq.heappush(self._heap, (at, number, item))
         if len(self._heap) > 64 + 4 * len(self._at):
-            self._heap = [(at, number, thing) for thing, (at, number) in self._at.items()]
+            self._heap = [(at, number, item) for item, (at, number) in self._at.items()]
             heapq.heapify(self._heap)
 
-    def drop(self, thing: T) -> None:
-        self._at.pop(thing, None)
+    def drop(self, item: T) -> None:
+        self._at.pop(item, None)
 
     def soonest(self) -> float | None:
+        """Return the earliest time, or None if there are no items."""
         while self._heap and self._at.get(self._heap[0][2]) != self._heap[0][:2]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: float) -> Iterator[T]:
-        """Take out what is due, soonest first."""
+        """Remove and yield the items whose time has come, earliest first."""
         while (at := self.soonest()) is not None and at <= now:
-            thing = heapq.heappop(self._heap)[2]
-            del self._at[thing]
-            yield thing
+            item = heapq.heappop(self._heap)[2]
+            del self._at[item]
+            yield item
 
 
 @dataclass(slots=True)

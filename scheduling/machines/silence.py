@@ -1,14 +1,14 @@
-"""Detection of silent machines, and of partitions that look like many dead machines (§4).
+"""The detection of silent machines, and of partitions that look like many dead machines (§4).
 
-    Redis: contacts, shards alive ──► Silence.judge ──► these are down | hold off, because …
-    rows:  machines up, draining ─────────┘
+    Redis: contacts, live shards ──► Silence.judge ──► machines to mark as down
+    rows:  machines up, draining ────────┘
 
-A machine is silent only if this process watched for long enough. Counting starts from scratch when no shard is alive,
-when Redis was away or lost a machine, when this process stood still, and while a shard reports that it is overloaded.
-When too many machines fall silent together, in the cell or at one shard, the link is suspected first, for a bounded
-time. It starts again whenever some of them are heard, because the others may only be waiting for their turn. Machines
-of a shard that died have that time to find another shard. Marking a machine down moves no task: `services.leaving`
-does that, behind the brake.
+A machine is silent only if this process watched it for long enough. Counting starts from scratch when no shard is
+alive, when Redis was unreachable or lost a machine, when this process stood still, and while a shard is overloaded.
+
+If too many machines fall silent together, in the cell or at one shard, the link is suspected first, for a limited time.
+This time starts again when some of the machines report, because the others may be waiting for their turn. The machines
+of a dead shard have the same time to find another shard. `scheduling.machines.evacuation` moves the tasks afterwards.
 """
 
 from __future__ import annotations
@@ -32,21 +32,20 @@ from scheduling.policy.cell_settings import CellSettings
 
 log = structlog.get_logger(__name__)
 
-# A sweep comes every second; one this late means that this process stood still.
+# A sweep runs every second. After a longer gap than this, this process stood still.
 STANDSTILL_S = 5.0
-# Redis is not asked again for so long after it gave no answer: the master waits for each.
+# After an error, Redis is not read for this time, because the master waits for each read.
 AWAY_S = 5.0
-# A shard that reports that it is overloaded, and one whose machines come back slowly, are believed for so long; then
-# silent machines are judged all the same.
+# For this time at most, an overloaded shard, or one whose machines return slowly, protects its silent machines.
 OVERLOAD_BELIEVED_S = 600.0
-# Polls are held for up to a tenth longer than their interval.
+# The hold of a poll is up to a tenth longer than the interval.
 _JITTER = 1.1
 _WHOLE_CELL = ""
 
 
 @dataclass(slots=True)
 class _Suspicion:
-    """`late`: the fewest machines so far that were late at once. `hopeful_at`: when that number fell last."""
+    """The suspicion that a shard has failed. `late`: the lowest number of late machines; `hopeful_at`: when it fell."""
 
     began_at: float
     hopeful_at: float
@@ -62,23 +61,22 @@ class _Suspicion:
 
 @dataclass(slots=True)
 class Silence:
-    """Finds machines that have fallen silent; one per master. Times are from Redis's clock, in seconds.
+    """The detector of silent machines in one master. Times are seconds by Redis' clock.
 
-    `late`: the number of machines that still count as alive but missed their last poll in the last sweep. In a network
-    partition the machines answered last at different times, so when the first one counts as silent the others are
-    already late.
+    `late`: the number of machines in the last sweep that missed a poll and are not down. In a network partition, the
+    machines have answered last at different times. So when the first counts as silent, the others are already late.
     """
 
     late: int = 0
     _since: dict[int, float] = field(default_factory=dict)
-    _heard: frozenset[int] = frozenset()  # of whom Redis knew at the last sweep when they answered
+    _heard: frozenset[int] = frozenset()  # machines with a contact in Redis at the last sweep
     _swept: float = 0.0
-    _suspected: dict[str, _Suspicion] = field(default_factory=dict)  # by shard, or of the whole cell
+    _suspected: dict[str, _Suspicion] = field(default_factory=dict)  # by shard, or `_WHOLE_CELL`
     _overloaded_since: float | None = None
-    _away_until: float = 0.0  # on this process' clock
+    _away_until: float = 0.0  # by the clock of this process
 
     def sweep(self, cell_id: int, settings: CellSettings) -> list[int]:
-        """Mark the machines down that are silent beyond doubt. Returns them."""
+        """Mark the silent machines of a cell as down, and return them."""
         self.late = 0
         if time.monotonic() < self._away_until:
             return []
@@ -89,8 +87,10 @@ class Silence:
             silent = self.judge(contacts, ids, settings, holders=lambda: contact.holders(cell_id))
         except redis.RedisError as error:
             if self._swept:
-                log.warning("last contacts unknown, no machine is marked down", cell_id=cell_id, error=str(error))
-            self._start_anew()
+                log.warning(
+                    "cannot read the contacts of machines; no machine is marked down", cell_id=cell_id, error=str(error)
+                )
+            self._start_again()
             self._away_until = time.monotonic() + AWAY_S
             return []
         if not silent:
@@ -109,9 +109,10 @@ class Silence:
         *,
         holders: Callable[[], Mapping[int, str]] = dict,
     ) -> list[int]:
-        """Return the machines to mark as down now. `ids`: machines that count as alive. Touches neither Redis nor rows.
+        """Return the machines to mark as down now. Reads neither Redis nor rows.
 
-        `holders`: machine -> the shard that held its connection last; asked only when someone is silent.
+        `ids`: the machines that are not down. `holders`: returns the shard of each machine's last connection; it is
+        called only if a machine is silent.
         """
         now = contacts.now
         ids = frozenset(ids)
@@ -122,7 +123,7 @@ class Silence:
             or self._link_overloaded(contacts)
             or not 0 <= now - self._swept <= STANDSTILL_S
         ):
-            self._start_anew()
+            self._start_again()
         self._swept, self._heard = now, ids & contacts.last.keys()
         self._since = {machine: self._since.get(machine, now) for machine in ids}
         polled_s = poll_interval(len(self._since), settings.poll_interval_s) * _JITTER
@@ -145,22 +146,22 @@ class Silence:
         ]
 
     def _link_overloaded(self, contacts: Contacts) -> bool:
-        """Return whether a shard reports that it is overloaded, so that its machines may wait to be served."""
+        """Return whether a shard is overloaded, so that silent machines may only be waiting for it."""
         if not contacts.overloaded:
             self._overloaded_since = None
             return False
         if self._overloaded_since is None:
             self._overloaded_since = contacts.now
-            log.warning("the link is overloaded: no machine is marked down", shards=sorted(contacts.overloaded))
+            log.warning("the link is overloaded; no machine is marked down", shards=sorted(contacts.overloaded))
         return contacts.now - self._overloaded_since <= OVERLOAD_BELIEVED_S
 
     def _doubt(self, late: list[int], held_by: Mapping[int, str], settings: CellSettings, now: float) -> set[str]:
-        """The shards, or the whole cell, of which so many are late that they themselves may be at fault."""
+        """Return the shards, or the whole cell, that may have failed because too many of their machines are late."""
         held = Counter(shard for machine in self._since if (shard := held_by.get(machine)) is not None)
         held[_WHOLE_CELL] = len(self._since)
         lost = Counter(shard for machine in late if (shard := held_by.get(machine)) is not None)
         lost[_WHOLE_CELL] = len(late)
-        # Once suspected, a shard stays so until all are heard: else the rest would count as dead at half.
+        # A suspected shard stays suspected until all its machines report, even if few of them are still late.
         suspects = {
             shard
             for shard, number in lost.items()
@@ -169,7 +170,7 @@ class Silence:
         }
         for shard in sorted(suspects - self._suspected.keys()):
             log.error(
-                "too many machines stopped reporting together: the link may have failed, none is marked down yet",
+                "too many machines stopped reporting together; the link may have failed, and none is marked down yet",
                 shard=shard or "all",
                 silent=lost[shard],
                 machines=held[shard],
@@ -180,7 +181,7 @@ class Silence:
             suspicion.note(lost[shard], now)
         return {shard for shard, suspicion in self._suspected.items() if suspicion.holds(settings.suspect_hold_s, now)}
 
-    def _start_anew(self) -> None:
+    def _start_again(self) -> None:
         self._since = {}
         self._heard = frozenset()
         self._swept = 0.0
@@ -188,6 +189,6 @@ class Silence:
 
 
 def _shard_died(contacts: Contacts, shard: str, grace_s: float) -> bool:
-    """Return whether a shard died a short while ago, so that its machines are looking for another."""
+    """Return whether a shard has died within `grace_s`, so that its machines may be looking for another shard."""
     age = contacts.now - contacts.beats.get(shard, float("-inf"))
     return SHARD_TTL_S < age <= grace_s

@@ -1,9 +1,9 @@
-"""Logs of a task, read from its machine through the link."""
+"""The logs of a task, read from its machine through the link."""
 
 from __future__ import annotations
 
 from borglet.messages import LogChunk, TaskKey
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import require_tenant
 from scheduling.machines import log_requests
@@ -29,36 +29,29 @@ def task_log(
     since: float = 0.0,
     limit_lines: int = 1000,
 ) -> LogChunk:
-    """Return at most `limit_bytes` from `offset` (negative: from the end) of a task that runs, or of its last run; or
-    of an earlier `incarnation`, wherever that was. With `search`, the lines that hold it.
+    """Return part of a task's log from `offset` on (below 0: from the end), or only the lines that contain `search`.
 
-    Raises `Rejected` naming the field, `Conflict` when it never ran or is simulated, `LogUnavailable` when its machine
-    does not answer.
+    `incarnation`: the number of an earlier incarnation; 0: the newest. Raises `Rejected`, which names the field;
+    `Conflict` if the task has not run or is simulated; `LogUnavailable` if its machine does not answer.
     """
     require_tenant(principal, Action.JOB_VIEW, job.tenant.name, job.cell.name)
     if stream not in STREAMS:
-        raise Rejected(
-            "invalid",
-            f"stream: {stream[:50]!r} is unknown; give one of {', '.join(STREAMS)}",
-            fields={"stream": "unknown"},
-        )
+        raise invalid("stream", f"{stream[:50]!r} is unknown; give one of {', '.join(STREAMS)}")
     if len(search) > MAX_SEARCH:
-        problem = f"the text is too long; give at most {MAX_SEARCH} characters"
-        raise Rejected("invalid", f"search: {problem}", fields={"search": problem})
+        raise invalid("search", f"the text is too long; give at most {MAX_SEARCH} characters")
     if search and offset < 0:
         offset = 0
     if not 0 <= incarnation <= task.incarnation:
-        problem = f"there is none with this number; the task has had {task.incarnation}, counted from 1"
-        raise Rejected("invalid", f"incarnation: {incarnation}; {problem}", fields={"incarnation": problem})
+        raise invalid("incarnation", f"there is no incarnation {incarnation}; give 1 to {task.incarnation}, or 0")
     number = incarnation or task.incarnation
     machine = task.machine if task.machine is not None and number == task.incarnation else None
     machine = machine or _machine_of(job, task, number)
     if machine is None:
         raise Conflict(
-            "no-log", f"task {task.index} of job {job.name} has not run yet; /why/?index={task.index} says why"
+            "no-log", f"task {task.index} of job {job.name} has not run yet; /why/?index={task.index} shows the reason"
         )
     if machine.attributes.get("runtime") == "simulated":
-        raise Conflict("log-simulated", "This task is simulated, and simulated tasks write no log.")
+        raise Conflict("log-simulated", f"task {task.index} is simulated, and simulated tasks write no log")
     chunk = log_requests.fetch(
         machine,
         TaskKey(job.uid.hex, task.index, number),
@@ -76,7 +69,7 @@ def task_log(
 
 
 def _machine_of(job: Job, task: Task, incarnation: int) -> Machine | None:
-    """Return the machine of an incarnation, from the journal."""
+    """Return the machine on which the journal says that an incarnation was placed, or None."""
     placed = Event.objects.filter(
         cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind="task.placed", data__incarnation=incarnation
     )

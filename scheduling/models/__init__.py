@@ -1,4 +1,4 @@
-"""Tables of cells, machines, jobs and tasks. Rules are in the domain folders; every change goes through the journal."""
+"""The tables of cells, machines, jobs and tasks. The domain folders contain the rules and the writes."""
 
 from scheduling.models.capacity import CapacitySample
 from scheduling.models.cells import Brake, Cell, JoinToken, Lease

@@ -10,13 +10,12 @@ from scheduling.models.cells import Cell
 
 
 class CapacitySample(models.Model):
-    """An hour of a cell at a band: means of what `scheduling.cells.capacity` saw in it, vectors over
-    `quota.vocabulary.resources.AXIS`.
+    """The mean amounts of a cell at a band in one hour, from `samples` samples of `scheduling.cells.capacity`.
 
-    `band`: empty for the cell as a whole, whose row alone has `capacity` (of machines that are up) and `stranded`
-    (`scheduling.core.reclamation.stranded`). `sold`: what counts in the calendar then; `granted`: what admission
-    counted; `asked`: limits of live jobs; `limit`, `reserved`, `used`: of tasks that run. `samples`: how many the
-    means are of.
+    The amounts are vectors over `quota.vocabulary.resources.AXIS`. `band`: empty for the whole cell. Only that row has
+    `capacity` (of machines that are up) and `stranded` (`scheduling.core.reclamation.stranded`). `sold`: the quota in
+    the calendar. `granted`: the quota that admission counted. `asked`: the limits of live jobs. `limit`, `reserved`,
+    `used`: of running tasks.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="capacity_samples", verbose_name=_("cell"))

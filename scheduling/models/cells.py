@@ -15,8 +15,8 @@ from scheduling.policy.brakes import BrakeKind, BrakeState
 class Cell(models.Model):
     """A set of machines managed as a unit (§2.2). The row is the cell's lock and holds its newest revision.
 
-    `history_id` changes, and `history_ordinal` rises, when the database was restored from a backup: what
-    Borglets run and this database doesn't know is then quarantined, never killed.
+    When the database is restored from a backup, `history_id` changes and `history_ordinal` rises. Tasks that Borglets
+    run and that this database does not contain are then quarantined, and never killed.
     """
 
     name = DnsLabelField(_("name"), unique=True)
@@ -41,9 +41,10 @@ class Cell(models.Model):
 
 
 class Lease(models.Model):
-    """The lease of a scheduler of the cell (§3.1). Times are from the database's clock.
+    """The lease of a cell's scheduler (§3.1). Times are by the database's clock.
 
-    Losing it costs work, never safety: every commit is re-checked under the cell's lock.
+    A scheduler without its lease loses work, but breaks nothing, because every commit is checked again under the cell's
+    lock.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="leases")
@@ -62,10 +63,10 @@ class Lease(models.Model):
 
 
 class Brake(models.Model):
-    """A brake, which keeps a cell from disturbing much of itself at once (`scheduling.policy.brakes`). Time is the
-    database's clock.
+    """A brake, which prevents that many tasks of a cell are stopped at once (`scheduling.policy.brakes`).
 
-    `level`, `at`: of the bucket behind it. `wanted`: how many tasks it holds back, as last seen at `pulled_at`.
+    `level`, `at`: the level of the token bucket at a time. `wanted`: how many tasks the brake held back at `pulled_at`.
+    Times are by the database's clock.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="brakes")
@@ -82,7 +83,7 @@ class Brake(models.Model):
     wanted = models.PositiveIntegerField(_("tasks held back"), default=0)
     pulled_at = models.DateTimeField(_("last wanted"), null=True)
     until = models.DateTimeField(_("released until"), null=True)
-    calm_since = models.DateTimeField(null=True)  # only few machines have been gone since
+    calm_since = models.DateTimeField(null=True)  # since then, only few machines are missing
     detail = models.CharField(_("detail"), max_length=500, blank=True)
     decided_by = models.CharField(_("decided by"), max_length=200, blank=True)
 

@@ -1,4 +1,4 @@
-"""The journal's rows. Append-only and partitioned by ranges of revision; see `scheduling.journal.journal`."""
+"""The rows of the journal, which never change, partitioned by ranges of revisions. See `scheduling.journal.journal`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that identities of tasks are verified with."""
+"""The keys that verify the identities of tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class IdentityKey(models.Model):
-    """The public half. The private one never leaves the host whose shards sign with it."""
+    """The public key of a host whose shards sign identities. The private key never leaves the host."""
 
     kid = models.CharField(_("key"), max_length=64, unique=True)
     public = models.TextField(_("public key"))  # PEM

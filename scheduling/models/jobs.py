@@ -1,4 +1,4 @@
-"""Jobs and alloc sets, every version of their specs, and updates under way (§2.3, §2.4)."""
+"""Jobs and alloc sets, all versions of their specs, and their updates (§2.3, §2.4)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ KINDS = [("job", _("job")), ("alloc-set", _("alloc set"))]
 
 
 class Job(models.Model):
-    """A job or an alloc set. Names may be used again; the UID never: histories and bills don't merge.
+    """A job or an alloc set. A name may be used again, but never a UID, so histories and bills stay separate.
 
-    Counters are kept by the transactions that change the tasks. `tasks_up`: phase `up`, and healthy where a
-    check is declared; this is what people mean by "running". `requested` is what quota is charged with: nothing
-    for a job inside an alloc set, whose envelope is paid for. `gang`, `disruption_budget`:
-    `scheduling.spec.job_spec.JobSpecification`. `published`: how its names are, as
-    `scheduling.core.vocabulary.published.Published` in JSON. `key`: a client's own, so that a submission repeated makes
-    one job.
+    The transactions that change tasks keep the counters. `tasks_up`: tasks in phase `up`, and healthy if they have a
+    check; users know them as running. `requested`: the amounts charged to quota; none for a job inside an alloc set,
+    because the set is charged. `gang`, `disruption_budget`: see `scheduling.spec.job_spec.JobSpecification`.
+    `published`: the rules for its names, as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by
+    a client, so that a repeated submission makes one job.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -87,9 +86,9 @@ class Job(models.Model):
 
 
 class JobSpec(models.Model):
-    """A version of a job's spec, as normalised JSON (`scheduling.spec.job_spec`), kept for ever.
+    """A version of a job's spec as normalised JSON (`scheduling.spec.job_spec`). Versions are never deleted.
 
-    `packages`: the named packages at the time of acceptance: digest -> {"size_bytes", "format"}.
+    `packages`: the packages that it names, by digest: {"size_bytes", "format"} of each.
     """
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="specs")
@@ -115,10 +114,10 @@ class JobSpec(models.Model):
 
 
 class Update(models.Model):
-    """A rolling change of a job's tasks from one spec to another (§2.3): a lightweight, undoable transaction.
+    """A rolling change of a job's tasks from one spec to another, which can be undone (§2.3).
 
-    `max_down`: tasks of the job not running at once. `max_disruptions`: restarts and moves in all, 0 for no
-    bound; tasks whose change would exceed it are skipped.
+    `max_down`: most tasks of the job that may be down at once. `max_disruptions`: most restarts and moves in total; 0:
+    no limit. Tasks whose change would exceed it are skipped.
     """
 
     OPEN, DONE, SUPERSEDED, STOPPED = "open", "done", "superseded", "stopped"
@@ -151,9 +150,7 @@ class Update(models.Model):
 
 
 class PendingVerdict(models.Model):
-    """The reasons why tasks of a job are pending: `Why` values of the last pass (§2.6). Derived, so not in the
-    journal.
-    """
+    """The reasons why tasks of a job are pending: the `Why` values of the last pass (§2.6). Not in the journal."""
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="verdict")
     revision = models.BigIntegerField()
@@ -169,7 +166,7 @@ class PendingVerdict(models.Model):
 
 
 class FailingJob(models.Model):
-    """A job that is failing, for notices about it: since when, and when its tenant was notified. Derived."""
+    """A job that fails. `since`: since when. `told_at`: when its tenant was notified. Not in the journal."""
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="failing")
     since = models.DateTimeField(_("since"))

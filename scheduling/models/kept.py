@@ -1,4 +1,4 @@
-"""Allocs that have left a machine and whose folder stays there until it is saved (§4)."""
+"""Allocs that have left a machine and whose folder stays on the machine until it is saved (§4)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scheduling.models.machines import Machine
 class KeptAlloc(models.Model):
     """The folder that an alloc left on a machine, and the log savers that run there until it is saved or expires.
 
-    `key`, `name`: of the alloc's incarnation. `hold`: what it takes of the machine: the alloc's disk, and what its
-    savers need. `savers`: `{"job_id", "index", "version", "tenant", "job", "done"}` each; the one at position n runs
-    as task (`uid`, n, 1). `waits`: incarnations that lived in it, and must be gone first. `released`: nothing is
-    wanted of it any more; the row stays until its Borglet has removed the folder.
+    `key`, `name`: of the alloc's incarnation. `hold`: what it takes from the machine: the disk of the alloc, and the
+    needs of its log savers. `savers`: `{"job_id", "index", "version", "tenant", "job", "done"}` of each; the one at
+    position n runs as task (`uid`, n, 1). `waits`: the incarnations inside the alloc, which must end first. `released`:
+    the folder is no longer needed; the row stays until the Borglet has deleted the folder.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)

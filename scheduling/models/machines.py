@@ -18,12 +18,12 @@ REMOVED = "removed"
 class Machine(models.Model):
     """A machine and its Borglet. The time of its last report is in Redis, not in a column.
 
-    `session`: of the Borglet's newest connection; what an older one says is ignored.
-    `secret_digest`: of the secret it dials in with. `next_digest`: of the one it will use next; both open the link
-    until then. `authority`: digest of the authorities it said it trusts.
-    `quarantined`: incarnations that its Borglet runs and this cell's history doesn't know. `kept`: what allocs that
-    have left still hold here (`KeptAlloc`); the scheduler's capacity is without it. `packages`: digests it said it has.
-    `granted`: what counted of it before its Borglet said less, and may count again; empty where it never did.
+    `session`: the number of the Borglet's newest connection; messages of older connections are ignored.
+    `secret_digest`: digest of the secret with which it connects. `next_digest`: digest of the next secret; both are
+    valid until the machine uses the next one. `authority`: digest of the authorities that it trusts, as it reported.
+    `quarantined`: incarnations that its Borglet runs and this cell's history does not contain. `kept`: what allocs that
+    have left still hold (`KeptAlloc`); the scheduler subtracts it from the capacity. `packages`: digests that it
+    reported. `granted`: the accepted capacity, if its Borglet later reported less; otherwise empty.
     """
 
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="machines")
@@ -75,11 +75,10 @@ class Machine(models.Model):
 
 
 class Drain(models.Model):
-    """A machine that is to be empty. It outlives failures and joins of the machine, and ends when the machine is
-    undrained.
+    """The drain of a machine. It continues after failures and joins of the machine, and ends when an SRE undrains it.
 
-    `tasks`: how many ran there when it began. `break_budgets`: past the deadline, tasks leave whatever their jobs'
-    budgets say.
+    `tasks`: the number of tasks at its beginning. `break_budgets`: after the deadline, tasks are evicted in spite of
+    the disruption budgets of their jobs.
     """
 
     machine = models.OneToOneField(Machine, models.CASCADE, related_name="drain", verbose_name=_("machine"))

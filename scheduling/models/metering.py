@@ -1,4 +1,4 @@
-"""Hours that have been reported to quota, and reservations of hours that have not."""
+"""Hours that were reported to quota, and the reservations of hours that were not reported yet."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from scheduling.models.cells import Cell
 
 
 class MeteringHour(models.Model):
-    """One hour of one cell: how many samples of its reservations were taken (`looks`), and when the hour was reported
-    to quota (`metered_at`)."""
+    """One hour of one cell. `looks`: the number of samples. `metered_at`: when the hour was reported to quota."""
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="metering_hours")
     hour = models.DateTimeField()
@@ -27,9 +26,9 @@ class MeteringHour(models.Model):
 
 
 class ReservedInHour(models.Model):
-    """Reservations of a job's running tasks, summed over the samples of an hour. The row is deleted once reported.
+    """The reservations of a job's running tasks, summed over the samples of an hour, until the hour is reported.
 
-    The job is a plain number, because the row may exist longer than the job.
+    `job_id` is a plain number, because the row may exist longer than the job.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="+", db_index=False)

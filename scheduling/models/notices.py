@@ -9,7 +9,7 @@ from scheduling.models.cells import Cell
 
 
 class NoticeCount(models.Model):
-    """Departures of one day (UTC) by cause. `delivered`: full, short, none; unknown where nobody could tell."""
+    """The number of evicted tasks per day (UTC) and cause. `delivered`: their notice: full, short, none or unknown."""
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="notice_counts")
     day = models.DateField(_("day"))

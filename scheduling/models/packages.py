@@ -1,4 +1,4 @@
-"""Packages (§3.2): content-addressed archives of a tenant in a cell's store, and tags that name them."""
+"""Packages (§3.2): archives of a tenant in a cell's store, found by their digest, and tags that name them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scheduling.spec.package_names import FORMATS
 
 
 class Package(models.Model):
-    """An archive under one name, which never changes. Its content is in the store, under `digest`.
+    """An archive with a name. The archive never changes, and is in the store under its `digest`.
 
-    `digest`: `sha256:` and 64 hexadecimal digits, of the archive as stored.
+    `digest`: `sha256:` and 64 hexadecimal digits.
     """
 
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="packages")
@@ -41,7 +41,7 @@ class Package(models.Model):
 
 
 class PackageTag(models.Model):
-    """A name for people. It may be moved to another archive of the same package; the platform's records say who did."""
+    """A tag of a package, which may be moved to another archive of the same name. Each move is in the records."""
 
     package = models.ForeignKey(Package, models.CASCADE, related_name="tags")
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="+")

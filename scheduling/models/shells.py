@@ -1,4 +1,4 @@
-"""Shells that people opened in tasks (§2.5): who, where, when, for how long."""
+"""The shells that people opened in tasks (§2.5): the user, the task, the time and the duration."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from scheduling.models.machines import Machine
 
 
 class ShellSession(models.Model):
-    """A shell: asked -> granted (signed and sent to the machine) -> open -> closed. Every state can become closed.
+    """A shell with its state: asked -> granted (signed and sent to the machine) -> open -> closed, from any state.
 
-    `seen_at`: when the portal last reported that its client is connected. Input and output are not stored.
+    `seen_at`: when the portal last reported that the client is connected. Input and output are not stored.
     """
 
     ASKED, GRANTED, OPEN, CLOSED = "asked", "granted", "open", "closed"

@@ -1,4 +1,4 @@
-"""Tasks, and departures: incarnations that still stop on machines."""
+"""Tasks, and departures: the incarnations that are being stopped on machines."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from scheduling.models.machines import Machine
 
 
 class Task(models.Model):
-    """One task (or alloc). `id` is `scheduling.core.vocabulary.requirement.task_id(job, index)`.
+    """A task or an alloc. `id` is `scheduling.core.vocabulary.requirement.task_id(job, index)`.
 
-    `incarnation` counts placements, from 1; 0 before the first; after a restore on from the next million.
-    A task inside an alloc points to it and is on its machine (§2.4). `devices`: which of the machine's accelerators
-    it has, by number. `phase` and `health` are what the Borglet last said of the incarnation; `up` is what people
-    call running (`Job.tasks_up` counts it).
+    `incarnation`: the number of placements; after a restore it continues from the next million. `alloc`: the alloc that
+    contains the task, on the same machine (§2.4). `devices`: the numbers of its accelerators on the machine. `phase`,
+    `health`: as the Borglet last reported. `up`: users know this as running (`Job.tasks_up` counts these tasks).
     """
 
     id = models.BigIntegerField(primary_key=True)
-    # Its job's cell, which the job's own foreign key holds: checking it once more for each task costs 4 µs of each.
+    # The cell of the job, whose foreign key is checked. A second check would cost 4 µs per task.
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="tasks", db_index=False, db_constraint=False)
-    # No index of its own on job or machine: `one_task_per_index` and `task_by_machine` serve both.
+    # `one_task_per_index` and `task_by_machine` are the indexes on job and machine.
     job = models.ForeignKey(Job, models.CASCADE, related_name="tasks", db_index=False)
     index = models.PositiveIntegerField(_("index"))
     state = models.CharField(
@@ -100,10 +99,10 @@ class Task(models.Model):
 
 
 class Departure(models.Model):
-    """An incarnation that should stop on a machine, until its Borglet says that its processes are gone.
+    """An incarnation that should stop on a machine, until the Borglet reports that its processes have ended.
 
-    It holds its ports there. `preemptor`: the task whose start on that machine waits for it. `notice_s`: the longest
-    notice that it may have. Nothing sets it yet, so it is always empty, and the task has the notice of its job file.
+    `ports`: the ports that it still holds. `preemptor`: the task that waits for this end before it starts. `notice_s`:
+    the longest notice; it is always empty, because nothing sets it yet, and the job file decides.
     """
 
     task = models.ForeignKey(Task, models.CASCADE, related_name="departures")
@@ -126,7 +125,7 @@ class Departure(models.Model):
 
 
 class CrashedPair(models.Model):
-    """A task crashed on a machine: for a while it is placed elsewhere (§4)."""
+    """A task and a machine on which it crashed. For some time, the task is placed on other machines (§4)."""
 
     task = models.ForeignKey(Task, models.CASCADE, related_name="crashed_pairs")
     machine = models.ForeignKey(Machine, models.CASCADE, related_name="crashed_pairs")

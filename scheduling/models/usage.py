@@ -1,4 +1,4 @@
-"""Usage of tasks in windows of five minutes; see `scheduling.usage.usage_windows`."""
+"""The usage of tasks in windows of five minutes. See `scheduling.usage.usage_windows`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from django.db import models
 
 
 class InstanceUsage(models.Model):
-    """A window of one incarnation. Tables, columns and units are those of `instance_usage` in Google's trace of 2019
-    where they fit: CPU in cores, memory in bytes. Partitioned by the hour of `start_time`.
+    """A usage window of one incarnation, partitioned by the hour of `start_time`.
 
-    Ids are plain numbers, because usage stays when its task is deleted. `sample_rate`: samples per second.
+    Table, columns and units are those of `instance_usage` in Google's trace of 2019 where possible: CPU in cores,
+    memory in bytes. Ids are plain numbers, because usage stays when a task is deleted. `sample_rate`: samples per s.
     """
 
     pk = models.CompositePrimaryKey("collection_id", "instance_index", "start_time", "incarnation")

@@ -1,4 +1,4 @@
-"""The choice of the package store by the settings."""
+"""The choice of the package store by the setting BORG_PACKAGE_STORE."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from scheduling.packages.store import ArchiveStore
 
 
 def store() -> ArchiveStore:
-    """The store of this installation. Raises `ValueError` that names the setting."""
+    """Return the package store of this installation. Raises `ValueError`, which names the setting."""
     return open_store(settings.BORG_PACKAGE_STORE)
 
 
 @functools.lru_cache(maxsize=8)
 def open_store(url: str) -> ArchiveStore:
-    """Open `file:///folder` or `s3://bucket/prefix?endpoint=http://host:port&region=…`. Keys come from the environment.
+    """Return the store at `file:///folder` or `s3://bucket/prefix?endpoint=http://host:port&region=…`.
 
-    Raises `ValueError` that names the setting.
+    The keys of S3 come from the environment. Raises `ValueError`, which names the setting.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -32,14 +32,15 @@ def open_store(url: str) -> ArchiveStore:
             )
         return DirectoryStore(Path(path))
     if parts.scheme == "s3":
-        from scheduling.packages.s3 import S3Store  # boto3: half a second that others need not wait
+        from scheduling.packages.s3 import S3Store  # importing boto3 takes half a second
 
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         if not parts.netloc or query.keys() - {"endpoint", "region"}:
             raise ValueError(
-                f"BORG_PACKAGE_STORE={url!r}: write s3://bucket/prefix; only ?endpoint=… and &region=… may follow"
+                f"BORG_PACKAGE_STORE={url!r}: the bucket is missing or a parameter is unknown; write s3://bucket/prefix,"
+                " then only ?endpoint=… and &region=…"
             )
         return S3Store(
             parts.netloc, parts.path.strip("/"), endpoint=query.get("endpoint", ""), region=query.get("region", "")
         )
-    raise ValueError(f"BORG_PACKAGE_STORE={url!r}: write file:///folder or s3://bucket/prefix")
+    raise ValueError(f"BORG_PACKAGE_STORE={url!r}: the scheme is unknown; write file:///folder or s3://bucket/prefix")

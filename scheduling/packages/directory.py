@@ -1,6 +1,6 @@
-"""A store in a folder, which all processes of the server share: one host, or a network file system.
+"""A package store in a folder that all processes of the server share: on one host, or in a network file system.
 
-<folder>/.drafts/           uploads under way
+<folder>/.drafts/           unfinished uploads
 <folder>/<cell>/ab/<hex>    archives, by the first two digits of their digest
 """
 
@@ -18,6 +18,8 @@ _PREFIX = "sha256:"
 
 
 class DirectoryStore:
+    """A package store in a folder."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -27,69 +29,63 @@ class DirectoryStore:
     def put(self, cell: str, digest: str, draft: Path) -> None:
         target = self._path(cell, digest)
         self._made(target.parent)
-        try:
+        with self._translated_errors():
             os.chmod(draft, 0o640)
-            descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.utime(descriptor)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            os.utime(draft)
+            _sync(draft)
             os.replace(draft, target)
-            _sync(target.parent)
-        except OSError as error:
-            raise StoreAway(f"{target}: {error.strerror}") from error
+            _sync(target.parent)  # so that the rename survives a power failure
 
     def size(self, cell: str, digest: str) -> int | None:
-        try:
-            return self._path(cell, digest).stat().st_size
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StoreAway(f"{self._folder}: {error.strerror}") from error
+        with self._translated_errors():
+            try:
+                return self._path(cell, digest).stat().st_size
+            except FileNotFoundError:
+                return None
 
     @contextmanager
     def read(self, cell: str, digest: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
-        try:
-            file = self._path(cell, digest).open("rb")
-        except FileNotFoundError as error:
-            raise NotThere(digest) from error
-        except OSError as error:
-            raise StoreAway(f"{self._folder}: {error.strerror}") from error
+        with self._translated_errors():
+            try:
+                file = self._path(cell, digest).open("rb")
+            except FileNotFoundError as error:
+                raise NotThere(digest) from error
         with file:
             file.seek(offset)
             yield iter(lambda: file.read(CHUNK_BYTES), b"")
 
     def listing(self, cell: str) -> Iterator[Blob]:
         now = time.time()
-        try:
+        with self._translated_errors():
             for path in sorted((self._folder / cell).glob("[0-9a-f][0-9a-f]/*")):
                 found = path.stat()
                 yield Blob(_PREFIX + path.name, found.st_size, now - found.st_mtime)
-        except OSError as error:
-            raise StoreAway(f"{self._folder}: {error.strerror}") from error
 
     def delete(self, cell: str, digest: str) -> None:
-        try:
+        with self._translated_errors():
             self._path(cell, digest).unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreAway(f"{self._folder}: {error.strerror}") from error
 
     def _path(self, cell: str, digest: str) -> Path:
         name = digest.removeprefix(_PREFIX)
         return self._folder / cell / name[:2] / name
 
     def _made(self, folder: Path) -> Path:
-        try:
+        with self._translated_errors():
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreAway(f"{folder}: {error.strerror}") from error
         return folder
 
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        """Turn `OSError` into `StoreAway`."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreAway(f"{error.filename or self._folder}: {error.strerror}") from error
 
-def _sync(folder: Path) -> None:
-    """Sync the folder, so that a rename survives a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+def _sync(path: Path) -> None:
+    """Write a file or a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,4 +1,4 @@
-"""The packages on machines (§3.2) for the scheduler: written when they change, for many machines at once."""
+"""The packages on machines (§3.2) for the scheduler. They are written when they change, for many machines at once."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from scheduling.models.machines import REMOVED
 
 
 class InstalledReport(NamedTuple):
-    """The digests that one machine reported in a session."""
+    """The digests of the packages that a machine reported in a session."""
 
     session: int
     digests: Sequence[str]
 
 
-def packages_held(cell_id: int, told: Mapping[int, InstalledReport], *, principal: Principal) -> list[int]:
-    """Take in what machines have. Returns those of which something changed, by one event for all of them.
+def packages_held(cell_id: int, reports: Mapping[int, InstalledReport], *, principal: Principal) -> list[int]:
+    """Store which packages machines have, with one event. Return the machines with a change.
 
-    Only packages of the cell are kept: what else a machine says it has tells the scheduler nothing. Two queries where
-    nothing changed, and no lock. Locks: the cell's row, then the machines' in order of id.
+    Packages of no tenant of the cell are ignored. Makes two queries and takes no lock if nothing changed. Otherwise
+    locks the cell's row, then the machines' in order of id.
     """
-    wanted = sorted({digest for one in told.values() for digest in one.digests})
+    wanted = sorted({digest for one in reports.values() for digest in one.digests})
     packages = Package.objects.filter(cell_id=cell_id, digest__in=wanted).order_by()
     known = set(packages.values_list("digest", flat=True).distinct())
-    if not _different(told, known):
+    if not _different(reports, known):
         return []
     with journal.write(cell_id, principal) as entry:
-        ids = sorted(told)
+        ids = sorted(reports)
         execute("SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [ids])
-        different = _different(told, known)
+        different = _different(reports, known)
         if different:
             _store({machine: now for machine, (_, now) in different.items()})
             entry.append(_event(different))
     return sorted(different)
 
 
-def _different(told: Mapping[int, InstalledReport], known: set[str]) -> dict[int, tuple[set[str], set[str]]]:
-    """Return the machines whose newest session differs from their rows, with old and new packages."""
-    rows = Machine.objects.filter(pk__in=told).exclude(state=REMOVED).order_by("id")
+def _different(reports: Mapping[int, InstalledReport], known: set[str]) -> dict[int, tuple[set[str], set[str]]]:
+    """Return the old and new packages of the machines whose report differs from their row."""
+    rows = Machine.objects.filter(pk__in=reports).exclude(state=REMOVED).order_by("id")
     found = {}
     for machine, session, packages in rows.values_list("id", "session", "packages"):
-        before, now = set(packages), known.intersection(told[machine].digests)
-        if session == told[machine].session and before != now:
+        before, now = set(packages), known.intersection(reports[machine].digests)
+        if session == reports[machine].session and before != now:
             found[machine] = before, now
     return found
 

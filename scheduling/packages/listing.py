@@ -1,4 +1,4 @@
-"""Lists of packages: those that a principal may see, and the jobs that use them. A constant number of queries."""
+"""Lists of packages that a caller may see, with the jobs that use them. The number of queries is constant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduling.spec import package_names
 
 
 def packages_visible(principal: Principal, *, tenant: str = "") -> QuerySet[Package]:
-    """Return the visible packages of all cells with their tags, by id."""
+    """Return the packages of all cells that the caller may see, with their tags, by id."""
     rows = Package.objects.select_related("cell", "tenant").prefetch_related(
         Prefetch("tags", PackageTag.objects.order_by("tag"))
     )
@@ -30,12 +30,13 @@ def packages_visible(principal: Principal, *, tenant: str = "") -> QuerySet[Pack
 
 
 def packages_of(principal: Principal, cell: Cell, *, tenant: str = "", name: str = "") -> QuerySet[Package]:
+    """Return the packages of a cell that the caller may see, with their tags, by id."""
     rows = packages_visible(principal, tenant=tenant).filter(cell=cell)
     return rows.filter(name=name) if name else rows
 
 
 def package_named(principal: Principal, cell: Cell, tenant: str, name: str, reference: str) -> Package:
-    """Return a package by tag or digest. Raises `NotFound`."""
+    """Return a package. `reference`: a tag or a digest. Raises `NotFound`."""
     if may(principal, Action.PACKAGE_VIEW, tenant=tenant, cell=cell.name):
         by_digest = package_names.is_digest(reference)
         rows = packages_of(principal, cell, tenant=tenant, name=name)
@@ -47,7 +48,7 @@ def package_named(principal: Principal, cell: Cell, tenant: str, name: str, refe
 
 @dataclass(frozen=True, slots=True)
 class ListedPackage:
-    """A package with its tags and jobs. `jobs`: the names of the live jobs that may run it."""
+    """A package with its tags. `jobs`: the names of the live jobs that may run it."""
 
     package: Package
     tags: list[str]
@@ -55,7 +56,7 @@ class ListedPackage:
 
 
 def shown(packages: Sequence[Package]) -> list[ListedPackage]:
-    """Add what pages show to packages. One query per cell."""
+    """Return packages with their tags and jobs. Makes one query per cell."""
     used: dict[tuple[int, int, str], list[str]] = {}
     for cell_id in {package.cell_id for package in packages}:
         digests = {package.digest for package in packages if package.cell_id == cell_id}

@@ -1,10 +1,10 @@
-"""Packages (§3.2): uploaded, tagged, deleted. Archives go to `packages.store`.
+"""Packages (§3.2): upload, tag and delete. The archives are in the package store (`packages.store`).
 
     upload ─► draft ─► store ─┐ shared lock
-                              ├─► rows + records, the stream of what belongs to no job
-    sweep  ─► no row names ───┘ exclusive lock
+                              ├─► rows + records, the stream of events that belong to no job
+    sweep  ─► no row ─────────┘ exclusive lock
 
-What is running never changes because a tag was moved: jobs are stored with digests (`services.pinning`).
+Moving a tag does not change running jobs, because their specs are stored with digests (`packages.pinning`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from scheduling.spec import package_names
 
 log = structlog.get_logger(__name__)
 
-_LOCK = 0x70616B73  # "paks": with the cell's id the advisory lock between uploads and the sweep
+_LOCK = 0x70616B73  # "paks"; with the cell's id, the key of the lock between uploads and the sweep
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The result of an upload. `outcome`: uploaded, moved (the tag named other content before), or unchanged."""
+    """The result of an upload. `outcome`: uploaded, moved (the tag now names another archive), or unchanged."""
 
     package: Package
     tag: str
@@ -47,14 +47,14 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Limits in bytes: of one package, and what the tenant may still upload."""
+    """Limits in bytes. `most`: of one package. `left`: how much the tenant may still upload."""
 
     most: int
     left: int
 
 
 def may_upload(*, principal: Principal, cell: Cell, tenant: str) -> Allowance:
-    """Return what a caller may upload now. Raises `NotFound` and `Forbidden`."""
+    """Return how much a caller may upload now. Raises `NotFound` and `Forbidden`."""
     owner = _owner(principal, cell, tenant)
     loaded = cell_settings.load(cell.settings)
     used = Package.objects.filter(cell=cell, tenant=owner).aggregate(used=Sum("size_bytes"))["used"] or 0
@@ -73,12 +73,11 @@ def package_upload(
     format: str = "",
     dry_run: bool = False,
 ) -> Stored:
-    """Take an archive into the cell's store under `name@tag`. The same again changes nothing.
+    """Store an archive in the cell's store under `name@tag`. A repeated upload changes nothing.
 
-    `digest`, `format`: as the caller knows them; empty: not said. `dry_run`: the archive isn't kept; the caller takes
-    back the rows. Raises `Rejected` naming the field, and leaves
-    nothing behind then; `NotFound`, `Forbidden`; `StoreAway` as a rejection with status 503.
-    Locks: uploads and the sweep of a cell, shared; the tenant's row; then the records' stream.
+    `digest`, `format`: of the archive, if the caller knows them. `dry_run`: the archive is not stored, and the caller
+    must roll back the transaction. Raises `Rejected`, which names the field (status 503 for an unreachable store),
+    `NotFound` and `Forbidden`. Locks: the cell's store, shared; the tenant's row; the stream of records.
     """
     owner = _owner(principal, cell, tenant)
     _check_names(name, tag, digest, format)
@@ -92,13 +91,13 @@ def package_upload(
             draft.keep(cell.name)
         with records.write(principal) as entry:
             lock_store(cell, exclusive=False)
-            # Of two uploads at once each counts the other.
+            # The lock makes each of two simultaneous uploads count the other.
             Tenant.objects.select_for_update(no_key=True).get(pk=owner.pk)
             left = may_upload(principal=principal, cell=cell, tenant=tenant).left
             if draft.size_bytes > left and not _known(cell, owner, name, draft.digest):
                 raise _over_quota(tenant, draft.size_bytes, left)
             if not dry_run and store.size(cell.name, draft.digest) != draft.size_bytes:
-                # The sweep was between the two: rare, and over in the moment of asking again.
+                # A sweep deleted the archive before its row existed. This is rare.
                 raise Conflict("store-busy", "the cell is sweeping its package store; send the package again")
             package, made = Package.objects.get_or_create(
                 cell=cell,
@@ -122,10 +121,9 @@ def package_upload(
 
 
 def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag: str, digest: str) -> Stored:
-    """Set the tag `name@tag` to an archive that is already in the store.
+    """Set the tag `name@tag` to an archive that is already in the store. Idempotent.
 
-    Idempotent. Raises `Rejected`, which names the field. Locks: the cell's uploads and sweeps, shared; then the
-    records' stream.
+    Raises `Rejected`, which names the field. Locks: the cell's store, shared; then the stream of records.
     """
     owner = _owner(principal, cell, tenant)
     _check_names(name, tag, digest, "")
@@ -139,10 +137,10 @@ def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag
 
 
 def package_delete(*, principal: Principal, cell: Cell, tenant: str, name: str, reference: str) -> Package | None:
-    """Remove a tag, and the archive with its last one; or, by digest, the archive with all its tags.
+    """Delete a tag, and with its last tag the package. A digest as `reference` deletes the package with all its tags.
 
-    Returns the archive if it went. Raises `Conflict` while a live job may run it. The bytes go with a later sweep.
-    Locks: the cell's row (so does who submits), then the records' stream.
+    Return the deleted package, or None. Raises `Conflict` while a live job may run it. A later sweep deletes the
+    archive from the store. Locks: the cell's row, as submissions do, then the stream of records.
     """
     owner = _owner(principal, cell, tenant)
     with records.write(principal) as entry:
@@ -154,7 +152,7 @@ def package_delete(*, principal: Principal, cell: Cell, tenant: str, name: str, 
             raise NotFound("package", f"{name}@{reference}")
         others = [] if by_digest else list(package.tags.exclude(tag=reference).values_list("tag", flat=True))
         if not others and (jobs := in_use(cell.pk, [package.digest]).get((owner.pk, package.digest))):
-            detail = f"live jobs use {name}@{reference}: {', '.join(jobs[:5])}; kill or update them first"
+            detail = f"live jobs use {name}@{reference}: {', '.join(jobs[:5])}; kill or update these jobs first"
             raise Conflict("package-in-use", detail, figures={"jobs": jobs[:100]})
         if others:
             package.tags.filter(tag=reference).delete()
@@ -218,7 +216,7 @@ def _set_tag(entry: records.RecordEntry, principal: Principal, package: Package,
 
 def _over_quota(tenant: str, size: int, left: int) -> Rejected:
     detail = (
-        f"tenant {tenant} may store {max(left, 0)} more bytes in this cell, and the package has {size}; "
+        f"the package has {size} bytes, and tenant {tenant} may store {max(left, 0)} more bytes in this cell; "
         "delete packages with `borgctl package delete`, or ask an SRE for more"
     )
     return Rejected("store-quota-exceeded", detail, figures={"left_bytes": max(left, 0), "bytes": size}, status=403)
@@ -238,7 +236,6 @@ def _reachable_store() -> Iterator[ArchiveStore]:
     try:
         yield the_store()
     except StoreAway as error:
-        log.error("package store unreachable", error=str(error))
-        raise Rejected(
-            "store-away", "the cell's package store cannot be reached; try again later, or ask an SRE", status=503
-        ) from error
+        log.error("the package store is unreachable", error=str(error))
+        detail = "the cell's package store is unreachable; try again later, or ask an SRE"
+        raise Rejected("store-away", detail, status=503) from error

@@ -1,4 +1,4 @@
-"""Pinning: each package reference of a job gets its digest when the job is submitted or updated.
+"""Pinning: each package reference of a job gets the digest of its package when the job is submitted or updated.
 
 spec: web@v2 ─► pin ─► spec: web@v2@sha256:…  ─► JobSpec.spec, its digest
                   └──► {digest: size, format} ─► JobSpec.packages ─► RunTask.packages
@@ -22,14 +22,14 @@ from scheduling.spec.package_names import Reference
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """A spec whose packages have their digests, and what `JobSpec.packages` keeps of them."""
+    """A spec whose package references have digests. `packages`: the value of `JobSpec.packages`."""
 
     spec: spec.JobSpecification
     packages: dict[str, dict[str, object]]
 
 
 def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[Pins | Rejected]:
-    """Return for each (tenant id, spec) the pinned spec, or the problems by path in the file. One query at most."""
+    """Return the pinned spec for each (tenant id, spec), or its rejection. Makes at most one query."""
     mentioned: list[dict[str, Reference] | Rejected] = []
     for _, job_spec in asked:
         try:
@@ -52,7 +52,7 @@ def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[
 
 
 def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins:
-    """Pin the packages of one spec. Raises `Rejected`, which names packages by their paths in the file."""
+    """Return one pinned spec. Raises `Rejected`, which names the wrong references by their paths in the job file."""
     (done,) = pin(cell, [(tenant_id, job_spec)])
     if isinstance(done, Rejected):
         raise done
@@ -60,7 +60,7 @@ def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins
 
 
 def pinned_for(principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> spec.JobSpecification:
-    """Return the spec with the digests of its packages. Raises `NotFound`, `Forbidden` and `Rejected`."""
+    """Return the pinned spec of a caller. Raises `NotFound`, `Forbidden` and `Rejected`."""
     if not _names_any(job_spec):
         return job_spec
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)

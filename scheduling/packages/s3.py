@@ -1,6 +1,6 @@
-"""A store that speaks S3. Keys as every S3 client takes them: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or a role.
+"""A package store in S3: s3://<bucket>/<prefix>/<cell>/<hex>.
 
-s3://<bucket>/<prefix>/<cell>/<hex>
+The keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from a role, as with every S3 client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ABSENT = {"404", "NoSuchKey", "NotFound"}
 
 
 class S3Store:
-    """A store in S3. It uses one client for all threads, as boto3 allows."""
+    """A package store in S3. All threads share one client, as boto3 allows."""
 
     def __init__(self, bucket: str, prefix: str, *, endpoint: str = "", region: str = "") -> None:
         self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
@@ -36,7 +36,7 @@ class S3Store:
                 read_timeout=30,
                 retries={"max_attempts": 3, "mode": "standard"},
                 max_pool_connections=64,
-                # Stores other than Amazon's often know buckets by path alone, and no checksums behind the body.
+                # Stores of other makers often need the bucket in the path, and do not know checksums after the body.
                 s3={"addressing_style": "path"} if endpoint else {},
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
@@ -90,7 +90,7 @@ class S3Store:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Translate boto3's errors. Raises `NotThere`, `StoreAway`."""
+        """Turn errors of boto3 into `NotThere` and `StoreAway`."""
         try:
             yield
         except ClientError as error:

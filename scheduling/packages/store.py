@@ -1,10 +1,11 @@
-"""The port to where archives of packages are kept. `directory` and `s3` are its implementations, `choice` chooses.
+"""The interface of package stores. `directory` and `s3` implement it, and `choice` chooses one of them.
 
-    upload ─► draft (a local file, hashed as it grows) ─► put ─► <cell>/<digest>, whole or not at all
+    upload ─► draft (a local file, hashed as it grows) ─► put ─► <cell>/<digest>, complete or not at all
     link shard ─► read(cell, digest, offset) ─► chunks ─► Borglets
-    sweep ─► listing ─► delete what no row names
+    sweep ─► listing ─► delete archives without a row
 
-A store knows cells and digests, no names. Its calls block; who has an event loop calls them from a thread.
+A store has cells and digests, but no names. Its methods block, so call them from a thread in a process with an event
+loop.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ CHUNK_BYTES = 1 << 20
 
 
 class StoreAway(Exception):
-    """The store can't be reached or has lost something; the text says which and what to look at."""
+    """Raised when the store is unreachable or damaged. The text names the folder or bucket and the problem."""
 
 
 class NotThere(Exception):
-    """The store holds no such archive."""
+    """Raised when the store does not contain an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +40,19 @@ class ArchiveStore(Protocol):
     """A store of archives. Every method raises `StoreAway` if the store cannot be reached."""
 
     def spool(self) -> Path:
-        """An existing folder for drafts, on this host; best where `put` has only to rename."""
+        """Return an existing folder of this host for drafts, if possible one from which `put` only has to rename."""
 
     def put(self, cell: str, digest: str, draft: Path) -> None:
-        """Keep the file as the archive of this digest, whole or not at all; `draft` may be gone afterwards.
+        """Store the file as the archive with this digest, completely or not at all. It may move the file `draft`.
 
-        What is there already is replaced, and as young as if it were new.
+        An existing archive is replaced, and its age begins again.
         """
 
     def size(self, cell: str, digest: str) -> int | None:
-        """Return the size in bytes; None if the archive does not exist."""
+        """Return the size of an archive in bytes, or None if it does not exist."""
 
     def read(self, cell: str, digest: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
-        """The archive from `offset` on, in chunks. Raises `NotThere`."""
+        """Return the chunks of an archive from byte `offset` on, as a context. Raises `NotThere`."""
 
     def listing(self, cell: str) -> Iterator[Blob]:
         """Return all archives of a cell."""

@@ -1,4 +1,4 @@
-"""The package store cleared up: what nobody names any more goes, first rows, then bytes. In small parts, by Celery."""
+"""The sweep of the package store, run by Celery: it deletes unused packages, first their rows, then their archives."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from scheduling.packages.uploads import sweep_drafts
 from scheduling.packages.users import in_use
 from scheduling.policy import cell_settings
 
-# What no row names is removed when it has been in the store for this long: its upload may be under way.
+# An archive without a row is deleted after this time, because its upload may not be finished.
 ORPHAN_S = 3600.0
 SWEPT_AT_ONCE = 200
 LOOKED_AT = 5_000
 
 
 def packages_sweep(cell: Cell, *, now: dt.datetime | None = None, at_once: int = SWEPT_AT_ONCE) -> int:
-    """Let go of archives without a tag that no live job may run and that are old (the cell's `package_keep_days`),
-    and of bytes that no row names. At most `at_once` of each; returns how many archives went from the store.
+    """Delete packages that are untagged, unused by live jobs and older than the cell's `package_keep_days`.
 
-    Locks: uploads and the sweep of a cell, exclusively. Raises `StoreAway`.
+    Then delete archives without a row from the store, and return their number. Deletes at most `at_once` of each. Locks
+    the cell's store exclusively. Raises `StoreAway`.
     """
     now = now or timezone.now()
     _forget_untagged(cell, now, at_once)

@@ -1,10 +1,10 @@
-"""Uploads into the store: a draft on this host's disk, which is hashed, checked and then stored.
+"""Uploads into the package store: a draft on this host's disk is hashed, checked and then stored.
 
 with Draft(store, most_bytes=…) as draft:
     draft.take(stream)                  # digest and size are known now
-    draft.check(format="", digest="")   # it is an archive, and the one that was announced
-    draft.keep(cell)                    # whole or not at all
-# whatever happened, no draft is left
+    draft.check(format="", digest="")   # it is a valid archive, and the announced one
+    draft.keep(cell)                    # stored completely or not at all
+# the draft is deleted, also after an error
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from types import TracebackType
 from typing import Protocol
 
 from borglet.packages.archives.limits import ArchiveRefused
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from scheduling.packages import archive
 from scheduling.packages.store import CHUNK_BYTES, ArchiveStore
 
 _DRAFT = "borg-package-"
-# A draft this old belongs to a process that was killed.
+# An older draft than this belongs to a process that was killed.
 ABANDONED_S = 86400.0
 
 
 class Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+    """A stream of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes, or b"" at the end."""
 
 
 class Draft:
-    """An upload in progress. `digest`, `size_bytes`: of the bytes read so far. `format`: set once checked."""
+    """An unfinished upload. `digest`, `size_bytes`: of the bytes read so far. `format`: set by `check`."""
 
     def __init__(self, store: ArchiveStore, *, most_bytes: int) -> None:
         self._store, self._most_bytes = store, most_bytes
@@ -57,7 +60,7 @@ class Draft:
         return f"sha256:{self._hash.hexdigest()}"
 
     def take(self, stream: Readable) -> None:
-        """Read all of `stream`. Raises `Rejected` beyond the size limit."""
+        """Read the whole stream. Raises `Rejected` if it is larger than the limit."""
         while chunk := stream.read(CHUNK_BYTES):
             self.size_bytes += len(chunk)
             if self.size_bytes > self._most_bytes:
@@ -67,20 +70,17 @@ class Draft:
         self._file.flush()
 
     def check(self, *, format: str, digest: str) -> None:
-        """Check that the upload matches its announcement (empty fields: not announced), and that machines accept it.
+        """Check that machines accept the archive, and that it has the announced format and digest ("": not announced).
 
-        Raises `Rejected` naming the field, and the entry of the archive where one is at fault.
+        Raises `Rejected`, which names the field and the wrong entry of the archive.
         """
         if digest and digest != self.digest:
-            detail = (
-                f"the request names {digest}, and the archive has {self.digest} ({self.size_bytes} bytes);"
-                " send it again"
-            )
-            raise Rejected("digest-mismatch", f"digest: {detail}", fields={"digest": detail})
+            found = f"the archive has {self.digest} ({self.size_bytes} bytes)"
+            raise invalid("digest", f"the request names {digest}, and {found}; send it again", "digest-mismatch")
         try:
             self.format = archive.check(self._path, format)
         except ArchiveRefused as error:
-            raise Rejected("invalid-package", f"archive: {error}", fields={"archive": str(error)}) from error
+            raise invalid("archive", str(error), "invalid-package") from error
 
     def keep(self, cell: str) -> None:
         """Put the draft into the store. Raises `StoreAway`."""
@@ -88,12 +88,13 @@ class Draft:
 
 
 def too_large(size: int, most: int) -> Rejected:
-    detail = f"the archive has {size} bytes or more; this cell accepts at most {most}. Split it, or ask an SRE for more"
+    """Return the rejection of an archive that exceeds the cell's limit of `most` bytes."""
+    detail = f"the archive has {size} bytes or more, and this cell accepts {most}; split it, or ask an SRE for more"
     return Rejected("too-large", detail, fields={"archive": detail}, figures={"most_bytes": most}, status=413)
 
 
 def sweep_drafts(store: ArchiveStore) -> int:
-    """Remove what killed processes left. Returns how many."""
+    """Delete the drafts of killed processes. Return their number."""
     old = time.time() - ABANDONED_S
     gone = 0
     for path in store.spool().glob(f"{_DRAFT}*"):
@@ -101,6 +102,6 @@ def sweep_drafts(store: ArchiveStore) -> int:
             if path.stat().st_mtime < old:
                 path.unlink()
                 gone += 1
-        except FileNotFoundError:  # its owner was quicker
+        except FileNotFoundError:  # its process has just deleted it
             continue
     return gone

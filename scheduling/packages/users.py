@@ -1,4 +1,4 @@
-"""Find the jobs that may run a package, with one query per read, over the packages that stored specs were pinned to."""
+"""The jobs that may run a package, found by the digests in stored specs. Each function makes one query."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from scheduling.models import JobSpec, Task
 
 
 def live_specs(cell_id: int, digests: Collection[str]) -> QuerySet[JobSpec]:
-    """Return versions of live jobs that name one of the archives: the one in force, the one before (an undo goes back
-    to it), and any that a task follows still."""
+    """Return the versions of live jobs' specs that name one of the archives and may still run.
+
+    These are the newest version, the version before it (for an undo), and each version that a task still runs.
+    """
     followed = Task.objects.filter(job=OuterRef("job"), spec_version=OuterRef("version"))
     return (
         JobSpec.objects.exclude(packages={})
@@ -26,7 +28,7 @@ def live_specs(cell_id: int, digests: Collection[str]) -> QuerySet[JobSpec]:
 
 
 def in_use(cell_id: int, digests: Collection[str]) -> dict[tuple[int, str], list[str]]:
-    """Return (tenant id, digest) -> names of the live jobs that may run it."""
+    """Return the names of the live jobs that may run each archive, by (tenant id, digest)."""
     found: dict[tuple[int, str], set[str]] = {}
     if not digests:
         return {}

@@ -2,11 +2,11 @@
 
     shell_ask ─── row, shell.opened ──► asked
     shell_grant ─── once, at the shard ──► granted ─── signed, to the machine
-    shell_connected ─── once, when it connects ──► open ─── shell_seen every few seconds: rights checked again
+    shell_connected ─── once, when it connects ──► open ─── shell_seen every few seconds checks the rights again
     shell_close ─── shell.closed ──► closed
 
-Writing to Redis is not enough to open a shell: the shard signs the content of the database row, the Borglet accepts
-only this signature, and each step is done at most once.
+Write access to Redis is not enough to open a shell. The shard signs the content of the database row, the Borglet
+accepts only this signature, and each step is done at most once.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ def shell_ask(
     plain: bool = False,
     peer: str = "",
 ) -> ShellSession:
-    """Create a session in the journal, for `shell_grant`. Raises `Rejected`, and `Conflict` for a task without
-    processes or too many shells. Locks the cell's row, so that counting and adding are atomic."""
+    """Create a session for `shell_grant`, with its event. `peer`: the client's address.
+
+    Raises `Rejected`, and `Conflict` if the task is not up or there are too many shells. Locks the cell's row, so that
+    no other session is created between the count and the new row.
+    """
     require_shell(principal, job)
     problems = {}
     if not (1 <= rows <= MAX_SIDE and 1 <= cols <= MAX_SIDE):
@@ -69,10 +72,10 @@ def shell_ask(
             standing = held.phase or held.state
             raise Conflict(
                 "not-running",
-                f"task {held.index} of job {job.name} is {standing}; a shell can be opened once it is up",
+                f"task {held.index} of job {job.name} is {standing}; open a shell when it is up",
                 fields={"index": standing},
             )
-        _room(job, held, principal)
+        _check_number(job, held, principal)
         made = ShellSession.objects.create(
             id=uuid.uuid4(),
             cell_id=job.cell_id,
@@ -105,34 +108,38 @@ def shell_ask(
 
 
 def require_shell(principal: Principal, job: Job) -> None:
-    """Check that the caller may open shells. Raises `Forbidden`, or `NotFound` for a tenant that it may not see."""
+    """Raise `Forbidden` if the caller may not open shells, or `NotFound` if it may not see the tenant."""
     require_tenant(principal, Action.SHELL_OPEN, job.tenant.name, job.cell.name)
 
 
 def may_open_shells(principal: Principal, job: Job) -> bool:
+    """Return whether the caller may open shells in the tasks of a job."""
     return may(principal, Action.SHELL_OPEN, tenant=job.tenant.name, cell=job.cell.name)
 
 
-def _room(job: Job, task: Task, principal: Principal) -> None:
+def _check_number(job: Job, task: Task, principal: Principal) -> None:
+    """Raise `Conflict` if the caller or the task has too many shells."""
     open_ones = ShellSession.objects.exclude(state=ShellSession.CLOSED).filter(cell_id=job.cell_id)
     mine = open_ones.filter(actor=principal.name).count()
     if mine >= PER_USER:
         raise Conflict(
             "too-many-shells",
-            f"{principal.name} has {mine} shells open in cell {job.cell.name}; close one (at most {PER_USER})",
+            f"{principal.name} has {mine} open shells in cell {job.cell.name}, and at most {PER_USER} are allowed;"
+            " close one of them",
             fields={"user": f"at most {PER_USER}"},
         )
     here = open_ones.filter(job=job, task_index=task.index).count()
     if here >= PER_TASK:
         raise Conflict(
             "too-many-shells",
-            f"{here} shells are open in task {task.index} of job {job.name}; close one (at most {PER_TASK})",
+            f"task {task.index} of job {job.name} has {here} open shells, and at most {PER_TASK} are allowed;"
+            " close one of them",
             fields={"index": f"at most {PER_TASK}"},
         )
 
 
 def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
-    """Return the grant for the Borglet, once per session. Raises `Conflict` if it may not be granted."""
+    """Return the signed grant for the Borglet, once per session. Raises `Conflict` if the shell may not be opened."""
     now = timezone.now()
     with transaction.atomic():
         row = (
@@ -142,11 +149,11 @@ def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
             .first()
         )
         if row is None or row.state != ShellSession.ASKED:
-            raise Conflict("no-such-shell", "no shell of this number waits for a grant; ask for a new shell")
+            raise Conflict("no-such-shell", "no shell with this number waits for a grant; request a new shell")
         if now - row.asked_at > dt.timedelta(seconds=GRANT_S):
-            raise Conflict("no-such-shell", "this request for a shell has expired; request a new shell")
+            raise Conflict("no-such-shell", f"the request is older than {GRANT_S:g} s; request a new shell")
         if not _still_there(row):
-            raise Conflict("not-running", "the task has just been evicted from its machine")
+            raise Conflict("not-running", "the task has just left its machine; request a new shell")
         row.state = ShellSession.GRANTED
         row.save(update_fields=["state"])
     claims = ShellClaims(
@@ -168,13 +175,16 @@ def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
 
 
 def shell_connected(session: uuid.UUID, *, machine_id: int) -> bool:
-    """Open the session for which a machine connects. Return True once, only if it was granted to this machine."""
+    """Mark a session as open when its machine connects. Return True once, if it was granted to this machine."""
     waiting = ShellSession.objects.filter(pk=session, machine_id=machine_id, state=ShellSession.GRANTED)
     return bool(waiting.update(state=ShellSession.OPEN))
 
 
 def shell_seen(session: uuid.UUID, *, principal: Principal, typed: int, printed: int) -> str:
-    """Record that the client is still connected. Return why the shell has to end, or "" if it may continue."""
+    """Record that the client is still connected. Return the reason why the shell must end, or "".
+
+    `typed`, `printed`: the bytes of input and output so far.
+    """
     row = ShellSession.objects.select_related("job__tenant", "job__cell").filter(pk=session).first()
     if row is None or row.state == ShellSession.CLOSED:
         return "the session was closed"
@@ -189,7 +199,10 @@ def shell_seen(session: uuid.UUID, *, principal: Principal, typed: int, printed:
 def shell_close(
     session: uuid.UUID, *, principal: Principal, how: str, typed: int | None = None, printed: int | None = None
 ) -> bool:
-    """Journal the end once, for the first caller. Locks: the cell's row, then the session's."""
+    """Close a session and append its event. Return False if it is already closed. Locks the cell's row, then its own.
+
+    `how`: how it ended. `typed`, `printed`: the bytes of input and output; None: as last recorded.
+    """
     row = ShellSession.objects.filter(pk=session).first()
     if row is None or row.state == ShellSession.CLOSED:
         return False
@@ -219,7 +232,7 @@ def shell_close(
 
 
 def shells_sweep() -> int:
-    """Close sessions whose portal process died. Their Borglets detect this by themselves. Return the number."""
+    """Close sessions whose portal process has died. Return their number."""
     silent = timezone.now() - dt.timedelta(seconds=LOST_S)
     lost = ShellSession.objects.exclude(state=ShellSession.CLOSED).filter(seen_at__lt=silent)
     closed = 0

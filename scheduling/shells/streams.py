@@ -1,10 +1,11 @@
-"""Shells between the portal and a task. Each session has two bounded Redis streams, so that any shard can serve it.
+"""The bytes of shells between the portal and a task. Each session has two bounded Redis streams.
 
     portal ── in ──► shard ── WebSocket /shell ──► Borglet ── terminal
            ◄─ out ──       ◄───────────────────────
 
-A sender may be ahead of the receiver by at most one window (`borglet.messages`). A sender that exceeds it is
-disconnected here. Entries are deleted as soon as they are passed on, and an unused stream expires after `_TTL_S`.
+With the streams, any shard can serve a session. A sender may be ahead of the receiver by at most one window
+(`borglet.messages`); a sender that exceeds the window is disconnected. Entries are deleted after the receiver has read
+them, and an unused stream expires after `_TTL_S`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _TTL_S = 120
 
 
 class Overrun(Exception):
-    """A side sent more than the other had room for."""
+    """Raised when one side sent more than the other side can take."""
 
 
 class ShellUnavailable(Rejected):
@@ -54,9 +55,7 @@ class ShellUnavailable(Rejected):
 
 
 class ShellRequest(msgspec.Struct, frozen=True):
-    """A request for a shell on its way to the shard of the machine. The row of the session grants it, not this
-    message.
-    """
+    """The message about a new session to the shard of the machine. Only the row of the session grants the shell."""
 
     machine_id: int
     session: str
@@ -67,14 +66,14 @@ def channel(shard: str) -> str:
 
 
 def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> None:
-    """Send the request to the shard that serves the machine. Raises `ShellUnavailable`."""
+    """Send the request for a shell to the shard that serves the machine. Raises `ShellUnavailable`."""
     try:
         holder = contact.holder_of(cell_id, machine_id)
         asked = msgspec.json.encode(ShellRequest(machine_id, session.hex))
         if holder is None or not wakeups.client().publish(channel(holder), asked):
             raise ShellUnavailable(
                 "machine-not-connected",
-                f"machine {hostname} is not connected to any link shard now; try again when it is",
+                f"machine {hostname} is not connected to a link shard; try again when it is connected",
                 fields={"machine": hostname},
             )
     except redis.RedisError as error:
@@ -84,7 +83,7 @@ def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> Non
 
 
 def connect(url: str) -> redis.asyncio.Redis:
-    """Return a Redis pool for shells, whose reads wait for up to `TAKE_S`."""
+    """Return a client of Redis for shells, whose reads may wait for `TAKE_S`."""
     return redis.asyncio.Redis.from_url(url, socket_timeout=TAKE_S + 10.0, socket_connect_timeout=2.0, retry=None)
 
 
@@ -100,7 +99,7 @@ return redis.call('XLEN', KEYS[1])
 
 
 class ShellStream:
-    """One direction of a session. Each end has its own object; only one reader may call `take`."""
+    """The stream of one direction of a session: `in` to the task, `out` to the client. It has only one reader."""
 
     def __init__(self, connection: redis.asyncio.Redis, session: str, direction: str) -> None:
         self._redis = connection
@@ -109,13 +108,13 @@ class ShellStream:
         self._read: list[bytes] = []
 
     async def put(self, *frames: bytes) -> None:
-        """Write bytes. Raises `Overrun`, `redis.RedisError`."""
+        """Append frames. Raises `Overrun` if too many frames wait, and `redis.RedisError`."""
         waiting = await self._redis.eval(_PUT, 1, self._key, _TTL_S, *frames)
         if waiting > MAX_WAITING:
-            raise Overrun(f"{waiting} frames wait for the other side")
+            raise Overrun(f"{waiting} frames wait for the other side, and at most {MAX_WAITING} may wait")
 
     async def take(self) -> list[bytes]:
-        """The next frames, in order; none after `TAKE_S` without any. Raises `redis.RedisError`."""
+        """Return the next frames in order, or none after `TAKE_S`. Raises `redis.RedisError`."""
         if self._read:
             read, self._read = self._read, []
             await self._redis.xdel(self._key, *read)
@@ -128,25 +127,18 @@ class ShellStream:
         return [fields[b"f"] for _, fields in entries]  # type: ignore[call-overload, index, misc, str-unpack]
 
     async def drop(self) -> None:
+        """Delete the stream. Raises `redis.RedisError`."""
         await self._redis.delete(self._key)
 
 
-def inward(connection: redis.asyncio.Redis, session: str) -> ShellStream:
-    return ShellStream(connection, session, "in")
-
-
-def outward(connection: redis.asyncio.Redis, session: str) -> ShellStream:
-    return ShellStream(connection, session, "out")
-
-
 async def grant(asked: ShellRequest) -> ShellGrant:
-    """Raises `Rejected`."""
+    """Return the signed grant of a requested shell. Raises `Rejected`."""
     return await in_thread(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id)
 
 
 async def refuse(connection: redis.asyncio.Redis, session: str, reason: str) -> None:
     """Send the client the reason why there is no shell. Raises `redis.RedisError`."""
-    await outward(connection, session).put(shell_frame(ShellFrame.FAILED, reason.encode()))
+    await ShellStream(connection, session, "out").put(shell_frame(ShellFrame.FAILED, reason.encode()))
 
 
 async def relay(
@@ -156,27 +148,31 @@ async def relay(
     receive: Callable[[], Awaitable[bytes | str]],
     send: Callable[[bytes], Awaitable[None]],
 ) -> str:
-    """Relay between a machine's socket and the session's streams, until either ends. `receive` raises if the socket is
-    closed. Returns why the session was cut off, or "" if the machine closed it. Raises `Rejected` for a session that
-    was not granted to this machine."""
+    """Relay frames between a machine's socket and the streams of a session, until one of them ends.
+
+    `receive` raises an exception if the socket is closed. Return the reason why the session was cut off, or "" if the
+    machine closed it. Raises `Rejected` for a session that was not granted to this machine.
+    """
     try:
         number = uuid.UUID(session)
     except ValueError as error:
-        raise Rejected("not-found", "session: no number of a shell", status=404) from error
+        detail = f"session: {session[:50]!r} is not the number of a shell; use the number in the grant"
+        raise Rejected("not-found", detail, status=404) from error
     if not await in_thread(shell_connected, number, machine_id=machine_id):
-        raise Rejected("not-found", "session: no shell of this number waits for this machine", status=404)
-    return await _Relay(inward(pool, session), outward(pool, session), receive, send).run()
+        detail = f"session: no shell {number.hex} waits for this machine; use the number in the grant"
+        raise Rejected("not-found", detail, status=404)
+    return await _Relay(ShellStream(pool, session, "in"), ShellStream(pool, session, "out"), receive, send).run()
 
 
 class _Relay:
     def __init__(
         self,
-        away: ShellStream,
-        back: ShellStream,
+        inward: ShellStream,
+        outward: ShellStream,
         receive: Callable[[], Awaitable[bytes | str]],
         send: Callable[[bytes], Awaitable[None]],
     ) -> None:
-        self._away, self._back, self._receive, self._send = away, back, receive, send
+        self._input, self._output, self._receive, self._send = inward, outward, receive, send
         self._last = ShellFrame.ALIVE  # kind of the last frame for the client
 
     async def run(self) -> str:
@@ -195,16 +191,16 @@ class _Relay:
             if isinstance(error, Overrun | MalformedMessage | redis.RedisError):
                 reason = reason or str(error) or type(error).__name__
         if self._last not in (ShellFrame.EXIT, ShellFrame.FAILED):
-            detail = reason or "the machine hung up: its Borglet ended"
+            detail = reason or "the machine closed the connection, because its Borglet ended"
             try:
-                await self._back.put(shell_frame(ShellFrame.FAILED, detail.encode()))
+                await self._output.put(shell_frame(ShellFrame.FAILED, detail.encode()))
             except (Overrun, redis.RedisError) as error:
-                log.warning("the end of a shell was not sent", error=str(error))
+                log.warning("cannot send the end of a shell to its client", error=str(error))
         return reason
 
     async def _to_machine(self) -> None:
         while True:
-            for frame in await self._away.take():
+            for frame in await self._input.take():
                 await self._send(frame)
 
     async def _to_client(self) -> None:
@@ -213,8 +209,8 @@ class _Relay:
             raw = frame.encode() if isinstance(frame, str) else frame
             kind, payload = shell_frame_of(raw)
             if len(payload) > SHELL_FRAME_BYTES:
-                raise MalformedMessage(f"a frame of {len(payload)} bytes; at most {SHELL_FRAME_BYTES}")
-            await self._back.put(raw)
+                raise MalformedMessage(f"a frame has {len(payload)} bytes, and at most {SHELL_FRAME_BYTES} are allowed")
+            await self._output.put(raw)
             self._last = kind
 
 

@@ -1,8 +1,8 @@
-"""What the machines of a cell have, and what its tasks hold, as the cell's master last saw it: a view for plans (§2.6).
+"""The capacity and the reservations of a cell's machines in Redis, as the master last saw them, for plans (§2.6).
 
     master ─► ViewPublisher ─► borg:view:<cell>, a hash in Redis ─► read ─► plans in all web processes
 
-To count this from the rows takes half a second in a cell of 10,000 machines. The view may be some seconds old.
+Reading this from rows takes half a second in a cell of 10,000 machines. The view may be some seconds old.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from scheduling.core.cell.attributes import Attributes
 from scheduling.core.vocabulary.layout import Bools, Ints
 from scheduling.journal import wakeups
 
-if TYPE_CHECKING:  # its kernels cost every process that imports them 45 MB
+if TYPE_CHECKING:  # the import costs a process 45 MB of memory
     from scheduling.core.cell.state import CellState
 
 KEEP_S = 3600
 # A view of an earlier revision is used for this long. A busy master publishes each second.
 FRESH_S = 30.0
-# Publishing takes at most this share of a master's time: a large cell is published less often.
+# Publishing takes at most this share of a master's time, so a large cell is published less often.
 _SHARE = 0.01
 _HELD, _FACTS = "held", "facts"
 
 
 class _Held(msgspec.Struct, frozen=True, array_like=True):
-    """Arrays of numpy as bytes; N machines in the order of their ids. `facts`: the version of `_Facts` they go with."""
+    """The view of N machines, in the order of their ids, as bytes of arrays. `facts`: the version of its `_Facts`."""
 
     facts: str
     revision: int
@@ -45,7 +45,7 @@ class _Held(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Facts(msgspec.Struct, frozen=True, array_like=True):
-    """`columns`: the attributes as `Attributes.columns` returns them, with codes as bytes of int32[N]."""
+    """The attributes of the machines. `columns`: see `Attributes.columns`; codes are bytes of int32[N]."""
 
     version: str
     columns: dict[str, tuple[bytes, list[str]]]
@@ -53,10 +53,10 @@ class _Facts(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class CellView:
-    """N machines in the order of their ids, R resources.
+    """The view of a cell: N machines in the order of their ids, and R resources.
 
-    `reserved` [N, R]: reservations of the tasks there; `prod_limit` [N, R]: limits of those placed by limit (§5.5).
-    `at`: when the master published it, seconds since the epoch. `revision`: the newest revision that it has.
+    `reserved` [N, R]: the reservations of the tasks. `prod_limit` [N, R]: the limits of the tasks that are placed by
+    limit (§5.5). `at`: the time of publication in seconds since the epoch. `revision`: the newest revision in the view.
     """
 
     revision: int
@@ -69,7 +69,7 @@ class CellView:
 
 
 class ViewPublisher:
-    """Publishes the view of one cell from its master."""
+    """The publisher of one cell's view, in the cell's master."""
 
     def __init__(self, cell_id: int) -> None:
         self._cell_id = cell_id
@@ -116,7 +116,7 @@ _attributes: dict[int, tuple[str, Attributes]] = {}
 
 
 def read(cell_id: int, *, revision: int) -> CellView | None:
-    """Return the view of a cell at `revision`. None without Redis, and if no master has published lately."""
+    """Return the view of a cell at `revision` or a recent one. Return None without Redis or a recent view."""
     if not wakeups.answers():
         return None
     packed = _field(cell_id, _HELD)
@@ -145,7 +145,7 @@ def _attributes_of(cell_id: int, version: str, size: int) -> Attributes | None:
         packed = _field(cell_id, _FACTS)
         facts = msgspec.msgpack.decode(packed, type=_Facts) if packed is not None else None
         if facts is None or facts.version != version:
-            return None  # a new master publishes at this moment
+            return None  # a new master is just publishing
         columns = {name: (np.frombuffer(codes, np.int32), values) for name, (codes, values) in facts.columns.items()}
         known = _attributes[cell_id] = (version, Attributes.of_columns(columns, size))
     return known[1]

@@ -1,19 +1,17 @@
-"""Current usage of tasks as last reported, in Redis, for reclamation and live pages. Never in rows.
+"""The current usage of tasks and machines in Redis, for reclamation and live pages. It is never stored in rows.
 
-borg:usage:<cell>   hash: machine id -> `SAMPLE` rows, packed: one of the machine as a whole, then one a task
+borg:usage:<cell>   hash: machine id -> `SAMPLE` rows: one for the whole machine, then one per task
 
-The rows describe themselves, so that a cell's usage is one reply, its values joined one array: 150,000 tasks
-on 12,260 machines are read in 60 ms. Rows carry their time: who reads decides how old is too old. What a machine
-left behind is removed when it is `FORGET_S` old, all of a cell's when no shard has written for `KEEP_S`.
+The rows contain their task, so the usage of a cell is one reply whose values form one array: 150,000 tasks on 12,260
+machines are read in 60 ms. Each row has its time, and readers decide which rows are too old. The rows of a machine are
+removed when they are `FORGET_S` old, and those of a cell when no shard has written for `KEEP_S`.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import redis.asyncio
 from numpy.typing import NDArray
@@ -24,8 +22,8 @@ from scheduling.usage.measured import MeasuredUsage
 
 KEEP_S = 3600
 FORGET_S = 600.0
-# Quantities in the units of `borglet.messages.Usage`. `at`: seconds since the epoch, Redis' clock.
-# A row whose `task_id` is -m is about machine m as a whole.
+# Quantities have the units of `borglet.messages.Usage`. `at`: seconds since the epoch by Redis' clock.
+# A row with `task_id` -m is about the whole machine m.
 SAMPLE = np.dtype(
     [
         ("task_id", "<i8"),
@@ -38,7 +36,6 @@ SAMPLE = np.dtype(
         ("incarnation", "<i4"),
     ]
 )
-_packed = struct.Struct("<qdqqiiii")
 _MOST = {  # type: ignore[misc]
     name: 2**53 if kind.itemsize == 8 else 2**31 - 1
     for name, (kind, _) in (SAMPLE.fields or {}).items()
@@ -46,35 +43,18 @@ _MOST = {  # type: ignore[misc]
 }
 
 
-class TaskUsage(msgspec.Struct, frozen=True):
-    """The usage of a task, in the units of `borglet.messages.Usage`."""
-
-    task_id: int
-    incarnation: int
-    cpu_milli: int
-    ram_bytes: int
-    disk_bytes: int
-    processes: int
-    throttled_milli: int = 0
-
-
-class MachineUsage(msgspec.Struct, frozen=True):
-    """The usage of a machine. `at`: seconds since the epoch, Redis' clock. Unknown tasks are left out."""
-
-    at: float
-    whole: Usage
-    tasks: list[TaskUsage]
-
-
 class CellUsage(NamedTuple):
-    """The usage of a cell. `now`: Redis' clock. `rows`: `SAMPLE`s of tasks and machines of any age, unordered."""
+    """The usage of a cell. `now`: the time by Redis' clock. `rows`: `SAMPLE`s of any age, in any order of machines."""
 
     now: float
     rows: NDArray[np.void]
 
 
 def pack(measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
-    """Return machine id -> its packed rows, each with its time of measurement. Tasks without processes have none."""
+    """Return the packed rows of each machine by id, without tasks that have no processes.
+
+    `measured`: the usage of each machine and the time of its measurement.
+    """
     packed: dict[int, bytes] = {}
     for columns in {one.columns for one, _ in measured}:
         packed |= _pack(columns, [pair for pair in measured if pair[0].columns == columns])
@@ -91,7 +71,7 @@ def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict
     rows["at"] = np.repeat(np.array([at for _, at in measured]), sizes)
     for column, name in enumerate(Usage.__struct_fields__[:columns]):
         if name in _MOST:
-            # A Borglet may say anything: what can't be is bounded.
+            # A Borglet may send any number, so numbers are limited to the range of the column.
             rows[name] = np.clip(figures[:, column], 0, _MOST[name])
     kept = (rows["task_id"] < 0) | ((rows["task_id"] > 0) & (rows["processes"] > 0))
     ends = np.cumsum(kept)[np.cumsum(sizes) - 1] * SAMPLE.itemsize
@@ -104,7 +84,7 @@ def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict
 
 
 async def store(connection: redis.asyncio.Redis, usages: Mapping[int, Mapping[int, bytes]]) -> None:
-    """Store usage. `usages`: cell -> machine -> packed rows. One command per cell. Raises `redis.RedisError`."""
+    """Store usage. `usages`: cell id -> machine id -> packed rows. Raises `redis.RedisError`."""
     pipe = connection.pipeline(transaction=False)
     for cell_id, machines in usages.items():
         pipe.hset(_key(cell_id), mapping={str(machine): rows for machine, rows in machines.items()})
@@ -129,7 +109,7 @@ def read_cell(cell_id: int) -> CellUsage:
 
 
 def read_machines(cell_id: int, machine_ids: Iterable[int]) -> CellUsage:
-    """The rows of these machines alone. Raises `redis.RedisError`."""
+    """Return the usage of these machines only. Raises `redis.RedisError`."""
     ids = [str(machine_id) for machine_id in machine_ids]
     if not ids:
         return CellUsage(0.0, np.empty(0, dtype=SAMPLE))
@@ -139,35 +119,6 @@ def read_machines(cell_id: int, machine_ids: Iterable[int]) -> CellUsage:
     (seconds, micros), values = pipe.execute()
     rows = np.frombuffer(b"".join(filter(None, values)), dtype=SAMPLE)
     return CellUsage(seconds + micros / 1e6, rows)
-
-
-def read(cell_id: int, machine_ids: Iterable[int]) -> dict[int, MachineUsage]:
-    """Return the usage of machines with a recent report. Raises `redis.RedisError`."""
-    ids = list(machine_ids)
-    if not ids:
-        return {}
-    found = wakeups.client().hmget(_key(cell_id), [str(machine_id) for machine_id in ids])
-    return {
-        machine_id: _unpacked(value)  # type: ignore[arg-type]
-        for machine_id, value in zip(ids, found, strict=True)
-        if value is not None
-    }
-
-
-def _unpacked(value: bytes) -> MachineUsage:
-    (_, at, *whole), *tasks = _packed.iter_unpack(value)
-    return MachineUsage(
-        at,
-        _usage(*whole[:5]),
-        [
-            TaskUsage(task_id, incarnation, cpu, ram, disk, processes, throttled)
-            for task_id, _, ram, disk, cpu, throttled, processes, incarnation in tasks
-        ],
-    )
-
-
-def _usage(ram: int, disk: int, cpu: int, throttled: int, processes: int) -> Usage:
-    return Usage(cpu, ram, disk, processes, throttled)
 
 
 def _key(cell_id: int) -> str:

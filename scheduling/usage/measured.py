@@ -1,4 +1,4 @@
-"""Usage of one machine and its tasks as arrays, the form between reports and Redis. Pure."""
+"""The usage of one machine and its tasks as arrays: the form between reports and Redis. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 
 class MeasuredUsage(NamedTuple):
-    """Usage of one machine: rows of `columns` figures, in the order of `Usage`, the machine's own first.
+    """The usage of one machine. `figures`: rows of `columns` figures in the order of `Usage`, the machine's row first.
 
-    `task_ids`, `incarnations`: of each row; 0 for one that is nobody's, minus the machine's id for its own.
+    `task_ids`, `incarnations`: the task of each row. The task id of an unknown task is 0. That of the machine's row is
+    minus the machine's id.
     """
 
     machine_id: int

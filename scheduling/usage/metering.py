@@ -53,7 +53,7 @@ _HOUR_S = 3600
 
 
 class HourSink(Protocol):
-    """A receiver of an hour's rows, called in the transaction that marks the hour as reported."""
+    """A function that takes the rows of an hour. It is called in the transaction that marks the hour as reported."""
 
     def __call__(self, *, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> object: ...
 
@@ -63,7 +63,7 @@ def look(cell: Cell, *, now: dt.datetime) -> bool:
 
     Makes two statements. Locks the hour's row.
     """
-    hour = now.replace(minute=0, second=0, microsecond=0)
+    hour = _floor(now)
     with transaction.atomic():
         written = execute(
             "INSERT INTO scheduling_meteringhour AS h (cell_id, hour, looks, looked_at) VALUES (%s, %s, 1, %s)"
@@ -78,9 +78,10 @@ def look(cell: Cell, *, now: dt.datetime) -> bool:
 
 
 def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: HourSink) -> list[dt.datetime]:
-    """Report every hour that is over and not reported yet, oldest first, as far back as windows are kept.
+    """Report every past hour that is not reported yet, oldest first. Return these hours.
 
-    Each is one transaction with `meter`. Returns the hours reported. A cell begins with the hour of its first look.
+    The first hour of a cell is that of its first sample, and no hour is older than `keep_hours`. Each hour is one
+    transaction with `meter`.
     """
     done = []
     for hour in _due(cell, now=now, keep_hours=keep_hours):
@@ -98,15 +99,15 @@ def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: HourSink)
 
 
 def forget_old(*, now: dt.datetime) -> None:
-    """Delete the markers of hours reported long ago, and the reservations of hours that will never be reported."""
+    """Delete the rows of hours that were reported, or should have been reported, more than 60 days ago."""
     MeteringHour.objects.filter(hour__lt=now - _KEPT).delete()
     ReservedInHour.objects.filter(hour__lt=now - _KEPT).delete()
 
 
 def rows_of(cell: Cell, hour: dt.datetime, *, looks: int) -> list[MeteredRow]:
-    """Return one row per job and band in the hour, by job; jobs without any figures are left out.
+    """Return one row per job and band of the hour, in the order of jobs. Jobs with only zeros are left out.
 
-    Four queries, and one more where specs changed in the hour.
+    Makes four queries, and one more if specs changed in the hour.
     """
     reserved = _reserved(cell, hour, looks)
     used = _used(cell, hour)
@@ -138,7 +139,7 @@ class _Job:
     priority: int
     requested: Vector
     version: int
-    begins_at: dt.datetime  # of its life in the hour
+    begins_at: dt.datetime  # the part of the hour in which the job lived
     ends_at: dt.datetime
 
 
@@ -218,7 +219,7 @@ def _jobs(cell: Cell, hour: dt.datetime, measured: list[int]) -> list[_Job]:
 
 
 def _changed(hour: dt.datetime, jobs: Sequence[_Job]) -> dict[int, list[JobSpec]]:
-    """Return the versions of jobs updated since the hour began, oldest first, if any was in force in the hour."""
+    """Return all spec versions, oldest first, of each job that was updated since the hour began."""
     several = [job.id for job in jobs if job.version > 1]
     if not several:
         return {}
@@ -230,7 +231,7 @@ def _changed(hour: dt.datetime, jobs: Sequence[_Job]) -> dict[int, list[JobSpec]
 
 
 def _asked(job: _Job, versions: Iterable[JobSpec], extra: tuple[str, ...], known: Sequence[Band]) -> dict[str, Vector]:
-    """Return band -> limit·seconds in the hour, each version for the time it was in force."""
+    """Return the limit·seconds of a job in the hour by band. Each version counts while it was current."""
     rows = list(versions)
     if not rows:
         return {_account(job.priority, known): _over(job.requested, job.ends_at - job.begins_at)}
@@ -252,7 +253,7 @@ def _over(vector: Vector, span: dt.timedelta) -> Vector:
 
 
 def _account(priority: int, known: Sequence[Band]) -> str:
-    """Return the band in which quota counts the priority; "" for the free priority, or one that is now in no band."""
+    """Return the band in which quota counts the priority, or "" for the free priority and a priority without a band."""
     if priority == FREE_PRIORITY:
         return ""
     try:

@@ -1,9 +1,9 @@
-"""Five-minute windows of usage in PostgreSQL, for Infrastore and for people: written in batches, dropped by the hour.
+"""Five-minute windows of usage in PostgreSQL, for Infrastore and for people. They are written in batches.
 
-    Report.windows ─► the shard: whose are they? ─► store ─► partitions by the hour ─► drop_old
+    Report.windows ─► the shard finds their tasks ─► store ─► partitions by the hour ─► drop_old
                                                                   └─► Infrastore (Parquet), pages, REST
 
-A window that comes twice is written once.
+A window that arrives twice is stored once.
 """
 
 from __future__ import annotations
@@ -21,24 +21,19 @@ from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.journal.sql import execute, query
 from scheduling.models import InstanceUsage, Task
 
-TABLE = "scheduling_instance_usage"
-# Machines keep an hour's worth; clocks differ.
+TABLE = InstanceUsage._meta.db_table
+# Machines keep the windows of one hour, and their clocks may be wrong.
 OLDEST_S, NEWEST_S = 2 * 3600, 600
-_LEAST_KEPT_HOURS = 3  # machines still tell of these
+_LEAST_KEPT_HOURS = 3  # machines may still report these windows
 _SPANS_S = range(10, 3601)
 _QUANTILES, _TAIL = 11, 9
 _MOST_INT32, _MOST_INT64 = 2**31 - 1, 2**53
-_COLUMNS = (
-    "collection_id, instance_index, start_time, end_time, incarnation, cell_id, machine_id, average_usage_cpus,"
-    " average_usage_memory, maximum_usage_cpus, maximum_usage_memory, random_sample_usage_cpus, assigned_cpus,"
-    " assigned_memory, page_cache_memory, sample_rate, cpu_usage_distribution, tail_cpu_usage_distribution,"
-    " throttled_cpus, disk_bytes, read_bytes_s, written_bytes_s, received_bytes_s, sent_bytes_s, threads, oom_kills"
-)
-_known: set[int] = set()  # hours since the epoch whose partition is there
+_COLUMNS = ", ".join(field.attname for field in InstanceUsage._meta.concrete_fields)
+_known: set[int] = set()  # hours since the epoch whose partition exists
 
 
 class TaskWindow(NamedTuple):
-    """A window and whose it is."""
+    """A usage window with its cell, machine and task."""
 
     cell_id: int
     machine_id: int
@@ -47,7 +42,7 @@ class TaskWindow(NamedTuple):
 
 
 def sensible(window: UsageWindow, now: float) -> bool:
-    """A machine may say anything: whether this can be a window at all."""
+    """Return whether a machine can have measured this window. `now`: seconds since the epoch."""
     return (
         window.span_s in _SPANS_S
         and now - OLDEST_S <= window.start <= now + NEWEST_S
@@ -59,7 +54,7 @@ def sensible(window: UsageWindow, now: float) -> bool:
 
 
 def store(many: Sequence[TaskWindow]) -> None:
-    """Write windows that are not there yet: three statements, and one for each hour that is new."""
+    """Write the windows that are not stored yet. Makes three statements, and two more per new hour."""
     if not many:
         return
     _ensure_partitions({one.window.start // 3600 for one in many})
@@ -71,6 +66,7 @@ def store(many: Sequence[TaskWindow]) -> None:
 
 
 def _line(one: TaskWindow) -> str:
+    """Return the row of a window in the text format of COPY, with the columns in the order of the model."""
     window = one.window
     job_id, index = split_task_id(one.task_id)
     start = dt.datetime.fromtimestamp(window.start, dt.UTC)
@@ -103,7 +99,7 @@ def _ensure_partitions(hours: set[int]) -> None:
     for hour in sorted(hours - _known):
         first = dt.datetime.fromtimestamp(hour * 3600, dt.UTC)
         with transaction.atomic():
-            # One at a time: two that make the same one would fail.
+            # Two transactions that create the same partition at once would fail.
             execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [TABLE])
             execute(
                 f"CREATE TABLE IF NOT EXISTS {_partition(hour)} PARTITION OF {TABLE} FOR VALUES FROM"
@@ -113,7 +109,7 @@ def _ensure_partitions(hours: set[int]) -> None:
 
 
 def drop_old(*, keep_hours: int, now: dt.datetime) -> list[str]:
-    """Drop the partitions whose windows all began more than `keep_hours` ago. Returns their names."""
+    """Drop the partitions whose windows all began more than `keep_hours` ago. Return their names."""
     oldest = int(now.timestamp()) // 3600 - max(keep_hours, _LEAST_KEPT_HOURS)
     rows = query(
         "SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid"

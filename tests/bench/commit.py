@@ -88,13 +88,13 @@ class Bench:
         from quota.vocabulary.permissions import system
         from scheduling.core.vocabulary import events
         from scheduling.journal import journal
-        from scheduling.machines.machines import machine_drain, publish_capacity
+        from scheduling.machines.machines import machines_drain, publish_capacity
         from scheduling.models import Cell, Machine
 
         cell = Cell.objects.get(name=self.cell)
         # Nobody ever hears of these machines, and nothing is to run on the one that is real.
         for own in Machine.objects.filter(cell=cell):
-            machine_drain(principal=system("bench"), machine=own, reason="a bench")
+            machines_drain(principal=system("bench"), cell=own.cell, machines=[own], reason="a bench")
         with journal.write(cell.id, system("bench")) as entry:
             Cell.objects.filter(pk=cell.id).update(settings={**cell.settings, "down_after_s": 1e9})
             entry.append(events.CellSet(settings={**cell.settings, "down_after_s": 1e9}))

@@ -27,7 +27,7 @@ def drain(cell) -> int:
 
 
 def draining(machine) -> None:
-    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk")
 
 
 def running(job: Job) -> int:

@@ -73,7 +73,7 @@ def test_tasks_on_machines_that_are_down_use_up_budgets_too(cell, machine, ann) 
     world.place(job, other, 3)
     world.report(job, *range(4))
     rows.machine_down(other)
-    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk")
     assert evacuation.tasks_drain(cell.id, 10, patience_s=600.0) == 0
 
 
@@ -81,8 +81,10 @@ def test_past_its_deadline_a_drain_breaks_budgets_only_on_request(cell, machine,
     other = rows.a_machine(cell, "m2")
     stubborn = up_on(ann, cell, machine, "stubborn", tasks=3, disruption_budget=1)
     patient = up_on(ann, cell, other, "patient", tasks=3, disruption_budget=1)
-    machines.machine_drain(principal=rows.ME, machine=machine, reason="fire", deadline_s=60.0, break_budgets=True)
-    machines.machine_drain(principal=rows.ME, machine=other, reason="new disk", deadline_s=60.0)
+    machines.machines_drain(
+        principal=rows.ME, cell=machine.cell, machines=[machine], reason="fire", deadline_s=60.0, break_budgets=True
+    )
+    machines.machines_drain(principal=rows.ME, cell=other.cell, machines=[other], reason="new disk", deadline_s=60.0)
     assert wishes(cell)[-2].break_budgets
     assert wishes(cell)[-1].deadline > 0
     assert second(cell) == 2  # one of each
@@ -96,9 +98,9 @@ def test_past_its_deadline_a_drain_breaks_budgets_only_on_request(cell, machine,
 
 def test_a_drain_may_be_given_another_deadline_and_the_same_wish_changes_nothing(cell, machine) -> None:
     for _ in range(2):
-        machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+        machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk")
     assert len(wishes(cell)) == 1
-    machines.machine_drain(principal=rows.ME, machine=machine, reason="hurry", deadline_s=60.0)
+    machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="hurry", deadline_s=60.0)
     drain = Drain.objects.get()
     assert (drain.reason, drain.asked_by, len(wishes(cell))) == ("hurry", "system:test", 2)
     assert 59 < (drain.deadline - drain.began_at).total_seconds() < 600
@@ -108,14 +110,14 @@ def test_a_drain_may_be_given_another_deadline_and_the_same_wish_changes_nothing
         ({"break_budgets": True}, "break_budgets"),
     ):
         with pytest.raises(Rejected) as caught:
-            machines.machine_drain(principal=rows.ME, machine=machine, reason="x", **wrong)
+            machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="x", **wrong)
         assert field in caught.value.fields
     machines.machine_undrain(principal=rows.ME, machine=machine)
     assert not Drain.objects.exists()
 
 
 def test_a_machine_that_drained_went_down_and_joined_again_drains_on(cell, machine) -> None:
-    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk")
     rows.machine_down(machine)
     token = joining.join_token_issue(principal=rows.ME, cell=cell)
     joining.machine_join(
@@ -132,20 +134,22 @@ def test_draining_much_of_a_cell_has_to_be_confirmed_also_machine_by_machine(cel
     fleet = [rows.a_machine(cell, f"m{number}") for number in range(4)]
     for number, here in enumerate(fleet):
         up_on(ann, cell, here, f"web{number}", tasks=5)
-    machines.machine_drain(principal=rows.ME, machine=fleet[0], reason="new disk")
+    machines.machines_drain(principal=rows.ME, cell=fleet[0].cell, machines=[fleet[0]], reason="new disk")
     with pytest.raises(Conflict, match="drain 2 machines: 10 of the 20 running tasks") as caught:
-        machines.machine_drain(principal=rows.ME, machine=fleet[1], reason="new disk")
+        machines.machines_drain(principal=rows.ME, cell=fleet[1].cell, machines=[fleet[1]], reason="new disk")
     assert (caught.value.code, caught.value.figures["tasks"]) == ("confirm", 10)
     assert Machine.objects.filter(state="draining").count() == 1
     with pytest.raises(Conflict):
-        machines.machine_drain(principal=rows.ME, machine=fleet[1], reason="new disk", confirm=9)
-    machines.machine_drain(principal=rows.ME, machine=fleet[1], reason="new disk", confirm=10)
+        machines.machines_drain(
+            principal=rows.ME, cell=fleet[1].cell, machines=[fleet[1]], reason="new disk", confirm=9
+        )
+    machines.machines_drain(principal=rows.ME, cell=fleet[1].cell, machines=[fleet[1]], reason="new disk", confirm=10)
     assert Machine.objects.filter(state="draining").count() == 2
 
 
 def test_why_a_task_left_is_one_walk(cell, machine, ann) -> None:
     up_on(ann, cell, machine, "web", tasks=1)
-    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk", deadline_s=600)
+    machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk", deadline_s=600)
     assert second(cell) == 1
     records = {(r.revision, r.seq): r for r in journal.tail(cell.id, after=0)}
     evicted = next(r for r in records.values() if isinstance(r.event, events.TaskEvicted))
@@ -169,8 +173,10 @@ def test_progress_tells_what_is_left_and_whose_budget_it_waits_for(cell, machine
         places = [Assignment(batch.id, index, machine.id, ports=(21_000 + index,)) for index in range(2)]
         transitions.tasks_place(entry, places)
     world.report(batch, 0, 1)
-    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk", deadline_s=3600)
-    machines.machine_drain(principal=rows.ME, machine=other, reason="new disk")
+    machines.machines_drain(
+        principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk", deadline_s=3600
+    )
+    machines.machines_drain(principal=rows.ME, cell=other.cell, machines=[other], reason="new disk")
     shown = progress(cell)
     assert (shown["m1"].left, shown["m1"].leaving, shown["m1"].waiting) == (6, 6, ())
     assert (shown["m2"].left, shown["m2"].done) == (0, True)
@@ -196,7 +202,7 @@ def test_progress_costs_the_same_for_many(cell, machine, ann, django_assert_max_
     for number in range(2, 7):
         here = rows.a_machine(cell, f"m{number}")
         up_on(ann, cell, here, f"web{number}", tasks=2, disruption_budget=1)
-        machines.machine_drain(principal=rows.ME, machine=here, reason="new disk")
+        machines.machines_drain(principal=rows.ME, cell=here.cell, machines=[here], reason="new disk")
     second(cell)
     found = list(drains.drains_of(cell))
     with django_assert_max_num_queries(7):

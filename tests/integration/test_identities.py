@@ -284,8 +284,8 @@ def test_a_machine_that_comes_back_is_given_new_ones_within_minutes_and_not_at_o
     job = a_job(cell)
     with link.machine(cell, "m1") as machine:
         (held,) = link.shard.connections.values()
-        until(lambda: held.identified.renew_at < float("inf"))
-        assert held.identified.renew_at - held.heard_at > RENEW_S / 2  # it has nothing yet
+        until(lambda: held.renew_identities_at < float("inf"))
+        assert held.renew_identities_at - held.heard_at > RENEW_S / 2  # it has nothing yet
         key = place(job, Machine.objects.get().id)
         machine.report(machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key))
         machine.keep_answering(lambda: task(job).up)
@@ -295,7 +295,7 @@ def test_a_machine_that_comes_back_is_given_new_ones_within_minutes_and_not_at_o
         poll = back.poll_with_desired(lambda desired: bool(desired.run))
         assert poll.identities == []
         (held,) = link.shard.connections.values()
-        assert held.identified.renew_at - held.heard_at <= SPREAD_S + 5
+        assert held.renew_identities_at - held.heard_at <= SPREAD_S + 5
 
 
 def test_identities_are_renewed_when_half_of_their_time_is_over(cell, link: Link) -> None:
@@ -306,14 +306,14 @@ def test_identities_are_renewed_when_half_of_their_time_is_over(cell, link: Link
         machine.report(poll, ran(key))
         machine.keep_answering(lambda: task(job).up)
         (held,) = link.shard.connections.values()
-        held.identified.renew_at = 0.0
+        held.renew_identities_at = 0.0
         for _ in range(20):
             poll = machine.poll()
             machine.report(poll)
             if poll.identities:
                 break
         assert [identity.key for identity in poll.identities] == [key]
-        assert held.identified.renew_at > 600
+        assert held.renew_identities_at > 600
 
 
 def test_a_real_task_finds_its_identity_and_borgctl_uses_it(
@@ -355,5 +355,5 @@ def test_a_real_task_finds_its_identity_and_borgctl_uses_it(
     # A new one takes its place under a reader's eyes.
     before = file.read_text()
     (held,) = link.shard.connections.values()
-    held.identified.renew_at = 0.0
+    held.renew_identities_at = 0.0
     until(lambda: file.read_text() != before)

@@ -20,7 +20,7 @@ from scheduling.machines import contact
 def test_a_machine_that_was_without_a_shard_for_long_is_heard_of_by_its_hello_alone() -> None:
     """And by an answer to a poll, as everybody, where its shard is alive: it may dial again and again."""
     cell, orphan, mover = 987_654, 1, 2
-    keys = (contact.contact_key(cell), contact.shards_key(cell), contact.holder_key(cell))
+    keys = (contact.key("contact", cell), contact.key("shards", cell), contact.key("holder", cell))
 
     async def beat(shard: str, ages: dict[int, float], held: set[int]) -> float:
         connection = redis.asyncio.Redis.from_url(settings.BORG_REDIS_URL)
@@ -31,7 +31,7 @@ def test_a_machine_that_was_without_a_shard_for_long_is_heard_of_by_its_hello_al
 
     asyncio.run(beat("dead", {orphan: 50.0}, {orphan}))
     asyncio.run(beat("alive", {mover: 50.0}, {mover}))
-    wakeups.client().zadd(contact.shards_key(cell), {"dead": time.time() - 40})
+    wakeups.client().zadd(contact.key("shards", cell), {"dead": time.time() - 40})
     at = asyncio.run(beat("new", {}, {orphan, mover}))
     last = contact.read(cell).last
     wakeups.client().delete(*keys)

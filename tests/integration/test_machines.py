@@ -60,7 +60,8 @@ def newest(cell, kind):
 
 def test_a_draining_machine_loses_no_more_of_a_job_than_its_max_down(cell, machine) -> None:
     job = placed(cell, machine, tasks=25)  # a tenth may be down: 2
-    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk")
+    machine.refresh_from_db()
     assert machine.state == "draining"
     assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 2
     assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 0
@@ -74,7 +75,7 @@ def test_a_draining_machine_loses_no_more_of_a_job_than_its_max_down(cell, machi
 
 def test_tasks_that_are_not_up_leave_a_draining_machine_freely(cell, machine) -> None:
     placed(cell, machine, tasks=5, up=False)
-    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk")
     assert evacuation.tasks_leave(cell.id, CellSettings(), seconds=1.0) == 5
 
 
@@ -98,7 +99,7 @@ def test_a_rate_of_nothing_stops_evictions(cell, machine) -> None:
 
 def test_the_same_wish_twice_is_one_event(cell, machine) -> None:
     for _ in range(2):
-        machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+        machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk")
         before = journal.newest(cell.id)
     assert journal.newest(cell.id) == before
     machines.machine_undrain(principal=rows.ME, machine=machine)
@@ -106,7 +107,7 @@ def test_the_same_wish_twice_is_one_event(cell, machine) -> None:
 
 
 def test_a_machine_that_was_draining_drains_on_when_it_comes_back(cell, machine) -> None:
-    machines.machine_drain(principal=rows.ME, machine=machine, reason="new disk")
+    machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk")
     rows.machine_down(machine)
     rows.machine_up(machine)
     assert machine.state == "draining"
@@ -120,7 +121,7 @@ def test_a_machine_that_was_draining_drains_on_when_it_comes_back(cell, machine)
 
 def test_a_busy_machine_is_not_removed_and_a_dead_one_is(cell, machine) -> None:
     job = placed(cell, machine)
-    with pytest.raises(Conflict, match="3 tasks run on m1; drain it"):
+    with pytest.raises(Conflict, match="3 tasks run on m1; drain the machine"):
         machines.machine_remove(principal=rows.ME, machine=machine, reason="sold")
     rows.machine_down(machine)
     evacuation.tasks_evict_from(cell.id, 1)
@@ -130,7 +131,7 @@ def test_a_busy_machine_is_not_removed_and_a_dead_one_is(cell, machine) -> None:
     assert newest(cell, events.MachineRemoved).event.machine_id == machine.id
     assert CellCapacity.objects.get(cell="cc").capacity == [0] * 6
     with pytest.raises(Conflict, match="machine m1 was removed"):
-        machines.machine_drain(principal=rows.ME, machine=machine, reason="again")
+        machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="again")
 
 
 def test_facts_are_changed_checked_and_published(cell, machine) -> None:
@@ -149,7 +150,7 @@ def test_facts_are_changed_checked_and_published(cell, machine) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda machine: machines.machine_drain(principal=EVE, machine=machine, reason="x"),
+        lambda machine: machines.machines_drain(principal=EVE, cell=machine.cell, machines=[machine], reason="x"),
         lambda machine: machines.machine_undrain(principal=EVE, machine=machine),
         lambda machine: machines.machine_remove(principal=EVE, machine=machine, reason="x"),
         lambda machine: machines.quarantine_release(principal=EVE, machine=machine, keys=[], action="stop"),
@@ -165,7 +166,7 @@ def test_only_sres_change_machines(cell, machine, change) -> None:
 def test_only_what_is_in_quarantine_can_be_released(cell, machine) -> None:
     key = "a" * 32 + "/0/1"
     Machine.objects.update(quarantined=[{"key": key, "name": "x", "since": "", "release": ""}])
-    with pytest.raises(Rejected, match="not in quarantine on m1: other"):
+    with pytest.raises(Rejected, match="tasks other are not in quarantine on m1"):
         machines.quarantine_release(principal=rows.ME, machine=machine, keys=["other"], action="stop")
     with pytest.raises(Rejected, match="give stop or keep"):
         machines.quarantine_release(principal=rows.ME, machine=machine, keys=[key], action="burn")
@@ -349,7 +350,7 @@ def test_those_of_a_partition_are_late_together_when_the_first_is_silent() -> No
 
 def test_a_sweep_marks_the_silent_down(cell, machine) -> None:
     silence = Silence()
-    key, shards = contact.contact_key(cell.id), contact.shards_key(cell.id)
+    key, shards = contact.key("contact", cell.id), contact.key("shards", cell.id)
     redis = contact.wakeups.client()
     now = redis.time()[0]
     redis.zadd(shards, {"s": now + 60})

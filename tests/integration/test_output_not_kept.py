@@ -63,10 +63,10 @@ def test_what_a_shell_types_and_prints_is_not_in_the_append_only_file(kept: Path
     async def through() -> list[bytes]:
         pool = streams.connect(settings.BORG_REDIS_URL)
         try:
-            stream = streams.outward(pool, "f" * 32)
+            stream = streams.ShellStream(pool, "f" * 32, "out")
             await stream.put(SECRET.encode(), b"more")
             assert 0 < await pool.ttl(f"borg:shell:{'f' * 32}:out") <= 120
-            taken = await streams.outward(pool, "f" * 32).take()
+            taken = await streams.ShellStream(pool, "f" * 32, "out").take()
             await stream.drop()
             return taken
         finally:

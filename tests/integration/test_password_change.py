@@ -69,7 +69,7 @@ def test_an_open_shell_ends_within_seconds_of_a_password_change(world, tmp_path)
     thief = signed_in("operator")
     shard = wakeups.client().pubsub()
     shard.subscribe(streams.channel("shard-1"))
-    wakeups.client().hset(contact.holder_key(world.cell.id), str(world.machine.id), "shard-1")
+    wakeups.client().hset(contact.key("holder", world.cell.id), str(world.machine.id), "shard-1")
     cookie = thief.cookies[settings.SESSION_COOKIE_NAME].value
     with (
         portal_server.running(tmp_path / "log", BORG_SECRET_KEY=settings.SECRET_KEY) as url,

@@ -16,7 +16,7 @@ from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary import events
 from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
-from scheduling.machines.machines import machine_drain, machine_undrain, machines_down
+from scheduling.machines.machines import machine_undrain, machines_down, machines_drain
 from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.tasks import changes, new_tasks, transitions
@@ -161,8 +161,10 @@ def test_everybody_at_once(cell, tenant) -> None:
     def sre() -> None:
         for turn in range(10):
             row = Machine.objects.select_related("cell").get(pk=fleet[turn % 3].pk)
-            act = machine_drain if turn % 2 else machine_undrain
-            act(principal=SRE, machine=row, reason="maintenance")
+            if turn % 2:
+                machines_drain(principal=SRE, cell=row.cell, machines=[row], reason="maintenance")
+            else:
+                machine_undrain(principal=SRE, machine=row, reason="maintenance")
 
     for seed in range(3):
         threads.start(lambda seed=seed: people(seed))

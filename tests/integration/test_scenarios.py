@@ -150,8 +150,10 @@ class Cell(RuleBasedStateMachine):
     @rule(number=st.integers(0, 2), out=st.booleans())
     def drain(self, number: int, out: bool) -> None:
         row = Machine.objects.select_related("cell").get(pk=self._machine(number).row.pk)
-        act = machines.machine_undrain if out else machines.machine_drain
-        act(principal=SRE, machine=row, reason="maintenance")
+        if out:
+            machines.machine_undrain(principal=SRE, machine=row, reason="maintenance")
+        else:
+            machines.machines_drain(principal=SRE, cell=row.cell, machines=[row], reason="maintenance")
 
     # -- what the master does
 

@@ -23,7 +23,7 @@ from tests.integration.world import a_user
 pytestmark = pytest.mark.django_db(transaction=True)
 WAIT_S = 40.0
 DOOR = "ws/shell/cc/ubar/jfoo/0/"
-NOT_CONNECTED = "not connected to any link shard"
+NOT_CONNECTED = "not connected to a link shard"
 
 
 @pytest.fixture(scope="module")

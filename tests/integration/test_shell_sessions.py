@@ -89,7 +89,7 @@ def test_a_grant_is_for_a_task_that_is_still_there_and_lately_asked_for(world: W
         shells.shell_grant(late.id, machine_id=world.machine.id)
     with journal.write(world.cell.id, rows.ME) as entry:
         transitions.tasks_evict(entry, [Eviction(task_id(world.job.id, 0), 1, "other")])
-    with pytest.raises(Conflict, match="has just been evicted from its machine"):
+    with pytest.raises(Conflict, match="has just left its machine"):
         shells.shell_grant(moved.id, machine_id=world.machine.id)
     assert shells.shell_seen(moved.id, principal=who("operator"), typed=0, printed=0).startswith("the task")
     with pytest.raises(Conflict, match="is pending"):

@@ -161,7 +161,7 @@ def test_a_drain_takes_an_alloc_with_all_inside_elsewhere(cell, ann, placing) ->
     world.report(envelope, 0, 1)
     world.report(web, 0, 1)
     left = Machine.objects.get(pk=running(envelope)[0].machine_id)
-    machines.machine_drain(principal=rows.ME, machine=left, reason="new disk")
+    machines.machines_drain(principal=rows.ME, cell=left.cell, machines=[left], reason="new disk")
     placing()
     assert left.pk not in {task.machine_id for task in running(envelope) + running(web)}
     assert [len(running(envelope)), len(running(web))] == [2, 2]

@@ -41,15 +41,13 @@ def newest_sample(task: Task) -> Sample | None:
     if task.machine_id is None:
         return None
     try:
-        machine = live.read(task.cell_id, [task.machine_id]).get(task.machine_id)
+        now, rows = live.read_machines(task.cell_id, [task.machine_id])
     except redis.RedisError:
         return None
-    if machine is None or timezone.now().timestamp() - machine.at > SAMPLE_KEPT_S:
-        return None
-    at = dt.datetime.fromtimestamp(machine.at, dt.UTC)
-    for one in machine.tasks:
-        if (one.task_id, one.incarnation) == (task.id, task.incarnation):
-            return Sample(at, one.cpu_milli, one.ram_bytes)
+    for row in rows[(rows["task_id"] == task.id) & (rows["incarnation"] == task.incarnation)]:
+        if now - row["at"] <= SAMPLE_KEPT_S:
+            at = dt.datetime.fromtimestamp(float(row["at"]), dt.UTC)
+            return Sample(at, int(row["cpu_milli"]), int(row["ram_bytes"]))
     return None
 
 

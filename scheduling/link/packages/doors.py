@@ -293,8 +293,8 @@ class PackageDoors:
             await asyncio.sleep(LOOK_EVERY_S)
             for machine_id, port in list(self._ports.items()):
                 held = self._connections.get(machine_id)
-                if port and held is not None and held.said is not None and held.said.wire.packages:
-                    installed = held.said.wire.packages
+                if port and held is not None and held.last_report is not None and held.last_report.wire.packages:
+                    installed = held.last_report.wire.packages
                     mark = held.session, held.generation, len(installed)
                     if self._announced.get(machine_id) != mark:
                         self._announced[machine_id] = mark
@@ -302,7 +302,7 @@ class PackageDoors:
             for cell_id, reports in self._holdings.due(self._connections, time.monotonic()).items():
                 try:
                     await self._database(partial(packages_held, principal=ME), cell_id, readable(reports))
-                    self._holdings.taken(reports)
+                    self._holdings.written(reports)
                 except DatabaseAway as error:
                     log.warning("database unreachable: the packages of machines are stored later", error=str(error))
 
@@ -319,7 +319,7 @@ class PackageDoors:
 
     # -- announcements of other shards
 
-    def _take_announcement(self, news: swarms.Told) -> None:
+    def _take_announcement(self, news: swarms.Announcement) -> None:
         tracker = self._tracker(news.cell_id)
         if isinstance(news, swarms.Have):
             if tracker.knows(news.digest):

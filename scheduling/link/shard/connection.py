@@ -1,7 +1,8 @@
-"""The connection of one machine: the open poll, the last report, and messages still to be sent."""
+"""The connection of one machine: its open poll, its last report, and the messages that still have to be sent."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +21,6 @@ from borglet.messages import (
     Welcome,
     encode,
 )
-from scheduling.link.shard.identities import Identified
 from scheduling.link.shard.rotation import Rotation
 from scheduling.link.views.diff import View
 from scheduling.link.views.last_report import LastReport
@@ -38,11 +38,14 @@ class Wire(Protocol):
     def congested(self) -> bool:
         """Return whether so much output waits for the machine that no further message should be sent."""
 
-    def send(self, content: bytes) -> None: ...
+    def send(self, content: bytes) -> None:
+        """Send a message."""
 
-    def close(self, code: int, reason: str) -> None: ...
+    def close(self, code: int, reason: str) -> None:
+        """Close the connection with a WebSocket close code."""
 
 
+# Most tasks that have left a machine and whose usage is still taken.
 _MOST_LEFT = 256
 
 
@@ -50,10 +53,10 @@ _MOST_LEFT = 256
 class Connection:
     """The connection of one machine. Only the event loop uses it. Times are the loop's, in seconds.
 
-    Sequence numbers: `asked` is that of the last poll, `answered` of the last report, `told` of the last poll with a
-    desired state. Generations: `acknowledged` is the one that the Borglet reports, `generation` the one that it should
-    have, `reminded` the one that was sent again because of leftover tasks. `desired` is dropped once the first two are
-    equal.
+    `asked`, `answered`: the sequence numbers of the last poll and of the last report. `desired_sent`,
+    `generation_sent`: the last poll with a desired state, and its generation. `generation`: what the Borglet should
+    have; `acknowledged`: what it reports. `desired` is dropped once the two are equal. `generation_repeated`: the
+    generation that was sent again because of leftover tasks.
     """
 
     machine_id: int
@@ -65,23 +68,23 @@ class Connection:
     view: View | None = None
     generation: str = ""
     desired: Desired | None = None
-    said: LastReport | None = None
+    last_report: LastReport | None = None
     asked: int = 0
     answered: int = 0
-    told: int = 0
-    told_generation: str = ""
+    desired_sent: int = 0
+    generation_sent: str = ""
     acknowledged: str = ""
     asked_at: float = 0.0
     hold_s: float = 0.0
     down: bool = False
     closing: bool = False
-    reminded: str = ""
-    refused_at: float = float("-inf")
-    patience: EarlyAnswerPace = field(default_factory=EarlyAnswerPace)
+    generation_repeated: str = ""
+    rejected_at: float = -math.inf  # when the Borglet last rejected its desired state
+    early_pace: EarlyAnswerPace = field(default_factory=EarlyAnswerPace)
     logs: list[LogRequest] = field(default_factory=list)
     logs_asked: set[str] = field(default_factory=set)  # requests that are not answered yet
     rotation: Rotation = field(default_factory=Rotation)
-    identified: Identified = field(default_factory=Identified)
+    renew_identities_at: float = math.inf
     identities: list[TaskIdentity] = field(default_factory=list)  # to be sent with the next poll
     windows_until: int = 0  # end of the newest stored window of usage, until it is sent
     left: dict[TaskKey, int] = field(default_factory=dict)  # tasks that were here recently, and their ids
@@ -94,36 +97,30 @@ class Connection:
 
     @property
     def behind(self) -> bool:
-        """Return whether the Borglet lacks the desired state and none is on its way."""
+        """Return whether the Borglet lacks the desired state, and no open poll contains it."""
         return (
             self.view is not None
             and self.acknowledged != self.generation
-            and (self.told_generation != self.generation or self.told <= self.answered)
+            and (self.generation_sent != self.generation or self.desired_sent <= self.answered)
         )
 
-    @property
-    def congested(self) -> bool:
-        return self.wire.congested
-
     def ask(self, now: float, hold_s: float) -> None:
-        """Send the next poll, with the desired state if its Borglet lacks it."""
+        """Send the next poll. It contains the desired state if the Borglet lacks it."""
         self.asked += 1
         desired = self.desired if self.behind else None
         if desired is not None:
-            self.told, self.told_generation = self.asked, desired.generation
+            self.desired_sent, self.generation_sent = self.asked, desired.generation
         logs, self.logs = self.logs, []
         self.logs_asked |= {request.request_id for request in logs}
         shells, self.shells = self.shells, []
         self.asked_at, self.hold_s = now, 0.0 if logs else hold_s
-        rotate, accepted = self.rotation.say(now)
+        rotate, accepted = self.rotation.next_poll(now)
         identities, self.identities = self.identities, []
         until, self.windows_until = self.windows_until, 0
         self.post(Poll(self.asked, self.hold_s, desired, logs, identities, rotate, accepted, shells, until))
 
     def take_view(self, view: View) -> None:
-        """Replace the tasks that should run here. Tasks that leave are kept for a while, because their usage is still
-        reported.
-        """
+        """Replace the view. Tasks that leave are kept for a while, because the machine still reports their usage."""
         if self.view is not None:
             for key, expected in self.view.run.items():
                 if key not in view.run:
@@ -133,18 +130,18 @@ class Connection:
         self.view = view
 
     def task_of(self, key: TaskKey) -> int | None:
-        """Return the id of a task that is, or was recently, on this machine."""
+        """Return the id of a task that is or recently was on this machine, or None."""
         if self.view is None:
             return None
         expected = self.view.run.get(key)
         return expected.task_id if expected is not None else self.view.stop.get(key, self.left.get(key))
 
     def wanted_logs(self, report: Report) -> Report | None:
-        """Return the report with only the logs that were requested from this machine, each once. None without logs."""
+        """Return the report with only the requested parts of logs, each of them once. Return None if there are none."""
         wanted = [chunk for chunk in report.logs if chunk.request_id in self.logs_asked]
         if len(wanted) < len(report.logs):
             log.warning(
-                "the machine sent logs that were not requested",
+                "the machine sent logs without a request; they are dropped",
                 machine=self.hostname,
                 chunks=len(report.logs) - len(wanted),
             )
@@ -156,8 +153,14 @@ class Connection:
             self.wire.send(encode(message))
 
     def refuse(self, refusal: Refusal, code: int = POLICY_VIOLATION) -> None:
-        """Send the reason and close the connection."""
-        log.warning("refused", machine=self.hostname, code=refusal.code, field=refusal.field, detail=refusal.detail)
+        """Send the reason of a rejection and close the connection."""
+        log.warning(
+            "rejected a machine; its connection is closed",
+            machine=self.hostname,
+            code=refusal.code,
+            field=refusal.field,
+            detail=refusal.detail,
+        )
         self.post(refusal)
         self.close(code, refusal.code)
 

@@ -1,56 +1,43 @@
-"""Identities of tasks at a shard, and which tasks get a new one with the next poll.
+"""The identities of tasks that a shard signs and sends with polls.
 
-A task has one when its machine is asked to run it, and gets another when half of its lifetime has passed. What should
-run on a machine decides, so that a machine holds the identities of its own tasks alone.
+A task gets an identity when its machine is asked to run it, and a new one when half of its lifetime has passed. Only
+the machine that should run a task gets the task's identity.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import time
-from dataclasses import dataclass
 
 from borglet.messages import Phase, RunTask, TaskIdentity
 from scheduling.identity.tokens import RENEW_S, SigningKey, issue
+from scheduling.link.shard.connection import Connection
 from scheduling.link.views.desired import Loaded
-from scheduling.link.views.diff import View
 
-# Machines that come back have identities still good for a while: they get new ones spread over this.
+# The identities of a machine that returns are still valid. They are renewed at a random time within this period.
 SPREAD_S = 300.0
 
 
-@dataclass(slots=True)
-class Identified:
-    """The identities of the tasks of one connection.
-
-    `renew_at`: the event-loop time at which all of them are renewed.
-    """
-
-    renew_at: float = math.inf
-
-
 class Identities:
-    """The identities that a shard signs. `issuer`: URL of the portal, whose API verifies them."""
+    """The signer of identities. `issuer`: the URL of the portal, whose API verifies identities."""
 
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
         self.key: SigningKey | None = None
 
-    def due(
-        self, identified: Identified, before: View | None, loaded: Loaded, now: float, rng: random.Random
-    ) -> list[TaskIdentity]:
-        """Return the identities to send now. `before`: the tasks known until now; None on a new connection."""
+    def due(self, held: Connection, loaded: Loaded, now: float, rng: random.Random) -> list[TaskIdentity]:
+        """Return the identities to send now, before the connection takes the view in `loaded`."""
         if self.key is None:
             return []
         run = loaded.desired.run
+        before = held.view
         if before is None:
             up = Phase.UP.value
             wanted = [task for task in run if loaded.view.run[task.key].phase != up]
             all_new = len(wanted) == len(run)
-            identified.renew_at = now + (_half_life(rng) if all_new else rng.uniform(0.0, SPREAD_S))
-        elif now >= identified.renew_at:
-            identified.renew_at = now + _half_life(rng)
+            held.renew_identities_at = now + (_half_life(rng) if all_new else rng.uniform(0.0, SPREAD_S))
+        elif now >= held.renew_identities_at:
+            held.renew_identities_at = now + _half_life(rng)
             wanted = run
         else:
             wanted = [task for task in run if task.key not in before.run]

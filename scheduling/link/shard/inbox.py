@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from borglet.messages import Hello, Refusal
 from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.writer import Known, MachineReportChanges
-from scheduling.link.views.diff import ReportChanges
 from scheduling.usage.usage_windows import TaskWindow
 
 
 @dataclass(slots=True)
 class Inbox:
-    """The work for the next turn of the pump."""
+    """The work for the next turn of the pump. `dirty`: machines whose desired state must be read again."""
 
     asks: list[tuple[tuple[str, str], asyncio.Future[Known | None]]] = field(default_factory=list)
     hellos: dict[int, tuple[Known, Hello, asyncio.Future[int]]] = field(default_factory=dict)
@@ -25,33 +24,21 @@ class Inbox:
 
 
 class HelloRejected(Exception):
-    """A hello that was rejected."""
+    """Raised when a hello is rejected. `refusal`: the answer for the machine."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.detail)
         self.refusal = refusal
 
 
-def merge(into: ReportChanges, more: ReportChanges) -> None:
-    """Put the changes of a later report behind those of an earlier one."""
-    into.seen += more.seen
-    into.over += more.over
-    into.lost += more.lost
-    into.gone += more.gone
-    into.unwanted += more.unwanted
-    into.saved += more.saved
-    into.dropped += more.dropped
-    if more.strangers is not None:
-        into.strangers = more.strangers
-
-
 def superseded(hostname: str) -> Refusal:
+    """Return the rejection of a connection whose machine has a newer one."""
     return Refusal(
-        "superseded",
-        "session",
-        f"machine {hostname} has a newer session; if it is not the same Borglet, two run under one identity",
+        "superseded", "session", f"machine {hostname} has a newer session; check that only one Borglet uses its secret"
     )
 
 
 def removed(hostname: str) -> Refusal:
-    return Refusal("removed", "hostname", f"machine {hostname} was removed; join it again", retry=False)
+    """Return the rejection of a machine that was removed from its cell."""
+    detail = f"machine {hostname} was removed from the cell; join it again with a new token"
+    return Refusal("removed", "hostname", detail, retry=False)

@@ -1,12 +1,12 @@
-"""Machines whose installed packages differ from what the journal last recorded. Pure.
+"""The machines whose installed packages differ from those that the journal last recorded. Pure.
 
-The scheduler prefers machines that have a task's packages (§3.2). It is a hint, so it is written late and in batches.
+The scheduler prefers machines that have a task's packages (§3.2). This is not urgent, so they are written in batches.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from borglet.messages import MAX_REPORTED_PACKAGES
 from scheduling.link.shard.connection import Connection
@@ -14,23 +14,23 @@ from scheduling.packages.installed import InstalledReport
 from scheduling.spec import package_names
 
 # Interval and size of the batches.
-TELL_EVERY_S = 5.0
+WRITE_EVERY_S = 5.0
 MOST_AT_ONCE = 1_000
 
 
 class InstalledIntake:
     """The machines whose installed packages must be written to the database.
 
-    `due` returns them, `taken` marks them as written. After a failed write, `due` returns its machines again.
+    `due` returns them, and `written` marks them as written. Without this mark, `due` returns them again.
     """
 
     def __init__(self) -> None:
-        self.every_s = TELL_EVERY_S
-        self._last: dict[int, tuple[int, Sequence[str]]] = {}  # machine -> session, and what it reported
+        self.every_s = WRITE_EVERY_S
+        self._last: dict[int, InstalledReport] = {}  # by machine
         self._due_at = float("-inf")
 
     def due(self, connections: Mapping[int, Connection], now: float) -> dict[int, dict[int, InstalledReport]]:
-        """Return the changes by cell and machine; none before the interval has passed."""
+        """Return the new reports by cell and machine, or none if the interval has not passed."""
         if now < self._due_at:
             return {}
         self._due_at = now + self.every_s
@@ -38,24 +38,27 @@ class InstalledIntake:
         found: dict[int, dict[int, InstalledReport]] = defaultdict(dict)
         number = 0
         for machine, held in connections.items():
-            if held.said is None or self._last.get(machine) == (held.session, held.said.wire.packages):
+            if held.last_report is None:
                 continue
-            found[held.cell_id][machine] = InstalledReport(held.session, held.said.wire.packages)
+            report = InstalledReport(held.session, held.last_report.wire.packages)
+            if self._last.get(machine) == report:
+                continue
+            found[held.cell_id][machine] = report
             number += 1
             if number == MOST_AT_ONCE:
                 break
         return found
 
-    def taken(self, told: Mapping[int, InstalledReport]) -> None:
-        for machine, one in told.items():
-            self._last[machine] = one.session, one.digests
+    def written(self, reports: Mapping[int, InstalledReport]) -> None:
+        """Mark reports as written."""
+        self._last.update(reports)
 
 
-def readable(told: Mapping[int, InstalledReport]) -> dict[int, InstalledReport]:
-    """Return the digests to store: at most as many as a machine may report, and valid ones only."""
+def readable(reports: Mapping[int, InstalledReport]) -> dict[int, InstalledReport]:
+    """Return the reports without invalid digests, and without those beyond the number that a machine may report."""
     return {
         machine: InstalledReport(
             one.session, [text for text in one.digests[:MAX_REPORTED_PACKAGES] if package_names.is_digest(text)]
         )
-        for machine, one in told.items()
+        for machine, one in reports.items()
     }

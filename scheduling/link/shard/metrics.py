@@ -1,6 +1,7 @@
-"""Metrics of a shard for Prometheus, at its own `/metrics`: counted as plain numbers and formatted on request.
+"""The metrics of a shard for Prometheus, at its own `/metrics`. They are plain numbers that are formatted on request.
 
-A counter of the client library costs a lock and a microsecond; some of these count two thousand times a second.
+A counter of the client library takes a lock and costs a microsecond. Some of these metrics change two thousand times
+per second.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Buckets:
-    """A histogram: `bounds` in seconds, ascending."""
+    """A histogram of durations. `bounds`: the upper bounds of its buckets in seconds, ascending."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -51,18 +52,18 @@ class ShardMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("borg_link_connections", "Machines that this shard serves", value=self._held())
         for name, text, value in (
-            ("reports", "Reports taken in", self.polls),
-            ("settled_reports", "Reports that said nothing new", self.settled),
+            ("reports", "Reports received", self.polls),
+            ("settled_reports", "Reports without a change", self.settled),
             ("handshakes", "WebSockets accepted", self.handshakes),
-            ("changes_written", "Changes that reports brought to rows and journal", self.written),
+            ("changes_written", "Changes from reports that were written to rows and journal", self.written),
         ):
             yield CounterMetricFamily(f"borg_link_{name}", text, value=value)
-        refusals = CounterMetricFamily("borg_link_refusals", "Machines turned away, by reason", labels=["code"])
+        refusals = CounterMetricFamily("borg_link_refusals", "Rejected machines, by reason", labels=["code"])
         for code, number in sorted(self.refusals.items()):
             refusals.add_metric([code], number)
         yield refusals
         yield self.intervals.family("borg_link_poll_interval_seconds", "Time between two polls of a machine")
-        yield self.lateness.family("borg_link_lateness_seconds", "How late polls go out")
+        yield self.lateness.family("borg_link_lateness_seconds", "Lateness of polls")
         yield self.turns.family("borg_link_turn_seconds", "Duration of one round of database work of the shard")
 
     def exposition(self) -> bytes:

@@ -1,7 +1,7 @@
 """Polls of machines: one timetable and one timer for any number of machines.
 
-A machine is polled `poll_interval` after its last poll, varied at random by `JITTER`. A late answer makes the next hold
-shorter, so that the intervals of a busy shard stay correct.
+A machine is polled `poll_interval` after its last poll, varied at random by `JITTER`. After a late answer, the next
+poll has a shorter hold, so that the intervals of a busy shard stay correct.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from scheduling.machines.pace import Timetable
 
 log = structlog.get_logger(__name__)
 
-# If a poll is not answered within this time after its hold, the connection is dead.
+# A connection whose poll is not answered within this time after its hold is closed.
 ANSWER_WITHIN_S = 10.0
 JITTER = 0.1
-# A machine that does not read is not polled. It is checked again after this time.
+# A machine that does not read its messages is not polled. It is checked again after this time.
 _CONGESTED_S = 0.5
-# The share of an interval that late answers may take from a hold.
+# A late answer shortens the next hold by at most this share of the interval.
 _SHORTENED = 0.25
 
 
 class Polls:
-    """Polls of machines. Functions: `interval_s` returns the seconds between polls of a machine; `refresh` reads its
-    desired state again; `hang_up` closes its connection.
+    """The polls of a shard's machines.
+
+    `interval_s` returns the seconds between polls of a machine. `refresh` reads its desired state again. `hang_up`
+    closes its connection.
     """
 
     def __init__(
@@ -62,23 +64,23 @@ class Polls:
         self._arm()
 
     def due(self, held: Connection, now: float) -> None:
-        """Poll a machine whose time has come."""
+        """Poll a machine at its scheduled time, or close its connection if it did not answer."""
         if held.waiting and now - held.asked_at >= held.hold_s + ANSWER_WITHIN_S:
             log.warning(
-                "no answer to a poll; closing the connection",
+                "the machine did not answer a poll; its connection is closed",
                 machine=held.hostname,
                 waited_s=round(now - held.asked_at, 1),
             )
             self._hang_up(held, "no answer")
-        elif held.congested:
+        elif held.wire.congested:
             self.schedule(held, now + _CONGESTED_S)
         else:
             self.ask(held)
 
     def ask(self, held: Connection) -> None:
-        """Send a poll now. By the protocol, the machine answers an open poll first."""
+        """Send a poll now. If another poll is open, the machine answers that one first."""
         now = asyncio.get_running_loop().time()
-        if held.identified.renew_at <= now or (held.behind and held.desired is None):
+        if held.renew_identities_at <= now or (held.behind and held.desired is None):
             self._refresh(held.machine_id)
         interval_s = self._interval_s(held)
         late_s = now - held.asked_at - held.hold_s if held.hold_s > 0 else 0.0
@@ -106,7 +108,7 @@ class Polls:
             try:
                 self.due(held, now)
             except Exception:
-                # The other machines are due too. This one connects again.
-                log.exception("cannot send a poll to a machine; closing its connection", machine=held.hostname)
+                # The other machines must be polled all the same.
+                log.exception("cannot poll a machine; its connection is closed", machine=held.hostname)
                 self._hang_up(held, "the shard failed")
         self._arm()

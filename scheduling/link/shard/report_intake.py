@@ -1,4 +1,4 @@
-"""Intake of a machine's reports: compare them with the rows, and put changes into the inbox."""
+"""The intake of reports: it compares them with the rows, and puts the changes into the inbox."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import structlog
 
 from borglet.messages import Phase, Refusal, Report, UsageWindow, WireReport
 from scheduling.link.shard.connection import Connection
-from scheduling.link.shard.inbox import merge
 from scheduling.link.shard.roster import Roster
 from scheduling.link.shard.writer import MachineReportChanges
 from scheduling.link.views.diff import compare
@@ -21,7 +20,7 @@ from scheduling.usage.usage_windows import TaskWindow
 
 log = structlog.get_logger(__name__)
 
-# A desired state that was rejected is offered again after this long.
+# A desired state that the Borglet rejected is sent again after this time.
 OFFER_AGAIN_S = 2.0
 
 
@@ -33,12 +32,12 @@ class ReportIntake:
         self.on_logs: Callable[[Report], None] | None = None
 
     def heard(self, held: Connection, report: WireReport) -> None:
-        """A report came. Late ones and those of another session change nothing. Raises `MalformedMessage`."""
+        """Take a report. A late report and a report of another session change nothing. Raises `MalformedMessage`."""
         now = asyncio.get_running_loop().time()
         if report.session != held.session or not held.answered < report.sequence <= held.asked:
-            log.info("late report ignored", machine=held.hostname, sequence=report.sequence)
+            log.info("a late report is ignored", machine=held.hostname, sequence=report.sequence)
             return
-        now_said = merge_report(held.said, report)
+        report_now = merge_report(held.last_report, report)
         self._roster.figures.polls += 1
         held.heard_at = now
         held.answered = report.sequence
@@ -54,16 +53,16 @@ class ReportIntake:
         if held.view is not None and report.history_id != held.view.history_id:
             self._foreign(held, report)
         else:
-            held.said, held.acknowledged = now_said, report.generation
-            self._roster.figures.settled += now_said.settled
+            held.last_report, held.acknowledged = report_now, report.generation
+            self._roster.figures.settled += report_now.settled
             if held.acknowledged == held.generation:
                 held.desired = None
-            if held.down or not now_said.settled:
+            if held.down or not report_now.settled:
                 self.compare(held, answers=True)
         if held.waiting or held.closing:
             return
         early = now - held.asked_at < 0.5 * held.hold_s or held.hold_s == 0.0
-        pause_s = held.patience.gap_s(now) if early else 0.0
+        pause_s = held.early_pace.gap_s(now) if early else 0.0
         if held.behind:
             pause_s = OFFER_AGAIN_S if report.refused is not None else GAP_S
         if pause_s > 0:
@@ -72,7 +71,7 @@ class ReportIntake:
             self._roster.polls.due(held, now)
 
     def _take_windows(self, held: Connection, windows: Sequence[UsageWindow]) -> None:
-        """Queue the windows of usage of tasks that are or recently were on the machine."""
+        """Queue the usage windows of tasks that are or recently were on the machine."""
         now = time.time()
         wanted = [
             TaskWindow(held.cell_id, held.machine_id, task, window)
@@ -80,15 +79,17 @@ class ReportIntake:
             if usage_windows.sensible(window, now) and (task := held.task_of(window.key)) is not None
         ]
         if len(wanted) < len(windows):
-            log.info("usage of others", machine=held.hostname, windows=len(windows) - len(wanted))
+            log.info(
+                "usage windows of other tasks are ignored", machine=held.hostname, windows=len(windows) - len(wanted)
+            )
         until = max(window.start + window.span_s for window in windows)
         self._roster.inbox.windows[held] = until, wanted
         self._roster.wake.set()
 
     def _refused(self, held: Connection, refusal: Refusal) -> None:
-        held.refused_at = held.heard_at
+        held.rejected_at = held.heard_at
         log.warning(
-            "desired state refused",
+            "the Borglet rejected its desired state",
             machine=held.hostname,
             code=refusal.code,
             field=refusal.field,
@@ -97,49 +98,50 @@ class ReportIntake:
         self._roster.refresh(held.machine_id)
 
     def _foreign(self, held: Connection, report: Report) -> None:
-        """A report of another history is not applied. One that comes after ours was offered is rejected."""
+        """Ignore a report of another history. Reject it if the desired state of this history was sent before it."""
         assert held.view is not None
-        held.said, held.acknowledged = None, ""
-        if report.history_id and 0 < held.told <= report.sequence:
+        held.last_report, held.acknowledged = None, ""
+        if report.history_id and 0 < held.desired_sent <= report.sequence:
             held.refuse(
                 Refusal(
                     "other-history",
                     "history_id",
-                    f"the report is of history {report.history_id}, this cell's is {held.view.history_id};"
-                    " the report was not used; the desired state is sent again after the reconnection",
+                    f"the report belongs to history {report.history_id}, and the cell has history"
+                    f" {held.view.history_id}; connect again to receive the desired state",
                 )
             )
 
     def compare(self, held: Connection, *, answers: bool = False) -> None:
-        """Note what the last report changes. `answers`: it came just now, so the machine is there."""
-        if held.view is None or held.said is None:
+        """Put the changes of the last report into the inbox. `answers`: whether the report has just arrived."""
+        if held.view is None or held.last_report is None:
             return
-        held.said.settled = False
-        held.said.assign(held.view, held.machine_id)
-        changes = compare(held.view, held.said.opened())
+        held.last_report.settled = False
+        held.last_report.assign(held.view, held.machine_id)
+        changes = compare(held.view, held.last_report.opened())
         returned = answers and held.down
         if changes or returned:
             news = self._roster.inbox.news.get(held)
             if news is None:
                 news = MachineReportChanges(held.machine_id, held.session, held.view.history_id)
                 self._roster.inbox.news[held] = news
-            merge(news.changes, changes)
+            news.changes.extend(changes)
             news.returned |= returned
             self._roster.wake.set()
         elif self._has_leftovers(held):
-            # An ended incarnation is forgotten when a desired state received later doesn't list it: say it again.
-            held.reminded = held.view.generation
+            # The Borglet forgets an ended incarnation when a later desired state omits it, so send that state again.
+            held.generation_repeated = held.view.generation
             held.acknowledged = ""
             self._roster.refresh(held.machine_id)
         if not changes:
-            held.said.settle()
+            held.last_report.settle()
 
     def _has_leftovers(self, held: Connection) -> bool:
+        """Return whether the report contains ended incarnations that the desired state omits."""
         assert held.view is not None
-        assert held.said is not None
-        view, report = held.view, held.said.opened()
+        assert held.last_report is not None
+        view, report = held.view, held.last_report.opened()
         return (
-            held.reminded != view.generation
+            held.generation_repeated != view.generation
             and report.generation == view.generation
             and any(
                 task.phase is Phase.ENDED and task.key not in view.run and task.key not in view.stop

@@ -1,4 +1,4 @@
-"""The machines that a shard serves, and the cells they are of: shared by the shard's parts."""
+"""The machines that a shard serves, and their cells. The parts of the shard share this object."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from scheduling.link.shard.connection import GOING_AWAY, Connection
 from scheduling.link.shard.inbox import Inbox, superseded
 from scheduling.link.shard.metrics import ShardMetrics
 from scheduling.link.shard.polls import Polls
-from scheduling.link.shard.writer import CellFacts
 from scheduling.machines.pace import poll_interval
+from scheduling.models import Cell
 from scheduling.policy import cell_settings
 
 
@@ -19,17 +19,13 @@ class Roster:
 
     def __init__(self, rng: random.Random) -> None:
         self.connections: dict[int, Connection] = {}  # by machine
-        self.cells: dict[int, CellFacts] = {}
+        self.cells: dict[int, Cell] = {}
         self.settings: dict[int, cell_settings.CellSettings] = {}
         self.inbox = Inbox()
         self.wake = asyncio.Event()
         self.figures = ShardMetrics(lambda: len(self.connections))
         self.rng = rng
         self.polls = Polls(self.figures, rng, interval_s=self._interval_s, refresh=self.refresh, hang_up=self._hang_up)
-
-    @property
-    def cell_ids(self) -> list[int]:
-        return list(self.cells)
 
     def refresh(self, machine_id: int) -> None:
         """Read the desired state of a machine again, because it may have changed."""
@@ -45,7 +41,7 @@ class Roster:
             del self.connections[gone.machine_id]
 
     def supersede(self, machine_id: int, session: int) -> None:
-        """A machine has a newer session, here or at another shard."""
+        """Close the connection of a machine if it has a newer session, at this or at another shard."""
         held = self.connections.get(machine_id)
         if held is not None and held.session < session:
             held.refuse(superseded(held.hostname))

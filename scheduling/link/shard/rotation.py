@@ -1,4 +1,4 @@
-"""The times at which machines are asked for new secrets. Pure; times are the event loop's, in seconds."""
+"""The times at which machines are asked for new secrets. Pure. Times are the event loop's, in seconds."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import random
 from dataclasses import dataclass
 
 JITTER = 0.2
-# A machine that connects too late for its rotation is asked within this time, because a whole cell may return together.
+# A machine whose rotation is overdue is asked at a random time within this period, because a whole cell may connect
+# together.
 SPREAD_S = 600.0
-# A machine that was asked and offered nothing (its disk is full, its Borglet is too old) is asked again after this.
+# A machine that was asked and offered no secret, for example because its disk is full, is asked again after this time.
 AGAIN_S = 600.0
 
 
 @dataclass(slots=True)
 class Rotation:
-    """Rotation of the secret on one connection. `asked`: an offer is welcome."""
+    """The rotation of the secret on one connection. `asked`: whether the machine may offer a new secret."""
 
     asked: bool = False
     _due: float = math.inf
@@ -23,23 +24,23 @@ class Rotation:
     _hurried: bool = False
 
     def plan(self, age_s: float, interval_s: float, now: float, rng: random.Random) -> None:
-        """The secret is `age_s` old, and may become `interval_s`, give or take `JITTER`; 0: as old as it likes."""
+        """Plan the rotation of a secret of age `age_s`. `interval_s`: its highest age ± `JITTER`; 0: no rotation."""
         if interval_s <= 0:
             return
         left_s = interval_s * rng.uniform(1 - JITTER, 1 + JITTER) - age_s
         self._due = now + (left_s if left_s > 0 else rng.uniform(0, min(SPREAD_S, interval_s)))
 
     def hurry(self, now: float) -> None:
-        """Request a rotation soon. Idempotent."""
+        """Ask for a new secret with the next poll. Idempotent."""
         if not self._hurried:
             self._hurried, self._due = True, now
 
     def accept(self, digest: str) -> None:
-        """Record that the offer was accepted. The next poll reports it."""
+        """Record that an offer was accepted. The next poll contains its digest."""
         self._accepted, self.asked, self._due = digest, False, math.inf
 
-    def say(self, now: float) -> tuple[bool, str]:
-        """Return the fields of the next poll: whether to make an offer, and the offer that was accepted."""
+    def next_poll(self, now: float) -> tuple[bool, str]:
+        """Return two fields of the next poll: whether the machine should offer a new secret, and the accepted offer."""
         accepted, self._accepted = self._accepted, ""
         if now < self._due:
             return False, accepted

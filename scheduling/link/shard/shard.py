@@ -1,14 +1,15 @@
-"""A link shard: holds Borglets' connections, asks each at its pace, and writes down what changes (§3.3).
+"""A link shard holds Borglets' connections, polls each at its interval, and stores what changes (§3.3).
 
         Borglets                       event loop                          one database thread
     ── Report ──► heard ─ compare ─► changes ─┐                  ┌► greet, apply, look (journal), load
     ◄─ Poll ───── ask ◄─ timetable            ├─► pump, in turns ┤
-                   ▲  ◄─ desired state ◄──────┘                  └► futures, stale sessions, Loaded
-                   └── Redis: notices, log requests, sessions taken elsewhere
+                   ▲  ◄─ desired state ◄──────┘                  └► futures, old sessions, Loaded
+                   └── Redis: notices, log requests, sessions at other shards
 
-The pump works in turns: all that came in during one turn is one batch of the next. So an idle shard writes at
-once, and a busy one writes large batches. Nothing waits for the database but what needs it: polls go on while
-it is away. Its parts: `roster` (whom it serves), `inbox`, `hearing` (reports), `turns` (the pump), `database`.
+The pump works in turns: everything that arrives during one turn is one batch of the next turn. So an idle shard writes
+at once, and a busy shard writes large batches. Polls do not wait for the database.
+
+Parts: `roster` (the machines), `inbox` (work for the next turn), `report_intake`, `turns` (the pump), `database`.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from scheduling.link.transport.accepting import LoopProgress
 
 
 class Shard:
-    """A link shard. Call `start`, then `authenticate`, `greet`, `attach`, `heard`, `detach` for each connection, then
-    `stop`.
+    """A link shard.
 
-    `zone`: told to Borglets. `cell_names`: the cells served, none for all.
+    Call `start` first and `stop` last. For each connection, call `authenticate`, `greet`, `attach`, `heard` for each
+    report, and `detach`. `zone`: the DNS zone that Borglets receive. `cell_names`: the cells to serve; empty: all.
     """
 
     def __init__(self, *, cell_names: list[str], zone: str, rng: random.Random | None = None, name: str = "") -> None:
@@ -58,10 +59,10 @@ class Shard:
 
     @property
     def cell_ids(self) -> list[int]:
-        return self.roster.cell_ids
+        return list(self.roster.cells)
 
     async def start(self) -> None:
-        """Raises `DatabaseAway`."""
+        """Read the cells and begin to serve. Raises `DatabaseAway`."""
         await self._turns.start()
         self.progress.start()
         self._pump = asyncio.create_task(self._turns.forever())
@@ -79,16 +80,14 @@ class Shard:
     # -- a connection's life
 
     async def authenticate(self, hostname: str, secret: str) -> Known | None:
-        """Return the machine of the credentials; None for an unknown machine or a wrong secret. Raises
-        `DatabaseAway`.
-        """
+        """Return the machine with these credentials, or None if there is none. Raises `DatabaseAway`."""
         future: asyncio.Future[Known | None] = asyncio.get_running_loop().create_future()
         self.roster.inbox.asks.append(((hostname, secret), future))
         self.roster.wake.set()
         return await future
 
     async def greet(self, known: Known, hello: Hello) -> int:
-        """Return the number of the new session. Raises `HelloRejected` with a rejection, `DatabaseAway`."""
+        """Return the number of the new session. Raises `HelloRejected` and `DatabaseAway`."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         earlier = self.roster.inbox.hellos.get(known.machine_id)
         if earlier is not None and not earlier[2].done():
@@ -98,7 +97,7 @@ class Shard:
         return await future
 
     def attach(self, known: Known, session: int, wire: Wire, hello: Hello) -> Connection:
-        """Serve this connection from now on; one of the same machine here ends."""
+        """Serve a connection from now on. An older connection of the same machine to this shard is closed."""
         now = asyncio.get_running_loop().time()
         made = Connection(known.machine_id, known.cell_id, known.hostname, session, wire, now)
         if (cell := self.roster.settings.get(known.cell_id)) is not None:
@@ -121,25 +120,25 @@ class Shard:
             )
         )
         self.refresh(known.machine_id)
-        # Should the database be slow, the first poll goes out without a desired state: to keep in contact.
+        # If the database is slow, the first poll has no desired state, but keeps the machine in contact.
         self.roster.polls.schedule(made, now + 2.0)
         return made
 
     def send_away(self, number: int) -> None:
-        """Close the connections of any `number` machines, which then connect again to any shard."""
+        """Close the connections of `number` random machines, which then connect to any shard."""
         for held in self.roster.rng.sample(list(self.connections.values()), min(number, len(self.connections))):
-            held.close(TRY_ELSEWHERE, "machines spread over shards")
+            held.close(TRY_ELSEWHERE, "this shard has too many machines; connect again")
             self.detach(held)
 
     def request_log(self, machine_id: int, request: LogRequest) -> bool:
-        """Ask a machine for part of a log, at once. False when it isn't connected here."""
-        return self._ask_at_once(machine_id, lambda held: held.logs.append(request))
+        """Ask a machine for part of a log at once. Return False if it is not connected to this shard."""
+        return self._poll_with(machine_id, lambda held: held.logs.append(request))
 
     def offer_shell(self, machine_id: int, grant: ShellGrant) -> bool:
-        """Offer a shell to a machine at once. Return False if it is not connected here."""
-        return self._ask_at_once(machine_id, lambda held: held.shells.append(grant))
+        """Offer a shell to a machine at once. Return False if it is not connected to this shard."""
+        return self._poll_with(machine_id, lambda held: held.shells.append(grant))
 
-    def _ask_at_once(self, machine_id: int, add: Callable[[Connection], None]) -> bool:
+    def _poll_with(self, machine_id: int, add: Callable[[Connection], None]) -> bool:
         held = self.connections.get(machine_id)
         if held is None or held.closing:
             return False

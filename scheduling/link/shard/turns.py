@@ -1,4 +1,4 @@
-"""The turns of a shard: one round of database work after the other, in one database thread.
+"""The turns of a shard: rounds of database work, one after the other, in one database thread.
 
 All messages that arrive during one turn are one batch of the next turn.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import structlog
 
@@ -22,10 +23,11 @@ from scheduling.link.shard.identities import Identities
 from scheduling.link.shard.inbox import HelloRejected, Inbox, removed, superseded
 from scheduling.link.shard.report_intake import OFFER_AGAIN_S, ReportIntake
 from scheduling.link.shard.roster import Roster
-from scheduling.link.shard.writer import CellFacts, MachineReportChanges
-from scheduling.link.views import news as journal_news
+from scheduling.link.shard.writer import MachineReportChanges
 from scheduling.link.views.desired import Loaded, Specs, load
+from scheduling.link.views.news import concerned_machines
 from scheduling.machines.credentials import secrets_offered
+from scheduling.models import Cell
 from scheduling.policy import cell_settings
 from scheduling.usage import usage_windows
 
@@ -33,41 +35,41 @@ log = structlog.get_logger(__name__)
 
 # The journal is read at least this often, because notices may be lost.
 LOOK_EVERY_S = 1.0
-# Interval between two reads of the folder of the authority.
+# The folder of the authority is read at this interval.
 TRUST_EVERY_S = 60.0
 _AWAY_S = 1.0
 _BUSY_TURN_S = 0.02
 
 
 class Turns:
-    """The turns of a shard. `cell_names`: the cells to serve; empty: all. `identities`: signs identities of tasks."""
+    """The pump of a shard, which works in turns. `cell_names`: the cells to serve; empty: all cells."""
 
     def __init__(
         self,
         roster: Roster,
-        hearing: ReportIntake,
+        reports: ReportIntake,
         database: Database,
         identities: Identities,
         *,
         cell_names: list[str],
     ) -> None:
-        self._roster, self._hearing, self._database = roster, hearing, database
+        self._roster, self._reports, self._database = roster, reports, database
         self._cell_names = cell_names
         self._identities = identities
         self.authorities = ("", "")  # PEM, and its digest
-        self._seen: dict[int, int] = {}  # cell -> revision looked at
+        self._seen: dict[int, int] = {}  # cell -> revision up to which its journal was read
         self._specs = Specs()
         self._trust_due = 0.0
         self._looked = 0.0
         self._noticed = True
 
     def notice(self) -> None:
-        """The journal has news."""
+        """Read the journal in the next turn, because it has new events."""
         self._noticed = True
         self._roster.wake.set()
 
     async def start(self) -> None:
-        """Raises `DatabaseAway`."""
+        """Read the cells, the authorities and the signing key. Raises `DatabaseAway`."""
         await self._look()
         await self._refresh_trust()
 
@@ -83,7 +85,7 @@ class Turns:
             try:
                 await self._turn()
             except DatabaseAway as error:
-                log.warning("database away", error=str(error))
+                log.warning("the database is unreachable; the shard tries again", error=str(error))
                 await asyncio.sleep(_AWAY_S)
             except Exception:
                 log.exception("a turn of database work failed; the affected rows are read again")
@@ -110,10 +112,11 @@ class Turns:
             raise
 
     def _put_back(self, inbox: Inbox, error: BaseException) -> None:
-        """Handle a failed turn: waiting callers get the error. The rows of the affected machines are read again, so
-        that the next reports cause the lost writes.
+        """Handle a failed turn: waiting callers get the error, and the rows of the affected machines are read again.
+
+        The comparison of these rows with the next reports repeats the lost writes.
         """
-        away = error if isinstance(error, DatabaseAway) else DatabaseAway("the shard failed; connect again")
+        away = error if isinstance(error, DatabaseAway) else DatabaseAway("the shard failed; try again")
         futures = [future for _, future in inbox.asks] + [entry[2] for entry in inbox.hellos.values()]
         for future in futures:
             if not future.done():
@@ -125,7 +128,7 @@ class Turns:
         if not inbox.asks:
             return
         asks = [ask for ask, _ in inbox.asks]
-        answers = await self._database(writer.authenticate, asks, self._roster.cell_ids)
+        answers = await self._database(writer.authenticate, asks, self._roster.cells)
         for (_, future), answer in zip(inbox.asks, answers, strict=True):
             if not future.done():
                 future.set_result(answer)
@@ -147,9 +150,7 @@ class Turns:
                     future.set_exception(HelloRejected(answer or removed(inbox.hellos[machine_id][0].hostname)))
 
     async def _refresh_trust(self) -> None:
-        """Read the authorities that machines should trust and the key that signs identities. Both change over
-        months.
-        """
+        """Read the authorities that machines should trust and the key that signs identities, once per minute."""
         if time.monotonic() < self._trust_due:
             return
         self._trust_due = time.monotonic() + TRUST_EVERY_S
@@ -159,19 +160,19 @@ class Turns:
             log.exception("cannot use the folder of the TLS authority; the previous authorities and key stay in use")
 
     async def _take_offers(self, inbox: Inbox) -> None:
-        """Take offers of new secrets. A lost offer is requested again."""
+        """Store the secrets that machines offer. A machine whose offer is lost is asked again."""
         by_cell: dict[int, dict[int, tuple[int, str]]] = {}
         for held, digest in inbox.offers.items():
             by_cell.setdefault(held.cell_id, {})[held.machine_id] = (held.session, digest)
         for cell_id, offers in by_cell.items():
-            taken = await self._database(_secrets_offered, cell_id, offers)
+            taken = await self._database(partial(secrets_offered, principal=writer.ME), cell_id, offers)
             for held, digest in inbox.offers.items():
                 if taken.get(held.machine_id) == digest and not held.closing:
                     held.rotation.accept(digest)
                     self._roster.polls.ask(held)
 
     async def _store_windows(self, inbox: Inbox) -> None:
-        """Store usage windows. Windows that cannot be stored are reported again."""
+        """Store usage windows. Machines report windows that were not stored again."""
         if not inbox.windows:
             return
         many = [window for _, windows in inbox.windows.values() for window in windows]
@@ -180,7 +181,7 @@ class Turns:
         except DatabaseAway:
             raise
         except Exception:
-            log.exception("windows of usage can't be stored", windows=len(many))
+            log.exception("cannot store usage windows; machines report them again", windows=len(many))
             return
         for held, (until, _) in inbox.windows.items():
             held.windows_until = until
@@ -207,9 +208,7 @@ class Turns:
                     self._roster.detach(held)
 
     async def _apply_or_isolate(self, cell_id: int, many: list[MachineReportChanges]) -> set[int]:
-        """Apply changes together, or one machine at a time, so that one that cannot be written does not block the
-        others.
-        """
+        """Write changes together, or, after an error, machine by machine. Return the machines with an old session."""
         try:
             return await self._database(writer.apply, cell_id, many)
         except DatabaseAway:
@@ -225,7 +224,7 @@ class Turns:
         return stale
 
     async def _look(self) -> set[int]:
-        """Read which machines the journal's news concerns."""
+        """Read the cells and their new events. Return the machines whose desired state may have changed."""
         found, dirty, everywhere = await self._database(_look, self._cell_names, dict(self._seen))
         self._looked = time.monotonic()
         for cell in found:
@@ -250,7 +249,7 @@ class Turns:
                     self._take(held, loaded.get(machine_id))
 
     def _take(self, held: Connection, loaded: Loaded | None) -> None:
-        """Take the rows that were read. From now on, reports are compared with them."""
+        """Give the rows of a machine to its connection. From now on, its reports are compared with them."""
         if loaded is None or loaded.removed:
             held.refuse(removed(held.hostname))
             self._roster.detach(held)
@@ -261,21 +260,21 @@ class Turns:
                 self._roster.detach(held)
             return
         now = asyncio.get_running_loop().time()
-        held.identities += self._identities.due(held.identified, held.view, loaded, now, self._roster.rng)
+        held.identities += self._identities.due(held, loaded, now, self._roster.rng)
         held.take_view(loaded.view)
         held.desired, held.down = loaded.desired, loaded.down
         held.generation = loaded.desired.generation
         if loaded.rotation_asked:
             held.rotation.hurry(now)
         self._roster.inbox.news.pop(held, None)  # the comparison with the new view finds these changes again
-        if held.said is not None and held.said.wire.history_id != held.view.history_id:  # type: ignore[union-attr]
-            held.said, held.acknowledged = None, ""
+        if held.last_report is not None and held.last_report.wire.history_id != held.view.history_id:  # type: ignore[union-attr]
+            held.last_report, held.acknowledged = None, ""
         if held.acknowledged == held.generation:
             held.desired = None
-        self._hearing.compare(held)
+        self._reports.compare(held)
         if held.behind or held.asked == 0:
-            if now - held.refused_at < OFFER_AGAIN_S:
-                self._roster.polls.schedule(held, held.refused_at + OFFER_AGAIN_S)
+            if now - held.rejected_at < OFFER_AGAIN_S:
+                self._roster.polls.schedule(held, held.rejected_at + OFFER_AGAIN_S)
             else:
                 self._roster.polls.ask(held)
 
@@ -285,26 +284,23 @@ def _trust() -> tuple[tuple[str, str], SigningKey]:
     return (pem, authority_digest(pem)), signing_key()
 
 
-def _secrets_offered(cell_id: int, offers: dict[int, tuple[int, str]]) -> dict[int, str]:
-    return secrets_offered(cell_id, offers, principal=writer.ME)
-
-
-def _look(names: list[str], seen: dict[int, int]) -> tuple[list[CellFacts], set[int], set[int]]:
+def _look(names: list[str], seen: dict[int, int]) -> tuple[list[Cell], set[int], set[int]]:
     found = writer.cells(names)
     dirty: set[int] = set()
     everywhere: set[int] = set()
     for cell in found:
         if cell.id in seen:
-            news = journal_news.since(cell.id, seen[cell.id], newest=cell.revision)
-            dirty |= news.machines
-            if news.everywhere:
+            concerned = concerned_machines(cell.id, seen[cell.id], newest=cell.revision)
+            if concerned is None:
                 everywhere.add(cell.id)
+            else:
+                dirty |= concerned
     return found, dirty, everywhere
 
 
-def _settings(cell: CellFacts) -> cell_settings.CellSettings:
+def _settings(cell: Cell) -> cell_settings.CellSettings:
     try:
-        return cell_settings.load(dict(cell.settings))
+        return cell_settings.load(cell.settings)
     except Rejected as error:
-        log.error("cannot read the settings of the cell; the defaults are used", cell=cell.name, error=error.detail)
+        log.error("cannot read the settings of a cell; the defaults are used", cell=cell.name, error=error.detail)
         return cell_settings.CellSettings()

@@ -26,27 +26,17 @@ from scheduling.journal.journal import JournalEntry
 from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import execute, query
 from scheduling.link.views.diff import ReportChanges, UnknownIncarnation, exit_json, judge, storable_text
-from scheduling.machines.credentials import is_digest, secret_digest, secrets_renewed
+from scheduling.machines.credentials import DIGEST_LENGTH, is_hex, secret_digest, secrets_renewed
 from scheduling.machines.facts import CLAIMED, counted
 from scheduling.machines.machines import DOWN, machines_return, publish_capacity, quarantine_set, set_facts
 from scheduling.master import metrics
-from scheduling.models import Cell, Job, Machine, Task
+from scheduling.models import Cell, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.tasks import counters, departures, observations, transitions
 from scheduling.tasks.changes import Ending, Eviction
 
 log = structlog.get_logger(__name__)
 ME = system("link")
-
-
-@dataclass(frozen=True, slots=True)
-class CellFacts:
-    """The facts of a cell that a shard needs."""
-
-    id: int
-    name: str
-    revision: int
-    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +53,7 @@ class Known:
 
 @dataclass(slots=True)
 class MachineReportChanges:
-    """The changes in the reports of one machine. `returned`: it was down and answers again."""
+    """The changes from the reports of one machine. `returned`: the machine was down and answers again."""
 
     machine_id: int
     session: int
@@ -73,20 +63,21 @@ class MachineReportChanges:
 
     @property
     def size(self) -> int:
-        changes = self.changes
-        return 1 + len(changes.seen) + len(changes.over) + len(changes.lost) + len(changes.gone) + len(changes.unwanted)
+        """Return the number of changes of tasks, plus one for the machine."""
+        return 1 + self.changes.size
 
 
-def cells(names: Sequence[str]) -> list[CellFacts]:
-    """Return the cells with these names, or all. One query."""
+def cells(names: Sequence[str]) -> list[Cell]:
+    """Return the cells with these names, or all cells. Makes one query."""
     rows = Cell.objects.filter(name__in=names) if names else Cell.objects.all()
-    return [CellFacts(*row) for row in rows.values_list("id", "name", "revision", "settings")]
+    return list(rows.only("name", "revision", "settings"))
 
 
 def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> list[Known | None]:
-    """Return the machine for each (hostname, secret), or None for an unknown machine or a wrong secret, which look
-    the same. One query, and three a cell where machines use a new secret for the first time: their old ones are void
-    then.
+    """Return the machine for each (hostname, secret), or None for an unknown machine or a wrong secret.
+
+    The first use of a new secret makes the old secret invalid. Makes one query, and three more per cell in which
+    machines use a new secret for the first time.
     """
     rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     found = (
@@ -104,7 +95,7 @@ def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> li
     for hostname, secret in asks:
         digest = secret_digest(secret)
         match = None
-        # A hostname is unique in its cell; in another cell it may be another machine.
+        # A hostname is unique in its cell, and may exist in several cells. An unknown one takes the same time.
         for stored, following, since, machine_id, cell_id, cell, history_id in rows.get(hostname, []) or [
             ("0" * 64, "0" * 64, None, 0, 0, "", None)
         ]:
@@ -121,16 +112,16 @@ def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> li
             for cell_id, used in fresh.items()
             for pair in set(used) - secrets_renewed(cell_id, used, principal=ME)
         }
-        # Revoked, or joined again, between the two.
+        # The secrets of these machines were revoked or replaced between the two statements.
         result = [None if known is not None and known.machine_id in lost else known for known in result]
     return result
 
 
 def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]:
-    """Return machine id -> the number of its new session, or the rejection. Changed facts are journalled; a
-    machine that was down is up again.
+    """Return the number of the new session, or the rejection, by machine id.
 
-    Locks: the cell's row where there is something to journal, then the machines' in order of id.
+    Changed facts are written to the journal, and a machine that was down is up again. Locks: the cell's row if there is
+    something to write to the journal, then the rows of the machines in order of id.
     """
     refused: dict[int, int | Refusal] = {}
     changed = []
@@ -159,17 +150,17 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
                 welcome,
                 [storable_text(hellos[machine].boot_id[:64]) for machine in welcome],
                 [storable_text(hellos[machine].software[:64]) for machine in welcome],
-                [a if is_digest(a := hellos[machine].authority) else "" for machine in welcome],
+                [a if is_hex(a := hellos[machine].authority, DIGEST_LENGTH) else "" for machine in welcome],
             ],
         )
         return refused | dict(rows)
 
 
 def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
-    """Return the facts about a machine that its hello message changes.
+    """Return the facts of a machine that its hello changes.
 
-    Attributes that people set are kept, and so are amounts of the cell's own resources. Capacity above the accepted
-    capacity is stored as an attribute.
+    Attributes that people set and amounts of the cell's own resources stay. More capacity than was accepted
+    becomes the attribute `CLAIMED`.
     """
     speaks = {PROTOCOL: str(common_protocol(hello) or OLDEST_PROTOCOL)}
     attributes = {**machine.attributes, **hello.attributes, **speaks}
@@ -184,7 +175,9 @@ def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, An
         if claimed:
             attributes[CLAIMED] = claimed
             log.warning(
-                "the machine reports more capacity than was accepted for it", machine=machine.hostname, claimed=claimed
+                "a machine reports more capacity than was accepted for it; an SRE can accept it with machine grow",
+                machine=machine.hostname,
+                claimed=claimed,
             )
     return facts
 
@@ -207,10 +200,10 @@ def _take_facts(cell_id: int, extra: Sequence[str], hellos: Mapping[int, Hello])
 
 
 def apply(cell_id: int, many: Sequence[MachineReportChanges]) -> set[int]:
-    """Write the changes of reports, at most about 5,000 per revision. Returns the machines whose session is no longer
-    current. Nothing was written for them.
+    """Write the changes of reports, at most about 5,000 per revision.
 
-    Locks: the cell's row, then machines, then tasks, each in order of id.
+    Return the machines with a newer session. Their changes are not written. Locks: the cell's row, then machines, then
+    tasks, each in order of id.
     """
     stale: set[int] = set()
     for part in _chunks(many):
@@ -266,7 +259,7 @@ def _apply(entry: JournalEntry, part: Sequence[MachineReportChanges]) -> set[int
     kept_allocs.gone(entry, [kept for c in changes for kept in c.dropped])
     _finish(entry, changes)
     if lost := [
-        Eviction(identity, incarnation, "lost", detail="its machine no longer has it", gone=True)
+        Eviction(identity, incarnation, "lost", detail="its machine no longer runs it", gone=True)
         for c in changes
         for identity, incarnation in c.lost
     ]:
@@ -287,7 +280,7 @@ def _finish(entry: JournalEntry, changes: Sequence[ReportChanges]) -> None:
     if not over:
         return
     evictions = dict(Task.objects.filter(pk__in=[o.task_id for o in over]).values_list("id", "evictions"))
-    # Every move is an eviction: only where there were enough of these need the moves be counted.
+    # Every move is an eviction. So moves need to be counted only for tasks with at least `max_moves` evictions.
     moves = _moves([o.task_id for o in over if evictions.get(o.task_id, 0) >= o.max_moves])
     endings, evicted = [], []
     for one in over:
@@ -316,7 +309,7 @@ def _finish(entry: JournalEntry, changes: Sequence[ReportChanges]) -> None:
 
 
 def _moves(task_ids: Sequence[int]) -> dict[int, int]:
-    """Count the evictions of each task because of failures, since its spec changed or it was revived."""
+    """Return how often each task was evicted because of a failure since its spec changed or it was revived."""
     if not task_ids:
         return {}
     pairs = [split_task_id(identity) for identity in task_ids]
@@ -333,13 +326,15 @@ def _moves(task_ids: Sequence[int]) -> dict[int, int]:
 
 
 def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[UnknownIncarnation]) -> None:
-    """Store the machine's list of tasks that the cell did not start. Tasks that have ended in this cell's history are
-    stopped. An SRE decides about unknown tasks."""
+    """Store the unknown incarnations of a machine.
+
+    Those that have ended according to the database are stopped. An SRE decides about the others.
+    """
     machine = Machine.objects.select_for_update().get(pk=machine_id)
     known = {item["key"]: item for item in machine.quarantined}
     over = _known_to_be_over([stranger for stranger in strangers if not stranger.flagged])
     if not brakes.stops_pass(entry, len(over - known.keys()), what="superseded tasks"):
-        over &= known.keys()  # the others wait in quarantine
+        over &= known.keys()  # the others stay in quarantine until the brake allows it
     since = entry.time.astimezone(dt.UTC).isoformat(timespec="seconds")
     items = []
     for stranger in strangers:
@@ -351,35 +346,27 @@ def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[Un
     items.sort(key=lambda item: item["key"])
     unknown = [item["name"] for item in items if item["key"] not in known and not item["release"]]
     if unknown:
-        log.warning("in quarantine", machine=machine.hostname, tasks=unknown[:20], number=len(unknown))
+        log.warning(
+            "unknown tasks are in quarantine", machine=machine.hostname, tasks=unknown[:20], number=len(unknown)
+        )
     reason = machine.reason or f"{len(items)} tasks run on the machine that the cell did not start"
     quarantine_set(entry, machine, items, reason)
 
 
 def _known_to_be_over(strangers: Sequence[UnknownIncarnation]) -> set[str]:
-    if not strangers:
+    """Return the keys of the incarnations that have ended according to the database."""
+    # A key may belong to a history that this database never had, or be invented.
+    keys = {s.key for s in strangers if is_hex(s.key.job, 32) and 0 <= s.key.index < MAX_TASKS}
+    if not keys:
         return set()
-    # The key may come from a history this database never had, or from nowhere.
-    strangers = [s for s in strangers if _is_uid(s.key.job) and 0 <= s.key.index < MAX_TASKS]
-    uids = {stranger.key.job for stranger in strangers}
-    jobs = {uid.hex: job_id for job_id, uid in Job.objects.filter(uid__in=uids).values_list("id", "uid")}
-    rows = {
-        (job_id, index): (incarnation, state)
-        for job_id, index, incarnation, state in Task.objects.filter(
-            job_id__in=jobs.values(), index__in={stranger.key.index for stranger in strangers}
-        ).values_list("job_id", "index", "incarnation", "state")
+    rows = Task.objects.filter(job__uid__in={key.job for key in keys}, index__in={key.index for key in keys})
+    known = {
+        (uid.hex, index): (incarnation, state)
+        for uid, index, incarnation, state in rows.values_list("job__uid", "index", "incarnation", "state")
     }
     result = set()
-    for stranger in strangers:
-        row = rows.get((jobs.get(stranger.key.job, 0), stranger.key.index))
-        if row is None:
-            continue
-        incarnation, state = row
-        same = incarnation == stranger.key.incarnation
-        if incarnation > stranger.key.incarnation or (same and state != counters.RUNNING):
-            result.add(str(stranger.key))
+    for key in keys:
+        incarnation, state = known.get((key.job, key.index), (0, ""))
+        if incarnation > key.incarnation or (incarnation == key.incarnation and state != counters.RUNNING):
+            result.add(str(key))
     return result
-
-
-def _is_uid(text: str) -> bool:
-    return len(text) == 32 and all(digit in "0123456789abcdef" for digit in text)

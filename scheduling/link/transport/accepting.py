@@ -1,9 +1,9 @@
-"""Accept machines no faster than the shard can greet them, and measure how far its event loop lags.
+"""Accept machines no faster than the shard can welcome them, and measure how far its event loop lags.
 
     kernel's queue (BACKLOG) ── accept ──► a slot of HANDSHAKES_AT_ONCE ── TLS handshake ──► the protocol
-                                              └── no free slot: the kernel's queue waits, then the dialler's TCP does
+                                              └── no free slot: connections wait in the kernel's queue
 
-A connection that waits in the kernel costs this process nothing. If every connection was accepted at once, each
+A connection that waits in the kernel costs this process nothing. If the shard accepted every connection at once, each
 handshake would take so long that its machine gives up and dials again, and the shard would do nothing else.
 """
 
@@ -17,6 +17,8 @@ from typing import TypeVar
 
 import structlog
 
+from scheduling.link.transport.owned_tasks import OwnedTasks
+
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
@@ -24,20 +26,20 @@ HANDSHAKES_AT_ONCE = 64
 # At 50 handshakes per second, which a busy host still reaches, the last machine in the queue waits for five seconds.
 BACKLOG = 256
 HANDSHAKE_WITHIN_S = 20.0
-# The kernel hands out a connection when its first bytes are there: a silent client takes no slot.
+# The kernel delivers a connection when its first bytes have arrived, so that a silent client takes no slot.
 _FIRST_BYTES_WITHIN_S = 10
 _ACCEPT_AGAIN_S = 0.2
 _TICK_S = 0.1
-# A shard is overloaded for so long after it had no free slot, or after its loop lagged by more than `LAG_S`.
+# A shard counts as overloaded for this time after it had no free slot, or after its loop lagged by more than `LAG_S`.
 OVERLOADED_FOR_S = 10.0
 LAG_S = 1.0
 
 
 class LoopProgress:
-    """A clock of the event loop's progress: a minute in which the loop stands still counts as one tick.
+    """A clock that counts the progress of the event loop. A minute in which the loop stands still counts as one tick.
 
-    `seconds`: since the start, in the loop's own progress. `lag_s`: by how much the last tick was late.
-    `overloaded` is for the master: while it is true, a silent machine may only be waiting for this shard.
+    `seconds`: the progress since the start. `lag_s`: the lateness of the last tick. While `overloaded` is true, the
+    master marks no machine down, because a silent machine may be waiting for this shard.
     """
 
     def __init__(self) -> None:
@@ -63,8 +65,10 @@ class LoopProgress:
         self._busy_until = asyncio.get_running_loop().time() + OVERLOADED_FOR_S
 
     async def within(self, seconds: float, wait: Callable[[], Coroutine[None, None, T]]) -> T:
-        """The result of `wait()`, which is started again after it was cut off. Raises `TimeoutError` after `seconds`
-        of progress: a message may wait in its socket while the loop stands still.
+        """Return the result of `wait()`. Raises `TimeoutError` after `seconds` of progress of the loop.
+
+        While the loop stands still, a message may already wait in its socket. So `wait` is called again if its time
+        ended without enough progress.
         """
         left_s = seconds
         while True:
@@ -90,7 +94,7 @@ class LoopProgress:
 
 
 class Acceptor:
-    """A server over listening sockets, with the methods that uvicorn asks of one."""
+    """A server over listening sockets, with the methods that uvicorn calls."""
 
     def __init__(
         self,
@@ -104,27 +108,21 @@ class Acceptor:
         self.sockets = tuple(sockets)
         self._make_protocol, self._context, self._progress = make_protocol, context, progress
         self._free = asyncio.Semaphore(at_once)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnedTasks()
         self.closing = False
 
     def start(self) -> None:
         for listener in self.sockets:
-            self._begin(self._accept_forever(listener))
+            self._tasks.begin(self._accept_forever(listener))
 
     def close(self) -> None:
         self.closing = True
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         for listener in self.sockets:
             listener.close()
 
     async def wait_closed(self) -> None:
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._tasks.end()
 
     async def _accept_forever(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -134,7 +132,7 @@ class Acceptor:
             await self._free.acquire()
             try:
                 accepted, _ = await loop.sock_accept(listener)
-            except OSError as error:  # such as no free file descriptor: the next attempt may do better
+            except OSError as error:  # for example without a free file descriptor; the next attempt may succeed
                 self._free.release()
                 log.warning("cannot accept a connection", error=str(error), again_s=_ACCEPT_AGAIN_S)
                 await asyncio.sleep(_ACCEPT_AGAIN_S)
@@ -142,7 +140,7 @@ class Acceptor:
             except BaseException:
                 self._free.release()
                 raise
-            self._begin(self._open(accepted))
+            self._tasks.begin(self._open(accepted))
 
     async def _open(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -162,23 +160,15 @@ class Acceptor:
 def listening(host: str, port: int, *, shared: bool) -> list[socket.socket]:
     """Return listening sockets on every address of `host`. Child processes do not inherit them.
 
-    `shared`: the shards of one host share the port, and the kernel spreads the machines over them. Raises OSError.
+    `shared`: the shards of a host share the port, and the kernel spreads the machines over them. Raises `OSError`.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []
     try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            one = socket.socket(family, kind, protocol)
-            made.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if shared:
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _FIRST_BYTES_WITHIN_S)
-            one.bind(address)
-            one.listen(BACKLOG)
-            one.setblocking(False)
+        for family, _, _, _, address in dict.fromkeys(found):
+            made.append(socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared))
+            made[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _FIRST_BYTES_WITHIN_S)
+            made[-1].setblocking(False)
     except OSError:
         for one in made:
             one.close()

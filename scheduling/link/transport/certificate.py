@@ -1,4 +1,4 @@
-"""The link's own certificate: issued by the cell's authority and renewed in time, or given (BORG_LINK_CERTIFICATE)."""
+"""The certificate of the link: issued by the cell's authority and renewed in time, or given (BORG_LINK_CERTIFICATE)."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ class ServerCertificate:
     key: Path | None = None
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Load the certificate into a TLS context. Raises OSError (`ssl.SSLError` among them)."""
+        """Load the certificate into a TLS context. Raises `OSError`, of which `ssl.SSLError` is a subclass."""
         context.load_cert_chain(self.chain, self.key)
 
 
-def server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = None) -> ServerCertificate:
-    """Create the certificate of a link with these `hosts`: names and addresses, first the one that machines use.
+def server_certificate(hosts: Sequence[str]) -> ServerCertificate:
+    """Return the certificate of a link. `hosts`: its names and addresses, first the one that machines use.
 
     Raises `AuthorityBroken`.
     """
     chain, key = settings.BORG_LINK_CERTIFICATE, settings.BORG_LINK_KEY
     if not chain:
-        return ServerCertificate(issue_server_certificate(hosts, now=now))
+        return ServerCertificate(issue_server_certificate(hosts))
     given = ServerCertificate(Path(chain), Path(key) if key else None)
     check_given(given, hosts[0], bundle_pem())
     return given
 
 
 def issue_server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = None) -> Path:
-    """A file with key and certificate of a server reached as `hosts` (names and addresses).
+    """Return the file with the key and the certificate of a server. `hosts`: its names and addresses.
 
-    The one there is kept while it names all of `hosts`, was signed by this authority, and does not expire
-    within `RENEW_DAYS`. Raises `AuthorityBroken`.
+    An existing certificate is kept if it names all of `hosts`, this authority signed it, and it does not expire within
+    `RENEW_DAYS`. Raises `AuthorityBroken`.
     """
     now = now or dt.datetime.now(dt.UTC)
     ensure_authority()
@@ -83,25 +83,25 @@ def check_given(given: ServerCertificate, host: str, authority: str) -> None:
     `AuthorityBroken`.
     """
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    where = f"BORG_LINK_CERTIFICATE {given.chain}"
+    where = f"BORG_LINK_CERTIFICATE={given.chain}"
     try:
         given.load_into(server)
         client.load_verify_locations(cadata=authority)
         _shake_hands(server, client, host)
     except ssl.SSLCertVerificationError as error:
         raise AuthorityBroken(
-            f"{where}: machines that trust {folder() / 'ca.pem'} and dial {host} would refuse it:"
+            f"{where}: machines that trust {folder() / 'ca.pem'} and connect to {host} would reject this certificate:"
             f" {error.verify_message}. Give the whole chain of a certificate that this authority issued for {host}"
         ) from error
     except (OSError, ValueError) as error:
         raise AuthorityBroken(
-            f"{where}: {error}; BORG_LINK_CERTIFICATE must be the chain and BORG_LINK_KEY its key, in PEM form,"
-            " without a password"
+            f"{where}: {error}; set BORG_LINK_CERTIFICATE to the file of the chain and BORG_LINK_KEY to the file of its"
+            " key, both in PEM form and without a password"
         ) from error
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
-    """Make a TLS handshake in memory, as a Borglet and this link would."""
+    """Make the TLS handshake of a Borglet and this link in memory."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server, server_hostname=host),
@@ -116,7 +116,7 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> N
                 sides.remove(side)
             except ssl.SSLWantReadError:
                 continue
-    raise ValueError("the handshake does not end")
+    raise ValueError("the TLS handshake does not end")
 
 
 def _sign(

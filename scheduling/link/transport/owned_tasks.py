@@ -11,21 +11,28 @@ _AGAIN_S = 0.05
 
 
 class OwnedTasks:
-    """Tasks that end with their owner. Before Python 3.12 `asyncio.wait_for`, with which redis-py sends, swallows a
-    cancellation that comes just as its work is done, and what goes on for ever goes on. So `end` cancels until all
-    have ended.
+    """Tasks that end with their owner.
+
+    Before Python 3.12, `asyncio.wait_for`, which redis-py uses, swallows a cancellation that arrives just as its work
+    is done. A task in an endless loop then goes on. So `end` cancels again until all tasks have ended.
     """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def cancel(self) -> None:
+        """Cancel all tasks, without waiting for their end."""
+        for task in self._tasks:
+            task.cancel()
+
     async def end(self) -> None:
-        while pending := {task for task in self._tasks if not task.done()}:
-            for task in pending:
-                task.cancel()
-            await asyncio.wait(pending, timeout=_AGAIN_S)
+        """Cancel all tasks until they have ended."""
+        while self._tasks:
+            self.cancel()
+            await asyncio.wait(list(self._tasks), timeout=_AGAIN_S)

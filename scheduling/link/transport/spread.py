@@ -1,10 +1,10 @@
-"""Distribution of machines over shards: a shard with too many asks some to connect again. Pure; times in seconds.
+"""Distribution of machines over shards: a shard with too many machines asks some to connect again. Pure.
 
     each second: own machines, those of the other shards ─► ConnectionBalance.surplus ─► connections to close
 
 All shards have one address, so a machine that connects again reaches any of them. A new shard fills up within a minute
-or two. Machines of a dead shard connect again by themselves. If the address always leads back to this shard, it soon
-stops closing connections.
+or two. Machines of a dead shard connect again by themselves. If the address always leads back to this shard, the shard
+soon stops closing connections. Times are seconds.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class ConnectionBalance:
     _quiet_until: float = 0.0
 
     def surplus(self, now: float, own: int, others: Sequence[int]) -> int:
-        """Return how many machines this shard should now ask to connect again. `others`: number of machines of each
-        other live shard.
+        """Return how many machines this shard should ask to connect again at `now`.
+
+        `own`: the number of machines of this shard. `others`: the number of machines of each other live shard.
         """
         average = (own + sum(others)) / (1 + len(others))
         if not others or own <= average * (1 + TOLERANCE) or own - average <= FEW:

@@ -2,7 +2,7 @@
 
     uvicorn: TLS, HTTP ── GET /link, Upgrade ──► LinkHttp ─► LinkSocket ─► LinkApp.converse, until attached
                                                                │ ◄─ write      Connection ◄─ Shard
-                                                               └─ message ───► LinkApp.take
+                                                               └─ message ───► Shard.heard
 
 uvicorn's own WebSocket needs two coroutines, a queue and four calls of epoll per message, and an ASGI application one
 more task per message. That is 240 µs per poll and 178 KiB per machine.
@@ -27,9 +27,9 @@ from borglet.messages import MAX_FRAME_BYTES
 log = structlog.get_logger(__name__)
 
 PATH = b"/link"
-# The time in which the peer must answer a close.
+# The peer must answer a close frame within this time.
 CLOSE_WITHIN_S = 5.0
-# Messages accepted before a machine is served: it sends a hello, and waits for the answer.
+# Most messages that are accepted before the machine is served. A machine sends a hello and waits for the answer.
 MOST_EARLY = 2
 # All connections read into this buffer, one after the other.
 _buffer = memoryview(bytearray(2**16))
@@ -40,14 +40,14 @@ class Hangup(Exception):
 
 
 class Host(Protocol):
-    """The owner of the connections: `scheduling.link.app.LinkApp`."""
+    """The application that serves the connections, such as `scheduling.link.app.LinkApp`."""
 
     async def converse(self, socket: LinkSocket, authorization: str) -> None:
         """Handle one WebSocket: check its `Authorization` header, then serve its machine until it closes."""
 
 
 class LinkHttp(HttpToolsProtocol):
-    """The HTTP protocol of uvicorn. A request for the WebSocket at `PATH` gets a `LinkSocket`."""
+    """The HTTP protocol of uvicorn. It gives a request for the WebSocket at `PATH` to a `LinkSocket`."""
 
     def handle_websocket_upgrade(self) -> None:
         if self.url.partition(b"?")[0] != PATH:
@@ -63,20 +63,20 @@ class LinkHttp(HttpToolsProtocol):
 
 
 class LinkSocket(asyncio.BufferedProtocol):
-    """A WebSocket connection. `hangup` is called once, after either side has ended it."""
+    """A WebSocket connection. It calls `hangup` once, after either side has ended the connection."""
 
     __slots__ = (
         "_close_timer",
         "_ended",
         "_frames",
         "_handshake",
-        "_heard",
         "_host",
         "_opening",
         "_reader",
         "_response",
         "_server_state",
         "_transport",
+        "_waiting",
         "closing",
         "congested",
         "hangup",
@@ -86,7 +86,7 @@ class LinkSocket(asyncio.BufferedProtocol):
     def __init__(self, host: Host, server_state: Any) -> None:
         self._host, self._server_state = host, server_state
         self._reader = FrameReader(MAX_FRAME_BYTES)
-        self._heard: deque[bytes] | None = deque()
+        self._waiting: deque[bytes] | None = deque()
         self._frames: asyncio.Future[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._close_timer: asyncio.TimerHandle | None = None
@@ -94,8 +94,8 @@ class LinkSocket(asyncio.BufferedProtocol):
         self._response: Response | None = None
         self._ended = False
         self.closing = False
-        self.congested = False  # so much waits to be sent that nothing more should
-        self.receive: Callable[[bytes], None] | None = None  # takes messages, once set
+        self.congested = False  # whether so much output waits that no further message should be sent
+        self.receive: Callable[[bytes], None] | None = None  # takes messages once it is set
         self.hangup: Callable[[], None] | None = None
 
     # -- the handshake
@@ -124,16 +124,16 @@ class LinkSocket(asyncio.BufferedProtocol):
         self._server_state.tasks.discard(task)
         self._opening = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("cannot serve a machine; closing its connection", exc_info=error)
+            log.error("cannot serve a machine; its connection is closed", exc_info=error)
             self._transport.abort()
 
     def accept(self) -> None:
-        """The WebSocket is open from now on."""
+        """Accept the request. The WebSocket is open from now on."""
         assert self._response is not None
         self._respond(self._response)
 
     def reject(self, status: int, phrase: str, headers: dict[str, str], body: bytes) -> None:
-        """Reject a WebSocket with an answer of HTTP."""
+        """Reject the request with an HTTP answer."""
         made = Headers({**headers, "Content-Length": str(len(body)), "Connection": "close"})
         self._respond(Response(status, phrase, made, body))
         self._transport.close()
@@ -146,42 +146,42 @@ class LinkSocket(asyncio.BufferedProtocol):
         self._handshake = self._response = None
 
     async def message(self) -> bytes:
-        """The next message, before `receive` is set. Raises `Hangup`."""
-        assert self._heard is not None
-        while not self._heard:
+        """Return the next message, as long as `receive` is not set. Raises `Hangup`."""
+        assert self._waiting is not None
+        while not self._waiting:
             if self._ended or self.closing:
                 raise Hangup
             self._frames = asyncio.get_running_loop().create_future()
             await self._frames
-        return self._heard.popleft()
+        return self._waiting.popleft()
 
     def serve(self, receive: Callable[[bytes], None], hangup: Callable[[], None]) -> None:
-        """Pass messages to `receive` from now on, waiting ones first. Raises `Hangup` if the connection is closed."""
+        """Pass waiting and future messages to `receive`. Raises `Hangup` if the connection is closed."""
         if self._ended:
             raise Hangup
         self.receive, self.hangup = receive, hangup
-        waiting, self._heard = self._heard or (), None
-        for content in waiting:
+        early, self._waiting = self._waiting or (), None
+        for content in early:
             receive(content)
 
     # -- out
 
     def send(self, content: bytes) -> None:
-        """A message, which is text."""
+        """Send a text message. Does nothing on a closed connection."""
         if not self.closing and not self._ended:
             self._transport.write(frame(Opcode.TEXT, content))
 
     def close(self, code: int, reason: str) -> None:
-        """Send the close frame. The connection ends when the peer closes too, at the latest after `CLOSE_WITHIN_S`."""
+        """Send a close frame. The connection ends when the peer answers, at the latest after `CLOSE_WITHIN_S`."""
         if self.closing or self._ended:
             return
         self.closing = True
         self._transport.write(closing(code, reason))
         self._close_timer = asyncio.get_running_loop().call_later(CLOSE_WITHIN_S, self._transport.abort)
-        self._awake()
+        self._wake_reader()
 
     def shutdown(self) -> None:
-        """The server stops: uvicorn asks this of each connection."""
+        """Close the connection, because the server stops. uvicorn calls this."""
         if self._handshake is not None:
             self._transport.close()
         else:
@@ -195,7 +195,7 @@ class LinkSocket(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         if self._ended:
             return
-        if self._response is not None:  # nobody has told it yet that this is a WebSocket
+        if self._response is not None:  # the peer sends frames before the WebSocket is open
             self._transport.abort()
             return
         try:
@@ -218,7 +218,7 @@ class LinkSocket(asyncio.BufferedProtocol):
         self._server_state.connections.discard(self)
         if self._close_timer is not None:
             self._close_timer.cancel()
-        self._awake()
+        self._wake_reader()
         if self.hangup is not None:
             self.hangup()
             self.hangup = self.receive = None
@@ -229,32 +229,32 @@ class LinkSocket(asyncio.BufferedProtocol):
             if not self.closing:
                 self.closing = True
                 self._transport.write(frame(Opcode.CLOSE, content[:2]))
-                log.debug("a machine hangs up", code=code)
-            self._awake()
+                log.debug("a machine closes its connection", code=code)
+            self._wake_reader()
             self._transport.close()
         elif opcode is Opcode.PING:
-            # A peer that reads nothing gets no further pongs, which would fill the buffer.
+            # A peer that does not read gets no further pongs, because they would fill the buffer.
             if not self.closing and not self.congested:
                 self._transport.write(frame(Opcode.PONG, content))
         elif self.closing or opcode is Opcode.PONG:
             return
         elif self.receive is not None:
             self.receive(content)
-        elif self._heard is not None:
-            if len(self._heard) == MOST_EARLY:
-                raise BadFrame(POLICY_VIOLATION, "too many messages before the welcome")
-            self._heard.append(content)
-            self._awake()
+        elif self._waiting is not None:
+            if len(self._waiting) == MOST_EARLY:
+                raise BadFrame(POLICY_VIOLATION, "too many messages before the welcome; wait for the welcome")
+            self._waiting.append(content)
+            self._wake_reader()
 
     def _fail(self, error: BadFrame) -> None:
         log.warning("received an invalid WebSocket frame; closing the connection", reason=str(error))
         if not self.closing:
             self.closing = True
             self._transport.write(closing(error.code, str(error)))
-        self._awake()
+        self._wake_reader()
         self._transport.close()
 
-    def _awake(self) -> None:
+    def _wake_reader(self) -> None:
         if self._frames is not None and not self._frames.done():
             self._frames.set_result(None)
         self._frames = None

@@ -2,14 +2,15 @@
 
     tasks running there ─┐                              ┌─► Desired ─► the Borglet
     departures ──────────┼─ load(cell, machine ids) ─► Loaded
-    quarantine released ─┘                              └─► View ─► compare with reports (`link.diff`)
+    quarantine released ─┘                              └─► View ─► compared with reports (`views.diff`)
 
-All of it is read in one snapshot: a task must not be seen leaving `run` and missed in `stop`.
+Without a snapshot, a task that moves from `run` to `stop` could be missing in both.
 """
 
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,9 +27,9 @@ from quota.vocabulary.resources import as_mapping
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.journal.sql import execute, query
-from scheduling.link.views import kept as kept_allocs
+from scheduling.link.views import kept
 from scheduling.link.views.diff import ExpectedTask, View, exit_mark
-from scheduling.link.views.kept import KeptAllocs, task_key
+from scheduling.link.views.kept import MachineTasks, task_key
 from scheduling.models import JobSpec, KeptAlloc, Machine
 from scheduling.models.machines import REMOVED
 from scheduling.spec import job_spec, package_names, parser
@@ -41,9 +42,7 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(slots=True)
 class Loaded:
-    """A machine as stored. `removed`: it no longer belongs to the cell. `down`: marked down although it is
-    connected.
-    """
+    """The stored state of a machine. `removed`: it no longer belongs to the cell. `down`: it is marked down."""
 
     machine_id: int
     session: int
@@ -55,9 +54,9 @@ class Loaded:
 
 
 class Specs:
-    """A cache of parsed specs by (job, version). A version never changes.
+    """A cache of parsed specs by (job id, version). A version never changes.
 
-    `packages`: of the versions that name any, by the text that names them.
+    `packages`: the packages of each version that names any, by the text that names them.
     """
 
     def __init__(self, most: int = _MAX_SPECS) -> None:
@@ -68,7 +67,7 @@ class Specs:
     def get(
         self, wanted: Iterable[tuple[int, int]], *, extra: Sequence[str]
     ) -> dict[Any, job_spec.JobSpecification | None]:
-        """Return a spec; None if it is missing or unreadable, which is logged. One query at most."""
+        """Return the wanted specs. An unreadable spec is logged and becomes None. Makes at most one query."""
         wanted = set(wanted)
         found: dict[tuple[int, int], job_spec.JobSpecification | None] = {}
         for pair in wanted & self._known.keys():
@@ -76,7 +75,10 @@ class Specs:
             self._known.move_to_end(pair)
         missing = wanted - found.keys()
         if missing:
-            for job_id, version, stored, packages in _stored_specs(missing):
+            rows = JobSpec.objects.filter(job_id__in={job for job, _ in missing}, version__in={v for _, v in missing})
+            for job_id, version, stored, packages in rows.values_list("job_id", "version", "spec", "packages"):
+                if (job_id, version) not in missing:
+                    continue
                 read = found[job_id, version] = self._known[job_id, version] = _parse(job_id, version, stored, extra)
                 if packages and read is not None:
                     self.packages[job_id, version] = _packages(read, packages)
@@ -86,83 +88,55 @@ class Specs:
 
 
 def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Loaded]:
-    """Return the desired state of each machine. Nine queries for any number of machines."""
+    """Return the desired state of each machine. Makes eight statements for any number of machines."""
     ids = sorted(machine_ids)
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        fence = _fence(cell_id)
-        machines = list(
-            Machine.objects.filter(pk__in=ids).only("id", "session", "state", "quarantined", "rotation_asked")
-        )
-        prod = _prod_bands()
+        cell = _cell(cell_id)
+        columns = ("id", "session", "state", "quarantined", "rotation_asked")
+        machines = list(Machine.objects.filter(pk__in=ids).only(*columns))
+        prod = {name for (name,) in query("SELECT name FROM quota_priorityband WHERE prod")}
         running = _running(ids)
         departures = _departures(ids)
         kept_rows = list(KeptAlloc.objects.filter(machine_id__in=ids).order_by("id"))
-        wanted = {(row.job_id, row.spec_version) for row in running} | kept_allocs.specs_of(kept_rows)
+        wanted = {(row.job_id, row.spec_version) for row in running} | kept.specs_of(kept_rows)
         wanted |= {(row.job_id, row.newest_version) for row in running}
-        known = specs.get(wanted, extra=fence.extra)
+        known = specs.get(wanted, extra=cell.extra)
+    found = {machine.id: MachineTasks(View(cell.history_id, "")) for machine in machines}
     waits: dict[tuple[int, int], list[TaskKey]] = defaultdict(list)
-    stops: dict[int, list[StopTask]] = defaultdict(list)
-    departing: dict[int, dict[TaskKey, int]] = defaultdict(dict)
-    for machine_id, identity, key, cause, notice_s, preemptor in departures:
-        stops[machine_id].append(StopTask(key, cause, notice_s))
-        departing[machine_id][key] = identity
+    for machine_id, task, key, cause, notice_s, preemptor in departures:
+        found[machine_id].stop.append(StopTask(key, cause, notice_s))
+        found[machine_id].view.stop[key] = task
         if preemptor is not None:
             waits[machine_id, preemptor].append(key)
-    kept = kept_allocs.kept_on(kept_rows, known, cell=fence.cell, extra=fence.extra)
-    runs: dict[int, list[RunTask]] = defaultdict(list)
-    allocs: dict[int, list[RunAlloc]] = defaultdict(list)
-    expected: dict[int, dict[TaskKey, ExpectedTask]] = defaultdict(dict)
+    kept.add_kept(found, kept_rows, known, cell=cell.name, extra=cell.extra)
     for row in running:
         job = known.get((row.job_id, row.spec_version))
         if job is None or row.index >= job.tasks:
-            log.error("task without a usable spec is not sent", job_id=row.job_id, version=row.spec_version)
+            log.error("a task without a usable spec is not started", job_id=row.job_id, version=row.spec_version)
             continue
-        expected[row.machine_id][row.key] = _expected(row, job)
+        here = found[row.machine_id]
+        here.view.run[row.key] = _expected(row, job)
         if job.kind != "job":
-            allocs[row.machine_id].append(_run_alloc(row, fence, prod=row.band in prod))
-        else:
-            waits_for = sorted(waits.get((row.machine_id, row.task_id), []))
-            runs[row.machine_id].append(
-                _run_task(
-                    row,
-                    job,
-                    fence,
-                    newest=known.get((row.job_id, row.newest_version)) or job,
-                    prod=row.band in prod,
-                    waits_for=waits_for,
-                    packages=specs.packages.get((row.job_id, row.spec_version), {}),
-                )
+            here.allocs.append(_run_alloc(row, cell, prod=row.band in prod))
+            continue
+        here.run.append(
+            _run_task(
+                row,
+                job,
+                cell,
+                newest=known.get((row.job_id, row.newest_version)) or job,
+                prod=row.band in prod,
+                waits_for=sorted(waits.get((row.machine_id, row.task_id), [])),
+                packages=specs.packages.get((row.job_id, row.spec_version), {}),
             )
-    return {
-        machine.id: _loaded(
-            machine,
-            fence,
-            _Wanted(runs[machine.id], stops[machine.id], allocs[machine.id], kept.get(machine.id, KeptAllocs())),
-            expected[machine.id],
-            departing[machine.id],
         )
-        for machine in machines
-    }
-
-
-@dataclass(slots=True)
-class _Wanted:
-    run: list[RunTask]
-    stop: list[StopTask]
-    allocs: list[RunAlloc]
-    kept: KeptAllocs
-
-    def __post_init__(self) -> None:
-        """Add kept allocs, which are desired like tasks."""
-        self.run = sorted([*self.run, *self.kept.run], key=lambda task: task.key)
-        self.stop += [stop for stop in self.kept.stop if stop.key not in {known.key for known in self.stop}]
-        self.allocs = sorted([*self.allocs, *self.kept.allocs], key=lambda alloc: alloc.key)
+    return {machine.id: _loaded(machine, cell, found[machine.id]) for machine in machines}
 
 
 @dataclass(frozen=True, slots=True)
-class _Fence:
-    cell: str
+class _Cell:
+    name: str
     revision: int
     history_id: str
     history_ordinal: int
@@ -172,6 +146,8 @@ class _Fence:
 
 @dataclass(slots=True)
 class _Row:
+    """A running task, with the columns in the order of `_running`."""
+
     machine_id: int
     job_id: int
     index: int
@@ -183,65 +159,60 @@ class _Row:
     health: str
     up: bool
     restarts: int
+    exit: str | None  # JSON
     address: str
-    newest_version: int
-    exit: dict[str, Any] | None
-    uid: str
+    devices: list[int]
+    uid: uuid.UUID
     job: str
     tenant: str
     priority: int
     band: str
     latency_sensitive: bool
-    devices: list[int]
-    alloc: TaskKey | None
+    newest_version: int
+    alloc_uid: uuid.UUID | None
+    alloc_index: int
+    alloc_incarnation: int
 
     @property
     def key(self) -> TaskKey:
-        return TaskKey(self.uid, self.index, self.incarnation)
+        return TaskKey(self.uid.hex, self.index, self.incarnation)
 
     @property
     def task_id(self) -> int:
         return task_id(self.job_id, self.index)
 
+    @property
+    def alloc(self) -> TaskKey | None:
+        return TaskKey(self.alloc_uid.hex, self.alloc_index, self.alloc_incarnation) if self.alloc_uid else None
 
-def _loaded(
-    machine: Machine,
-    fence: _Fence,
-    wanted: _Wanted,
-    expected: dict[TaskKey, ExpectedTask],
-    departing: dict[TaskKey, int],
-) -> Loaded:
-    run, stop, allocs = wanted.run, wanted.stop, wanted.allocs
+
+def _loaded(machine: Machine, cell: _Cell, here: MachineTasks) -> Loaded:
+    run, stop, allocs, view = here.run, here.stop, here.allocs, here.view
     for item in machine.quarantined:
-        if item.get("release") == "stop" and (key := task_key(item["key"])) not in departing:
+        if item.get("release") == "stop" and (key := task_key(item["key"])) not in view.stop:
             stop.append(StopTask(key, item.get("cause", "quarantine")))
+    run.sort(key=lambda task: task.key)
     stop.sort(key=lambda task: task.key)
-    generation = hashlib.blake2b(_encoder.encode((run, stop, allocs)), digest_size=12).hexdigest()
+    allocs.sort(key=lambda alloc: alloc.key)
+    view.generation = hashlib.blake2b(_encoder.encode((run, stop, allocs)), digest_size=12).hexdigest()
+    view.quarantine = frozenset(item["key"] for item in machine.quarantined)
+    desired = Desired(
+        history_id=cell.history_id,
+        history_ordinal=cell.history_ordinal,
+        revision=cell.revision,
+        epoch=cell.epoch,
+        generation=view.generation,
+        run=run,
+        stop=stop,
+        allocs=allocs,
+    )
     return Loaded(
         machine.id,
         machine.session,
-        machine.state == REMOVED,
-        machine.state == MachineStatus.DOWN.value,
-        Desired(
-            history_id=fence.history_id,
-            history_ordinal=fence.history_ordinal,
-            revision=fence.revision,
-            epoch=fence.epoch,
-            generation=generation,
-            run=run,
-            stop=stop,
-            allocs=allocs,
-        ),
-        View(
-            fence.history_id,
-            generation,
-            expected,
-            departing,
-            frozenset(item["key"] for item in machine.quarantined),
-            savers=dict(wanted.kept.savers),
-            dropping=dict(wanted.kept.dropping),
-            allocs_kept=frozenset(alloc.key for alloc in wanted.kept.allocs),
-        ),
+        removed=machine.state == REMOVED,
+        down=machine.state == MachineStatus.DOWN.value,
+        desired=desired,
+        view=view,
         rotation_asked=machine.rotation_asked,
     )
 
@@ -258,7 +229,7 @@ def _expected(row: _Row, job: job_spec.JobSpecification) -> ExpectedTask:
         health=row.health or Health.UNKNOWN.value,
         up=row.up,
         restarts=row.restarts,
-        exit=exit_mark(row.exit),
+        exit=exit_mark(msgspec.json.decode(row.exit) if row.exit else None),
         address=row.address,
     )
 
@@ -266,24 +237,25 @@ def _expected(row: _Row, job: job_spec.JobSpecification) -> ExpectedTask:
 def _run_task(
     row: _Row,
     job: job_spec.JobSpecification,
-    fence: _Fence,
+    cell: _Cell,
     *,
     newest: job_spec.JobSpecification,
     prod: bool,
     waits_for: list[TaskKey],
     packages: Mapping[str, PackageRef],
 ) -> RunTask:
-    """The `BORG_…` variables are the Borglet's to add: it knows all of them from this.
+    """Return the instruction to run a task. The Borglet adds the environment variables `BORG_…`.
 
-    `newest`: the job's spec in force, which the task may not follow yet; how names are published is in force at once.
+    `newest`: the newest spec of the job. The task may still run an older version, but the rules for publishing names
+    are always those of the newest.
     """
     task = job.task(row.index)
     return RunTask(
         key=row.key,
-        name=f"{fence.cell}/{row.tenant}/{row.job}/{row.index}",
+        name=f"{cell.name}/{row.tenant}/{row.job}/{row.index}",
         command=task.argv,
         env=task.env,
-        limit=as_mapping(row.limit, extra=fence.extra),
+        limit=as_mapping(row.limit, extra=cell.extra),
         ports=dict(zip(task.ports, row.ports, strict=False)),
         priority=row.priority,
         latency_sensitive=row.latency_sensitive,
@@ -307,59 +279,39 @@ def _run_task(
     )
 
 
-def _run_alloc(row: _Row, fence: _Fence, *, prod: bool) -> RunAlloc:
+def _run_alloc(row: _Row, cell: _Cell, *, prod: bool) -> RunAlloc:
     return RunAlloc(
         row.key,
-        f"{fence.cell}/{row.tenant}/{row.job}/{row.index}",
-        as_mapping(row.limit, extra=fence.extra),
+        f"{cell.name}/{row.tenant}/{row.job}/{row.index}",
+        as_mapping(row.limit, extra=cell.extra),
         row.priority,
         row.latency_sensitive,
         prod,
     )
 
 
-def _fence(cell_id: int) -> _Fence:
+def _cell(cell_id: int) -> _Cell:
     name, revision, history_id, ordinal, extra, epoch = query(
         "SELECT c.name, c.revision, c.history_id, c.history_ordinal, c.extra_resources,"
         " coalesce((SELECT max(l.epoch) FROM scheduling_lease AS l WHERE l.cell_id = c.id), 0)"
         " FROM scheduling_cell AS c WHERE c.id = %s",
         [cell_id],
     )[0]
-    return _Fence(name, revision, history_id.hex, ordinal, epoch, tuple(extra))
-
-
-def _prod_bands() -> set[str]:
-    return {name for (name,) in query("SELECT name FROM quota_priorityband WHERE prod")}
+    return _Cell(name, revision, history_id.hex, ordinal, epoch, tuple(extra))
 
 
 def _running(ids: list[int]) -> list[_Row]:
     rows = query(
         "SELECT t.machine_id, t.job_id, t.index, t.incarnation, t.spec_version, t.limit, t.ports, t.phase,"
-        " t.health, t.up, t.restarts, t.exit::text, j.uid, j.name, o.name, j.priority, j.band,"
-        " j.latency_sensitive, t.devices, aj.uid, a.index, a.incarnation, t.address, j.spec_version"
+        " t.health, t.up, t.restarts, t.exit::text, t.address, t.devices, j.uid, j.name, o.name, j.priority, j.band,"
+        " j.latency_sensitive, j.spec_version, aj.uid, a.index, a.incarnation"
         " FROM scheduling_task AS t"
         " JOIN scheduling_job AS j ON j.id = t.job_id JOIN quota_tenant AS o ON o.id = j.tenant_id"
         " LEFT JOIN (scheduling_task AS a JOIN scheduling_job AS aj ON aj.id = a.job_id) ON a.id = t.alloc_id"
         " WHERE t.machine_id = ANY(%s) AND t.state = 'running'",
         [ids],
     )
-    return [
-        _Row(
-            *row[:11],
-            exit=msgspec.json.decode(row[11]) if row[11] else None,
-            uid=row[12].hex,  # type: ignore[misc]
-            job=row[13],
-            tenant=row[14],
-            priority=row[15],
-            band=row[16],
-            latency_sensitive=row[17],
-            devices=row[18],
-            alloc=TaskKey(row[19].hex, *row[20:22]) if row[19] else None,
-            address=row[22],
-            newest_version=row[23],
-        )
-        for row in rows
-    ]
+    return [_Row(*row) for row in rows]
 
 
 def _departures(ids: list[int]) -> list[tuple[int, int, TaskKey, str, float | None, int | None]]:
@@ -375,17 +327,11 @@ def _departures(ids: list[int]) -> list[tuple[int, int, TaskKey, str, float | No
     ]
 
 
-def _stored_specs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int, Any, dict[str, Any]]]:
-    wanted = sorted(pairs)
-    rows = JobSpec.objects.filter(
-        job_id__in={job_id for job_id, _ in wanted}, version__in={version for _, version in wanted}
-    ).values_list("job_id", "version", "spec", "packages")
-    return [row for row in rows if (row[0], row[1]) in set(wanted)]
-
-
 def _packages(job: job_spec.JobSpecification, known: Mapping[str, Any]) -> dict[str, PackageRef]:
-    """Return the packages that the tasks of a version name, as pinned when the version was accepted. Without its tag:
-    the instructions of a running task may not change while its content is the same."""
+    """Return the packages that the tasks of a version name, with the digests from its acceptance.
+
+    Tags are left out, so that a moved tag does not change the instructions of a running task.
+    """
     texts = {text for _, _, task in job.segments() for text in task.packages}
     references = {text: package_names.parse(text) for text in texts}
     return {
@@ -399,5 +345,5 @@ def _parse(job_id: int, version: int, stored: Any, extra: Sequence[str]) -> job_
     try:
         return parser.load(stored, extra=extra)
     except Rejected as error:
-        log.error("stored spec can't be read", job_id=job_id, version=version, error=error.detail)
+        log.error("cannot read a stored spec", job_id=job_id, version=version, error=error.detail)
         return None

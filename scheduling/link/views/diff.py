@@ -1,13 +1,12 @@
-"""Changes that a full report makes (§3.3). Pure: a view of the rows and a report go in, changes come out.
+"""The changes that a full report makes (§3.3). Pure: it takes a view of the rows and a report, and returns changes.
 
     View (rows, as this shard knows them) ─┐
                                            ├─ compare ─► Changes ─► the shard's writer, in batches
     Report (what is on the machine) ───────┘
 
-A view lists the incarnations that should run (`run`) and stop (`stop`). An incarnation that a report contains is
-processed at once. A missing incarnation counts only if the report acknowledges the view's generation, because an older
-desired state may not contain it yet. The comparison is level-triggered: after a new view, the next report is compared
-completely.
+A view lists the incarnations that should run (`run`) and stop (`stop`). An incarnation in a report is compared at once.
+A missing incarnation counts only if the report acknowledges the view's generation, because an older desired state may
+not contain it yet. After a new view, the next report is compared completely.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import msgspec
 from borglet.messages import EndCause, Exit, Health, Phase, Report, TaskKey, TaskReport
 from scheduling.core.vocabulary.states import Observation
 
-# Removals of one report that are processed. The next report contains the others again.
+# Most removals that are handled per report. The next report contains the others again.
 MAX_REMOVALS = 4
 REASONS = ("cpu-starved",)
 
@@ -31,8 +30,8 @@ REASONS = ("cpu-starved",)
 class ExpectedTask:
     """An incarnation that should run, with its data from the rows. `checked`: it has a health check.
 
-    `alloc`: an alloc (§2.4). It runs nothing, and is up as soon as its machine is served. `unwanted`: its machine has
-    requested its removal.
+    `alloc`: it is an alloc (§2.4), which has no processes and is up as soon as a shard serves its machine. `unwanted`:
+    its machine has requested its removal.
     """
 
     task_id: int
@@ -51,10 +50,11 @@ class ExpectedTask:
 
 @dataclass(slots=True)
 class View:
-    """The view of a machine. `stop`: departures, key -> task id. `quarantine`: unknown keys, decided or not.
+    """The incarnations of a machine according to the rows. `run`, `stop`: those that should run and stop.
 
-    Of allocs that have left (`link.kept`): `allocs_kept`, whose folders stay; `savers`, key -> (kept alloc, position);
-    `dropping`, released ones whose folders go, key -> kept alloc.
+    `stop`: key -> task id. `quarantine`: unknown incarnations, decided or not. The other fields are about allocs that
+    have left the machine (`views.kept`). `allocs_kept`: the folder stays. `dropping`: the folder is deleted; key -> id
+    of the kept alloc. `savers`: log savers; key -> (id of the kept alloc, position).
     """
 
     history_id: str
@@ -64,7 +64,7 @@ class View:
     quarantine: frozenset[str] = frozenset()
     savers: dict[TaskKey, tuple[int, int]] = field(default_factory=dict)
     dropping: dict[TaskKey, int] = field(default_factory=dict)
-    allocs_kept: frozenset[TaskKey] = frozenset()
+    allocs_kept: set[TaskKey] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class TaskExit:
 
 @dataclass(frozen=True, slots=True)
 class IncarnationGone:
-    """A departed incarnation without processes left."""
+    """An incarnation that was asked to stop and has no processes left."""
 
     task_id: int
     incarnation: int
@@ -90,7 +90,7 @@ class IncarnationGone:
 
 @dataclass(frozen=True, slots=True)
 class UnknownIncarnation:
-    """An incarnation that runs and is in neither list. `flagged`: its Borglet keeps it in quarantine."""
+    """A running incarnation that should neither run nor stop. `flagged`: its Borglet keeps it in quarantine."""
 
     key: TaskKey
     name: str
@@ -99,7 +99,7 @@ class UnknownIncarnation:
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """A task that its machine cannot serve although it throttled others (§6.2)."""
+    """A task that its machine cannot serve, although the machine has throttled other tasks (§6.2)."""
 
     task_id: int
     incarnation: int
@@ -109,7 +109,7 @@ class Unwanted:
 
 @dataclass(slots=True)
 class ReportChanges:
-    """The changes of a report. `strangers`: all unknown incarnations if they changed, else None."""
+    """The changes of a report. `strangers`: all unknown incarnations if they changed, otherwise None."""
 
     seen: list[Observation] = field(default_factory=list)
     over: list[TaskExit] = field(default_factory=list)
@@ -120,15 +120,27 @@ class ReportChanges:
     saved: list[tuple[int, int]] = field(default_factory=list)  # (kept alloc, position of the saver)
     dropped: list[int] = field(default_factory=list)  # kept allocs without a folder left
 
+    @property
+    def size(self) -> int:
+        """Return the number of changes of tasks."""
+        return len(self.seen) + len(self.over) + len(self.lost) + len(self.gone) + len(self.unwanted)
+
     def __bool__(self) -> bool:
-        news = self.seen or self.over or self.lost or self.gone or self.saved or self.dropped
-        news = news or self.unwanted  # type: ignore[assignment]
-        return bool(news or self.strangers is not None)
+        return bool(self.size or self.saved or self.dropped or self.strangers is not None)
+
+    def extend(self, later: ReportChanges) -> None:
+        """Add the changes of a later report."""
+        for name in ("seen", "over", "lost", "gone", "unwanted", "saved", "dropped"):
+            getattr(self, name).extend(getattr(later, name))
+        if later.strangers is not None:
+            self.strangers = later.strangers
 
 
 def compare(view: View, report: Report) -> ReportChanges:
-    """Return the changes that `report` makes, and update `view`: the same report again changes nothing, and should
-    the changes get lost, the view must be created again. A report of another history changes nothing."""
+    """Return the changes that `report` makes, and update `view`, so that the same report again changes nothing.
+
+    If the changes get lost, the view must be read again. A report of another history changes nothing.
+    """
     changes = ReportChanges()
     if report.history_id != view.history_id:
         return changes
@@ -176,7 +188,7 @@ def _compare_running(
             TaskExit(
                 expected.task_id,
                 key.incarnation,
-                storable(task.exit) or Exit(EndCause.START_FAILED, 0.0, detail="ended without saying why"),
+                storable(task.exit) or Exit(EndCause.START_FAILED, 0.0, detail="the Borglet reported no reason"),
                 task.restarts,
                 expected.restart_on,
                 expected.max_moves,
@@ -231,7 +243,7 @@ def _compare_missing(view: View, here: set[TaskKey], changes: ReportChanges) -> 
 
 @dataclass(frozen=True, slots=True)
 class ExitVerdict:
-    """The consequence of an incarnation's end for its task: dead (`how`), or back to the queue (`cause`)."""
+    """The consequence of an incarnation's end for its task: it becomes dead (`how`) or pending (`cause`)."""
 
     detail: str
     how: str = ""  # finished | failed
@@ -240,7 +252,7 @@ class ExitVerdict:
 
 
 def judge(over: TaskExit, *, moves: int) -> ExitVerdict:
-    """Return the next state of the task. `moves`: its moves because of failures since its spec changed (§4)."""
+    """Return the consequence for the task. `moves`: its moves because of failures since its spec changed (§4)."""
     exit_ = over.exit
     detail = describe(exit_)
     if exit_.cause is EndCause.MACHINE_SHORT:
@@ -248,7 +260,7 @@ def judge(over: TaskExit, *, moves: int) -> ExitVerdict:
     if exit_.cause is EndCause.MACHINE_RESTARTED:
         return ExitVerdict(detail, cause="machine-failure")
     if exit_.cause is EndCause.STOPPED:
-        # The cell did not request this stop. It was requested on the machine.
+        # The cell did not request this stop. Somebody requested it on the machine.
         return ExitVerdict(f"stopped on its machine: {exit_.detail or 'no reason given'}", cause="other")
     if exit_.cause is EndCause.EXITED and exit_.status == 0 and over.restart_on != "always":
         return ExitVerdict(detail, how="finished")
@@ -275,19 +287,19 @@ def describe(exit_: Exit) -> str:
 
 
 def storable(exit_: Exit | None) -> Exit | None:
-    """A task may make its Borglet say anything."""
+    """Return the exit with a detail that PostgreSQL can store, because tasks influence this text."""
     if exit_ is None or "\x00" not in exit_.detail:
         return exit_
     return msgspec.structs.replace(exit_, detail=storable_text(exit_.detail))
 
 
 def storable_text(text: str) -> str:
-    """Remove NUL characters, which PostgreSQL cannot store, so that they do not block a machine's reports."""
+    """Return the text without NUL characters, which PostgreSQL cannot store."""
     return text.replace("\x00", "\ufffd")
 
 
 def storable_address(text: str) -> str:
-    """An address as names may answer it; empty for a text that is none."""
+    """Return an IP address in its usual form, or "" if the text is not an IP address."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:
@@ -301,5 +313,5 @@ def exit_json(exit_: Exit | None) -> dict[str, Any] | None:
 
 
 def exit_mark(stored: Mapping[str, Any] | None) -> tuple[str, float] | None:
-    """Return the parts of a row's `exit` that distinguish one end from another."""
+    """Return the cause and the time of a row's `exit`, which distinguish one end from another."""
     return None if not stored else (str(stored.get("cause", "")), float(stored.get("at", 0.0)))

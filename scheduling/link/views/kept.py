@@ -8,55 +8,57 @@ from typing import Any
 
 from borglet.messages import RestartPolicy, RunAlloc, RunTask, StopTask, TaskKey
 from quota.vocabulary.resources import as_mapping
+from scheduling.link.views.diff import View
 from scheduling.models import KeptAlloc
 from scheduling.spec import job_spec
 
-# Nobody waits for a saver, and what it saves may be gone for minutes: it is tried until its time is up.
+# The target of a log saver may be unreachable for minutes. So a log saver restarts until its time ends.
 _RESTART = RestartPolicy(on="failure", max_failures=1_000_000, window_s=3600.0, backoff_s=1.0, backoff_max_s=60.0)
 
 
 @dataclass(slots=True)
-class KeptAllocs:
-    """Kept allocs of one machine. `savers`: key -> (id of the kept alloc, position). `dropping`: released, until it
-    is gone.
-    """
+class MachineTasks:
+    """The tasks of one machine: instructions for its Borglet, and the view with which its reports are compared."""
 
+    view: View
     run: list[RunTask] = field(default_factory=list)
     stop: list[StopTask] = field(default_factory=list)
     allocs: list[RunAlloc] = field(default_factory=list)
-    savers: dict[TaskKey, tuple[int, int]] = field(default_factory=dict)
-    dropping: dict[TaskKey, int] = field(default_factory=dict)
 
 
 def specs_of(rows: Iterable[KeptAlloc]) -> set[tuple[int, int]]:
-    """Return (job id, version) of every log saver that has to run."""
+    """Return the (job id, version) of every log saver that must run."""
     return {(saver["job_id"], saver["version"]) for row in rows if not row.released for saver in row.savers}
 
 
-def kept_on(
+def add_kept(
+    found: Mapping[int, MachineTasks],
     rows: Iterable[KeptAlloc],
     known: Mapping[tuple[int, int], job_spec.JobSpecification | None],
     *,
     cell: str,
     extra: Sequence[str],
-) -> dict[int, KeptAllocs]:
-    """Return kept allocs by machine id. Savers that are done, or whose spec is unreadable, do not run."""
-    found: dict[int, KeptAllocs] = {}
+) -> None:
+    """Add kept allocs to the tasks in `found`, by machine id.
+
+    The departures must already be in `found`. Log savers that have finished, or have no readable spec, do not run.
+    """
     for row in rows:
-        here = found.setdefault(row.machine_id, KeptAllocs())
+        here = found[row.machine_id]
         key = task_key(row.key)
         if row.released:
-            here.dropping[key] = row.id
-            here.stop.append(StopTask(key, "released"))
+            here.view.dropping[key] = row.id
+            if key not in here.view.stop:
+                here.stop.append(StopTask(key, "released"))
             continue
         here.allocs.append(RunAlloc(key, row.name, as_mapping(row.limit, extra=extra), 0, False, False, ended=True))
+        here.view.allocs_kept.add(key)
         for position, saver in enumerate(row.savers):
             job = known.get((saver["job_id"], saver["version"]))
             if not saver["done"] and job is not None and saver["index"] < job.tasks:
                 task = _saver(row, position, saver, job, cell=cell, extra=extra)
                 here.run.append(task)
-                here.savers[task.key] = (row.id, position)
-    return found
+                here.view.savers[task.key] = (row.id, position)
 
 
 def _saver(
@@ -68,7 +70,7 @@ def _saver(
     cell: str,
     extra: Sequence[str],
 ) -> RunTask:
-    """Return the task of a saver. `BORG_ALLOC_ENDED` shows it that no new data will come, and that it may end."""
+    """Return the instruction to run a log saver. `BORG_ALLOC_ENDED` shows it that no new data follows."""
     task = job.task(saver["index"])
     return RunTask(
         key=TaskKey(row.uid.hex, position, 1),
@@ -94,6 +96,6 @@ def _saver(
 
 
 def task_key(text: str) -> TaskKey:
-    """The inverse of `str(TaskKey)`."""
+    """Return the key that `str(TaskKey)` wrote as `text`."""
     job, index, incarnation = text.split("/")
     return TaskKey(job, int(index), int(incarnation))

@@ -88,7 +88,7 @@ def test_a_machine_that_speaks_before_it_is_known_is_cut_off() -> None:
     async def act(socket: LinkSocket, doors: Doors, transport: Transport) -> None:
         arrive(socket, client(Known.TEXT, b"x" * 1000))
         assert transport.closed
-        assert not socket._heard
+        assert not socket._waiting
 
     conversed(act)
 

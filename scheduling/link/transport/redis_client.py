@@ -1,0 +1,82 @@
+"""A connection to Redis with tasks that end with it. Redis may be unreachable at any time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+import redis.asyncio
+import structlog
+from redis.exceptions import RedisError
+
+from scheduling.link.transport.owned_tasks import OwnedTasks
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S = 1.0
+
+
+class RedisClient:
+    """The base of classes that send to Redis and listen to its channels. `use`: the use of Redis, for log lines."""
+
+    def __init__(self, url: str, *, use: str) -> None:
+        self._redis: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
+            url, socket_timeout=5.0, socket_connect_timeout=1.0, retry=None
+        )
+        self._tasks = OwnedTasks()
+        self._use = use
+        self._away = False
+
+    async def stop(self) -> None:
+        await self._tasks.end()
+        await self._redis.aclose()
+
+    async def _listen_forever(self, *channels: str) -> None:
+        """Give each message of the channels to `_take`. The names of channels may be patterns."""
+        while True:
+            pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+            try:
+                await pubsub.psubscribe(*channels)
+                self._subscribed()
+                while True:
+                    # A read without a timeout would not detect that Redis is unreachable.
+                    message = await pubsub.get_message(timeout=4.0)
+                    if message is not None:
+                        await self._read(message["channel"].decode(), message["data"])
+            except (RedisError, OSError) as error:
+                self._note(error)
+            except Exception:
+                log.exception("cannot handle a message from Redis; the connection is opened again", use=self._use)
+            finally:
+                await self._attempt(pubsub.aclose())  # type: ignore[no-untyped-call]
+            await asyncio.sleep(_RETRY_S)
+
+    async def _read(self, channel: str, data: bytes) -> None:
+        try:
+            await self._take(channel, data)
+        except msgspec.MsgspecError as error:
+            log.warning("cannot read a message from Redis; it is ignored", channel=channel, error=str(error))
+
+    def _subscribed(self) -> None:
+        """Messages arrive from now on. Earlier messages may be lost."""
+
+    async def _take(self, channel: str, data: bytes) -> None:
+        """Handle one message."""
+        raise NotImplementedError
+
+    async def _attempt(self, work: Awaitable[Any]) -> Any:
+        """Return the result of a command, or None if Redis is unreachable."""
+        try:
+            return await work
+        except (RedisError, OSError) as error:
+            self._note(error)
+
+    def _note(self, error: Exception | None) -> None:
+        """Log once that Redis is unreachable, and once that it is back."""
+        if error is not None and not self._away:
+            log.warning("Redis is unreachable", use=self._use, error=str(error))
+        elif error is None and self._away:
+            log.info("Redis is back", use=self._use)
+        self._away = error is not None
