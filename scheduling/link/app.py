@@ -78,7 +78,12 @@ class LinkApp:
                 try:
                     await self.shard.start()
                 except DatabaseAway as error:
-                    await send({"type": "lifespan.startup.failed", "message": f"database away: {error}"})
+                    await send(
+                        {
+                            "type": "lifespan.startup.failed",
+                            "message": f"the database is unreachable: {error}; start it first",
+                        }
+                    )
                     return
                 self._redis.start()
                 self._packages.start()
@@ -113,7 +118,8 @@ class LinkApp:
                     await self._packages.serve(scope, receive, send, self._admit)
                     return
                 case method, _:
-                    raise Rejected("not-found", f"there is no {method} {path} here", status=404)
+                    detail = f"this shard has no endpoint {method} {path}; connect to /link, or POST to /join"
+                    raise Rejected("not-found", detail, status=404)
         except Rejected as error:
             await respond(send, error.status, *problem(error))
         except Hangup:
@@ -140,7 +146,9 @@ class LinkApp:
         except Hangup:
             return
         except OSError as error:
-            log.info("connection lost", machine=known.hostname, error=str(error) or type(error).__name__)
+            log.info(
+                "the connection of a shell was lost", machine=known.hostname, error=str(error) or type(error).__name__
+            )
 
     async def _shell(self, known: Known, scope: Message, receive: Receive, send: Send) -> None:
         """Relay the bytes between a shell on the machine and its client."""
@@ -155,11 +163,11 @@ class LinkApp:
                 self._redis.shells, session, known.machine_id, lambda: _frame(receive), pass_on
             )
         except Rejected as error:
-            log.warning("shell rejected", machine=known.hostname, detail=error.detail)
+            log.warning("a shell was rejected", machine=known.hostname, detail=error.detail)
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
             return
         if reason:
-            log.warning("shell cut off", machine=known.hostname, session=session, reason=reason)
+            log.warning("a shell was cut off", machine=known.hostname, session=session, reason=reason)
             await send({"type": "websocket.close", "code": INVALID_DATA, "reason": reason[:100]})
 
     async def converse(self, socket: LinkSocket, authorization: str) -> None:
@@ -182,7 +190,7 @@ class LinkApp:
         except MalformedMessage as error:
             _hang_up(socket, _malformed(error), INVALID_DATA)
         except Hangup:
-            log.debug("disconnected before it was served", machine=known.hostname)
+            log.debug("a machine disconnected before it was served", machine=known.hostname)
 
     async def _admit(self, authorization: str) -> Known:
         """Return the machine that the `Authorization` header names. Raises `Rejected`."""
@@ -218,9 +226,9 @@ class LinkApp:
                     self.shard.heard(held, message)
                     return
             except MalformedMessage as error:
-                held.refuse(_malformed(error), INVALID_DATA)
+                held.reject(_malformed(error), INVALID_DATA)
                 return
-            held.refuse(Refusal("unexpected", "type", "this is a second hello; send a report"))
+            held.reject(Refusal("unexpected", "type", "this is a second hello; send a report"))
 
         def hangup() -> None:
             held.closing = True
@@ -278,7 +286,12 @@ def _malformed(error: MalformedMessage) -> Refusal:
 
 
 def _hang_up(socket: LinkSocket, refusal: Refusal, code: int) -> None:
-    log.warning("rejected", code=refusal.code, field=refusal.field, detail=refusal.detail)
+    log.warning(
+        "a machine was rejected; its connection is closed",
+        code=refusal.code,
+        field=refusal.field,
+        detail=refusal.detail,
+    )
     socket.send(encode(refusal))
     socket.close(code, refusal.code)
 

@@ -121,7 +121,7 @@ def _capacity(given: Mapping[str, int], ports: int, extra: Sequence[str], proble
     for name, quantity in given.items():
         path = f"capacity.{name[:63]}"
         if name not in names:
-            problems[path] = f"this cell has no such resource; give one of {', '.join(names)}"
+            problems[path] = f"this cell has no resource {name[:63]!r}; give one of {', '.join(names)}"
         elif not 0 <= quantity <= MAX_QUANTITY:
             problems[path] = f"{quantity} is out of range; give 0 to {MAX_QUANTITY}"
         elif name == NAMES[PORTS] and quantity > ports:

@@ -98,7 +98,7 @@ class Silence:
         reason = f"no report for more than {settings.down_after_s:g} s"
         down = machines_down(principal=system("master"), cell_id=cell_id, machine_ids=silent, reason=reason)
         self.late = max(0, self.late - len(down))
-        log.warning("machines down", cell_id=cell_id, machines=down[:20], number=len(down))
+        log.warning("machines are marked down", cell_id=cell_id, machines=down[:20], number=len(down))
         return down
 
     def judge(

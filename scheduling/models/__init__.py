@@ -13,31 +13,3 @@ from scheduling.models.packages import Package, PackageTag
 from scheduling.models.shells import ShellSession
 from scheduling.models.tasks import CrashedPair, Departure, Task
 from scheduling.models.usage import InstanceUsage
-
-__all__ = [
-    "Brake",
-    "CapacitySample",
-    "Cell",
-    "CrashedPair",
-    "Departure",
-    "Drain",
-    "Event",
-    "FailingJob",
-    "IdentityKey",
-    "InstanceUsage",
-    "Job",
-    "JobSpec",
-    "JoinToken",
-    "KeptAlloc",
-    "Lease",
-    "Machine",
-    "MeteringHour",
-    "NoticeCount",
-    "Package",
-    "PackageTag",
-    "PendingVerdict",
-    "ReservedInHour",
-    "ShellSession",
-    "Task",
-    "Update",
-]

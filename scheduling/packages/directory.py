@@ -80,7 +80,8 @@ class DirectoryStore:
         try:
             yield
         except OSError as error:
-            raise StoreAway(f"{error.filename or self._folder}: {error.strerror}") from error
+            where = error.filename or self._folder
+            raise StoreAway(f"cannot use {where}: {error.strerror}; check the folder of BORG_PACKAGE_STORE") from error
 
 
 def _sync(path: Path) -> None:

@@ -93,10 +93,9 @@ class S3Store:
         """Turn errors of boto3 into `NotThere` and `StoreAway`."""
         try:
             yield
-        except ClientError as error:
-            detail = error.response.get("Error", {})
+        except (BotoCoreError, ClientError, boto3.exceptions.Boto3Error, OSError) as error:
+            detail = error.response.get("Error", {}) if isinstance(error, ClientError) else {}
+            where = f"s3://{self._bucket}"
             if detail.get("Code") in _ABSENT:
-                raise NotThere(f"s3://{self._bucket}: {detail.get('Message', '')}") from error
-            raise StoreAway(f"s3://{self._bucket}: {error}") from error
-        except (BotoCoreError, boto3.exceptions.Boto3Error, OSError) as error:
-            raise StoreAway(f"s3://{self._bucket}: {error}") from error
+                raise NotThere(f"{where}: {detail.get('Message', '')}") from error
+            raise StoreAway(f"cannot use {where}: {error}; check BORG_PACKAGE_STORE and the keys") from error

@@ -52,7 +52,7 @@ class ArchiveStore(Protocol):
         """Return the size of an archive in bytes, or None if it does not exist."""
 
     def read(self, cell: str, digest: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
-        """Return the chunks of an archive from byte `offset` on, as a context. Raises `NotThere`."""
+        """Return a context manager for the chunks of an archive from byte `offset` on. Raises `NotThere`."""
 
     def listing(self, cell: str) -> Iterator[Blob]:
         """Return all archives of a cell."""

@@ -56,12 +56,13 @@ def shell_ask(
     """
     require_shell(principal, job)
     problems = {}
-    if not (1 <= rows <= MAX_SIDE and 1 <= cols <= MAX_SIDE):
-        problems["rows" if not 1 <= rows <= MAX_SIDE else "cols"] = f"it is out of range; give 1 to {MAX_SIDE}"
+    for field, value in (("rows", rows), ("cols", cols)):
+        if not 1 <= value <= MAX_SIDE:
+            problems[field] = f"{value} is out of range; give 1 to {MAX_SIDE}"
     if sum(len(word.encode("utf-8", "surrogateescape")) + 1 for word in command) > MAX_COMMAND_BYTES:
-        problems["command"] = f"it is too long; give at most {MAX_COMMAND_BYTES} bytes"
+        problems["command"] = f"the command is too long; give at most {MAX_COMMAND_BYTES} bytes"
     if any("\x00" in word for word in command) or (command and not command[0]):
-        problems["command"] = "give a program and its arguments, without NUL characters"
+        problems["command"] = "it has no program, or a NUL character; give a program and its arguments without NUL"
     if problems:
         detail = "; ".join(f"{name}: {what}" for name, what in problems.items())
         raise Rejected("invalid", detail, fields=problems)

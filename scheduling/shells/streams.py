@@ -136,7 +136,7 @@ async def grant(asked: ShellRequest) -> ShellGrant:
     return await in_thread(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id)
 
 
-async def refuse(connection: redis.asyncio.Redis, session: str, reason: str) -> None:
+async def reject(connection: redis.asyncio.Redis, session: str, reason: str) -> None:
     """Send the client the reason why there is no shell. Raises `redis.RedisError`."""
     await ShellStream(connection, session, "out").put(shell_frame(ShellFrame.FAILED, reason.encode()))
 

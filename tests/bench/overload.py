@@ -92,6 +92,6 @@ def _incidents(home: Path) -> dict[str, Any]:
         "leases": len(re.findall(r"took the lease", everything)),
         "brake_turns": len(re.findall(r'"event": "brake"', everything)),
         "machines_marked_down": sum(
-            int(number) for number in re.findall(r'"number": (\d+), "event": "machines down"', everything)
+            int(number) for number in re.findall(r'"number": (\d+), "event": "machines are marked down"', everything)
         ),
     }

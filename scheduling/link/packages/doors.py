@@ -84,7 +84,7 @@ NOTHING = Entitled("", 0, "", "")
 
 
 class PackageDoors:
-    """The package endpoints of a shard. `start` and `stop` follow the shard. `serve` handles requests to /packages/."""
+    """The package endpoints of a shard. Start and stop them with the shard. `serve` handles requests to /packages/."""
 
     def __init__(
         self,
@@ -132,12 +132,13 @@ class PackageDoors:
         path = _PATH.fullmatch(scope["path"])
         door = (scope["method"], path.group(2) or "") if path else None
         if path is None or door not in _DOORS:
-            raise Rejected("not-found", f"there is no {scope['method']} {scope['path']} here", status=404)
+            detail = f"this shard has no endpoint {scope['method']} {scope['path']}; see scheduling.link.packages.doors"
+            raise Rejected("not-found", detail, status=404)
         header = dict(scope["headers"]).get(b"authorization", b"")
         machine = await authenticate(header.decode("latin-1"))
         entitled = await self._entitled(machine.machine_id, path.group(1))
         if entitled is None and door[1] != "have":
-            detail = f"no task on {machine.hostname} uses the package {path.group(1)}"
+            detail = f"no task on {machine.hostname} uses {path.group(1)}; ask only for packages of the machine's tasks"
             raise Rejected("not-for-this-machine", detail, status=403)
         asked = _Request(path.group(1), machine, entitled or NOTHING, scope, receive, send)
         await _DOORS[door](self, asked)
@@ -180,7 +181,7 @@ class PackageDoors:
         if not 0 <= port < 2**16:
             raise invalid("port", f"{port} is not a port; give 1 to 65535, or 0 to serve no peers")
         machine, entitled = asked.machine, asked.entitled
-        # A machine sends this once after each welcome, for any package that it has. Its reports list the others.
+        # A machine sends this request once after each welcome, for one of its packages. Its reports list the others.
         if entitled is not NOTHING:
             peer = Peer(machine.machine_id, entitled.address, port, entitled.rack)
             self._announce(machine.cell_id, asked.digest, peer)
@@ -278,7 +279,7 @@ class PackageDoors:
                     found[digest] = Entitled(cell, known[digest]["size_bytes"], address, rack)
         return found
 
-    # -- what machines have
+    # -- installed packages
 
     def _announce(self, cell_id: int, digest: str, peer: Peer) -> None:
         self._tracker(cell_id).have(digest, [peer])
@@ -312,7 +313,7 @@ class PackageDoors:
         try:
             found = await self._database(self._look_up, machine_id, digests)
         except DatabaseAway:
-            del self._announced[machine_id]  # so that the next round tries again
+            self._announced.pop(machine_id, None)  # so that the next round tries again
             return
         for digest, entitled in found.items():
             self._announce(cell_id, digest, Peer(machine_id, entitled.address, port, entitled.rack))

@@ -1,10 +1,10 @@
 """The choice of sources from which a machine downloads a package: other machines, or the package store (§3.2). Pure.
 
-    store ─► few machines ─► each serves `fanout` others at a time ─► … the number that has it grows geometrically
+    store ─► few machines ─► each serves `fanout` others at a time ─► … the number of holders grows geometrically
 
-The store is the root of the distribution. A tracker belongs to one shard. The other shards send it the machines that
-have a package. Losing a tracker does no harm: a machine without a known peer uses the store, and reports when it has
-the package. Times are seconds of any monotonic clock.
+Each shard has a tracker, and other shards send it the machines that have a package. Losing a tracker does no harm: a
+machine without a known peer uses the store, and reports when it has the package. Times are seconds of any monotonic
+clock.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-# Stored digests, and stored holders of one digest. A tree does not need all of ten thousand holders.
+# Most digests, and most holders of a digest, that a tracker stores. It does not need all of ten thousand holders.
 MAX_DIGESTS = 2_000
 MAX_HOLDERS = 500
 # A source that failed is not offered to the same machine again for this time. A busy source is not offered to any
 # machine for a shorter time.
 AVOIDED_S = 60.0
 BUSY_S = 2.0
-# If this number of different machines report within that time that a source fails, it is not offered any more. One
-# machine is not enough, because it could report every source.
+# If this number of different machines report within `AVOIDED_S` that a source fails, it is not offered any more. One
+# machine is not enough, because a machine could report every source.
 STRIKES = {"mismatch": 2}
 STRIKES_OTHERWISE = 3
-# Longest time of a download, at this rate. After it, the slot is free again, whatever the result was.
+# The longest time of a download: `SLOT_S`, plus the size divided by this rate. Then its slot is free again.
 SLOT_S, SLOT_BYTES_S = 30.0, 2 * 2**20
-# Holders among which one is chosen, and machines that may ask again within a second.
+# Most holders among which peers are chosen, and the number of waiting machines that should ask again per second.
 LOOKED_AT = 64
 WAITING_A_SECOND = 300
-STORE = 0  # the id, among those of machines, of the store
+STORE = 0  # stands for the store in place of a machine's id
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class SourcesOffer:
-    """Sources of a package, best first. Without peers and store: ask again after `retry_after_s`."""
+    """The sources of a package, best first. Without any source, the machine asks again after `retry_after_s`."""
 
     peers: tuple[Peer, ...] = ()
     store: bool = False
@@ -57,19 +57,17 @@ class _Swarm:
     """One package: the machines that have it, transfers in progress, and recent failures between machines."""
 
     holders: dict[int, Peer] = field(default_factory=dict)
-    fetching: dict[int, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # machine -> offered sources; the first keeps a slot
+    fetching: dict[int, tuple[int, ...]] = field(default_factory=dict)  # machine -> offered sources
     strikes: dict[int, dict[int, float]] = field(default_factory=dict)  # source -> machine it failed -> until
     waiting: set[int] = field(default_factory=set)
     avoided: dict[tuple[int, int], float] = field(default_factory=dict)  # (machine, source) -> until
 
 
 class Tracker:
-    """The tracker of a shard: which machines have which packages.
+    """The tracker of a shard, which records which machines have which packages.
 
-    `fanout`: most machines that one machine serves at a time; `store_slots`: most machines that the store serves at a
-    time; `offered`: peers that are offered to one machine. The first of them keeps a slot free for it.
+    `fanout`, `store_slots`: most machines that one machine and the store serve at a time. `offered`: most peers that
+    are offered to one machine. The first of them keeps a slot free for the machine.
     """
 
     def __init__(
@@ -82,6 +80,7 @@ class Tracker:
         self._serving: dict[int, dict[tuple[str, int], float]] = {}  # source -> (digest, machine) -> until
 
     def knows(self, digest: str) -> bool:
+        """Return whether the tracker has data about a package."""
         return digest in self._swarms
 
     def holders(self, digest: str) -> list[Peer]:
@@ -90,7 +89,7 @@ class Tracker:
         return list(swarm.holders.values()) if swarm else []
 
     def have(self, digest: str, peers: Iterable[Peer]) -> None:
-        """Note that these machines have the package. A machine without a port does not serve it."""
+        """Record that these machines have the package. A machine without a port does not serve it."""
         swarm = self._swarm(digest)
         for peer in peers:
             self._release(digest, peer.machine_id)
@@ -108,27 +107,27 @@ class Tracker:
             self._swarms[digest].holders.pop(machine_id, None)
 
     def left(self, machine_id: int) -> None:
-        """Remove a machine that is away: it is not offered, and its downloads end."""
+        """Remove a machine whose connection has ended. Its downloads count as ended, too."""
         self._serving.pop(machine_id, None)
         for digest, swarm in self._swarms.items():
             swarm.holders.pop(machine_id, None)
             self._release(digest, machine_id)
 
     def failed(self, digest: str, machine_id: int, address: str, port: int, reason: str, *, now: float) -> int | None:
-        """Record that a source delivered nothing, or wrong content; `reason` as in `PackageFailed`.
+        """Record that a source delivered nothing or wrong content. `reason`: see `PackageFailed`.
 
-        Only failures of peers that were offered to the machine count. The store has no address. Return the source that
-        is not offered any more until it reports the package again, or None.
+        Only failures of peers that were offered to the machine count. Return the peer that is no longer offered until
+        it reports the package again, or None.
         """
         swarm = self._swarm(digest)
-        detail = swarm.fetching.get(machine_id, ())
+        offered = swarm.fetching.get(machine_id, ())
         self._release(digest, machine_id)
-        for source in detail:
+        for source in offered:
             peer = swarm.holders.get(source)
             if peer is None or (peer.address, peer.port) != (address, port):
                 continue
             # The machine tries its other offers before it asks again, so the next source keeps a slot for it.
-            self._keep(swarm, digest, machine_id, tuple(other for other in detail if other != source), now=now)
+            self._keep(swarm, digest, machine_id, tuple(other for other in offered if other != source), now=now)
             if reason == "busy":
                 self._full[source] = now + BUSY_S
                 return None
@@ -141,7 +140,7 @@ class Tracker:
         return None
 
     def sources(self, digest: str, machine_id: int, *, rack: str = "", size_bytes: int = 0, now: float) -> SourcesOffer:
-        """Return the sources for a machine. Its former slot for this package is free again."""
+        """Return the sources for a machine. Its previous slot for this package becomes free."""
         swarm = self._swarm(digest)
         self._release(digest, machine_id)
         for key in [key for key, until in swarm.avoided.items() if until <= now]:
@@ -159,21 +158,21 @@ class Tracker:
             swarm.waiting.add(machine_id)
             crowd = max(1.0, len(swarm.waiting) / WAITING_A_SECOND)
             return SourcesOffer(retry_after_s=self._retry_s * crowd * self._rng.uniform(0.5, 1.5))
-        detail = tuple(peer.machine_id for peer in peers) or (STORE,)
-        self._keep(swarm, digest, machine_id, detail, size_bytes=size_bytes, now=now)
+        offered = tuple(peer.machine_id for peer in peers) or (STORE,)
+        self._keep(swarm, digest, machine_id, offered, size_bytes=size_bytes, now=now)
         return SourcesOffer(peers, store=not peers)
 
     def _keep(
-        self, swarm: _Swarm, digest: str, machine_id: int, told: tuple[int, ...], *, size_bytes: int = 0, now: float
+        self, swarm: _Swarm, digest: str, machine_id: int, offered: tuple[int, ...], *, size_bytes: int = 0, now: float
     ) -> None:
         """Reserve a slot at the first of the offered sources."""
-        if told:
-            swarm.fetching[machine_id] = told
+        if offered:
+            swarm.fetching[machine_id] = offered
             until = now + SLOT_S + size_bytes / SLOT_BYTES_S
-            self._serving.setdefault(told[0], {})[digest, machine_id] = until
+            self._serving.setdefault(offered[0], {})[digest, machine_id] = until
 
     def _some(self, swarm: _Swarm) -> list[Peer]:
-        """Return enough holders to choose from, or all of few."""
+        """Return all holders, or a random sample if there are many."""
         every = list(swarm.holders.values())
         return every if len(every) <= LOOKED_AT else self._rng.sample(every, LOOKED_AT)
 

@@ -152,7 +152,7 @@ class Connection:
         if not self.closing:
             self.wire.send(encode(message))
 
-    def refuse(self, refusal: Refusal, code: int = POLICY_VIOLATION) -> None:
+    def reject(self, refusal: Refusal, code: int = POLICY_VIOLATION) -> None:
         """Send the reason of a rejection and close the connection."""
         log.warning(
             "rejected a machine; its connection is closed",

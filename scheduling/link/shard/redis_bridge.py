@@ -177,4 +177,4 @@ class RedisBridge(RedisClient):
             if self._shard.offer_shell(asked.machine_id, grant):
                 return
             reason = "the machine has just disconnected; try again"
-        await self._attempt(streams.refuse(self.shells, asked.session, reason))
+        await self._attempt(streams.reject(self.shells, asked.session, reason))

@@ -102,7 +102,7 @@ class ReportIntake:
         assert held.view is not None
         held.last_report, held.acknowledged = None, ""
         if report.history_id and 0 < held.desired_sent <= report.sequence:
-            held.refuse(
+            held.reject(
                 Refusal(
                     "other-history",
                     "history_id",

@@ -44,7 +44,7 @@ class Roster:
         """Close the connection of a machine if it has a newer session, at this or at another shard."""
         held = self.connections.get(machine_id)
         if held is not None and held.session < session:
-            held.refuse(superseded(held.hostname))
+            held.reject(superseded(held.hostname))
             self.detach(held)
 
     def _interval_s(self, held: Connection) -> float:

@@ -204,7 +204,7 @@ class Turns:
             for news in many:
                 held = self._roster.connections.get(news.machine_id)  # type: ignore[assignment]
                 if news.machine_id in stale and held is not None and held.session == news.session:
-                    held.refuse(superseded(held.hostname))
+                    held.reject(superseded(held.hostname))
                     self._roster.detach(held)
 
     async def _apply_or_isolate(self, cell_id: int, many: list[MachineReportChanges]) -> set[int]:
@@ -251,12 +251,12 @@ class Turns:
     def _take(self, held: Connection, loaded: Loaded | None) -> None:
         """Give the rows of a machine to its connection. From now on, its reports are compared with them."""
         if loaded is None or loaded.removed:
-            held.refuse(removed(held.hostname))
+            held.reject(removed(held.hostname))
             self._roster.detach(held)
             return
         if loaded.session != held.session:
             if loaded.session > held.session:
-                held.refuse(superseded(held.hostname))
+                held.reject(superseded(held.hostname))
                 self._roster.detach(held)
             return
         now = asyncio.get_running_loop().time()

@@ -25,8 +25,8 @@ LONGEST_PAUSE_S = 600.0
 class ConnectionBalance:
     """The balance of connections of one shard."""
 
-    _asked: int = 0  # since `_since`
-    _before: int = 0
+    _asked: int = 0  # machines that were asked to connect again since `_since`
+    _before: int = 0  # own machines at `_since`
     _since: float = 0.0
     _pause_s: float = LOOK_AFTER_S
     _quiet_until: float = 0.0

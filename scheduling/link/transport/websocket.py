@@ -36,7 +36,7 @@ _buffer = memoryview(bytearray(2**16))
 
 
 class Hangup(Exception):
-    """The peer has closed the connection."""
+    """Raised when the peer has closed the connection."""
 
 
 class Host(Protocol):
@@ -247,7 +247,7 @@ class LinkSocket(asyncio.BufferedProtocol):
             self._wake_reader()
 
     def _fail(self, error: BadFrame) -> None:
-        log.warning("received an invalid WebSocket frame; closing the connection", reason=str(error))
+        log.warning("received an invalid WebSocket frame; the connection is closed", reason=str(error))
         if not self.closing:
             self.closing = True
             self._transport.write(closing(error.code, str(error)))

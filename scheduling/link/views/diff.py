@@ -90,7 +90,7 @@ class IncarnationGone:
 
 @dataclass(frozen=True, slots=True)
 class UnknownIncarnation:
-    """A running incarnation that should neither run nor stop. `flagged`: its Borglet keeps it in quarantine."""
+    """A running incarnation that the desired state does not contain. `flagged`: its Borglet keeps it in quarantine."""
 
     key: TaskKey
     name: str
@@ -287,7 +287,7 @@ def describe(exit_: Exit) -> str:
 
 
 def storable(exit_: Exit | None) -> Exit | None:
-    """Return the exit with a detail that PostgreSQL can store, because tasks influence this text."""
+    """Return the exit with a detail that PostgreSQL can store. Tasks influence this text."""
     if exit_ is None or "\x00" not in exit_.detail:
         return exit_
     return msgspec.structs.replace(exit_, detail=storable_text(exit_.detail))

@@ -29,7 +29,7 @@ def test_ports_are_those_of_the_range_unless_said() -> None:
         ({"capacity": {"cpu": 1, "ram": 0}}, "capacity.ram", "missing or 0"),
         ({"capacity": {"cpu": -5, "ram": 1}}, "capacity.cpu", "-5 is out of range"),
         ({"capacity": {"cpu": 1, "ram": 2**60}}, "capacity.ram", "out of range"),
-        ({"capacity": {"cpu": 1, "ram": 1, "gpu": 1}}, "capacity.gpu", "no such resource; give one of cpu"),
+        ({"capacity": {"cpu": 1, "ram": 1, "gpu": 1}}, "capacity.gpu", "no resource 'gpu'; give one of cpu"),
         ({"capacity": {"cpu": 1, "ram": 1, "ports": 99_999}}, "capacity.ports", "are more than the range"),
         ({"capacity": {"cpu": 1, "ram": 1, "accelerators": 1500}}, "capacity.accelerators", "give 1000 per device"),
         ({"capacity": {"cpu": 1, "ram": 1, "accelerators": 63_000}}, "capacity.accelerators", "at most 62"),
