@@ -234,18 +234,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
         row.quarantined, row.kept, row.packages = [], [], []
         credentials.void(row)
         row.state_since = entry.time
-        row.save(
-            update_fields=[
-                "state",
-                "state_since",
-                "reason",
-                *credentials.SECRET,
-                "quarantined",
-                "kept",
-                "packages",
-                "session",
-            ]
-        )
+        row.save()
         Drain.objects.filter(machine=row).delete()
         entry.append(events.MachineRemoved(machine_id=row.id, reason=reason), caused_by=cause)
         publish_capacity(entry)
@@ -276,7 +265,7 @@ def quarantine_release(
             entry,
             row,
             [{**item, "release": action} if item["key"] in wanted else item for item in row.quarantined],
-            f"{action} {len(wanted)} tasks in quarantine" + (f": {reason}" if reason else ""),
+            f"{action} {len(wanted)} in quarantine" + (f": {reason}" if reason else ""),
         )
     return machine
 

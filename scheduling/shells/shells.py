@@ -78,7 +78,6 @@ def shell_ask(
             )
         _check_number(job, held, principal)
         made = ShellSession.objects.create(
-            id=uuid.uuid4(),
             cell_id=job.cell_id,
             job=job,
             task_index=held.index,

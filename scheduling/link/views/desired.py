@@ -20,6 +20,7 @@ import msgspec
 import structlog
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Max
 
 from borglet.messages import Desired, Health, PackageRef, Phase, RunAlloc, RunTask, StopTask, TaskKey
 from quota.vocabulary.errors import Rejected
@@ -30,7 +31,7 @@ from scheduling.journal.sql import execute, query
 from scheduling.link.views import kept
 from scheduling.link.views.diff import ExpectedTask, View, exit_mark
 from scheduling.link.views.kept import MachineTasks, task_key
-from scheduling.models import JobSpec, KeptAlloc, Machine
+from scheduling.models import Cell, JobSpec, KeptAlloc, Machine
 from scheduling.models.machines import REMOVED
 from scheduling.spec import job_spec, package_names, parser
 
@@ -92,7 +93,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
     ids = sorted(machine_ids)
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        cell = _cell(cell_id)
+        cell = Cell.objects.annotate(epoch=Max("leases__epoch")).get(pk=cell_id)
         columns = ("id", "session", "state", "quarantined", "rotation_asked")
         machines = list(Machine.objects.filter(pk__in=ids).only(*columns))
         prod = {name for (name,) in query("SELECT name FROM quota_priorityband WHERE prod")}
@@ -101,15 +102,16 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         kept_rows = list(KeptAlloc.objects.filter(machine_id__in=ids).order_by("id"))
         wanted = {(row.job_id, row.spec_version) for row in running} | kept.specs_of(kept_rows)
         wanted |= {(row.job_id, row.newest_version) for row in running}
-        known = specs.get(wanted, extra=cell.extra)
-    found = {machine.id: MachineTasks(View(cell.history_id, "")) for machine in machines}
+        known = specs.get(wanted, extra=cell.extra_resources)
+    found = {machine.id: MachineTasks(View(cell.history_id.hex, "")) for machine in machines}
     waits: dict[tuple[int, int], list[TaskKey]] = defaultdict(list)
-    for machine_id, task, key, cause, notice_s, preemptor in departures:
+    for machine_id, task, uid, index, incarnation, cause, notice_s, preemptor in departures:
+        key = TaskKey(uid.hex, index, incarnation)
         found[machine_id].stop.append(StopTask(key, cause, notice_s))
         found[machine_id].view.stop[key] = task
         if preemptor is not None:
             waits[machine_id, preemptor].append(key)
-    kept.add_kept(found, kept_rows, known, cell=cell.name, extra=cell.extra)
+    kept.add_kept(found, kept_rows, known, cell=cell.name, extra=cell.extra_resources)
     for row in running:
         job = known.get((row.job_id, row.spec_version))
         if job is None or row.index >= job.tasks:
@@ -131,17 +133,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
                 packages=specs.packages.get((row.job_id, row.spec_version), {}),
             )
         )
-    return {machine.id: _loaded(machine, cell, found[machine.id]) for machine in machines}
-
-
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    name: str
-    revision: int
-    history_id: str
-    history_ordinal: int
-    epoch: int
-    extra: tuple[str, ...]
+    return {machine.id: _loaded(machine, cell, cell.epoch or 0, found[machine.id]) for machine in machines}
 
 
 @dataclass(slots=True)
@@ -186,7 +178,7 @@ class _Row:
         return TaskKey(self.alloc_uid.hex, self.alloc_index, self.alloc_incarnation) if self.alloc_uid else None
 
 
-def _loaded(machine: Machine, cell: _Cell, here: MachineTasks) -> Loaded:
+def _loaded(machine: Machine, cell: Cell, epoch: int, here: MachineTasks) -> Loaded:
     run, stop, allocs, view = here.run, here.stop, here.allocs, here.view
     for item in machine.quarantined:
         if item.get("release") == "stop" and (key := task_key(item["key"])) not in view.stop:
@@ -197,10 +189,10 @@ def _loaded(machine: Machine, cell: _Cell, here: MachineTasks) -> Loaded:
     view.generation = hashlib.blake2b(_encoder.encode((run, stop, allocs)), digest_size=12).hexdigest()
     view.quarantine = frozenset(item["key"] for item in machine.quarantined)
     desired = Desired(
-        history_id=cell.history_id,
+        history_id=cell.history_id.hex,
         history_ordinal=cell.history_ordinal,
         revision=cell.revision,
-        epoch=cell.epoch,
+        epoch=epoch,
         generation=view.generation,
         run=run,
         stop=stop,
@@ -237,7 +229,7 @@ def _expected(row: _Row, job: job_spec.JobSpecification) -> ExpectedTask:
 def _run_task(
     row: _Row,
     job: job_spec.JobSpecification,
-    cell: _Cell,
+    cell: Cell,
     *,
     newest: job_spec.JobSpecification,
     prod: bool,
@@ -255,7 +247,7 @@ def _run_task(
         name=f"{cell.name}/{row.tenant}/{row.job}/{row.index}",
         command=task.argv,
         env=task.env,
-        limit=as_mapping(row.limit, extra=cell.extra),
+        limit=as_mapping(row.limit, extra=cell.extra_resources),
         ports=dict(zip(task.ports, row.ports, strict=False)),
         priority=row.priority,
         latency_sensitive=row.latency_sensitive,
@@ -279,25 +271,15 @@ def _run_task(
     )
 
 
-def _run_alloc(row: _Row, cell: _Cell, *, prod: bool) -> RunAlloc:
+def _run_alloc(row: _Row, cell: Cell, *, prod: bool) -> RunAlloc:
     return RunAlloc(
         row.key,
         f"{cell.name}/{row.tenant}/{row.job}/{row.index}",
-        as_mapping(row.limit, extra=cell.extra),
+        as_mapping(row.limit, extra=cell.extra_resources),
         row.priority,
         row.latency_sensitive,
         prod,
     )
-
-
-def _cell(cell_id: int) -> _Cell:
-    name, revision, history_id, ordinal, extra, epoch = query(
-        "SELECT c.name, c.revision, c.history_id, c.history_ordinal, c.extra_resources,"
-        " coalesce((SELECT max(l.epoch) FROM scheduling_lease AS l WHERE l.cell_id = c.id), 0)"
-        " FROM scheduling_cell AS c WHERE c.id = %s",
-        [cell_id],
-    )[0]
-    return _Cell(name, revision, history_id.hex, ordinal, epoch, tuple(extra))
 
 
 def _running(ids: list[int]) -> list[_Row]:
@@ -314,17 +296,13 @@ def _running(ids: list[int]) -> list[_Row]:
     return [_Row(*row) for row in rows]
 
 
-def _departures(ids: list[int]) -> list[tuple[int, int, TaskKey, str, float | None, int | None]]:
-    rows = query(
+def _departures(ids: list[int]) -> list[tuple[Any, ...]]:
+    return query(
         "SELECT d.machine_id, d.task_id, j.uid, t.index, d.incarnation, d.cause, d.notice_s, d.preemptor"
         " FROM scheduling_departure AS d JOIN scheduling_task AS t ON t.id = d.task_id"
         " JOIN scheduling_job AS j ON j.id = t.job_id WHERE d.machine_id = ANY(%s)",
         [ids],
     )
-    return [
-        (machine_id, identity, TaskKey(uid.hex, index, incarnation), cause, notice_s, preemptor)
-        for machine_id, identity, uid, index, incarnation, cause, notice_s, preemptor in rows
-    ]
 
 
 def _packages(job: job_spec.JobSpecification, known: Mapping[str, Any]) -> dict[str, PackageRef]:
