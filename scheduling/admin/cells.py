@@ -1,7 +1,8 @@
-"""Pages of cells, which are created and changed through services, and of leases and join tokens."""
+"""Pages of cells, leases and join tokens. Services create and change cells."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ from scheduling.master.utilisation import figures_of
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
 
-# What reclamation estimates.
+# The resources that reclamation estimates.
 KINDS = (CPU, RAM, DISK)
 
 
@@ -137,64 +138,62 @@ class CellAdmin(ServiceAdmin):
 
     @action(description=gettext_lazy("Issue a join token"), url_path="join-token", icon="key")
     def join_token(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """A form; the token itself is in the answer to the POST and nowhere else."""
-        cell = self.get_object(request, object_id)
-        if cell is None or not self.has_change_permission(request):
-            messages.error(request, _("This cell does not exist, or you cannot change it."))
-            return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_changelist"))
-        form = JoinTokenForm(request.POST or None)
-        token = problem = ""
-        if request.method == "POST" and form.is_valid():
-            try:
-                token = join_token_issue(
-                    principal=principal_of(request),
-                    cell=cell,
-                    uses=form.cleaned_data["uses"],
-                    ttl_s=form.cleaned_data["hours"] * 3600,
-                )
-            except Rejected as refusal:
-                problem = refusal.detail
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("Issue a join token for cell %s") % cell,
-            "form": form,
-            "token": token,
-            "problem": problem,
-            "opts": self.opts,
-        }
-        answer = TemplateResponse(request, "console/join_token.html", context)
-        answer["Cache-Control"] = "no-store"
-        return answer
+        """Show a form, and the new token after it was sent. The token is shown only once."""
+
+        def issue(cell: Cell, given: dict[str, Any]) -> str:
+            ttl_s = given["hours"] * 3600
+            return join_token_issue(principal=principal_of(request), cell=cell, uses=given["uses"], ttl_s=ttl_s)
+
+        title = _("Issue a join token for cell %s")
+        return self._form_page(request, object_id, JoinTokenForm, title, "console/join_token.html", issue)
 
     @action(description=gettext_lazy("Add a resource"), url_path="add-resource", icon="add")
     def add_resource(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Add a named resource. Resources are never removed, because vectors are read by position."""
+
+        def add(cell: Cell, given: dict[str, Any]) -> HttpResponse:
+            cell_resource_add(principal=principal_of(request), cell=cell, name=given["name"])
+            detail = _("Cell %(cell)s now has the resource %(name)s. Machines have none of it until they report some.")
+            messages.success(request, detail % {"cell": cell, "name": given["name"]})
+            return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_change", args=[object_id]))
+
+        title = _("Add a resource to cell %s")
+        return self._form_page(request, object_id, ResourceForm, title, "console/add_resource.html", add)
+
+    def _form_page(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_class: type[forms.Form],
+        title: str,
+        template: str,
+        act: Callable[[Cell, dict[str, Any]], HttpResponse | str],
+    ) -> HttpResponse:
+        """Show a form about a cell, and call `act(cell, given)` with valid input. `act` returns a response, or a token
+        for the page to show. If `act` raises `Rejected`, the page shows the problem."""
         cell = self.get_object(request, object_id)
         if cell is None or not self.has_change_permission(request):
             messages.error(request, _("This cell does not exist, or you cannot change it."))
             return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_changelist"))
-        form = ResourceForm(request.POST or None)
+        form = form_class(request.POST or None)
+        result: HttpResponse | str = ""
         problem = ""
-        if request.method == "POST" and form.is_valid():
-            name = form.cleaned_data["name"]
+        if form.is_valid():
             try:
-                cell_resource_add(principal=principal_of(request), cell=cell, name=name)
+                result = act(cell, form.cleaned_data)
             except Rejected as refusal:
                 problem = refusal.detail
-            else:
-                detail = _(
-                    "Cell %(cell)s now has the resource %(name)s. Machines have none of it until they report some."
-                )
-                messages.success(request, detail % {"cell": cell, "name": name})
-                return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_change", args=[object_id]))
+        if isinstance(result, HttpResponse):
+            return result
         context = {
             **self.admin_site.each_context(request),
-            "title": _("Add a resource to cell %s") % cell,
+            "title": title % cell,
             "form": form,
+            "token": result,
             "problem": problem,
             "opts": self.opts,
         }
-        return TemplateResponse(request, "console/add_resource.html", context)
+        return TemplateResponse(request, template, context, headers={"Cache-Control": "no-store"})
 
 
 class LeaseAdmin(FactsAdmin):
@@ -204,7 +203,7 @@ class LeaseAdmin(FactsAdmin):
 
 
 class JoinTokenAdmin(FactsAdmin):
-    """The page of join tokens, without secret and digest, because a token is shown only once."""
+    """A page of join tokens. It hides their secrets and digests, because a token is shown only once."""
 
     list_display = ["key", "cell", "uses_left", "created_by", "created_at", "expires_at"]
     list_select_related = ["cell"]

@@ -1,4 +1,4 @@
-"""The list of journal events, newest first. It is not counted. A search for a number starts at that revision."""
+"""The list of journal events, newest first, paged without a count. A search for a number starts at that revision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scheduling.models import Cell, Event, Job, Machine
 
 
 class CellFilter(SimpleListFilter):
-    """A filter by cell. Its choices come from the cells, because events have plain ids."""
+    """A filter by cell. Its choices are read from the cells, because events have no foreign key to them."""
 
     title = _("cell")
     parameter_name = "cell_id"
@@ -35,7 +35,7 @@ class CellFilter(SimpleListFilter):
         return queryset.filter(cell_id=int(value)) if value.isdigit() else queryset
 
 
-# Kinds that software writes by the thousand. The list leaves them out unless it is filtered by kind.
+# Kinds of which the system writes thousands. The list hides them unless it is filtered by kind.
 BULK_KINDS = ("reservations.set", "packages.held")
 _ALL = "all"
 # Many ended jobs may have the same name. The search uses the newest ones.
@@ -43,9 +43,7 @@ MOST_JOBS = 50
 
 
 class KindFilter(SimpleListFilter):
-    """A filter by kind. Its choices are the known kinds, not a scan of the journal. Bulk kinds are hidden by
-    default.
-    """
+    """A filter by kind. Its choices are the kinds in the code. By default, bulk kinds are hidden."""
 
     title = _("kind")
     parameter_name = "kind"
@@ -61,7 +59,7 @@ class KindFilter(SimpleListFilter):
 
 
 class EventList(ChangeList):
-    """Adds the names behind the ids of one page: three queries."""
+    """A list that adds the names of cells, jobs and machines to the events of one page, with three queries."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -83,7 +81,7 @@ class EventAdmin(FactsAdmin):
     ordering = ["-cell_id", "-revision", "-seq"]
     paginator = InfinitePaginator
     search_fields = ["actor"]
-    search_help_text = _("a revision to go back from, or the name of a job, a machine or an actor")
+    search_help_text = _("newest revision to show, or the name of a job, a machine or an actor")
     sortable_by = ()
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[DjangoChangeList]:
@@ -107,7 +105,6 @@ class EventAdmin(FactsAdmin):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> None:
         """Return None: events have no page of their own, because the list shows all of a row."""
-        return None
 
     @display(description=_("revision"))
     def place(self, event: Any) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
 from unfold.views import ChangeList
 
-from quota.admin import FactsAdmin, principal_of, vector_text
-from quota.admin.acting import act_with_reason
+from quota.admin import FactsAdmin, vector_text
+from scheduling.admin.actions import row_action
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.jobs.health import health_of, with_health
 from scheduling.jobs.jobs import job_kill
@@ -86,7 +84,7 @@ class JobAdmin(FactsAdmin):
         return _JobList
 
     @display(
-        description=gettext_lazy("health"),
+        description=_("health"),
         ordering="state",
         label={
             JobHealth.HEALTHY.value: "success",
@@ -100,22 +98,17 @@ class JobAdmin(FactsAdmin):
     def health_shown(self, job: Job) -> str:
         return health_of(job).state.value
 
-    @display(description=gettext_lazy("requested"))
+    @display(description=_("requested"))
     def requested_shown(self, job: Job) -> SafeString:
         return vector_text(job.requested, extra=job.cell.extra_resources)
 
-    @admin.action(description=gettext_lazy("Kill"))
-    def kill(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
-        principal = principal_of(request)
-        return act_with_reason(
-            self,
-            request,
-            rows,
-            action="kill",
-            title=_("Kill jobs"),
-            warning=_("All their tasks are stopped permanently."),
-            act=lambda row, reason: job_kill(principal=principal, job=row, reason=reason),  # type: ignore[arg-type]
-        )
+    kill = row_action(
+        "kill",
+        label=_("Kill"),
+        title=_("Kill jobs"),
+        warning=_("All tasks of these jobs are stopped permanently."),
+        act=lambda principal, job, reason: job_kill(principal=principal, job=job, reason=reason),
+    )
 
 
 class SpecAdmin(FactsAdmin):
@@ -157,6 +150,6 @@ class VerdictAdmin(FactsAdmin):
     search_fields = ["job__name"]
     ordering = ["-at"]
 
-    @display(description=gettext_lazy("classes of tasks"))
+    @display(description=_("classes of tasks"))
     def classes(self, verdict: PendingVerdict) -> int:
         return len(verdict.whys)

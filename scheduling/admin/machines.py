@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, cast
 
 from django import forms
@@ -18,9 +19,10 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldBooleanSwitchWidget
 
 from quota.admin import FactsAdmin, principal_of, vector_text
-from quota.admin.acting import act_together, act_with_reason
+from quota.admin.acting import act_together
 from quota.vocabulary.resources import PORTS
 from scheduling.access.selectors import tasks_there
+from scheduling.admin.actions import row_action
 from scheduling.core.vocabulary.states import MachineStatus
 from scheduling.machines.credentials import machine_revoke, machine_rotate
 from scheduling.machines.machines import (
@@ -54,12 +56,8 @@ class DrainForm(forms.Form):
     )
 
 
-def _cell_of(machine: Machine) -> int:
-    return machine.cell_id
-
-
 class PlatformFilter(AllValuesFieldListFilter):
-    """Platforms by name. It is shown once a machine has one: simulated machines and old Borglets have none."""
+    """A filter by platform. It is hidden while no machine has a platform, such as simulated ones and old Borglets."""
 
     def has_output(self) -> bool:
         return any(self.lookup_choices)
@@ -143,12 +141,12 @@ class MachineAdmin(FactsAdmin):
 
         def act(chosen: list[Machine], reason: str, given: dict[str, Any]) -> int:
             minutes = given["minutes"]
-            for _cell_id, group in groupby(sorted(chosen, key=_cell_of), key=_cell_of):
-                many = list(group)
+            by_cell = groupby(sorted(chosen, key=attrgetter("cell_id")), key=attrgetter("cell"))
+            for cell, machines in by_cell:
                 machines_drain(
                     principal=principal,
-                    cell=many[0].cell,
-                    machines=many,
+                    cell=cell,
+                    machines=list(machines),
                     reason=reason,
                     confirm=given["confirm"],
                     deadline_s=None if minutes is None else 60.0 * minutes,
@@ -167,85 +165,58 @@ class MachineAdmin(FactsAdmin):
             more=DrainForm,
         )
 
-    @admin.action(description=gettext_lazy("Undrain"))
-    def undrain(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
-        principal = principal_of(request)
-        return act_with_reason(
-            self,
-            request,
-            rows,
-            action="undrain",
-            title=_("Undrain machines"),
-            warning=_("They can get tasks again."),
-            act=lambda row, reason: machine_undrain(principal=principal, machine=row, reason=reason),  # type: ignore[arg-type]
-        )
-
-    @admin.action(description=gettext_lazy("Quarantine: stop"))
-    def quarantine_stop(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
-        warning = _(
+    undrain = row_action(
+        "undrain",
+        label=gettext_lazy("Undrain"),
+        title=gettext_lazy("Undrain machines"),
+        warning=gettext_lazy("These machines receive tasks again."),
+        act=lambda principal, machine, reason: machine_undrain(principal=principal, machine=machine, reason=reason),
+    )
+    quarantine_stop = row_action(
+        "quarantine_stop",
+        label=gettext_lazy("Quarantine: stop"),
+        title=gettext_lazy("Stop the tasks in quarantine"),
+        warning=gettext_lazy(
             "Tasks that run on these machines but are not in this cell's history are stopped: SIGTERM first, SIGKILL"
             " after their notice."
-        )
-        return self._release(request, rows, "stop", _("Stop the tasks in quarantine"), warning)
-
-    @admin.action(description=gettext_lazy("Quarantine: keep"))
-    def quarantine_keep(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
-        warning = _("Tasks that run on these machines but are not in this cell's history keep running, unmanaged.")
-        return self._release(request, rows, "keep", _("Keep the tasks in quarantine"), warning)
-
-    def _release(
-        self, request: HttpRequest, rows: QuerySet[Machine], action: str, title: str, warning: str
-    ) -> HttpResponse | None:
-        principal = principal_of(request)
-
-        def act(row: Machine, reason: str) -> None:
-            quarantine_release(principal=principal, machine=row, keys=None, action=action, reason=reason)
-
-        return act_with_reason(
-            self,
-            request,
-            rows,
-            action=f"quarantine_{action}",
-            title=title,
-            warning=warning,
-            act=act,  # type: ignore[arg-type]
-        )
-
-    @admin.action(description=gettext_lazy("New secret"))
-    def rotate(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
-        principal = principal_of(request)
-        return act_with_reason(
-            self,
-            request,
-            rows,
-            action="rotate",
-            title=_("New secrets for machines"),
-            warning=_("Each machine gets a new secret at its next poll. The old one ends once the new one was used."),
-            act=lambda row, reason: machine_rotate(principal=principal, machine=row, reason=reason),  # type: ignore[arg-type]
-        )
-
-    @admin.action(description=gettext_lazy("Revoke secret"))
-    def revoke(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
-        principal = principal_of(request)
-        return act_with_reason(
-            self,
-            request,
-            rows,
-            action="revoke",
-            title=_("Disconnect machines"),
-            warning=_("Their secrets end at once and their tasks are placed elsewhere. The machines can join again."),
-            act=lambda row, reason: machine_revoke(principal=principal, machine=row, reason=reason),  # type: ignore[arg-type]
-        )
-
-    @admin.action(description=gettext_lazy("Remove permanently"))
-    def remove(self, request: HttpRequest, rows: QuerySet[Machine]) -> HttpResponse | None:
-        principal = principal_of(request)
-        return act_with_reason(
-            self,
-            request,
-            rows,
-            action="remove",
-            title=_("Remove machines"),
-            warning=_("They are removed permanently and their secrets end. Drain them first."),
-            act=lambda row, reason: machine_remove(principal=principal, machine=row, reason=reason),  # type: ignore[arg-type]
-        )
+        ),
+        act=lambda principal, machine, reason: quarantine_release(
+            principal=principal, machine=machine, keys=None, action="stop", reason=reason
+        ),
+    )
+    quarantine_keep = row_action(
+        "quarantine_keep",
+        label=gettext_lazy("Quarantine: keep"),
+        title=gettext_lazy("Keep the tasks in quarantine"),
+        warning=gettext_lazy(
+            "Tasks that run on these machines but are not in this cell's history keep running, unmanaged."
+        ),
+        act=lambda principal, machine, reason: quarantine_release(
+            principal=principal, machine=machine, keys=None, action="keep", reason=reason
+        ),
+    )
+    rotate = row_action(
+        "rotate",
+        label=gettext_lazy("New secret"),
+        title=gettext_lazy("New secrets for machines"),
+        warning=gettext_lazy(
+            "Each machine gets a new secret at its next poll. The old secret ends once the new one was used."
+        ),
+        act=lambda principal, machine, reason: machine_rotate(principal=principal, machine=machine, reason=reason),
+    )
+    revoke = row_action(
+        "revoke",
+        label=gettext_lazy("Revoke secret"),
+        title=gettext_lazy("Disconnect machines"),
+        warning=gettext_lazy(
+            "Their secrets end at once and their tasks are placed elsewhere. The machines can join again."
+        ),
+        act=lambda principal, machine, reason: machine_revoke(principal=principal, machine=machine, reason=reason),
+    )
+    remove = row_action(
+        "remove",
+        label=gettext_lazy("Remove permanently"),
+        title=gettext_lazy("Remove machines"),
+        warning=gettext_lazy("They are removed permanently and their secrets end. Drain them first."),
+        act=lambda principal, machine, reason: machine_remove(principal=principal, machine=machine, reason=reason),
+    )

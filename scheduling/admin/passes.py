@@ -1,10 +1,9 @@
-"""The page about a cell's schedulers: their processes, their last passes, and pending tasks."""
+"""Content of the page about a cell's schedulers: their processes, their last passes, and pending tasks."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -22,37 +21,12 @@ _HEIGHT = 32
 _BAR = 4
 
 
-@dataclass(frozen=True, slots=True)
-class PassBar:
-    """One bar of the chart of passes: its duration relative to the longest, and whether it had conflicts."""
-
-    x: int
-    y: float
-    height: float
-    conflicts: bool
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerShown:
-    """A scheduler on the page. `holder` is empty if it does not run. Without `figures`, no pass is known."""
-
-    name: str
-    queue: str
-    holder: str
-    epoch: int
-    figures: list[tuple[str, str]]
-    bars: list[PassBar]
-    width: int  # of all bars
-    table: dict[str, Any]
-
-
 def of_cell(cell: Cell) -> dict[str, Any]:
-    """Return the context of `console/cell_passes.html`. Two queries, and one reply of Redis a scheduler."""
+    """Return the context of `console/cell_passes.html`. Two queries, and one reply of Redis per scheduler."""
     try:
         wanted = schedulers.wanted(cell_settings.load(cell.settings))
     except Rejected:
-        wanted = ()  # the page's first purpose is to put the settings right
+        wanted = ()  # the settings are invalid, and this page is where an SRE corrects them
     held = lease.in_force(cell.pk)
     try:
         kept = {one.name: pass_log.recent(cell.pk, one.name) for one in wanted}
@@ -61,25 +35,29 @@ def of_cell(cell: Cell) -> dict[str, Any]:
     return {
         "redis_away": kept is None,
         "schedulers": [
-            _shown(
-                one, schedulers.queue_of(cell.name, one), held.get(one.name, ("", 0)), (kept or {}).get(one.name, [])
-            )
+            {
+                "name": one.name,
+                "queue": schedulers.queue_of(cell.name, one),
+                **_lease(held.get(one.name)),
+                **_passes((kept or {}).get(one.name, [])),
+            }
             for one in wanted
         ],
         "queues": _queues(cell),
     }
 
 
-def _shown(one: schedulers.Scheduler, queue: str, held: tuple[str, int], kept: Sequence[Pass]) -> SchedulerShown:
-    return SchedulerShown(
-        name=one.name,
-        queue=queue,
-        holder=held[0],
-        epoch=held[1],
-        figures=_figures(kept),
-        bars=_bars(kept),
-        width=_BAR * len(kept),
-        table={
+def _lease(held: tuple[str, int] | None) -> dict[str, Any]:
+    holder, epoch = held or ("", 0)
+    return {"holder": holder, "epoch": epoch}
+
+
+def _passes(kept: Sequence[Pass]) -> dict[str, Any]:
+    return {
+        "figures": _figures(kept),
+        "bars": _bars(kept),
+        "width": _BAR * len(kept),
+        "table": {
             "headers": [
                 _("began, UTC"),
                 _("revision"),
@@ -94,7 +72,7 @@ def _shown(one: schedulers.Scheduler, queue: str, held: tuple[str, int], kept: S
             ],
             "rows": [_row(one) for one in kept[:SHOWN]],
         },
-    )
+    }
 
 
 def _figures(kept: Sequence[Pass]) -> list[tuple[str, str]]:
@@ -129,8 +107,8 @@ def _row(one: Pass) -> list[str]:
     ]
 
 
-def _bars(kept: Sequence[Pass]) -> list[PassBar]:
-    """Return the bars of the passes, oldest first."""
+def _bars(kept: Sequence[Pass]) -> list[dict[str, Any]]:
+    """Return the bars of the chart of passes, oldest first. Heights are relative to the longest pass."""
     longest = max((one.pass_ms + one.commit_ms for one in kept), default=0.0) or 1.0
     bars = []
     for number, one in enumerate(reversed(kept)):
@@ -141,7 +119,8 @@ def _bars(kept: Sequence[Pass]) -> list[PassBar]:
             "placed": one.placed,
             "conflicts": one.conflicts,
         }
-        bars.append(PassBar(_BAR * number, round(_HEIGHT - height, 1), round(height, 1), one.conflicts > 0, title))
+        y, height = round(_HEIGHT - height, 1), round(height, 1)
+        bars.append({"x": _BAR * number, "y": y, "height": height, "conflicts": one.conflicts, "title": title})
     return bars
 
 
@@ -149,14 +128,16 @@ def _queues(cell: Cell) -> dict[str, Any]:
     return {
         "headers": [_("band"), _("priority"), _("jobs"), _("tasks"), _("longest wait")],
         "rows": [
-            [queue.band, str(queue.priority), f"{queue.jobs:,}", f"{queue.tasks:,}", _waited(queue.oldest_s)]
+            [
+                queue.band,
+                str(queue.priority),
+                f"{queue.jobs:,}",
+                f"{queue.tasks:,}",
+                str(dt.timedelta(seconds=round(queue.oldest_s))),
+            ]
             for queue in queue_health.queues(cell.pk)
         ],
     }
-
-
-def _waited(seconds: float) -> str:
-    return str(dt.timedelta(seconds=round(seconds)))
 
 
 def _at(one: Pass) -> dt.datetime:

@@ -18,7 +18,8 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from quota.admin import FactsAdmin, principal_of
-from quota.admin.acting import act_together, act_with_reason
+from quota.admin.acting import act_together
+from scheduling.admin.actions import row_action
 from scheduling.brakes.brakes import RELEASED_S, brake_keep, brake_release
 from scheduling.machines import drains
 from scheduling.machines.machines import machine_undrain
@@ -128,18 +129,13 @@ class DrainAdmin(FactsAdmin):
             then,
         )
 
-    @admin.action(description=gettext_lazy("Undrain"))
-    def undrain(self, request: HttpRequest, rows: QuerySet[Drain]) -> HttpResponse | None:
-        principal = principal_of(request)
-        return act_with_reason(
-            self,
-            request,
-            rows.select_related("machine__cell"),
-            action="undrain",
-            title=_("Undrain machines"),
-            warning=_("They can get tasks again."),
-            act=lambda row, reason: machine_undrain(principal=principal, machine=row.machine, reason=reason),  # type: ignore[attr-defined]
-        )
+    undrain = row_action(
+        "undrain",
+        label=gettext_lazy("Undrain"),
+        title=gettext_lazy("Undrain machines"),
+        warning=gettext_lazy("These machines receive tasks again."),
+        act=lambda principal, drain, reason: machine_undrain(principal=principal, machine=drain.machine, reason=reason),
+    )
 
 
 class ReleaseForm(forms.Form):
@@ -195,7 +191,7 @@ class BrakeAdmin(FactsAdmin):
         return act_together(
             self,
             request,
-            rows.select_related("cell"),
+            rows,
             action="release",
             title=_("Release brakes"),
             warning=_(
@@ -206,31 +202,23 @@ class BrakeAdmin(FactsAdmin):
             more=ReleaseForm,
         )
 
-    @admin.action(description=gettext_lazy("Keep the brake on"))
-    def keep(self, request: HttpRequest, rows: QuerySet[Brake]) -> HttpResponse | None:
-        principal = principal_of(request)
-        return act_with_reason(
-            self,
-            request,
-            rows.select_related("cell"),
-            action="keep",
-            title=_("Keep brakes"),
-            warning=_("They stay on until their cause has ended, and raise no more alerts."),
-            act=lambda row, reason: brake_keep(
-                principal=principal,
-                cell=row.cell,  # type: ignore[attr-defined]
-                kind=row.kind,  # type: ignore[attr-defined]
-                reason=reason,
-            ),
-        )
+    keep = row_action(
+        "keep",
+        label=gettext_lazy("Keep the brake held"),
+        title=gettext_lazy("Keep brakes held"),
+        warning=gettext_lazy("These brakes stay held until their cause has ended, and raise no more alerts."),
+        act=lambda principal, brake, reason: brake_keep(
+            principal=principal, cell=brake.cell, kind=brake.kind, reason=reason
+        ),
+    )
 
 
 def notify_held(request: HttpRequest, site: str) -> None:
-    """A message for each brake that waits for an SRE's word."""
+    """Add an error message to the page for each brake that waits for an SRE's decision."""
     for brake in Brake.objects.filter(state=BrakeState.HELD.value).select_related("cell"):
         detail = ngettext(
-            "Cell %(cell)s holds %(number)d task back until an SRE decides: %(detail)s.",
-            "Cell %(cell)s holds %(number)d tasks back until an SRE decides: %(detail)s.",
+            "Cell %(cell)s holds back %(number)d task until an SRE decides: %(detail)s.",
+            "Cell %(cell)s holds back %(number)d tasks until an SRE decides: %(detail)s.",
             brake.wanted,
         ) % {"cell": brake.cell.name, "number": brake.wanted, "detail": brake.detail}
         messages.error(

@@ -1,4 +1,4 @@
-"""Shells that people opened in tasks: the records, newest first. They are facts: nothing is changed here."""
+"""The page of shells that people opened in tasks, newest first. It is read-only."""
 
 from __future__ import annotations
 
@@ -26,24 +26,7 @@ class ShellAdmin(FactsAdmin):
     list_select_related = ["job", "machine"]
     search_fields = ["=actor", "=job__name", "=machine__hostname"]
     ordering = ["-asked_at"]
-    fields = [
-        "cell",
-        "job",
-        "task_index",
-        "incarnation",
-        "machine",
-        "actor",
-        "peer",
-        "request_id",
-        "command",
-        "state",
-        "asked_at",
-        "seen_at",
-        "closed_at",
-        "how",
-        "bytes_typed",
-        "bytes_printed",
-    ]
+    exclude = ["rows", "cols", "plain"]
 
     @display(description=_("task"))
     def task_shown(self, shell: ShellSession) -> str:

@@ -1,4 +1,4 @@
-"""Pages of tasks and of departures. There may be millions, so lists are paged without counting."""
+"""Pages of tasks, departures and crashes. There may be millions of rows, so lists are paged without a count."""
 
 from __future__ import annotations
 
@@ -34,29 +34,8 @@ class TaskAdmin(FactsAdmin):
     search_fields = ["=job__name", "=machine__hostname"]
     ordering = ["-id"]
     paginator = InfinitePaginator
-    fields = [
-        "cell",
-        "job",
-        "index",
-        "state",
-        "phase",
-        "health",
-        "up",
-        "machine",
-        "alloc_shown",
-        "devices",
-        "incarnation",
-        "spec_version",
-        "limit_shown",
-        "reservation_shown",
-        "ports",
-        "restarts",
-        "evictions",
-        "outcome",
-        "exit",
-        "detail",
-        "since",
-    ]
+    exclude = ["alloc", "limit", "reservation"]
+    readonly_fields = ["alloc_shown", "limit_shown", "reservation_shown"]
 
     @display(description=_("task"), ordering="id")
     def name_shown(self, task: Task) -> str:

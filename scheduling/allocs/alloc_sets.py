@@ -141,7 +141,7 @@ def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
             raise _in_use(job, [row.job.name], detail)
     held = _held(job)
     names = (*NAMES, *alloc_set.extra)
-    for position, (used, room) in enumerate(zip(held, alloc_set.total(), strict=False)):
+    for position, (used, room) in enumerate(zip(held, alloc_set.total, strict=False)):
         if position != PORTS and used > room:
             extra = alloc_set.extra
             detail = (

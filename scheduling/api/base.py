@@ -1,4 +1,4 @@
-"""Common parts of the REST views: they find cells and jobs, build pages, and validate bodies and queries."""
+"""Common parts of the REST views: they find cells and jobs, build pages, and check bodies and queries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.db.models import Q, QuerySet
-from rest_framework import exceptions, serializers
+from rest_framework import serializers
 from rest_framework.pagination import BasePagination
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
@@ -15,12 +15,14 @@ from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 
+from quota.api.base import QuotaView, principal_of, valid
 from quota.paging import MAX_PAGE, PAGE, DescribedPaging, paged
-from quota.rehearsal import RehearsedView
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
 from scheduling.models import Cell, Event, Job
+
+__all__ = ["BodyParser", "CellView", "EventPaging", "valid", "whole"]
 
 
 class BodyParser(BaseParser):
@@ -35,28 +37,19 @@ class BodyParser(BaseParser):
         return body
 
 
-class CellView(RehearsedView):
+class CellView(QuotaView):
     """A view below `cells/{cell}/`."""
-
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)
-        for name, value in (*kwargs.items(), *request.query_params.items()):
-            if "\x00" in str(value):  # PostgreSQL has no such character
-                raise Rejected(
-                    "invalid",
-                    f"{name}: the value contains a NUL character; remove it",
-                    fields={name: "contains a NUL character; remove it"},
-                )
 
     def principal(self) -> Principal:
         """Return the caller. The default permission rejects anonymous requests."""
-        assert isinstance(self.request.auth, Principal)
-        return self.request.auth
+        return principal_of(self.request)
 
     def cell(self, name: str) -> Cell:
+        """Return the cell of this name. Raises `NotFound`."""
         return selectors.cell_named(self.principal(), name)
 
     def job(self, cell: str, tenant: str, job: str) -> Job:
+        """Return the live job of this name, or the last one. Raises `NotFound`."""
         return selectors.job_named(self.principal(), self.cell(cell), tenant, job)
 
     def page(self, rows: QuerySet[Any], serializer: type[serializers.Serializer[Any]], **context: Any) -> Response:
@@ -72,7 +65,7 @@ class EventPaging(DescribedPaging, BasePagination):
     ) -> list[Event]:
         limit = whole(request, "limit", PAGE, low=1, high=MAX_PAGE)
         if cursor := request.query_params.get("cursor"):
-            revision, seq = _place(cursor)
+            revision, seq = _decode_cursor(cursor)
             older = Q(revision__lt=revision) | Q(seq__lt=seq)
             queryset = queryset.filter(older, revision__lte=revision)
         found = list(queryset[: limit + 1])
@@ -87,17 +80,6 @@ class EventPaging(DescribedPaging, BasePagination):
         return Response({"next": self._next, "previous": None, "results": data})
 
 
-def valid(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
-    """Return the validated body. Unknown fields are rejected, so that the caller notices a misspelt name."""
-    given = serializer(data=data)
-    given.is_valid(raise_exception=True)
-    unknown = sorted(set(data) - set(given.fields)) if isinstance(data, dict) else []
-    if unknown:
-        known = ", ".join(given.fields)
-        raise exceptions.ValidationError(dict.fromkeys(unknown, f"unknown field; known fields: {known}"))
-    return dict(given.validated_data)
-
-
 def whole(request: Request, name: str, default: int, *, low: int, high: int) -> int:
     """Return an integer from the query. Raises `Rejected`, which names the parameter."""
     given = request.query_params.get(name, "")
@@ -108,18 +90,12 @@ def whole(request: Request, name: str, default: int, *, low: int, high: int) -> 
     except ValueError:
         number = low - 1
     if not low <= number <= high:
-        raise Rejected(
-            "invalid",
-            f"{name}: {given[:50]!r} is not accepted; give an integer from {low} to {high}",
-            fields={name: f"give an integer from {low} to {high}"},
-        )
+        raise invalid(name, f"{given[:50]!r} is not accepted; give an integer from {low} to {high}")
     return number
 
 
-def _place(cursor: str) -> tuple[int, int]:
+def _decode_cursor(cursor: str) -> tuple[int, int]:
     revision, _, seq = cursor.partition(".")
     if not (revision.isdecimal() and seq.isdecimal() and len(revision) <= 18 and len(seq) <= 9):
-        raise Rejected(
-            "invalid", f"cursor: {cursor[:50]!r} is malformed; use the one in `next`", fields={"cursor": "malformed"}
-        )
+        raise invalid("cursor", f"{cursor[:50]!r} is malformed; use the cursor in `next` of the page before")
     return int(revision), int(seq)

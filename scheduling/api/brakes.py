@@ -12,13 +12,12 @@ from rest_framework.response import Response
 from scheduling.access import selectors
 from scheduling.api.base import CellView, valid
 from scheduling.brakes.brakes import RELEASED_S, brake_keep, brake_release
-from scheduling.models import Brake
 
 
 class BrakeSerializer(serializers.Serializer[Any]):
     brake = serializers.CharField(
         source="kind",
-        help_text="lost: rescheduling of tasks from vanished machines; stops: tasks that the cell itself stops.",
+        help_text="`lost` limits the rescheduling of tasks of lost machines; `stops` limits automatic stops of tasks.",
     )
     state = serializers.CharField(help_text="open, bounded, held, released or kept.")
     since = serializers.DateTimeField(allow_null=True)
@@ -48,18 +47,16 @@ class BrakesView(CellView):
 class BrakeReleaseView(CellView):
     @extend_schema(operation_id="brakes_release", request=ReleaseSerializer, responses=BrakeSerializer)
     def post(self, request: Request, cell: str, brake: str) -> Response:
-        """Release the brake: the cell reschedules tasks of vanished machines, or stops more tasks than its limit."""
+        """Release the brake: the cell reschedules the tasks of lost machines, or stops more tasks than its limit."""
         given = valid(ReleaseSerializer, request.data)
-        return _shown(brake_release(principal=self.principal(), cell=self.cell(cell), kind=brake, **given))
+        released = brake_release(principal=self.principal(), cell=self.cell(cell), kind=brake, **given)
+        return Response(BrakeSerializer(released).data)
 
 
 class BrakeKeepView(CellView):
     @extend_schema(operation_id="brakes_keep", request=KeepSerializer, responses=BrakeSerializer)
     def post(self, request: Request, cell: str, brake: str) -> Response:
-        """Keep the brake on: the cell does not continue until the cause of the brake has ended."""
-        given: dict[str, Any] = valid(KeepSerializer, request.data)
-        return _shown(brake_keep(principal=self.principal(), cell=self.cell(cell), kind=brake, **given))
-
-
-def _shown(brake: Brake) -> Response:
-    return Response(BrakeSerializer(brake).data)
+        """Keep the brake held: the cell does not continue until the cause of the brake has ended."""
+        given = valid(KeepSerializer, request.data)
+        kept = brake_keep(principal=self.principal(), cell=self.cell(cell), kind=brake, **given)
+        return Response(BrakeSerializer(kept).data)

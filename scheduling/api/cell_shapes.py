@@ -20,7 +20,7 @@ class CellSerializer(ReadSerializer):
 
 
 class CellDetailSerializer(CellSerializer):
-    """`machines`, `tasks` and `jobs` are counts per state. Tasks and jobs count only if the caller may see the job."""
+    """A cell. `machines`, `tasks` and `jobs` are counts per state; they leave out jobs that the caller may not see."""
 
     machines = serializers.DictField(child=serializers.IntegerField(), source="counts.machines")
     tasks = serializers.DictField(child=serializers.IntegerField(), source="counts.tasks")
@@ -61,30 +61,32 @@ class MachineSerializer(ReadSerializer):
 
 
 class ReasonSerializer(serializers.Serializer[Any]):
-    reason = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
+    reason = serializers.CharField(max_length=300, allow_blank=True, default="")
+
+
+class ConfirmSerializer(ReasonSerializer):
+    confirm = serializers.IntegerField(
+        allow_null=True,
+        default=None,
+        min_value=0,
+        help_text="Number of running tasks that may stop. Required if they are a large share of the cell.",
+    )
 
 
 class GrowSerializer(serializers.Serializer[Any]):
     capacity = serializers.DictField(
         child=serializers.JSONField(),
-        help_text="Capacity per resource, written as in job files: 64, 256Gi. Resources that you omit do not change.",
+        help_text="Capacity per resource, written as in job files: 64 or 256Gi. Omitted resources do not change.",
     )
 
 
-class DrainSerializer(ReasonSerializer):
+class DrainSerializer(ConfirmSerializer):
     deadline_s = serializers.FloatField(
-        required=False, allow_null=True, default=None, help_text="Seconds until the machines should be empty."
+        allow_null=True, default=None, help_text="Seconds until the machines should be empty."
     )
     break_budgets = serializers.BooleanField(
         default=False,
         help_text="At the deadline, evict the remaining tasks even beyond the disruption budgets of their jobs.",
-    )
-    confirm = serializers.IntegerField(
-        required=False,
-        allow_null=True,
-        default=None,
-        min_value=0,
-        help_text="Number of tasks that may stop. Required if they are a large share of the cell.",
     )
 
 

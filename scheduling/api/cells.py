@@ -1,15 +1,20 @@
-"""REST views of cells and their machines. Each view validates, calls a service and serializes."""
+"""REST views of cells and their machines. Each view checks the request, calls a service and serializes the result."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.paging import IdPaging, paged
 from quota.rehearsal import dry_run
+from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
 from scheduling.api.base import CellView, EventPaging, valid
 from scheduling.api.cell_shapes import (
@@ -36,7 +41,7 @@ class CellsView(CellView):
 
     @extend_schema(operation_id="cells_list", responses=CellSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """List all cells."""
+        """List the cells that you may see."""
         return self.page(selectors.cells_visible(self.principal()), CellSerializer)
 
 
@@ -85,62 +90,63 @@ class MachineView(CellView):
     @extend_schema(operation_id="machines_get", responses=MachineSerializer)
     def get(self, request: Request, cell: str, hostname: str) -> Response:
         """Return one machine."""
-        return machine_answer(selectors.machine_named(self.cell(cell), hostname))
+        return _machine_response(selectors.machine_named(self.cell(cell), hostname))
 
 
-class MachineDrainView(CellView):
+class MachineActionView(CellView):
+    """A view that changes one machine."""
+
+    def change(
+        self, cell: str, hostname: str, body: type[serializers.Serializer[Any]], service: Callable[..., object]
+    ) -> Response:
+        """Call the service with the fields of the validated body, and return the changed machine."""
+        machine = selectors.machine_named(self.cell(cell), hostname)
+        service(principal=self.principal(), machine=machine, **valid(body, self.request.data))
+        return _machine_response(selectors.machine_named(machine.cell, hostname))
+
+
+def _drain(*, principal: Principal, machine: Machine, **given: Any) -> None:
+    machines_drain(principal=principal, cell=machine.cell, machines=[machine], **given)
+
+
+class MachineDrainView(MachineActionView):
     @extend_schema(operation_id="machines_drain", request=DrainSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
         """Drain the machine: evict its tasks and place no new ones on it."""
-        machine = selectors.machine_named(self.cell(cell), hostname)
-        given = valid(DrainSerializer, request.data)
-        machines_drain(principal=self.principal(), cell=machine.cell, machines=[machine], **given)
-        return machine_answer(selectors.machine_named(machine.cell, hostname))
+        return self.change(cell, hostname, DrainSerializer, _drain)
 
 
-class MachineUndrainView(CellView):
+class MachineUndrainView(MachineActionView):
     @extend_schema(operation_id="machines_undrain", request=ReasonSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
         """End the drain, so that the machine receives tasks again."""
-        machine = selectors.machine_named(self.cell(cell), hostname)
-        reason = valid(ReasonSerializer, request.data)["reason"]
-        machine_undrain(principal=self.principal(), machine=machine, reason=reason)
-        return machine_answer(selectors.machine_named(machine.cell, hostname))
+        return self.change(cell, hostname, ReasonSerializer, machine_undrain)
 
 
-class MachineGrowView(CellView):
+class MachineGrowView(MachineActionView):
     @extend_schema(operation_id="machines_grow", request=GrowSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
         """Raise the capacity that the machine joined with, for example to the amount in its attribute
         `capacity.claimed`."""
-        machine = selectors.machine_named(self.cell(cell), hostname)
-        capacity = valid(GrowSerializer, request.data)["capacity"]
-        machine_grow(principal=self.principal(), machine=machine, capacity=capacity)
-        return machine_answer(selectors.machine_named(machine.cell, hostname))
+        return self.change(cell, hostname, GrowSerializer, machine_grow)
 
 
-class MachineRotateView(CellView):
+class MachineRotateView(MachineActionView):
     @extend_schema(operation_id="machines_rotate", request=ReasonSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
         """Replace the machine's secret at its next poll. The old secret is valid until the new one is first used."""
-        machine = selectors.machine_named(self.cell(cell), hostname)
-        reason = valid(ReasonSerializer, request.data)["reason"]
-        machine_rotate(principal=self.principal(), machine=machine, reason=reason)
-        return machine_answer(selectors.machine_named(machine.cell, hostname))
+        return self.change(cell, hostname, ReasonSerializer, machine_rotate)
 
 
-class MachineRevokeView(CellView):
+class MachineRevokeView(MachineActionView):
     @extend_schema(operation_id="machines_revoke", request=ReasonSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
         """Disconnect the machine at once and invalidate its secrets until it joins again. Its tasks are placed
         elsewhere."""
-        machine = selectors.machine_named(self.cell(cell), hostname)
-        reason = valid(ReasonSerializer, request.data)["reason"]
-        machine_revoke(principal=self.principal(), machine=machine, reason=reason)
-        return machine_answer(selectors.machine_named(machine.cell, hostname))
+        return self.change(cell, hostname, ReasonSerializer, machine_revoke)
 
 
-def machine_answer(machine: Machine) -> Response:
+def _machine_response(machine: Machine) -> Response:
     return Response(MachineSerializer(machine, context={"extra": machine.cell.extra_resources}).data)
 
 
@@ -150,6 +156,7 @@ def events_page(view: CellView, rows: QuerySet[Event]) -> Response:
 
 
 def event_names(events: list[Event]) -> dict[str, dict[int, str]]:
+    """Return the names of the jobs and machines of events, by id."""
     jobs = Job.objects.filter(pk__in={event.job_id for event in events if event.job_id})
     machines = Machine.objects.filter(pk__in={event.machine_id for event in events if event.machine_id})
     return {

@@ -1,4 +1,4 @@
-"""Serializers for the result of a submission or change: what it did or would do, or why it was rejected."""
+"""Serializers for the result of a submission or change: its effect, or the reason why it was rejected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SharesSerializer(serializers.Serializer[Any]):
 
 
 class ChangeSerializer(serializers.Serializer[Any]):
-    """The effect of a submission or change. With `dry_run`, and in plans, the effect that it would have.
+    """The effect of a submission or change. If `dry_run` is true, nothing was changed.
 
     `tasks` counts the tasks that are added, removed, restarted, changed in place and kept. `ranges` lists their
     indexes as pairs [first, last].
@@ -44,10 +44,10 @@ class ChangeSerializer(serializers.Serializer[Any]):
     max_down = serializers.IntegerField()
     problem = ProblemSerializer(allow_null=True)
     job = JobSerializer(allow_null=True)
-    guidance = FitSerializer(many=True, help_text="In plans: whether the tasks would fit.")
+    guidance = FitSerializer(many=True, help_text="How the tasks fit the cell. Only plans have it.")
     names = serializers.ListField(
         child=serializers.CharField(),
-        help_text="Changes that take effect at once for clients that look up the job's name: TTL, weights, service.",
+        help_text="Sentences about changes that affect clients which look up the job's name: TTL, weights, service.",
     )
 
 
@@ -73,7 +73,10 @@ BulkSerializer = inline_serializer(
 )
 
 
-def problem_document(refused: Rejected) -> dict[str, Any]:
+def problem_document(refused: Rejected | None) -> dict[str, Any] | None:
+    """Return the REST document of a rejection, or None."""
+    if refused is None:
+        return None
     return {
         "type": f"urn:borg:{refused.code}",
         "status": refused.status,
@@ -96,7 +99,7 @@ def change_document(
         "tasks": {name: plan.tasks[name].count if name in plan.tasks else 0 for name in _SHARES},
         "ranges": {name: [list(span) for span in share.ranges] for name, share in plan.tasks.items()},
         "max_down": plan.max_down,
-        "problem": problem_document(plan.problem) if plan.problem else None,
+        "problem": problem_document(plan.problem),
         "job": JobSerializer(job, context={"extra": job.cell.extra_resources}).data if job else None,
         "guidance": [fit_document(fit, extra=extra) for fit in plan.guidance],
         "names": list(plan.names),

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.paging import IdPaging, paged
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from scheduling.api.base import CellView, valid
 from scheduling.api.cell_shapes import DrainSerializer
 from scheduling.machines import drains
@@ -22,7 +22,7 @@ MOST = 5_000
 
 
 class WaitingSerializer(serializers.Serializer[Any]):
-    job = serializers.CharField(help_text="`tenant/job` whose disruption budget is used up.")
+    job = serializers.CharField(help_text="The job, as `tenant/job`. Its disruption budget is used up.")
     tasks = serializers.IntegerField(help_text="Tasks of this job on the machine that wait for the budget.")
     may = serializers.IntegerField(help_text="Number of the job's tasks that may be down at once.")
     down = serializers.IntegerField(help_text="Number of the job's tasks that are down now.")
@@ -44,18 +44,18 @@ class DrainProgressSerializer(serializers.Serializer[Any]):
     tasks_at_beginning = serializers.IntegerField(source="drain.tasks")
     tasks_left = serializers.IntegerField(source="left")
     tasks_leaving = serializers.IntegerField(
-        source="leaving", help_text="Of `tasks_left`: tasks that are evicted next, at the cell's rate."
+        source="leaving", help_text="The tasks of `tasks_left` that are evicted next, at the cell's rate."
     )
     tasks_stopping = serializers.IntegerField(
-        source="stopping", help_text="Evicted tasks whose processes have not ended yet. Not part of `tasks_left`."
+        source="stopping", help_text="Evicted tasks whose processes have not ended yet. `tasks_left` excludes them."
     )
     waiting = WaitingSerializer(
-        many=True, help_text="Of `tasks_left`: tasks that wait for a disruption budget, per job."
+        many=True, help_text="The tasks of `tasks_left` that wait for a disruption budget, per job."
     )
 
 
 class DrainManySerializer(DrainSerializer):
-    machines = serializers.ListField(child=serializers.CharField(), required=False, help_text="Host names.")
+    machines = serializers.ListField(child=serializers.CharField(), required=False, help_text="Names of machines.")
     rack = serializers.CharField(max_length=63, required=False)
     power_domain = serializers.CharField(max_length=63, required=False)
 
@@ -101,16 +101,14 @@ def _chosen(cell: Cell, *, machines: list[str] | None = None, rack: str = "", po
     field, value = ("rack", rack) if rack else ("power_domain", power_domain)
     found = list(rows.filter(**{field: value}).order_by("id")[: MOST + 1])
     if not 1 <= len(found) <= MOST:
-        found_number = f"more than {MOST}" if found else "no"
-        what = f"{value!r} has {found_number} machines; choose one that has 1 to {MOST}"
-        raise Rejected("invalid", f"{field}: {what}", fields={field: what})
+        number = f"more than {MOST}" if found else "no"
+        raise invalid(field, f"{value!r} has {number} machines; choose one that has 1 to {MOST}")
     return found
 
 
 def _named(cell: Cell, hostnames: list[str]) -> list[Machine]:
     if len(hostnames) > MOST:
-        what = f"the request names {len(hostnames)} machines; name at most {MOST}"
-        raise Rejected("invalid", f"machines: {what}", fields={"machines": what})
+        raise invalid("machines", f"the request names {len(hostnames)} machines; name at most {MOST}")
     found = list(Machine.objects.filter(cell=cell, hostname__in=hostnames).order_by("id"))
     if unknown := sorted(set(hostnames) - {machine.hostname for machine in found}):
         what = f"this cell has no machine {', '.join(unknown[:5])}; check the host names"

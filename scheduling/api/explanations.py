@@ -19,11 +19,11 @@ KINDS = [kind.value for kind in ChangeKind]
 
 
 class RuledOutSerializer(serializers.Serializer[Any]):
-    """Machines that `code` was the first check to rule out. `wanted` and `largest` are in the unit of the resource."""
+    """A check that excludes machines. `wanted` and `largest` are in the unit of the resource."""
 
     code = serializers.ChoiceField(_CODES)
     subject = serializers.CharField(help_text="The resource or constraint.", allow_blank=True)
-    machines = serializers.IntegerField()
+    machines = serializers.IntegerField(help_text="Machines that this check excludes and no earlier check does.")
     wanted = serializers.IntegerField()
     largest = serializers.IntegerField(help_text="The largest free amount on one of these machines.")
 
@@ -34,24 +34,15 @@ class HardConstraintSerializer(serializers.Serializer[Any]):
     value = serializers.CharField(allow_blank=True)
 
 
-@extend_schema_field({"type": ["string", "integer"]})
-class _ToField(serializers.Field[Any]):  # type: ignore[type-arg]
-    """A quantity or a text, unchanged."""
-
-    def to_representation(self, value: Any) -> Any:
-        return value
-
-
 class ChangePartSerializer(serializers.Serializer[Any]):
-    """A change to a request. `subject`: a resource, an attribute or a bound. `to`: the value that would fit.
-
-    `constraint`: the constraint to replace or drop.
-    """
+    """A change to a request. `subject`: a resource, an attribute or a limit on tasks per machine."""
 
     kind = serializers.ChoiceField(KINDS)
     subject = serializers.CharField(allow_blank=True)
-    to = _ToField()
-    constraint = HardConstraintSerializer(allow_null=True)
+    to = extend_schema_field({"type": ["string", "integer"]})(serializers.ReadOnlyField)(
+        help_text="The value that would fit: a quantity or a text."
+    )
+    constraint = HardConstraintSerializer(allow_null=True, help_text="The constraint to replace or remove.")
     instead = HardConstraintSerializer(allow_null=True, help_text="The constraint to use instead, if any.")
 
 
@@ -64,16 +55,16 @@ class RequestChangeSerializer(ChangePartSerializer):
 
 class LackSerializer(serializers.Serializer[Any]):
     resource = serializers.CharField()
-    left = serializers.IntegerField()
-    short = serializers.IntegerField()
+    left = serializers.IntegerField(help_text="The free amount.")
+    short = serializers.IntegerField(help_text="The missing amount.")
 
 
 class NearestSerializer(serializers.Serializer[Any]):
-    """The machine closest to fitting: the resources it lacks, the constraints it fails, the limits it has reached."""
+    """The machine that comes closest to fitting the task, and what it lacks."""
 
     machine = serializers.CharField(allow_null=True, help_text="Host name; null if the machine was removed.")
-    lacks = LackSerializer(many=True)
-    fails = HardConstraintSerializer(many=True)
+    lacks = LackSerializer(many=True, help_text="Resources that the machine lacks.")
+    fails = HardConstraintSerializer(many=True, help_text="Constraints that the machine does not satisfy.")
     bounds = serializers.ListField(
         child=serializers.CharField(), help_text="Codes of the limits that this machine has reached."
     )
@@ -86,20 +77,23 @@ class AheadSerializer(serializers.Serializer[Any]):
 
 
 class PreemptionSerializer(serializers.Serializer[Any]):
-    """Numbers of machines: where evicting lower priorities is not enough, and where no task may be evicted."""
+    """Numbers of machines on which preemption does not help."""
 
-    not_enough = serializers.IntegerField()
-    held = serializers.IntegerField()
+    not_enough = serializers.IntegerField(help_text="Machines too small even without tasks of lower priority.")
+    held = serializers.IntegerField(help_text="Machines whose tasks of lower priority must not be evicted.")
 
 
 class ReclamationSerializer(serializers.Serializer[Any]):
     machines = serializers.IntegerField(
-        help_text="Machines with too little room for the limit of a prod task. A non-prod task would fit."
+        help_text="Machines that have too little for the limit of a prod task, but on which a non-prod task would fit."
     )
 
 
 class ExpectedSerializer(serializers.Serializer[Any]):
-    """When the next task of the class is likely to start, in seconds after the verdict. Null: no forecast."""
+    """When the next task of the class is likely to start: `low_s` to `high_s` seconds after the verdict.
+
+    Both are null if there is no forecast.
+    """
 
     basis = serializers.ChoiceField([basis.value for basis in Basis])
     low_s = serializers.FloatField(allow_null=True)
@@ -111,8 +105,8 @@ class ExpectedSerializer(serializers.Serializer[Any]):
     room = serializers.FloatField(
         help_text="Number of tasks of this class that fit in the capacity that the ended tasks freed."
     )
-    least = serializers.FloatField(help_text="Tasks of the same size that are tried before this task: lower bound.")
-    ahead = serializers.FloatField(help_text="The same, upper bound: all tasks that compete for the same machines.")
+    least = serializers.FloatField(help_text="Lower bound of tasks ahead: those of the same size.")
+    ahead = serializers.FloatField(help_text="Upper bound of tasks ahead: all that compete for the same machines.")
 
 
 class SentencesSerializer(serializers.Serializer[Any]):
@@ -125,7 +119,7 @@ class SentencesSerializer(serializers.Serializer[Any]):
 
 
 class PendingClassSerializer(serializers.Serializer[Any]):
-    """Why a class of tasks is pending. `code`: the main reason. `revision`: the cell's revision at that time."""
+    """Reasons why a class of tasks is pending. `code`: the main reason. `revision`: the cell's revision then."""
 
     code = serializers.ChoiceField(_CODES, allow_blank=True)
     revision = serializers.IntegerField()
@@ -135,9 +129,9 @@ class PendingClassSerializer(serializers.Serializer[Any]):
     nearest = NearestSerializer(allow_null=True)
     changes = RequestChangeSerializer(many=True)
     never = serializers.BooleanField(help_text="True if no machine could hold a task even if it were empty.")
-    ahead = serializers.IntegerField(help_text="Pending tasks that are tried before it.")
-    ahead_of = AheadSerializer(many=True, help_text="The tenants with most of these tasks.")
-    ahead_tenants = serializers.IntegerField()
+    ahead = serializers.IntegerField(help_text="Pending tasks that the scheduler tries before this class.")
+    ahead_of = AheadSerializer(many=True, help_text="The tenants with most of the tasks in `ahead`.")
+    ahead_tenants = serializers.IntegerField(help_text="Number of tenants that own the tasks in `ahead`.")
     preemption = PreemptionSerializer()
     reclamation = ReclamationSerializer()
     expected = ExpectedSerializer(allow_null=True)
@@ -146,7 +140,7 @@ class PendingClassSerializer(serializers.Serializer[Any]):
 
 
 class PartySerializer(serializers.Serializer[Any]):
-    """A task that preempted another or was preempted. For jobs that you may not see, only the priority is shown."""
+    """A task that preempted another or was preempted. If you may not see its job, only the priority is shown."""
 
     job = serializers.CharField(allow_null=True, help_text="tenant/job")
     index = serializers.IntegerField(allow_null=True)
@@ -163,7 +157,7 @@ class RunnerUpSerializer(serializers.Serializer[Any]):
 
 
 class PlacementSerializer(serializers.Serializer[Any]):
-    """The receipt of a placement: why the machine was chosen, the next best machines, and the preempted tasks."""
+    """The receipt of a placement: the machine's score, the next best machines, and the preempted tasks."""
 
     machine = serializers.CharField()
     revision = serializers.IntegerField()
@@ -192,12 +186,12 @@ class CrashSerializer(serializers.Serializer[Any]):
     index = serializers.IntegerField()
     machine = serializers.CharField(source="machine.hostname", default=None, allow_null=True)
     restarts = serializers.IntegerField(help_text="Restarts on this machine.")
-    exit = ExitSerializer(allow_null=True, help_text="How its processes last ended.")
+    exit = ExitSerializer(allow_null=True, help_text="How the task's processes last ended.")
     since = serializers.DateTimeField(help_text="When the task last came up or went down.")
 
 
 class WhySerializer(serializers.Serializer[Any]):
-    """Why a job or a task is in its state. `chain`: the event that led to the state and its causes, newest first."""
+    """Explanation of the state of a job or task. `chain`: the event that led to it, and its causes, newest first."""
 
     state = serializers.CharField()
     health = NullableJobHealthField(allow_null=True, help_text="Health of the job; null in answers about one task.")
@@ -206,7 +200,11 @@ class WhySerializer(serializers.Serializer[Any]):
     verdicts = PendingClassSerializer(many=True, help_text="Verdicts on pending tasks, one per class.")
     verdict_revision = serializers.IntegerField(allow_null=True)
     score = serializers.DictField(
-        child=serializers.FloatField(), allow_null=True, help_text="Score of the task's placement, per scorer."
+        source="placement.score",
+        default=None,
+        child=serializers.FloatField(),
+        allow_null=True,
+        help_text="Score of the task's placement, per scorer.",
     )
     placement = PlacementSerializer(allow_null=True)
     preempted = PreemptedSerializer(allow_null=True, help_text="The task's most recent preemption.")

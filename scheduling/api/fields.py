@@ -1,4 +1,4 @@
-"""Serializer fields that several answers share."""
+"""Serializer fields that several views share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduling.spec.job_spec import KINDS
 
 
 class Quantities(ContextField):
-    """A resource vector as an object: CPU in millicores, RAM and disk in bytes."""
+    """A resource vector, shown as an object: CPU in millicores, RAM and disk in bytes."""
 
     def shown(self, value: list[int], context: Mapping[str, Any]) -> dict[str, int]:
         return as_mapping(value, extra=context.get("extra", ()))
@@ -37,7 +37,7 @@ def _one_of(*values: str | None) -> type[serializers.CharField]:
     return extend_schema_field({"type": kinds, "oneOf": [{"const": value} for value in values]})(field)
 
 
-LifeField = _one_of(*(state.value for state in TaskState))  # of jobs and tasks alike
+LifeField = _one_of(*(state.value for state in TaskState))  # jobs and tasks have the same states
 JobHealthField = _one_of(*(health.value for health in JobHealth))
 NullableJobHealthField = _one_of(*(health.value for health in JobHealth), None)
 MachineStateField = _one_of(*(state.value for state in MachineStatus), REMOVED)

@@ -1,4 +1,4 @@
-"""Serializers for jobs, and for small request bodies. The schema of job files is in `scheduling.api.jobfile`."""
+"""Serializers for jobs and for requests that kill them. The schema of job files is in `scheduling.api.jobfile`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from drf_spectacular.utils import extend_schema_field, inline_serializer
 from rest_framework import serializers
 
 from quota.serializers import ReadSerializer
+from scheduling.api.cell_shapes import ConfirmSerializer
 from scheduling.api.fields import JobHealthField, JobKindField, LifeField, Quantities, Texts, UpdateStateField
 from scheduling.api.jobfile import JobFileSerializer
 from scheduling.jobs.health import health_of, with_health
@@ -36,7 +37,7 @@ class UpdateSerializer(ReadSerializer):
 
 
 class UpdateDetailSerializer(UpdateSerializer):
-    tasks_followed = serializers.IntegerField(help_text="Tasks that follow the new version.")
+    tasks_followed = serializers.IntegerField(help_text="Number of tasks that have the new version.")
 
     class Meta(UpdateSerializer.Meta):
         fields = [*UpdateSerializer.Meta.fields, "tasks_followed"]
@@ -44,19 +45,19 @@ class UpdateDetailSerializer(UpdateSerializer):
 
 
 class _JobsSerializer(serializers.ListSerializer[Any]):
-    """Serializes a page of jobs, and reads the health of all of them at once."""
+    """A list of jobs whose health is read for all jobs at once."""
 
     def to_representation(self, data: Any) -> list[Any]:
         return super().to_representation(with_health(data))
 
 
 class JobSerializer(ReadSerializer):
-    """`tasks_up`: tasks that run and pass their health check, if any. `tasks_wanted`: the number in the current spec.
+    """A job. `tasks_up`: tasks that run and pass their health check, if any. `tasks_wanted`: their number in the spec.
 
     `health`: `failing` when no task is up and tasks crash, are unhealthy or have failed; `degraded` when some tasks are
     up and others are not; `starting` when tasks have machines and none is up yet. `tasks_crashing`: tasks whose
     processes ended unexpectedly and have not run long enough since; `tasks_unhealthy`: tasks whose health check fails;
-    `tasks_failed`: tasks that failed for good.
+    `tasks_failed`: tasks that failed and are not restarted.
 
     `requested` is the amount charged to quota. It is 0 for a job inside an alloc set.
     """
@@ -130,7 +131,7 @@ class JobSerializer(ReadSerializer):
 
 
 class JobDetailSerializer(JobSerializer):
-    """`why`: sentences that say what the job waits for. `spec`: its job file with all fields."""
+    """A job with its spec. `why`: sentences that explain its state. `spec`: its job file with all fields."""
 
     why = serializers.ListField(child=serializers.CharField(), source="told")
     spec = JobFileSerializer(source="file")
@@ -143,7 +144,7 @@ class JobDetailSerializer(JobSerializer):
 class VersionSerializer(ReadSerializer):
     """A version of a spec. `context["shown"]` returns the job file as the caller may see it (`selectors.spec_shown`).
 
-    A hidden value leaves the digest empty, because it would confirm a guess of the value.
+    If a value is hidden, the digest is empty, because a digest would confirm a guess of the value.
     """
 
     digest = serializers.SerializerMethodField(help_text="Empty if the spec has hidden values.")
@@ -162,28 +163,17 @@ class VersionSerializer(ReadSerializer):
         return self.context["shown"](version.spec)
 
 
-class KillSerializer(serializers.Serializer[Any]):
+class KillSerializer(ConfirmSerializer):
     indexes = serializers.ListField(
         child=serializers.IntegerField(min_value=0, max_value=2**31 - 1),
         required=False,
         allow_null=True,
         allow_empty=False,
-        help_text="Kill only these tasks. Without it, the whole job is killed.",
-    )
-    reason = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
-    confirm = serializers.IntegerField(
-        required=False,
-        allow_null=True,
-        default=None,
-        min_value=0,
-        help_text="Number of running tasks that may stop. Required if they are a large share of the cell.",
+        help_text="Indexes of the tasks to kill. If you omit this field, the whole job is killed.",
     )
 
 
 KilledSerializer = inline_serializer(
     "Killed",
-    {
-        "killed": serializers.IntegerField(help_text="Number of tasks that are killed."),
-        "dry_run": serializers.BooleanField(),
-    },
+    {"killed": serializers.IntegerField(help_text="Number of killed tasks."), "dry_run": serializers.BooleanField()},
 )

@@ -1,4 +1,4 @@
-"""The OpenAPI schema of a job file, generated from the structs that parse it, so that both always agree."""
+"""The OpenAPI schema of a job file, generated from the structs that parse job files."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""REST views of jobs. Each view validates the request, calls a service and serializes the result."""
+"""REST views of jobs. Each view checks the request, calls a service and serializes the result."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -12,7 +11,7 @@ from rest_framework.response import Response
 
 from quota.paging import IdPaging
 from quota.rehearsal import DRY_RUN, dry_run
-from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action
 from scheduling.access import selectors
 from scheduling.access.tenancy import require_tenant
@@ -30,7 +29,7 @@ from scheduling.api.job_shapes import (
 )
 from scheduling.api.jobfile import JobFileSerializer
 from scheduling.api.task_shapes import EventSerializer
-from scheduling.core.vocabulary.states import JobState
+from scheduling.core.vocabulary.requirement import MAX_TASKS
 from scheduling.jobs import jobs, plans, updates, why
 from scheduling.jobs.health import new_with_details
 from scheduling.models import Cell, Job
@@ -47,8 +46,8 @@ KEY = OpenApiParameter(
     _KEY,
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
-    description="A key that you choose, at most 64 characters. A tenant submits one job per key. A repeated request "
-    "with the same key gets the same answer.",
+    description="A key that you choose, at most 64 characters. A tenant submits one job per key, and a repeated "
+    "request with the same key gets the same answer.",
 )
 _FILTERS = [
     OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only jobs of this tenant."),
@@ -62,12 +61,15 @@ _FILTERS = [
 ]
 
 
-class JobsView(CellView):
-    pagination_class = IdPaging
-    rehearses_itself = True
+class JobFileView(CellView):
+    """A view whose body is a job file. Its services implement `dry_run` themselves."""
 
-    def get_parsers(self) -> list[Any]:
-        return [BodyParser()]
+    rehearses_itself = True
+    parser_classes = (BodyParser,)
+
+
+class JobsView(JobFileView):
+    pagination_class = IdPaging
 
     @extend_schema(operation_id="jobs_list", parameters=_FILTERS, responses=JobSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
@@ -90,7 +92,7 @@ class JobsView(CellView):
         responses={200: ChangeSerializer, 201: ChangeSerializer},
     )
     def post(self, request: Request, cell: str) -> Response:
-        """Submit a job. If a live job of this name has the same spec, nothing changes; otherwise it is a conflict."""
+        """Submit a job. If a live job has this name, nothing changes if its spec is equal, or else it is a conflict."""
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = jobs.spec_for(principal=self.principal(), cell=found, file=request.data)  # type: ignore[arg-type]
         done = jobs.job_submit(principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
@@ -98,12 +100,7 @@ class JobsView(CellView):
         return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
 
 
-class BulkView(CellView):
-    rehearses_itself = True
-
-    def get_parsers(self) -> list[Any]:
-        return [BodyParser()]
-
+class BulkView(JobFileView):
     @extend_schema(
         operation_id="jobs_submit_bulk",
         parameters=[DRY_RUN],
@@ -115,9 +112,7 @@ class BulkView(CellView):
         found, rehearsed = self.cell(cell), dry_run(request)
         files = parser.decode(request.data)  # type: ignore[arg-type]
         if not isinstance(files, list):
-            raise Rejected(
-                "invalid-spec", "the body is not a list; send a list of job files", fields={"file": "not a list"}
-            )
+            raise invalid("file", "the body is not a list; send a list of job files", "invalid-spec")
         verdicts = jobs.jobs_submit_bulk(principal=self.principal(), cell=found, files=files, dry_run=rehearsed)
         results = [
             {
@@ -125,7 +120,7 @@ class BulkView(CellView):
                 "tenant": verdict.tenant,
                 "outcome": verdict.outcome,
                 "uid": verdict.job.uid if verdict.job else None,
-                "problem": problem_document(verdict.problem) if verdict.problem else None,
+                "problem": problem_document(verdict.problem),
             }
             for verdict in verdicts
         ]
@@ -136,15 +131,10 @@ class BulkView(CellView):
         return Response({**numbers, "dry_run": rehearsed, "results": results})
 
 
-class JobView(CellView):
-    rehearses_itself = True
-
-    def get_parsers(self) -> list[Any]:
-        return [BodyParser()]
-
+class JobView(JobFileView):
     @extend_schema(operation_id="jobs_get", responses=JobDetailSerializer)
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Return the live job of this name, or the last one, with its spec and the reasons why it waits."""
+        """Return the live job of this name, or the last one, with its spec and an explanation of its state."""
         found = self.job(cell, tenant, job)
         found.told = why.job_sentences(found)  # type: ignore[attr-defined]
         found.file = selectors.spec_shown(self.principal(), found, selectors.job_current_spec(found))  # type: ignore[attr-defined]
@@ -157,10 +147,10 @@ class JobView(CellView):
         responses={200: ChangeSerializer, 201: ChangeSerializer},
     )
     def put(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Apply a job file: submit the job, update it, or change nothing if it has this spec already. Idempotent."""
+        """Apply a job file: submit the job, update it, or change nothing if the job has this spec. Idempotent."""
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = _spec_of(self, found, tenant, job)
-        live = _live(found, tenant, job)
+        live = jobs.live_job(found, job_spec)
         plan = plans.plan_between(live, job_spec)
         done = jobs.job_apply(principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
         if done.outcome == "submitted" and live is not None:  # an earlier request with this key submitted it
@@ -174,13 +164,10 @@ class JobView(CellView):
         return _kill(self, self.job(cell, tenant, job), None, "", confirm=confirm)
 
 
-class PlanView(CellView):
-    def get_parsers(self) -> list[Any]:
-        return [BodyParser()]
-
+class PlanView(JobFileView):
     @extend_schema(operation_id="jobs_plan", request=JobFileSerializer, responses=ChangeSerializer)
     def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Return what submitting or updating would do, or why it would be rejected. Changes nothing."""
+        """Return the effect of submitting the job file, or the reason why it would be rejected. Changes nothing."""
         found = self.cell(cell)
         job_spec = _spec_of(self, found, tenant, job)
         plan = plans.job_plan(principal=self.principal(), cell=found, job_spec=job_spec)
@@ -189,12 +176,7 @@ class PlanView(CellView):
         return Response(change_document(plan, outcome, rehearsed=True, job=None, extra=found.extra_resources))
 
 
-class UpdateView(CellView):
-    rehearses_itself = True
-
-    def get_parsers(self) -> list[Any]:
-        return [BodyParser()]
-
+class UpdateView(JobFileView):
     @extend_schema(operation_id="jobs_update_get", responses=UpdateDetailSerializer)
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Return the current update, or the last one."""
@@ -208,10 +190,12 @@ class UpdateView(CellView):
         operation_id="jobs_update", parameters=[DRY_RUN], request=JobFileSerializer, responses=ChangeSerializer
     )
     def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Update a live job to another spec, a few tasks at a time."""
+        """Update a live job to another spec. The tasks follow a few at a time."""
         found = self.job(cell, tenant, job)
-        job_spec = _spec_of(self, found.cell, tenant, job)
-        return _update(self, found, job_spec)
+        job_spec, rehearsed = _spec_of(self, found.cell, tenant, job), dry_run(request)
+        plan = plans.plan_between(found, job_spec)
+        done = updates.job_update(principal=self.principal(), job=found, job_spec=job_spec, dry_run=rehearsed)
+        return _changed(self, found.cell, job_spec, plan, done.outcome, rehearsed)
 
 
 class UndoView(CellView):
@@ -222,9 +206,7 @@ class UndoView(CellView):
         """Roll a job back to the spec before the current one."""
         found, rehearsed = self.job(cell, tenant, job), dry_run(request)
         require_tenant(self.principal(), Action.JOB_WRITE, tenant, cell)
-        if found.spec_version < 2:
-            raise Conflict("nothing-to-undo", f"cannot undo job {job}: it has never been updated")
-        before = updates.spec_of(found, found.spec_version - 1)
+        before = updates.spec_before(found)
         plan = plans.plan_between(found, before)
         done = updates.job_undo(principal=self.principal(), job=found, dry_run=rehearsed)
         return _changed(self, found.cell, before, plan, done.outcome, rehearsed)
@@ -270,18 +252,11 @@ class WhyView(CellView):
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Explain why the job, or one of its tasks, is in its state."""
         found = self.job(cell, tenant, job)
-        index = request.query_params.get("index", "")
-        if index and not (index.isdecimal() and len(index) <= 9):
-            raise Rejected(
-                "invalid",
-                f"index: {index[:50]!r} is not a task index; give an integer, such as 0",
-                fields={"index": "give an integer"},
-            )
-        detail = (
-            why.explain_task(found, selectors.task_at(found, int(index)), self.principal())
-            if index
-            else why.explain_job(found, self.principal())
-        )
+        index = whole(request, "index", -1, low=0, high=MAX_TASKS - 1)
+        if index < 0:
+            detail = why.explain_job(found, self.principal())
+        else:
+            detail = why.explain_task(found, selectors.task_at(found, index), self.principal())
         return Response(WhySerializer(detail, context=event_names(detail.chain)).data)
 
 
@@ -301,21 +276,8 @@ def _key(request: Request) -> str:
     """Return the idempotency key of the request, or "" if it has none. Raises `Rejected`."""
     given: str = request.headers.get(_KEY, "")
     if len(given) > 64 or not (given.isascii() and given.isprintable()):
-        detail = "at most 64 printable ASCII characters"
-        raise Rejected("invalid", f"{_KEY}: {given[:70]!r} is not accepted; give {detail}", fields={_KEY: detail})
+        raise invalid(_KEY, f"{given[:70]!r} is not accepted; give at most 64 printable ASCII characters")
     return given
-
-
-def _live(cell: Cell, tenant: str, job: str) -> Job | None:
-    live = Job.objects.select_related("cell").exclude(state=JobState.DEAD.value)
-    return live.filter(cell=cell, tenant__name=tenant, name=job).first()
-
-
-def _update(view: CellView, job: Job, job_spec: spec.JobSpecification) -> Response:
-    rehearsed = dry_run(view.request)
-    plan = plans.plan_between(job, job_spec)
-    done = updates.job_update(principal=view.principal(), job=job, job_spec=job_spec, dry_run=rehearsed)
-    return _changed(view, job.cell, job_spec, plan, done.outcome, rehearsed)
 
 
 def _kill(view: CellView, job: Job, indexes: list[int] | None, reason: str, *, confirm: int | None) -> Response:

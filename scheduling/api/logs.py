@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 
-from django.utils.dateparse import parse_datetime
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import invalid
 from scheduling.access import selectors
 from scheduling.api.base import CellView, whole
 from scheduling.api.task_shapes import LogSerializer
@@ -22,13 +21,13 @@ class LogsView(CellView):
         operation_id="tasks_logs",
         parameters=[
             OpenApiParameter("stream", OpenApiTypes.STR, enum=list(STREAMS), description="Default: stdout."),
-            OpenApiParameter("offset", OpenApiTypes.INT, description="Below 0: from the end. Default: -65536."),
+            OpenApiParameter("offset", OpenApiTypes.INT, description="Negative: from the end. Default: -65536."),
             OpenApiParameter("incarnation", OpenApiTypes.INT, description="Default: the newest."),
             OpenApiParameter("search", OpenApiTypes.STR, description="Return only `lines` that contain this text."),
             OpenApiParameter("ignore_case", OpenApiTypes.BOOL, description="Whether `search` ignores case."),
             OpenApiParameter("since", OpenApiTypes.DATETIME, description="Return only output from this time on."),
-            OpenApiParameter("lines", OpenApiTypes.INT, description=f"Most lines to return, up to {MAX_LINES}."),
-            OpenApiParameter("limit", OpenApiTypes.INT, description=f"Bytes, up to {MAX_LOG_BYTES}. Default: 65536."),
+            OpenApiParameter("lines", OpenApiTypes.INT, description=f"Most lines to return, at most {MAX_LINES}."),
+            OpenApiParameter("limit", OpenApiTypes.INT, description=f"Most bytes, at most {MAX_LOG_BYTES}."),
         ],
         responses=LogSerializer,
     )
@@ -50,7 +49,7 @@ class LogsView(CellView):
             since=_since(request),
             limit_lines=whole(request, "lines", MAX_LINES, low=1, high=MAX_LINES),
         )
-        lines = [{"offset": line.offset, "text": line.text, "at": _when(line.at)} for line in chunk.lines]
+        lines = [{"offset": line.offset, "text": line.text, "at": _as_text(line.at)} for line in chunk.lines]
         return Response(
             {
                 "stream": stream,
@@ -64,19 +63,16 @@ class LogsView(CellView):
 
 
 def _since(request: Request) -> float:
-    """Return the time as seconds since the epoch. Raises `Rejected`."""
+    """Return the parameter `since` in seconds since the epoch, or 0 if there is none. Raises `Rejected`."""
     given = request.query_params.get("since", "")
     if not given:
         return 0.0
     try:
-        read = parse_datetime(given)
+        read = dt.datetime.fromisoformat(given)
     except ValueError:
-        read = None
-    if read is None:
-        problem = "give a time such as 2026-11-21T20:15:00Z"
-        raise Rejected("invalid", f"since: {given[:50]!r} is not a time; {problem}", fields={"since": problem})
+        raise invalid("since", f"{given[:50]!r} is not a time; give a time such as 2026-11-21T20:15:00Z") from None
     return (read if read.tzinfo is not None else read.replace(tzinfo=dt.UTC)).timestamp()
 
 
-def _when(at: float) -> str | None:
+def _as_text(at: float) -> str | None:
     return dt.datetime.fromtimestamp(at, dt.UTC).isoformat() if at else None

@@ -1,4 +1,4 @@
-"""REST views of packages. Each view validates the request, calls a service and serializes the result."""
+"""REST views of packages. Each view checks the request, calls a service and serializes the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quota.paging import IdPaging, paged
 from quota.rehearsal import DRY_RUN, dry_run
 from scheduling.api.base import CellView, valid
 from scheduling.packages.listing import package_named, packages_of, shown
-from scheduling.packages.packages import Stored, package_delete, package_tag, package_upload
+from scheduling.packages.packages import package_delete, package_tag, package_upload
 from scheduling.spec.package_names import FORMATS
 
 ARCHIVE = "application/octet-stream"
@@ -24,7 +24,7 @@ _DIGEST = OpenApiParameter(
     "X-Package-Digest",
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
-    description="sha256:…; the server rejects an archive with another digest.",
+    description="Digest of the archive, `sha256:…`. The server rejects an archive with another digest.",
 )
 _FORMAT = OpenApiParameter("archive_format", OpenApiTypes.STR, enum=list(FORMATS), description="Default: detected.")
 
@@ -52,7 +52,7 @@ class StoredSerializer(serializers.Serializer[Any]):
 
 
 class TagSerializer(serializers.Serializer[Any]):
-    """Points the tag to an archive that is in the store already."""
+    """A request that points a tag to an archive in the store."""
 
     digest = serializers.CharField(max_length=71)
 
@@ -91,7 +91,7 @@ class PackagesView(CellView):
 
 
 class PackageView(CellView):
-    """`reference`: a tag, or a digest such as `sha256:…`."""
+    """A view of one package. `reference`: a tag, or a digest such as `sha256:…`."""
 
     def get_parsers(self) -> list[Any]:
         return [ArchiveParser(), *super().get_parsers()]
@@ -128,7 +128,8 @@ class PackageView(CellView):
                 dry_run=dry_run(request),
                 format=request.query_params.get("archive_format", ""),
             )
-        return Response(_stored(done), status=201 if done.outcome == "uploaded" else 200)
+        document = {"outcome": done.outcome, "package": PackageSerializer(shown([done.package])[0]).data}
+        return Response(document, status=201 if done.outcome == "uploaded" else 200)
 
     @extend_schema(operation_id="packages_delete", parameters=[DRY_RUN], responses=DeletedSerializer)
     def delete(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
@@ -137,7 +138,3 @@ class PackageView(CellView):
             principal=self.principal(), cell=self.cell(cell), tenant=tenant, name=name, reference=reference
         )
         return Response({"deleted": gone is not None})
-
-
-def _stored(done: Stored) -> dict[str, Any]:
-    return {"outcome": done.outcome, "package": PackageSerializer(shown([done.package])[0]).data}

@@ -1,7 +1,8 @@
-"""REST views of quarantine: tasks on machines that are not in this cell's history (DESIGN §2.4)."""
+"""REST views of quarantine: tasks that run on machines and are not in this cell's history."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -11,16 +12,17 @@ from rest_framework.response import Response
 
 from quota.paging import IdPaging
 from scheduling.access import selectors
-from scheduling.api.base import CellView, valid
+from scheduling.api.base import CellView
 from scheduling.api.cell_shapes import MachineSerializer
+from scheduling.api.cells import MachineActionView
 from scheduling.machines.machines import quarantine_release
 
 
 class QuarantinedSerializer(serializers.Serializer[Any]):
-    key = serializers.CharField(help_text="uid/index/incarnation")
+    key = serializers.CharField(help_text="Job uid, task index and incarnation, as `uid/index/incarnation`.")
     name = serializers.CharField(help_text="Name of the task, as its machine reports it.")
     since = serializers.CharField()
-    release = serializers.CharField(help_text="The decision: stop or keep. Empty if there is none yet.")
+    release = serializers.CharField(help_text="The decision: `stop` or `keep`. Empty if there is none yet.")
 
 
 class QuarantineSerializer(serializers.Serializer[Any]):
@@ -30,15 +32,15 @@ class QuarantineSerializer(serializers.Serializer[Any]):
 
 class DecisionSerializer(serializers.Serializer[Any]):
     action = serializers.CharField(
-        help_text="stop ends the tasks; keep lets them run, and the cell does not manage them."
+        help_text="`stop` ends the tasks. `keep` lets them run, and the cell does not manage them."
     )
     keys = serializers.ListField(
         child=serializers.CharField(max_length=100),
         required=False,
         allow_empty=False,
-        help_text="Decide only about these tasks. Default: all without a decision.",
+        help_text="Keys of the tasks. Default: all tasks without a decision.",
     )
-    reason = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")
+    reason = serializers.CharField(max_length=200, allow_blank=True, default="")
 
 
 class QuarantineView(CellView):
@@ -51,15 +53,8 @@ class QuarantineView(CellView):
         return self.page(rows, QuarantineSerializer)
 
 
-class MachineQuarantineView(CellView):
+class MachineQuarantineView(MachineActionView):
     @extend_schema(operation_id="quarantine_release", request=DecisionSerializer, responses=MachineSerializer)
     def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Stop or keep tasks in quarantine."""
-        machine = selectors.machine_named(self.cell(cell), hostname)
-        given = valid(DecisionSerializer, request.data)
-        keys = given.get("keys")
-        quarantine_release(
-            principal=self.principal(), machine=machine, keys=keys, action=given["action"], reason=given["reason"]
-        )
-        shown = selectors.machine_named(machine.cell, hostname)
-        return Response(MachineSerializer(shown, context={"extra": machine.cell.extra_resources}).data)
+        """Stop the tasks in quarantine on a machine, or keep them running."""
+        return self.change(cell, hostname, DecisionSerializer, partial(quarantine_release, keys=None))

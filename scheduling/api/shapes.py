@@ -1,4 +1,4 @@
-"""Serializers for the request shapes that fit the machines (§2.6)."""
+"""Serializers for limits of tasks that fit the machines of a cell (§2.6)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class ShapeSerializer(serializers.Serializer[Any]):
 
 
 class ConformingSerializer(serializers.Serializer[Any]):
-    """Shapes that are likely to schedule (§2.6).
+    """Limits that are likely to be placed (§2.6).
 
-    `asked`: as requested. `one_more`: smaller, so that one more fits per machine. `fuller`: larger, with as many per
-    machine.
+    `asked`: the requested limit. `one_more`: a smaller limit, of which one more task fits per machine. `fuller`: a
+    larger limit, of which the same number of tasks fits per machine.
     """
 
     wanted = serializers.DictField(child=serializers.IntegerField())
@@ -37,7 +37,7 @@ class ConformingSerializer(serializers.Serializer[Any]):
 
 
 class FitSerializer(serializers.Serializer[Any]):
-    """Whether `tasks` of a plan would fit, and which shapes would fit better. `told` has the same as sentences."""
+    """How `tasks` equal tasks of a plan fit the cell, and limits that fit better. `told` says the same in sentences."""
 
     tasks = serializers.IntegerField()
     shapes = ConformingSerializer()
@@ -45,6 +45,7 @@ class FitSerializer(serializers.Serializer[Any]):
 
 
 def fit_document(fit: Guidance, *, extra: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the REST document of a `FitSerializer`. `extra`: names of the cell's own resources."""
     return {
         "tasks": fit.tasks,
         "shapes": shapes_document(fit.shapes, extra=extra),

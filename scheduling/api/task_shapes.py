@@ -13,7 +13,7 @@ from scheduling.models import Event, Task
 
 
 class ExitSerializer(serializers.Serializer[Any]):
-    """How processes ended. `at`: seconds since the epoch, from the machine's clock."""
+    """The end of a task's processes. `at`: seconds since the epoch, from the machine's clock."""
 
     cause = serializers.CharField()
     at = serializers.FloatField(required=False)
@@ -23,7 +23,7 @@ class ExitSerializer(serializers.Serializer[Any]):
 
 
 class StoppingSerializer(serializers.Serializer[Any]):
-    """An incarnation that was evicted, until its machine reports that its processes have ended."""
+    """An incarnation that has to stop and whose processes have not ended yet."""
 
     incarnation = serializers.IntegerField()
     machine = serializers.CharField(source="machine.hostname")
@@ -32,10 +32,10 @@ class StoppingSerializer(serializers.Serializer[Any]):
 
 
 class TaskSerializer(ReadSerializer):
-    """`up`: the task runs and is healthy. `since`: when the state or `up` last changed.
+    """A task. `up`: the task runs and is healthy. `since`: when the state or `up` last changed.
 
-    `alloc`: the alloc in which it runs, as `set/index`. `devices`: the accelerators of its machine that it has.
-    `stopping`: its earlier incarnations that have not ended yet. A dead or pending task can have them too.
+    `alloc`: the alloc in which the task runs, as `set/index`. `devices`: numbers of the machine's accelerators that the
+    task uses. `stopping`: earlier incarnations that have not ended yet; a dead or pending task can have some too.
     """
 
     state = LifeField()
@@ -78,7 +78,7 @@ class TaskSerializer(ReadSerializer):
 
     @extend_schema_field({"type": ["string", "null"], "format": "ip"})
     def get_address(self, task: Task) -> str | None:
-        """Return the address of the task: its own, or the one of its machine."""
+        """Return the task's own address, or the address of its machine if the task has none."""
         return task.address or (task.machine.address if task.machine else None)
 
     @extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})
@@ -96,7 +96,7 @@ class TaskSerializer(ReadSerializer):
 
 
 class EventSerializer(ReadSerializer):
-    """An event. `caused_by`: revision and seq of the event that caused it."""
+    """An event of the cell's journal. `caused_by`: revision and seq of the event that caused it."""
 
     time = serializers.DateTimeField()
     job = serializers.SerializerMethodField()
@@ -137,7 +137,7 @@ class EventSerializer(ReadSerializer):
 
 
 class LogLineSerializer(serializers.Serializer[Any]):
-    """A line that the search found. `at`: about when it was printed; null if that is unknown."""
+    """A line that the search found. `at`: the approximate time when it was printed; null if unknown."""
 
     offset = serializers.IntegerField()
     text = serializers.CharField(allow_blank=True)
@@ -145,9 +145,10 @@ class LogLineSerializer(serializers.Serializer[Any]):
 
 
 class LogSerializer(serializers.Serializer[Any]):
-    """Part of a log. `offset`: the first byte of `text`, counted from the incarnation's first start.
+    """A part of a log. `offset`: the position of the first byte of `text`, from the incarnation's first start.
 
-    `end`: the byte after `text`. `complete`: the search reached the end of the log; if false, ask again from `end`.
+    `end`: the position after the last byte. `complete`: whether the search reached the end of the log; if not, repeat
+    the request with `end` as the offset.
     """
 
     stream = serializers.CharField()

@@ -21,8 +21,10 @@ MAX_HOURS = 168
 
 
 class UsageSerializer(serializers.ModelSerializer[Any]):
-    """Usage of a task in a window: CPU in cores, memory in bytes. `cpu_usage_distribution` has the percentiles 0, 10,
-    …, 100 of its samples, and `tail_cpu_usage_distribution` has 91 to 99."""
+    """Usage of a task in a window of five minutes: CPU in cores, memory in bytes.
+
+    `cpu_usage_distribution` has the percentiles 0, 10, …, 100 of the samples; `tail_cpu_usage_distribution`: 91 to 99.
+    """
 
     class Meta:
         model = InstanceUsage

@@ -1,6 +1,6 @@
-"""Guidance for planned jobs: how many machines could hold its tasks, now and empty, and better shapes (§2.6).
+"""Guidance for planned jobs: how many machines could hold the tasks, now and empty, and limits that fit better (§2.6).
 
-The figures are for planning a submission. The scheduler's state is in another process, which publishes a view of it.
+The figures come from the view of the cell that its master publishes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """`tasks` of the job ask for the same; `shapes`: how that fits the cell's machines."""
+    """The fit of `tasks` equal tasks of a job. `shapes`: how they fit the cell's machines."""
 
     tasks: int
     shapes: Conforming
@@ -40,8 +40,8 @@ class Guidance:
 def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
     """Return how the first kinds of tasks fit, from the view that the cell's master publishes. No query.
 
-    Empty for tasks that live in allocs, in a cell without machines, and while no master publishes. `now` and `room`
-    count what is free without preempting anybody.
+    The list is empty for tasks inside allocs, in a cell without machines, and while no master publishes a view. `now`
+    and `room` count free capacity, without preemption.
     """
     view = None if job_spec.alloc_set else cell_view.read(cell.id, revision=cell.revision)
     if view is None or not len(view.up):
@@ -66,7 +66,7 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
 
 
 def shapes_document(shapes: Conforming, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Resources by name. `extra`: the cell's own."""
+    """Return the REST document of `shapes`, with resources by name. `extra`: names of the cell's own resources."""
     result: dict[str, Any] = msgspec.to_builtins(shapes)
     result["wanted"] = as_mapping(shapes.wanted, extra=extra)
     for shape in ("asked", "one_more", "fuller"):
@@ -84,7 +84,7 @@ def _satisfied(attributes: Attributes, wanted: Requirement, number: int) -> Bool
 
 
 def _fits(wanted: Requirement, left: Ints) -> Ints:
-    """Return [N]: how many tasks fit on each machine, at most as many as the job allows per machine."""
+    """Return int64[M]: the number of tasks that fit on each machine, limited by the job's maximum per machine."""
     asked = [(r, value) for r, value in enumerate(wanted.limit) if value]
     most = wanted.max_per_machine or 2**31
     if not asked:

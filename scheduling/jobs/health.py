@@ -1,4 +1,4 @@
-"""The health of many jobs at once: two queries, whatever their number (the rule is `core.job_health`)."""
+"""The health of many jobs, read with two queries. `core.vocabulary.job_health` has the rule."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from scheduling.spec.job_spec import JobSpecification
 
 # A task that was restarted more than once counts as crashing until it has been up for this time.
 SETTLED_S = 60
-# A task that was moved because it crashed counts as crashing until it is up elsewhere, but no longer than this.
+# A task that was moved because it crashed counts as crashing until it is up elsewhere, but at most for this time.
 MOVED_S = 900
-# Ends that send a task to another machine without a fault of its own.
+# Ends after which a task moves to another machine although the task did not fail.
 _BLAMELESS = [cause.value for cause in (EndCause.MACHINE_SHORT, EndCause.MACHINE_RESTARTED, EndCause.STOPPED)]
 _CRASHED = "SELECT max(at) FROM scheduling_crashedpair AS c WHERE c.task_id = t.id"
-# One row per task that is in trouble: what kind of trouble, and whether it is up.
+# One row per task that is in trouble: the kind of trouble, and whether the task is up.
 _TROUBLES = f"""
 SELECT t.id, t.job_id, t.up, CASE
     WHEN t.state = 'dead' THEN 'failed'
@@ -77,7 +77,7 @@ def with_health(jobs: Iterable[Job]) -> list[Job]:
 
 
 def new_with_details(job: Job, job_spec: JobSpecification) -> bool:
-    """Give a job that was just submitted what pages show of it, without a query. Return False if it is not new.
+    """Set the details that pages show on a job that was just submitted, without a query. Return False if it is not new.
 
     A new job has only pending tasks, and neither an update nor troubles.
     """
@@ -93,7 +93,7 @@ def new_with_details(job: Job, job_spec: JobSpecification) -> bool:
 
 
 def health_of(job: Job) -> HealthOfJob:
-    """The health that the job carries, read now if it carries none."""
+    """Return the health of a job. It is read only if the job does not carry it yet."""
     if not hasattr(job, "health"):
         with_health([job])
     found: HealthOfJob = job.health  # type: ignore[attr-defined]
@@ -117,8 +117,9 @@ def troubles_of(jobs: Sequence[Job]) -> dict[int, Troubles]:
 
 
 def crashing_tasks(job: Job, *, index: int | None = None, most: int = 20) -> list[Task]:
-    """Return the crashing tasks of a live job by index, with their machines; with `index` only that one. Two
-    queries.
+    """Return the crashing tasks of a live job, in the order of their indexes, with their machines. Two queries.
+
+    `index`: look only at the task of this index. `most`: the largest number of tasks to return.
     """
     rows = query(
         f"SELECT id FROM ({_TROUBLES}) AS t WHERE trouble = 'crashing' AND (%(task)s IS NULL OR id = %(task)s)"

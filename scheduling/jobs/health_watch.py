@@ -1,7 +1,7 @@
-"""Notices about jobs that are failing, and about their recovery.
+"""Notifications about jobs that are failing, and about their recovery.
 
-The tenant is notified once a job has failed for `PATIENCE_S`, and again only after it was healthy. `FailingJob` rows
-remember since when; they are derived, so the journal does not hold them.
+The tenant is notified when a job has been failing for `PATIENCE_S`, and again only after it was healthy. `FailingJob`
+rows store since when a job is failing. They are derived data, so the journal does not contain them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from scheduling.jobs.health import with_health
 from scheduling.models import FailingJob, Job, Task
 
 PATIENCE_S = 120.0
-# Jobs that are examined at once.
+# Number of jobs that are examined at once.
 _AT_ONCE = 1000
 _MOST_NAMED = 10
 
 
 def failing_jobs_watch(*, now: dt.datetime) -> int:
-    """Bring `FailingJob` up to date, and notify tenants. Returns the number of jobs that notices name.
+    """Update the rows of `FailingJob`, and notify tenants. Return the number of jobs that the notifications name.
 
-    Jobs with a task that is steadily up are not failing, so only the others are examined. Locks: the rows of
-    `FailingJob` in order of the job. Running it twice notifies once.
+    A job with a task that is up and was not restarted is not failing, so only other jobs are examined. Idempotent.
+    Locks: the rows of `FailingJob` in order of the job.
     """
     restarted = Task.objects.filter(job=OuterRef("pk"), restarts__gt=1)
     known = set(FailingJob.objects.values_list("job_id", flat=True))

@@ -1,15 +1,16 @@
 """Decide whether running tasks can change to a new version of their spec in place (§2.3) or have to move.
 
-growth of a task on a machine ─► what its machine has left: limits of prod tasks, reservations of all (§5.5)
-growth of a task in an alloc  ─► what its alloc has left (§2.4)
-an alloc that shrinks         ─► what lives inside it
-a job raised into production  ─► whether the limits of all prod tasks fit the machine now that it counts
+a task on a machine grows         ─► compare with the free capacity: limits of prod tasks, reservations of all (§5.5)
+a task in an alloc grows          ─► compare with the free capacity of the alloc (§2.4)
+an alloc shrinks                  ─► compare with the tasks inside it
+a job moves to production         ─► compare the limits of all prod tasks, with its own, with the machine
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from quota.admission import admission
@@ -21,14 +22,14 @@ from scheduling.policy import cell_settings
 from scheduling.spec import job_spec
 from scheduling.spec.alloc_fit import fits
 
-# Limits of whatever lives in each alloc, by resource.
+# The sum of the limits of the tasks in each alloc, per resource.
 _INSIDE = (
     'SELECT i.alloc_id, r.i, sum(i."limit"[r.i])::bigint FROM scheduling_task AS i'
     " CROSS JOIN LATERAL generate_subscripts(i.limit, 1) AS r(i)"
     " WHERE i.alloc_id = ANY(%s) GROUP BY 1, 2 ORDER BY 1, 2"
 )
-# What tasks take from each machine: limits of those placed by limit, reservations of the others; and the limits
-# of the former alone. Tasks in an alloc take nothing.
+# Per machine and resource: the limits of tasks placed by limit plus the reservations of the others, and then the limits
+# of the tasks placed by limit only. Tasks in an alloc take nothing.
 _TAKEN = (
     'SELECT t.machine_id, r.i, sum(CASE WHEN p.by_limit THEN greatest(t."limit"[r.i], t.reservation[r.i])'
     " ELSE t.reservation[r.i] END)::bigint,"
@@ -42,7 +43,7 @@ _TAKEN = (
 
 
 class InPlaceCapacity:
-    """Capacity checks for the tasks in `rows` that should follow `target`; `specs` are their current versions."""
+    """Capacity checks for the tasks in `rows` that should change to `target`. `specs`: their specs, by version."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class InPlaceCapacity:
         )
 
     def in_place(self, row: Mapping[str, Any]) -> bool:
-        """Take what a growing task needs from its machine, if it fits."""
+        """Return whether a task can change in place, and if so, subtract its growth from the free capacity."""
         growth = self._growth(row)
         if self._asks_for_cores(row):
             return False
@@ -85,37 +86,27 @@ class InPlaceCapacity:
         if row["id"] in self._inside and not fits(self._inside[row["id"]], self._target.task(row["index"]).limit):
             return False
         if row["spec_version"] in self._raised:
-            # Its limit counts since the job's priority changed; a task that moves away frees capacity for the next.
+            # The task's limit counts since the job's priority changed. If the task moves away, it frees its limit.
             left = self._by_limit[row["machine_id"]]
             if min(left) < 0:
-                self._by_limit[row["machine_id"]] = [
-                    have + own for have, own in zip(left, _padded(row["limit"], len(left)), strict=True)
-                ]
+                self._by_limit[row["machine_id"]] = _minus(left, [-own for own in row["limit"]], len(left))
                 return False
         return _take(self._on, row["machine_id"], growth)
 
     def _asks_for_cores(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a task asks for more whole cores than it has. A pass then looks for a machine that has
-        them.
-        """
+        """Return whether a task asks for more whole cores than it has, which only a new placement can give it."""
         before, index = self._specs.get(row["spec_version"]), row["index"]
         has = before.requirement(index).whole_cores if before is not None and index < before.tasks else 0
         return row["machine_id"] is not None and self._target.requirement(index).whole_cores > has
 
     def _growth(self, row: Mapping[str, Any]) -> list[int]:
         limit = self._target.task(row["index"]).limit
-        return [new - before for new, before in zip(limit, _padded(row["limit"], len(limit)), strict=True)]
+        return _minus(limit, row["limit"], len(limit))
 
     def _left_in(self, allocs: set[int]) -> dict[int, list[int]]:
         rows = Task.objects.filter(pk__in=allocs).order_by().values_list("id", "limit") if allocs else []
         axis = len(self._target.base.limit)
-        return {
-            alloc: [
-                have - taken
-                for have, taken in zip(_padded(limit, axis), self._inside.get(alloc, [0] * axis), strict=True)
-            ]
-            for alloc, limit in rows
-        }
+        return {alloc: _minus(limit, self._inside.get(alloc, ()), axis) for alloc, limit in rows}
 
 
 def _take(places: dict[int, list[int]], place: int, growth: Sequence[int]) -> bool:
@@ -133,13 +124,13 @@ def _inside(allocs: set[int], axis: int) -> dict[int, list[int]]:
     if not allocs:
         return {}
     rows = query(_INSIDE, [sorted(allocs)])
-    return {alloc: _padded(sums, axis) for alloc, sums in _by_place(rows).items()}
+    return {alloc: _minus(sums, (), axis) for alloc, sums in _by_place(rows).items()}
 
 
 def _left_on(
     machines: set[int], axis: int, *, by_reservation: bool
 ) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Capacity less what is taken, and capacity less the limits of tasks placed by limit, by machine."""
+    """Return per machine the free capacity, and the capacity minus the limits of the tasks placed by limit."""
     if not machines:
         return {}, {}
     rows = query(_TAKEN, [by_reservation, sorted(machines)])
@@ -148,27 +139,19 @@ def _left_on(
     capacity = dict(Machine.objects.filter(pk__in=machines).values_list("id", "capacity"))
 
     def left(used: Mapping[int, list[int]]) -> dict[int, list[int]]:
-        return {
-            machine: [
-                have - amount
-                for have, amount in zip(
-                    _padded(capacity[machine], axis), _padded(used.get(machine, ()), axis), strict=True
-                )
-            ]
-            for machine in machines
-        }
+        return {machine: _minus(capacity[machine], used.get(machine, ()), axis) for machine in machines}
 
     return left(taken), left(by_limit)
 
 
 def _by_place(rows: Iterable[tuple[int, int, int]]) -> dict[int, list[int]]:
-    """(place, position, amount) in order, as a vector for each place."""
+    """Return a vector per place from rows of (place, position, amount), which are in order."""
     found: dict[int, list[int]] = defaultdict(list)
     for place, _, amount in rows:
         found[place].append(amount)
     return found
 
 
-def _padded(vector: Sequence[int], axis: int) -> list[int]:
-    """Vectors from before the cell had further resources are shorter."""
-    return [*vector, *[0] * (axis - len(vector))]
+def _minus(vector: Sequence[int], taken: Sequence[int], axis: int) -> list[int]:
+    """Return `vector` - `taken` with `axis` elements. Vectors are shorter if they are older than a cell's resource."""
+    return [have - used for have, used, _ in zip_longest(vector, taken, range(axis), fillvalue=0)]

@@ -1,13 +1,12 @@
-"""Jobs: submitted, one or thousands at a time, and killed (§2.3). Changes of live jobs are `services.updates`.
+"""Submission of jobs, one or thousands at a time, and their end (§2.3). `scheduling.jobs.updates` changes live jobs.
 
-files ─► parse ─► may they? ─► chunks of ≤ 5,000 tasks ─► lock the cell ─► names, quota ─► rows + events
+files ─► parse ─► permissions ─► chunks of ≤ 5,000 tasks ─► lock the cell ─► names, quota ─► rows + events
            └──────────┴────────────── a verdict per job ──────────────────────┘
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,15 +16,14 @@ from django.db import connection
 from quota.admission import admission
 from quota.models import Tenant
 from quota.vocabulary.bands import Band
-from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.errors import NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import own_tenant, require_tenant
 from scheduling.allocs import alloc_sets
 from scheduling.brakes import confirmation
 from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.core.vocabulary.states import JobState, TaskState
-from scheduling.jobs import names, updates
-from scheduling.jobs import quota_rejections as refusals
+from scheduling.jobs import names, quota_rejections, updates
 from scheduling.jobs.submission_checks import check_alloc_sets, check_keys, check_names, check_numbers, pin_packages
 from scheduling.jobs.submission_rows import jobs_create, rejection_append
 from scheduling.jobs.submissions import Item, Submission
@@ -38,7 +36,7 @@ from scheduling.spec.privileges import privilege_refusal
 from scheduling.tasks import counters, transitions
 from scheduling.tasks.changes import Ending
 
-# Jobs of one transaction at most, however few tasks they have.
+# Most jobs of one transaction, even if they have few tasks.
 JOBS_AT_ONCE = 1_000
 
 
@@ -52,20 +50,14 @@ def spec_limits(cell: Cell) -> parser.CellLimits:
 
 
 def spec_for(
-    *,
-    principal: Principal,
-    cell: Cell,
-    file: bytes | Mapping[str, Any],
-    tenant: str = "",
-    name: str = "",
-    limits: parser.CellLimits | None = None,
+    *, principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], tenant: str = "", name: str = ""
 ) -> spec.JobSpecification:
-    """A job file read for this cell, tenant and name; what the file says must agree with them.
+    """Read a job file for this cell, tenant and name, and pin its packages to the current content of their tags.
 
-    Without a tenant anywhere, it is the only one the caller belongs to. Its packages are pinned to what their tags
-    mean now. Raises `Rejected` naming the field.
+    The file must not name another cell, tenant or job. If no tenant is named, the caller's only tenant is used. Raises
+    `Rejected`, which names the field.
     """
-    job_spec = _read(principal, cell, file, tenant=tenant, name=name, limits=limits)
+    job_spec = _read(principal, cell, file, spec_limits(cell), tenant=tenant, name=name)
     return pinning.pinned_for(principal, cell, job_spec)
 
 
@@ -73,23 +65,20 @@ def _read(
     principal: Principal,
     cell: Cell,
     file: bytes | Mapping[str, Any],
+    limits: parser.CellLimits,
     *,
     tenant: str,
-    name: str,
-    limits: parser.CellLimits | None,
+    name: str = "",
 ) -> spec.JobSpecification:
-    read = parser.parse(file, limits=limits or spec_limits(cell))
+    read = parser.parse(file, limits=limits)
     for path, found, wanted in (
         ("cell", read.cell, cell.name),
         ("tenant", read.tenant, tenant),
         ("name", read.name, name),
     ):
         if found and wanted and found != wanted:
-            raise Rejected(
-                "invalid-spec",
-                f"{path}: the file has {found!r} and the request has {wanted!r}; use the same value in both",
-                fields={path: f"{found!r} is not {wanted!r}"},
-            )
+            detail = f"the file has {found!r} and the request has {wanted!r}; use the same value in both"
+            raise invalid(path, detail, "invalid-spec")
     owner = read.tenant or tenant or own_tenant(principal)
     job_spec = read.at(cell=cell.name, tenant=owner)
     names.check_lengths(job_spec)
@@ -99,11 +88,11 @@ def _read(
 def job_submit(
     *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
 ) -> Submission:
-    """A new job with all its tasks pending. An equal live job is left as it is.
+    """Submit a new job, whose tasks are pending. If an equal job is live, nothing changes.
 
-    `key`: the same key of a tenant submits once, and answers with that job, dead or alive.
-    Raises `Rejected` (quota, limits), `Conflict` when a different live job has the name or the key was used for another
-    job, `NotFound` for a tenant the caller may not know. Locks: the cell's row, then the tenant's use of quota.
+    `key`: a tenant submits one job per key. A repeated submission returns the job of the first, even a dead one.
+    Raises `Rejected` (quota, limits), `Conflict` if a different live job has the name or the key was used for another
+    job, `NotFound` for a tenant that the caller may not see. Locks: the cell's row, then the tenant's use of quota.
     """
     (verdict,) = _submit(principal, cell, [job_spec], key=key, dry_run=dry_run)
     if verdict.problem is not None:
@@ -114,21 +103,22 @@ def job_submit(
 def job_apply(
     *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
 ) -> Submission:
-    """Submit the job if no live one has its name, or else update it to the spec. Idempotent.
+    """Submit the job if no live job has its name, or else update the live job to the spec. Idempotent.
 
     `key` is for the submission, as in `job_submit`. Raises and locks as `job_submit` and `updates.job_update`.
     """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
-    job = (
-        Job.objects.select_related("cell", "tenant")
-        .filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name)
-        .exclude(state=JobState.DEAD.value)
-        .first()
-    )
+    job = live_job(cell, job_spec)
     if job is None or (key and job.key == key and job.spec_version == 1):
         return job_submit(principal=principal, cell=cell, job_spec=job_spec, key=key, dry_run=dry_run)
     done = updates.job_update(principal=principal, job=job, job_spec=job_spec, dry_run=dry_run)
     return Submission(job_spec.name, job_spec.tenant, done.outcome, job=done.job)
+
+
+def live_job(cell: Cell, job_spec: spec.JobSpecification) -> Job | None:
+    """Return the live job that has the spec's tenant and name, or None."""
+    live = Job.objects.select_related("cell", "tenant").exclude(state=JobState.DEAD.value)
+    return live.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name).first()
 
 
 def jobs_submit_bulk(
@@ -136,8 +126,8 @@ def jobs_submit_bulk(
 ) -> list[Submission]:
     """Submit many new jobs. Return a verdict for each, in order. A rejected job does not affect the others.
 
-    Locks: the cell's row, then the tenants' uses of quota, for one chunk of about 5,000 tasks, 1,000 jobs at most,
-    at a time. Raises `Rejected` when there are too many for one request.
+    Locks: the cell's row, then the tenants' uses of quota, for at most about 5,000 tasks and 1,000 jobs at a time.
+    Raises `Rejected` if the request has too many jobs.
     """
     if len(files) > settings.BORG_MAX_BULK_JOBS:
         raise Rejected(
@@ -147,13 +137,14 @@ def jobs_submit_bulk(
             status=413,
         )
     limits = spec_limits(cell)
-    # The master places the first of them while the next are read; a dry run is one transaction that is taken back.
+    # The master places the first jobs while the next ones are read. A dry run is one transaction, which is rolled back.
     step = max(1, len(files)) if dry_run else JOBS_AT_ONCE
-    parts = [files[first : first + step] for first in range(0, len(files), step)]
     return [
         verdict
-        for part in parts
-        for verdict in _submit_part(principal, cell, part, limits, tenant=tenant, dry_run=dry_run)
+        for first in range(0, len(files), step)
+        for verdict in _submit_part(
+            principal, cell, files[first : first + step], limits, tenant=tenant, dry_run=dry_run
+        )
     ]
 
 
@@ -163,13 +154,12 @@ def _submit_part(
     read: list[spec.JobSpecification | Submission] = []
     for file in files:
         try:
-            read.append(_read(principal, cell, file, tenant=tenant, name="", limits=limits))
+            read.append(_read(principal, cell, file, limits, tenant=tenant))
         except Rejected as problem:
             name = str(file.get("name", ""))[:63] if isinstance(file, Mapping) else ""
             read.append(Submission(name, tenant, "refused", problem=problem))
-    verdicts = iter(
-        _submit(principal, cell, [s for s in read if isinstance(s, spec.JobSpecification)], dry_run=dry_run)
-    )
+    specs = [item for item in read if isinstance(item, spec.JobSpecification)]
+    verdicts = iter(_submit(principal, cell, specs, dry_run=dry_run))
     return [item if isinstance(item, Submission) else next(verdicts) for item in read]
 
 
@@ -182,10 +172,10 @@ def job_kill(
     dry_run: bool = False,
     confirm: int | None = None,
 ) -> int:
-    """Kill a job, or some of its tasks. Returns how many die by it: none when they are dead already.
+    """Kill a job, or some of its tasks. Return the number of tasks that this call kills.
 
-    Tasks inside a killed alloc go back to the queue; raises `Conflict` for the last allocs of a set that live jobs
-    are in, and with code `confirm` when more tasks run than may be stopped at once without saying their number.
+    Tasks inside a killed alloc return to the queue. Raises `Conflict` for the last allocs of a set that contains live
+    jobs, and `Conflict` with code `confirm` if so many tasks run that the caller must confirm their number.
 
     Locks: the cell's row, then the tasks in order of id, for 5,000 tasks at a time.
     """
@@ -197,8 +187,9 @@ def job_kill(
         if unknown:
             raise Rejected(
                 "no-such-task",
-                f"job {job.name} has no task {', '.join(map(str, unknown[:10]))}; it has {job.tasks_total} tasks",
-                fields={"indexes": f"no such task: {unknown[:10]}"},
+                f"job {job.name} has no task {', '.join(map(str, unknown[:10]))}; give indexes from 0 to"
+                f" {job.tasks_total - 1}",
+                fields={"indexes": f"the job has no task {', '.join(map(str, unknown[:10]))}"},
                 status=404,
             )
         tasks = tasks.filter(index__in=indexes)
@@ -212,7 +203,7 @@ def job_kill(
     while True:
         with journal.write(job.cell_id, principal) as entry:
             alloc_sets.check_kill(job, indexes)
-            # Live tasks are read under the lock, because an update may add tasks until it has ended.
+            # Live tasks are read under the lock, because an update may add tasks until it ends.
             living = list(tasks.order_by("id").values_list("id", flat=True)[: journal.CHUNK])
             if indexes is None:
                 updates.update_close(entry, job.id, "the job is being killed")
@@ -224,28 +215,21 @@ def job_kill(
 
 
 class _Rehearsal(Exception):
-    """Roll a dry run back."""
-
-
-@dataclass(slots=True)
-class _Batch:
-    items: list[Item] = field(default_factory=list)
-    tasks: int = 0
+    """Raised to roll back a dry run."""
 
 
 def _submit(
     principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification], *, dry_run: bool, key: str = ""
 ) -> list[Submission]:
-    refusals = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
-    found = Tenant.objects.raw("SELECT * FROM quota_tenant WHERE name = ANY(%s)", [list(refusals)])
+    forbidden = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
+    found = Tenant.objects.raw("SELECT * FROM quota_tenant WHERE name = ANY(%s)", [list(forbidden)])
     tenants = {row.name: row for row in found}
     items: list[Item | Submission] = []
     for job_spec in specs:
-        problem = refusals[job_spec.tenant]
+        problem = forbidden[job_spec.tenant]
         if problem is None and job_spec.tenant not in tenants:
             problem = NotFound("tenant", job_spec.tenant)
-        if problem is None:
-            problem = names.reserved(job_spec.name) or privilege_refusal(principal, cell.name, job_spec)
+        problem = problem or names.reserved(job_spec.name) or privilege_refusal(principal, cell.name, job_spec)
         if problem is not None:
             items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
         else:
@@ -253,37 +237,25 @@ def _submit(
             items.append(
                 Item(principal, job_spec, tenants[job_spec.tenant], job_spec.digest(), size, submission_key=key)
             )
-    bands = admission.bands()
-    for batch in _batches([item for item in items if isinstance(item, Item)], whole=dry_run):
-        write = partial(_write, cell, bands=bands, dry_run=dry_run)
-        if len(batch.items) == 1 and not dry_run and not connection.in_atomic_block:
-            group_commit.of_cell(cell.id).write(batch.items[0], write)
+    written = [item for item in items if isinstance(item, Item)]
+    write = partial(_write, cell, bands=admission.bands(), dry_run=dry_run)
+    for batch in _batches(written, whole=dry_run):
+        if len(batch) == 1 and not dry_run and not connection.in_atomic_block:
+            group_commit.of_cell(cell.id).write(batch[0], write)
             continue
         try:
-            write(batch.items)
+            write(batch)
         except _Rehearsal:
-            for item in batch.items:
+            for item in batch:
                 item.job = None
-    _explain(principal, cell, [item for item in items if isinstance(item, Item)])
-    done = [_verdict(item) if isinstance(item, Item) else item for item in items]
-    for item in items:  # type: ignore[assignment]
-        if isinstance(item, Item) and item.job is not None and item.size < item.spec.tasks:
+    # The locks are released now, so that the queries for explanations delay nobody.
+    problems = [(item.verdict.problem, item.ask()) for item in written if item.verdict and item.verdict.problem]
+    quota_rejections.explain(principal, cell, problems)
+    done = [item.result() if isinstance(item, Item) else item for item in items]
+    for item in written:
+        if item.job is not None and item.size < item.spec.tasks:
             updates.update_advance_job(item.job)
     return done
-
-
-def _explain(principal: Principal, cell: Cell, items: Sequence[Item]) -> None:
-    """Add explanations after the locks were released."""
-    refused = [
-        (item.verdict.problem, item.ask())
-        for item in items
-        if item.verdict is not None and item.verdict.problem is not None
-    ]
-    refusals.explain(principal, cell, refused)
-
-
-def _verdict(item: Item) -> Submission:
-    return item.verdict or Submission(item.spec.name, item.spec.tenant, "submitted", job=item.job)
 
 
 def _refusal(principal: Principal, cell: Cell, tenant: str) -> Rejected | None:
@@ -294,37 +266,40 @@ def _refusal(principal: Principal, cell: Cell, tenant: str) -> Rejected | None:
     return None
 
 
-def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[_Batch]:
-    """Yield batches of about one chunk of tasks, so that no transaction holds the cell's lock for long; `whole`: all
-    in one.
-    """
-    batch = _Batch()
+def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[list[Item]]:
+    """Yield batches of about one chunk of tasks, so that no transaction holds the cell's lock for long. If `whole` is
+    true, yield all items in one batch."""
+    batch: list[Item] = []
+    tasks = 0
     for item in items:
-        if batch.items and batch.tasks + item.size > journal.CHUNK and not whole:
+        if batch and tasks + item.size > journal.CHUNK and not whole:
             yield batch
-            batch = _Batch()
-        batch.items.append(item)
-        batch.tasks += item.size
-    if batch.items:
+            batch, tasks = [], 0
+        batch.append(item)
+        tasks += item.size
+    if batch:
         yield batch
 
 
 def _write(cell: Cell, items: Sequence[Item], *, bands: Sequence[Band], dry_run: bool) -> None:
     """Write one revision. The number of statements does not depend on the number of jobs."""
+
+    def undecided() -> list[Item]:
+        return [item for item in items if item.verdict is None]
+
     with journal.write(cell.id, items[0].principal) as entry:
         check_keys(cell, items)
-        pin_packages(cell, [item for item in items if item.verdict is None])
-        check_names(cell, [item for item in items if item.verdict is None])
-        check_numbers([item for item in items if item.verdict is None])
-        asking = [item for item in items if item.verdict is None]
-        asks = [item.ask() for item in asking]
-        for item, problem in zip(asking, admission.admit(cell=cell.name, asks=asks), strict=True):
+        pin_packages(cell, undecided())
+        check_names(cell, undecided())
+        check_numbers(undecided())
+        asking = undecided()
+        problems = admission.admit(cell=cell.name, asks=[item.ask() for item in asking])
+        for item, problem in zip(asking, problems, strict=True):
             if problem is not None:
                 item.refuse(problem)
-        check_alloc_sets(cell, [item for item in items if item.verdict is None])
+        check_alloc_sets(cell, undecided())
         if dry_run:
             raise _Rehearsal
-        admitted = [item for item in items if item.verdict is None]
-        jobs_create(entry, cell, admitted, bands)
+        jobs_create(entry, cell, undecided(), bands)
         for item in items:
             rejection_append(entry, item)

@@ -1,15 +1,15 @@
-"""Rules for names of jobs: DNS serves the names of a job, its tasks and its service (§2.6)."""
+"""Rules for names of jobs, because DNS serves the names of a job, its tasks and its service (§2.6)."""
 
 from __future__ import annotations
 
 from django.conf import settings
 
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from scheduling.spec import job_spec as spec
 from scheduling.spec.schema import SERVICE_LABEL
 
 MAX_DNS_NAME = 253  # characters without the final dot (RFC 1035 §2.3.4)
-# What the zone of a cell uses itself below a tenant: `<service>.service.<tenant>.<cell>.<zone>`.
+# Names that a DNS zone uses itself below a tenant: `<service>.service.<tenant>.<cell>.<zone>`.
 RESERVED_NAMES = frozenset({"service"})
 
 
@@ -17,17 +17,13 @@ def reserved(name: str) -> Rejected | None:
     """Return why a new job may not have this name, or None."""
     if name not in RESERVED_NAMES:
         return None
-    return Rejected(
-        "reserved-name",
-        f"name: {name!r} is reserved for the DNS zone itself; choose another name",
-        fields={"name": "reserved; choose another name"},
-    )
+    return invalid("name", f"{name!r} is reserved for the DNS zone itself; choose another name", "reserved-name")
 
 
 def check_lengths(job_spec: spec.JobSpecification) -> None:
     """Check that the DNS names of all tasks and ports fit. The last task has the longest name.
 
-    Raises `Rejected` naming the field.
+    Raises `Rejected`, which names the field.
     """
     above = f"{job_spec.tenant}.{job_spec.cell}.{settings.BORG_ZONE.removesuffix('.')}"
     _check("name", f"{job_spec.tasks - 1}.{job_spec.name}.{above}")
@@ -44,4 +40,4 @@ def _check(path: str, longest: str) -> None:
         f"{longest[:32]!r}… would have {len(longest)} characters, and a DNS name has at most {MAX_DNS_NAME}; "
         f"shorten it by {len(longest) - MAX_DNS_NAME}"
     )
-    raise Rejected("invalid-spec", f"{path}: {detail}", fields={path: detail})
+    raise invalid(path, detail, "invalid-spec")

@@ -1,4 +1,4 @@
-"""Plans: the effect of a submission or update, without applying it (`borgctl plan`)."""
+"""Plans: the effect that a submission or update would have (`borgctl plan`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from django.conf import settings
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import require_tenant
-from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import jobs, updates
 from scheduling.jobs.guidance import Guidance, guidance
 from scheduling.models import Cell, Job
@@ -28,11 +27,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """`action`: submit, update, or none when nothing would change. `problem`: why it would be rejected.
+    """The effect of a job file. `action`: submit, update, or none. `problem`: why the job file would be rejected.
 
-    `tasks`: those added, removed, restarted, in_place (changed where they run) and kept. `max_down`: at once.
-    `guidance`: whether its tasks would fit, where that was asked. `names`: what changes for clients that look up
-    the job's name.
+    `tasks`: the tasks that are added, removed, restarted, changed in place (`in_place`) and kept. `max_down`: most
+    tasks that are down at once. `guidance`: how the tasks fit the cell, if that was requested. `names`: changes for
+    clients that look up the job's name, as sentences.
     """
 
     action: str
@@ -60,9 +59,9 @@ _NAMES = {SpecChange.NONE: "kept", SpecChange.IN_PLACE: "in_place", SpecChange.R
 
 
 def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> JobPlan:
-    """Return the decision of admission and the affected tasks. Changes nothing, but briefly locks as the change would.
+    """Return the decision of admission and the affected tasks. Changes nothing, but locks the same rows for a moment.
 
-    Raises `NotFound` and `Forbidden`; every other rejection is part of the answer.
+    Raises `NotFound` and `Forbidden`. Other rejections are part of the plan.
     """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     problem: Rejected | None = None
@@ -70,10 +69,8 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecificatio
         jobs.job_apply(principal=principal, cell=cell, job_spec=job_spec, dry_run=True)
     except Rejected as refusal:
         problem = refusal
-    live = Job.objects.select_related("cell").exclude(state=JobState.DEAD.value)
-    job = live.filter(cell=cell, tenant__name=job_spec.tenant, name=job_spec.name).first()
     fits = tuple(guidance(cell, job_spec))
-    return replace(plan_between(job, job_spec), problem=problem, guidance=fits)
+    return replace(plan_between(jobs.live_job(cell, job_spec), job_spec), problem=problem, guidance=fits)
 
 
 def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:

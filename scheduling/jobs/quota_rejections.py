@@ -1,8 +1,8 @@
-"""Details of rejections for missing quota: the jobs that use the quota, and what would help (§2.5).
+"""Details of rejections for missing quota: the jobs that use the quota, and an order that would help (§2.5).
 
-Told after the submitting transaction, outside the cell's lock, and for the first rejections of a request alone: of a
-tenant and band the first one tells, for at most `TOLD` such pairs who holds what, one query for all of them, and for
-at most `CURED` a ready order, which covers all that the request was rejected at that pair.
+They are computed after the submitting transaction, outside the cell's lock, and only for the first rejections of a
+request: jobs for at most `TOLD` pairs of tenant and band, with one query, and orders for at most `CURED` pairs. An
+order covers all rejections of its pair.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _Pair = tuple[int, str]
 
 
 def explain(principal: Principal, cell: Cell, refused: Sequence[tuple[Rejected, AdmissionRequest]]) -> None:
-    """Add `holders`, `holding_jobs` and `cure` to the figures of rejections, where quota was short.
+    """Add `holders`, `holding_jobs` and `cure` to the figures of rejections with code `quota-exceeded`.
 
-    `holders`: the live jobs of the tenant at that band that hold most of what is short, each with what it holds.
+    `holders`: the live jobs that use most of the missing quota, with their amounts. `holding_jobs`: their total number.
+    `cure`: an order of quota that would help.
     """
     firsts: dict[_Pair, Rejected] = {}
     wanted: dict[_Pair, Vector] = {}
@@ -77,6 +78,6 @@ def _holders(cell: Cell, problems: dict[_Pair, Rejected]) -> dict[_Pair, tuple[i
 
 
 def _shortest(problem: Rejected) -> str:
-    """The resource of which most is missing, beside what is granted."""
+    """Return the resource whose missing amount is the largest share of the granted amount."""
     short = problem.figures["short"]
     return str(max(short, key=lambda name: short[name]["short"] / max(1, short[name]["granted"])))

@@ -1,4 +1,4 @@
-"""The next part of an update (§2.3): which tasks follow the new spec now, and when it is over."""
+"""The next step of an update (§2.3): the tasks that change to the new spec now, and the end of the update."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from scheduling.tasks.counters import SHRUNK
 from scheduling.tasks.new_tasks import NewTasks
 
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
-# A task of the new version that was restarted this often and is not up counts as hopeless: it may stop the update.
+# A task of the new version that was restarted this often and is not up counts as hopeless, which may stop the update.
 HOPELESS_RESTARTS = 3
+_COLUMNS = "id", "index", "state", "machine_id", "incarnation", "spec_version", "alloc_id", "limit", "outcome", "detail"
 
 
 def advance(cell_id: int, job_id: int, *, principal: Principal, in_turns: bool = False) -> bool:
     """Continue a job's open update as far as possible now, in chunks. Return whether anything changed.
 
-    `in_turns`: a job grows by only one chunk, and the caller continues after the turns of other jobs.
+    `in_turns`: the job grows by at most one chunk, so that the caller can continue with other jobs first.
 
     Locks: the cell's row, then the tasks in order of id; at most `journal.CHUNK` tasks at a time.
     """
     changed = False
     while True:
         with journal.write(cell_id, principal) as entry:
-            again = _step(entry, job_id)
+            again = _advance_once(entry, job_id)
             changed = changed or len(entry) > 0
         grew = any(isinstance(event, events.TasksAdded) for event in entry.events)
         if not again or (in_turns and grew):
@@ -45,9 +46,13 @@ def advance(cell_id: int, job_id: int, *, principal: Principal, in_turns: bool =
 
 
 @dataclass(slots=True)
-class _Part:
-    """The changes of tasks in one step. `left`: tasks that wait for others to be up."""
+class _Step:
+    """The changes of tasks in one step of an update. `left`: number of tasks that wait until others are up."""
 
+    update: Update
+    target: job_spec.JobSpecification
+    specs: dict[int, job_spec.JobSpecification] = field(default_factory=dict)  # by version
+    cause: Cause | None = None
     revive: list[int] = field(default_factory=list)
     evict: list[Eviction] = field(default_factory=list)
     follow: list[tuple[int, int, Requirement]] = field(default_factory=list)
@@ -57,26 +62,53 @@ class _Part:
     def __bool__(self) -> bool:
         return bool(self.revive or self.evict or self.follow)
 
+    def restarts(self, row: dict[str, Any]) -> bool:
+        """Return whether the task must restart to follow the new spec."""
+        before = self.specs.get(row["spec_version"])
+        if before is None or row["index"] >= before.tasks:
+            return True
+        return job_spec.change(before, self.target, row["index"]) is SpecChange.RESTART
 
-def _step(entry: JournalEntry, job_id: int) -> bool:
-    """Do one chunk of an update. Return whether there may be more to do at once."""
+    def add_follow(self, row: dict[str, Any]) -> None:
+        """Let the task follow the new spec in its current state."""
+        self.follow.append((row["id"], self.update.to_version, self.target.requirement(row["index"])))
+
+    def add_evict(self, row: dict[str, Any]) -> None:
+        """Let the task follow the new spec at its next placement, and evict it."""
+        cause, detail = EvictionCause.UPDATE.value, f"update to version {self.update.to_version}"
+        self.evict.append(Eviction(row["id"], row["incarnation"], cause, detail=detail, caused_by=self.cause))
+        self.add_follow(row)
+
+    def add_idle(self, row: dict[str, Any], capacity: InPlaceCapacity) -> None:
+        """Update a task that is not up, because this disrupts nothing."""
+        restarts = self.restarts(row)
+        if row["state"] == RUNNING and (restarts or not capacity.in_place(row)):
+            self.add_evict(row)
+            return
+        if row["state"] == DEAD and (row["detail"] == SHRUNK or (restarts and row["outcome"] != "killed")):
+            self.revive.append(row["id"])
+        self.add_follow(row)
+
+
+def _advance_once(entry: JournalEntry, job_id: int) -> bool:
+    """Do one chunk of an update. Return whether another chunk may be possible now."""
     update = Update.objects.select_related("job__cell").filter(job_id=job_id, state=Update.OPEN).first()
     if update is None:
         return False
     target = _load(update, [update.to_version])[update.to_version]
     if _add_missing(entry, update, target) or _end_surplus(entry, update, target):
         return True
-    part = _choose(update, target)
-    if not part:
-        _end_if_over(entry, update, target, part.left)
+    step = _choose(update, target)
+    if not step:
+        _end_if_over(entry, update, target, step.left)
         return False
-    if part.revive:
-        transitions.tasks_revive(entry, part.revive, spec_version=update.to_version)
-    if part.evict:
-        transitions.tasks_evict(entry, part.evict)
-    transitions.tasks_follow(entry, part.follow)
-    if part.disruptions:
-        update.disruptions += part.disruptions
+    if step.revive:
+        transitions.tasks_revive(entry, step.revive, spec_version=update.to_version)
+    if step.evict:
+        transitions.tasks_evict(entry, step.evict)
+    transitions.tasks_follow(entry, step.follow)
+    if step.disruptions:
+        update.disruptions += step.disruptions
         update.save(update_fields=["disruptions"])
     return True
 
@@ -114,7 +146,7 @@ def _end_surplus(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
 
 
 def _cause(update: Update) -> Cause | None:
-    """The event that started the update: what happens to its tasks happens because of it."""
+    """Return the event that started the update, as the cause of all changes of its tasks."""
     place = (
         Event.objects.filter(job_id=update.job_id, kind="update.started", data__update_id=update.id)
         .order_by("-revision", "-seq")
@@ -124,93 +156,36 @@ def _cause(update: Update) -> Cause | None:
     return Cause(*place) if place else None
 
 
-def _choose(update: Update, target: job_spec.JobSpecification) -> _Part:
-    """Tasks that are not up follow at once; of those that are up, as many as may be down."""
+def _choose(update: Update, target: job_spec.JobSpecification) -> _Step:
+    """Choose the next changes: all tasks that are not up, and as many tasks that are up as may be down."""
     older = Task.objects.filter(job_id=update.job_id, index__lt=target.tasks).exclude(spec_version=update.to_version)
     idle = _rows(older.filter(up=False))
     serving = _rows(older.filter(up=True)) if len(idle) < journal.CHUNK else []
-    part = _Part()
     if not idle and not serving:
-        return part
+        return _Step(update, target)
     specs = _load(update, sorted({row["spec_version"] for row in (*idle, *serving)}))
-    cause = _cause(update)
-    room = InPlaceCapacity(update, target, specs, [*idle, *serving])
+    step = _Step(update, target, specs, _cause(update))
+    capacity = InPlaceCapacity(update, target, specs, [*idle, *serving])
     for row in idle:
-        _take(part, update, target, specs, row, room, cause)
-    budget = max(0, update.max_down - _down(update, target) - len(part.revive))
+        step.add_idle(row, capacity)
+    budget = max(0, update.max_down - _down(update, target) - len(step.revive))
     if update.max_disruptions:
         budget = min(budget, max(0, update.max_disruptions - update.disruptions))
     for row in serving:
-        if len(part.follow) >= journal.CHUNK:
+        if len(step.follow) >= journal.CHUNK:
             break
-        if _kind(target, specs, row) is not SpecChange.RESTART and room.in_place(row):
-            part.follow.append((row["id"], update.to_version, target.requirement(row["index"])))
-        elif part.disruptions < budget:
-            _evict(part, update, target, row, cause)
-            part.disruptions += 1
+        if not step.restarts(row) and capacity.in_place(row):
+            step.add_follow(row)
+        elif step.disruptions < budget:
+            step.add_evict(row)
+            step.disruptions += 1
         else:
-            part.left += 1
-    return part
+            step.left += 1
+    return step
 
 
 def _rows(tasks: QuerySet[Task]) -> list[dict[str, Any]]:
-    return list(
-        tasks.order_by("id").values(  # type: ignore[arg-type]
-            "id",
-            "index",
-            "state",
-            "machine_id",
-            "incarnation",
-            "spec_version",
-            "alloc_id",
-            "limit",
-            "outcome",
-            "detail",
-        )[: journal.CHUNK]
-    )
-
-
-def _kind(
-    target: job_spec.JobSpecification, specs: dict[int, job_spec.JobSpecification], row: dict[str, Any]
-) -> SpecChange:
-    before = specs.get(row["spec_version"])
-    if before is None or row["index"] >= before.tasks:
-        return SpecChange.RESTART
-    return job_spec.change(before, target, row["index"])
-
-
-def _take(
-    part: _Part,
-    update: Update,
-    target: job_spec.JobSpecification,
-    specs: dict[int, job_spec.JobSpecification],
-    row: dict[str, Any],
-    room: InPlaceCapacity,
-    cause: Cause | None,
-) -> None:
-    """Update a task that is not up now, because this disrupts nothing."""
-    restart = _kind(target, specs, row) is SpecChange.RESTART
-    if row["state"] == RUNNING and (restart or not room.in_place(row)):
-        _evict(part, update, target, row, cause)
-        return
-    if row["state"] == DEAD and (row["detail"] == SHRUNK or (restart and row["outcome"] != "killed")):
-        part.revive.append(row["id"])
-    part.follow.append((row["id"], update.to_version, target.requirement(row["index"])))
-
-
-def _evict(
-    part: _Part, update: Update, target: job_spec.JobSpecification, row: dict[str, Any], cause: Cause | None
-) -> None:
-    part.evict.append(
-        Eviction(
-            row["id"],
-            row["incarnation"],
-            EvictionCause.UPDATE.value,
-            detail=f"update to version {update.to_version}",
-            caused_by=cause,
-        )
-    )
-    part.follow.append((row["id"], update.to_version, target.requirement(row["index"])))
+    return list(tasks.order_by("id").values(*_COLUMNS)[: journal.CHUNK])
 
 
 def _down(update: Update, target: job_spec.JobSpecification) -> int:
@@ -232,7 +207,7 @@ def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
 
 
 def _hopeless(update: Update) -> int:
-    """Return the number of tasks of the new version that crash repeatedly, according to the rows."""
+    """Return the number of tasks of the new version that crash repeatedly."""
     new = Task.objects.filter(job_id=update.job_id, spec_version=update.to_version, up=False)
     crashed = CrashedPair.objects.filter(task__in=new, at__gte=update.created_at).values("task_id")
     return new.filter(

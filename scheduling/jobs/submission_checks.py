@@ -1,6 +1,6 @@
-"""Checks of submitted jobs under the cell's lock: keys, packages, names, numbers, alloc sets.
+"""Checks of submitted jobs under the cell's lock: keys, packages, names, numbers of jobs, alloc sets.
 
-Each check gives the jobs that fail it their verdict. The number of questions doesn't depend on the number of jobs.
+Each check sets the verdict of the jobs that fail it. The number of queries does not depend on the number of jobs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from django.db.models import F
 from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary.states import JobState
-from scheduling.jobs.submissions import Item, Submission
+from scheduling.jobs.submissions import Item
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobSpec
 from scheduling.packages import pinning
 
 
 def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
-    """Pin packages under the cell's lock, so that none can be deleted before the job that names it exists."""
+    """Pin packages under the cell's lock, so that no package can be deleted before the job that names it exists."""
     for item, done in zip(items, pinning.pin(cell, [(i.tenant.id, i.spec) for i in items]), strict=True):
         if isinstance(done, Rejected):
             item.refuse(done)
@@ -29,7 +29,7 @@ def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_keys(cell: Cell, items: Sequence[Item]) -> None:
-    """A submission whose key made a job is answered as it was then, whatever became of the job."""
+    """Answer each submission whose key has already created a job with that job, whatever its state is now."""
     keyed = {(item.tenant.id, item.submission_key): item for item in items if item.submission_key}
     if not keyed:
         return
@@ -40,7 +40,7 @@ def check_keys(cell: Cell, items: Sequence[Item]) -> None:
         if item is None:
             continue
         if (row.job.name, row.digest) == (item.spec.name, item.digest):
-            item.verdict = Submission(item.spec.name, item.spec.tenant, "submitted", job=row.job)
+            item.answer("submitted", row.job)
         else:
             item.refuse(
                 Conflict(
@@ -53,7 +53,7 @@ def check_keys(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_names(cell: Cell, items: Sequence[Item]) -> None:
-    """Check that no live job has the name. A submission that equals the live job is answered with it."""
+    """Check that no live job has the name. If the live job is equal, answer the submission with that job."""
     if not items:
         return
     found = query(
@@ -70,13 +70,13 @@ def check_names(cell: Cell, items: Sequence[Item]) -> None:
     for item in items:
         job = live.get(item.key)
         if job is not None and digests.get(job.id) == item.digest:
-            item.verdict = Submission(item.spec.name, item.spec.tenant, "unchanged", job=job)
+            item.answer("unchanged", job)
         elif job is not None or item.key in taken:
             item.refuse(
                 Conflict(
                     "job-exists",
                     f"tenant {item.spec.tenant} already has a live job {item.spec.name} in cell {cell.name}; "
-                    f"update it, kill it first, or choose another name",
+                    "update that job, kill it first, or choose another name",
                     fields={"name": "taken by a live job"},
                 )
             )
@@ -84,24 +84,21 @@ def check_names(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_numbers(items: Sequence[Item]) -> None:
+    """Check that no tenant gets more live jobs than it may have."""
     if not items:
         return
-    numbers = Counter[int](
-        dict(
-            query(
-                "SELECT tenant_id, count(*) FROM scheduling_job WHERE tenant_id = ANY(%s) AND state <> %s"
-                " GROUP BY tenant_id",
-                [list({item.tenant.id for item in items}), JobState.DEAD.value],
-            )
-        )
+    rows = query(
+        "SELECT tenant_id, count(*) FROM scheduling_job WHERE tenant_id = ANY(%s) AND state <> %s GROUP BY tenant_id",
+        [list({item.tenant.id for item in items}), JobState.DEAD.value],
     )
+    numbers = Counter[int](dict(rows))
     for item in items:
         if numbers[item.tenant.id] >= item.tenant.max_jobs:
             item.refuse(
                 Rejected(
                     "too-many-jobs",
                     f"tenant {item.tenant.name} has {numbers[item.tenant.id]} live jobs and may have at most "
-                    f"{item.tenant.max_jobs}; kill some, or ask an SRE for more",
+                    f"{item.tenant.max_jobs}; kill some jobs, or ask an SRE for a higher limit",
                     figures={"live": numbers[item.tenant.id], "most": item.tenant.max_jobs},
                     status=403,
                 )
@@ -111,7 +108,7 @@ def check_numbers(items: Sequence[Item]) -> None:
 
 
 def check_alloc_sets(cell: Cell, items: Sequence[Item]) -> None:
-    """A job inside an alloc set (§2.4) needs one that lives, or comes in before it, and is large enough."""
+    """Check that the alloc set of each job inside one (§2.4) is live, or earlier in `items`, and large enough."""
     live = alloc_sets.alloc_sets_named(
         cell, {(item.tenant.id, item.spec.alloc_set) for item in items if item.spec.alloc_set}
     )

@@ -1,4 +1,4 @@
-"""The rows and events of admitted jobs, copied at once, and the news of those that were rejected."""
+"""The rows and events of admitted jobs, written with COPY, and the events of rejected jobs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from quota.vocabulary.bands import Band
-from scheduling.core.vocabulary import events
 from scheduling.jobs import updates
-from scheduling.jobs.submissions import Item
+from scheduling.jobs.submissions import Item, rejected_event
 from scheduling.journal import copy_rows, journal
 from scheduling.journal.row_events import job_submitted_event
 from scheduling.models import Cell, Job, JobSpec
@@ -18,7 +17,8 @@ from scheduling.tasks.new_tasks import NewTasks
 
 
 def jobs_create(entry: journal.JournalEntry, cell: Cell, items: Sequence[Item], bands: Sequence[Band]) -> None:
-    # Alloc sets first: jobs inside refer to their ids.
+    """Write the rows and events of new jobs."""
+    # Alloc sets come first, because the jobs inside them refer to their ids.
     for part in ([i for i in items if i.inside is None], [i for i in items if i.inside is not None]):
         rows = [_row(entry, cell, item, bands) for item in part]
         copy_rows.rows(Job, rows)
@@ -66,17 +66,8 @@ def _row(entry: journal.JournalEntry, cell: Cell, item: Item, bands: Sequence[Ba
 
 
 def rejection_append(entry: journal.JournalEntry, item: Item) -> None:
-    """Append an event if admission rejected the job. A name or a key that is taken is only an answer to the caller."""
-    verdict = item.verdict
-    if verdict is None or verdict.problem is None or verdict.problem.code in ("job-exists", "key-used"):
-        return
-    entry.act_as(item.principal)
-    entry.append(
-        events.JobRejected(
-            tenant=verdict.tenant,
-            name=verdict.name,
-            code=verdict.problem.code,
-            detail=verdict.problem.detail,
-            figures=verdict.problem.figures,
-        )
-    )
+    """Append an event if the job was rejected for another reason than a name or key that is in use."""
+    problem = item.verdict.problem if item.verdict is not None else None
+    if problem is not None and problem.code not in ("job-exists", "key-used"):
+        entry.act_as(item.principal)
+        entry.append(rejected_event(item.spec.tenant, item.spec.name, problem))

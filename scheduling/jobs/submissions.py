@@ -1,4 +1,4 @@
-"""Submission of jobs and the decision to accept or reject each."""
+"""Submissions of jobs as values: each with its verdict."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from quota.admission import admission
 from quota.models import Tenant
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
+from scheduling.core.vocabulary import events
 from scheduling.models import Job
 from scheduling.spec import job_spec as spec
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The verdict on one submitted job. `outcome`: submitted, updated, unchanged (it is live already), rejected."""
+    """The verdict on one submitted job. `outcome`: submitted, updated, unchanged (an equal job is live) or refused."""
 
     name: str
     tenant: str
@@ -26,9 +27,9 @@ class Submission:
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One job of a submission by `principal`. `size` tasks are created with it, and the others by an update.
+    """One job of a submission by `principal`. `size` tasks are created with the job, and the others by an update.
 
-    `submission_key`: the client's own; the same key submits once.
+    `submission_key`: the idempotency key that the client chose, or "".
     """
 
     principal: Principal
@@ -39,25 +40,43 @@ class Item:
     verdict: Submission | None = None
     job: Job | None = None
     packages: dict[str, Any] = field(default_factory=dict)  # `JobSpec.packages`
-    inside: int | Item | None = None  # its alloc set: the id of a live job, or one on its way in with it
+    inside: int | Item | None = None  # its alloc set: the id of a live job, or an item of the same submission
     submission_key: str = ""
 
     @property
     def key(self) -> tuple[int, str]:
+        """Return the tenant and the name, which only one live job of a cell may have."""
         return (self.tenant.id, self.spec.name)
 
     @property
     def keys(self) -> set[tuple[int, str, str]]:
-        """What no other submission of the same transaction may have, because the second must see the first."""
+        """Return the keys that no other submission of the same transaction may have, because it must see this job."""
         keys = {(self.tenant.id, "name", self.spec.name)}
         return keys | {(self.tenant.id, "key", self.submission_key)} if self.submission_key else keys
 
     def ask(self) -> admission.AdmissionRequest:
+        """Return the request for quota."""
         return admission.AdmissionRequest(self.tenant.id, self.tenant.name, self.spec.priority, self.spec.charged())
 
     def reset(self) -> None:
-        """Undo what a transaction that was rolled back has set."""
+        """Clear the values that were set in a transaction that was rolled back."""
         self.verdict = self.job = self.inside = None
 
     def refuse(self, problem: Rejected) -> None:
+        """Reject the job."""
         self.verdict = Submission(self.spec.name, self.spec.tenant, "refused", problem=problem)
+
+    def answer(self, outcome: str, job: Job) -> None:
+        """Accept the submission with an existing job."""
+        self.verdict = Submission(self.spec.name, self.spec.tenant, outcome, job=job)
+
+    def result(self) -> Submission:
+        """Return the verdict. A job without a verdict was submitted."""
+        return self.verdict or Submission(self.spec.name, self.spec.tenant, "submitted", job=self.job)
+
+
+def rejected_event(tenant: str, name: str, problem: Rejected) -> events.JobRejected:
+    """Return the event of a rejected submission or update."""
+    return events.JobRejected(
+        tenant=tenant, name=name, code=problem.code, detail=problem.detail, figures=problem.figures
+    )

@@ -1,25 +1,25 @@
-"""Changes of live jobs (§2.3): a new version of the spec, followed by the tasks in a rolling manner.
+"""Changes of live jobs (§2.3): a new version of the spec, to which the tasks change step by step.
 
     job_update ─► version N+1, quota of the difference, Update(open) ─► advance, advance, … ─► done | stopped
                                                                           ▲
-                                              the master, after any news ─┘
+                                         the master, after each change ───┘
 
-An `Update` row survives every failure: the next process that reads it does the next part under the cell's lock. Tasks
-that are not up, and changes in place, follow at once. Of the tasks that are up, at most `max_down` are restarted before
-the restarted ones are up again.
+An `Update` row survives every failure: the next process that reads it does the next step under the cell's lock. Tasks
+that are not up, and tasks that change in place, follow at once. At most `max_down` tasks are down at the same time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
 from quota.admission import admission
 from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, system
 from quota.vocabulary.resources import Vector
 from scheduling.access.tenancy import require_tenant
@@ -28,6 +28,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import quota_rejections
 from scheduling.jobs.rollout import advance
+from scheduling.jobs.submissions import rejected_event
 from scheduling.journal import journal
 from scheduling.journal.row_events import update_started_event
 from scheduling.models import Job, JobSpec, Update
@@ -36,13 +37,13 @@ from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
 from scheduling.spec.privileges import privilege_refusal
 
-# What admission rejects is news of the cell, as with submissions.
+# Codes of rejections that are recorded in the journal.
 ADMISSION = ("quota-exceeded", "budget-exhausted")
 
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """`outcome`: updated, or unchanged when the spec is the one in force. `version` is in force now."""
+    """The result of an update. `outcome`: updated, or unchanged if the spec is equal. `version`: the current one."""
 
     job: Job
     outcome: str
@@ -60,12 +61,12 @@ def job_update(
     reason: str = "",
     later: bool = False,
 ) -> JobChange:
-    """A new version of a live job's spec, and an update that lets its tasks follow. Equal specs change nothing.
+    """Store a new version of a live job's spec, and start an update of its tasks. An equal spec changes nothing.
 
-    `reason`: goes into the journal. `later`: no task follows yet; the master, or `update_advance_job`, sees to that.
+    `reason`: text for the journal. `later`: leave the tasks to the master, or to a call of `update_advance_job`.
 
-    Raises `Rejected` (quota; what can't change), `Conflict` when the job has ended. Locks: the cell's row,
-    then the tenant's use of quota; then, for each part of the update, the cell's row and the tasks.
+    Raises `Rejected` (quota, or a field that cannot change), `Conflict` if the job has ended. Locks: the cell's row,
+    then the tenant's use of quota; then, for each step of the update, the cell's row and the tasks.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
     try:
@@ -74,9 +75,11 @@ def job_update(
         return rehearsal.change
     except Rejected as problem:
         if problem.code in ADMISSION and not dry_run:
-            _note_rejection(principal, job, problem)
+            with journal.write(job.cell_id, principal) as entry:
+                entry.append(rejected_event(job.tenant.name, job.name, problem))
         if problem.code == "quota-exceeded":
-            quota_rejections.explain(principal, job.cell, [(problem, _growth(job, job_spec))])
+            for_new_spec = _quota_requests(job, job_spec)[-1]
+            quota_rejections.explain(principal, job.cell, [(problem, for_new_spec)])
         raise
     if done.update is not None and not later:
         update_advance_job(done.job)
@@ -86,27 +89,29 @@ def job_update(
 
 
 def job_undo(*, principal: Principal, job: Job, dry_run: bool = False) -> JobChange:
-    """Back to the spec before the one in force, as another update: it becomes the newest version.
+    """Update a job to the spec before the current one, which becomes the newest version.
 
-    Raises `Conflict` when there is no earlier one. Locks as `job_update`.
+    Raises `Conflict` if the job has never been updated. Locks as `job_update`.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
-    if job.spec_version < 2:
-        raise Conflict("nothing-to-undo", f"job {job.name} cannot be undone: it has never been updated")
-    before = spec_of(job, job.spec_version - 1)
-    return job_update(principal=principal, job=job, job_spec=before, dry_run=dry_run, undo=True)
+    return job_update(principal=principal, job=job, job_spec=spec_before(job), dry_run=dry_run, undo=True)
 
 
 def spec_of(job: Job, version: int | None = None) -> spec.JobSpecification:
-    """Return a version of a job's spec, by default the one in force. Raises `LookupError`."""
-    row = JobSpec.objects.filter(job=job, version=version or job.spec_version).first()
-    if row is None:
-        raise LookupError(f"job {job.name} has no version {version}")
+    """Return a version of a job's spec, by default the current one. Raises `JobSpec.DoesNotExist`."""
+    row = JobSpec.objects.get(job=job, version=version or job.spec_version)
     return parser.load(row.spec, extra=tuple(job.cell.extra_resources))
 
 
+def spec_before(job: Job) -> spec.JobSpecification:
+    """Return the spec before the current one. Raises `Conflict` if the job has never been updated."""
+    if job.spec_version < 2:
+        raise Conflict("nothing-to-undo", f"cannot undo job {job.name}: it has never been updated; update it first")
+    return spec_of(job, job.spec_version - 1)
+
+
 def spec_columns(job_spec: spec.JobSpecification, bands: Sequence[Band]) -> dict[str, Any]:
-    """Return the columns of a job's row that are copies of fields of its current spec."""
+    """Return the columns of a job's row that copy fields of its current spec."""
     return {
         "labels": job_spec.labels,
         "priority": job_spec.priority,
@@ -129,7 +134,7 @@ def update_open(
     actor: str,
     undo: bool = False,
 ) -> Update:
-    """Open an update of `job` to its version in force, inside an open entry. It supersedes another open one."""
+    """Open an update of `job` to its current version, inside an open entry. Another open update is superseded."""
     update_close(entry, job.id, "a newer update")
     update = Update.objects.create(
         job=job,
@@ -145,22 +150,21 @@ def update_open(
 
 
 def update_advance_job(job: Job) -> bool:
-    """Do as much of a job's open update as may be done now. True when anything changed."""
+    """Continue a job's open update as far as possible now. Return whether anything changed."""
     return advance(job.cell_id, job.id, principal=system("updates"))
 
 
 def updates_advance(cell_id: int) -> bool:
-    """The same for all open updates of a cell, growth by one chunk of each. True when anything changed."""
+    """Continue all open updates of a cell; each job grows by at most one chunk. Return whether anything changed."""
     jobs = Update.objects.filter(job__cell_id=cell_id, state=Update.OPEN).order_by("job_id")
-    principal = system("updates")
     changed = False
     for job_id in jobs.values_list("job_id", flat=True):
-        changed |= advance(cell_id, job_id, principal=principal, in_turns=True)
+        changed |= advance(cell_id, job_id, principal=system("updates"), in_turns=True)
     return changed
 
 
 class _Rehearsal(Exception):
-    """Raised to roll back a dry run; the exception carries the result of the dry run."""
+    """Raised to roll back a dry run. It carries the result."""
 
     def __init__(self, change: JobChange) -> None:
         super().__init__("dry run")
@@ -182,15 +186,16 @@ def _change(
             return JobChange(job, "unchanged", job.spec_version)
         _check_fixed(job, job_spec)
         _check_privileges(principal, job, job_spec, current)
-        _check_envelope(job, job_spec)
-        bands = admission.bands()
-        _admit(job, job_spec, bands)
+        _check_alloc_set(job, job_spec)
+        for problem in admission.admit(cell=job.cell.name, asks=_quota_requests(job, job_spec)):
+            if problem is not None:
+                raise problem
         change = JobChange(job, "updated", job.spec_version + 1)
         if dry_run:
             raise _Rehearsal(change)
         old_version = job.spec_version
         job.spec_version += 1
-        columns = spec_columns(job_spec, bands)
+        columns = spec_columns(job_spec, admission.bands())
         for name, value in columns.items():
             setattr(job, name, value)
         job.save(update_fields=["spec_version", *columns])
@@ -228,55 +233,37 @@ def _check_fixed(job: Job, job_spec: spec.JobSpecification) -> None:
         ("alloc_set", inside, job_spec.alloc_set),
     ):
         if old != new:
-            raise Rejected(
-                "invalid-spec",
-                f"{path}: cannot change from {old!r} to {new!r} while the job is live; submit a new job",
-                fields={path: f"is {old!r} and cannot change while the job is live"},
-            )
+            detail = f"cannot change from {old!r} to {new!r} while the job is live; submit a new job"
+            raise invalid(path, detail, "invalid-spec")
 
 
 def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpecification, current: JobSpec) -> None:
-    """Check the privileges of the new spec. The current one is read only if the tenant lacks a privilege."""
+    """Check the privileges of the new spec. The current spec is read only if the caller lacks a privilege."""
     if privilege_refusal(principal, job.cell.name, job_spec) is None:
         return
     before = parser.load(current.spec, extra=tuple(job.cell.extra_resources))
-    problem = privilege_refusal(principal, job.cell.name, job_spec, before)
-    if problem is not None:
+    if problem := privilege_refusal(principal, job.cell.name, job_spec, before):
         raise problem
 
 
-def _check_envelope(job: Job, job_spec: spec.JobSpecification) -> None:
-    """Check that jobs inside an alloc set fit before and after the change, whichever of the two changes (§2.4)."""
+def _check_alloc_set(job: Job, job_spec: spec.JobSpecification) -> None:
+    """Check that a changed alloc set still holds the jobs inside it, and that a changed job fits its set (§2.4)."""
     alloc_sets.check_change(job, job_spec)
-    if job.alloc_set is not None:
-        problem = alloc_sets.refusal(job_spec, spec_of(job.alloc_set))
-        if problem is not None:
-            raise problem
+    if job.alloc_set is not None and (problem := alloc_sets.refusal(job_spec, spec_of(job.alloc_set))):
+        raise problem
 
 
-def _admit(job: Job, job_spec: spec.JobSpecification, bands: Sequence[Band]) -> None:
-    """Charge the difference. A change of band returns quota of the old band and charges the new one."""
+def _quota_requests(job: Job, job_spec: spec.JobSpecification) -> list[admission.AdmissionRequest]:
+    """Return the changes of the job's quota. If the band changes, the quota of the old band is returned first."""
+    bands = admission.bands()
     tenant = (job.tenant_id, job.tenant.name)
     old, new = tuple(job.requested), job_spec.charged()
     if _account(job.priority, bands) == _account(job_spec.priority, bands):
-        asks = [admission.AdmissionRequest(*tenant, job_spec.priority, _difference(new, old))]
-    else:
-        asks = [
-            admission.AdmissionRequest(*tenant, job.priority, _difference((0,) * len(old), old)),
-            admission.AdmissionRequest(*tenant, job_spec.priority, new),
-        ]
-    for problem in admission.admit(cell=job.cell.name, asks=asks):
-        if problem is not None:
-            raise problem
-
-
-def _growth(job: Job, job_spec: spec.JobSpecification) -> admission.AdmissionRequest:
-    """Return what an update requests beyond what the job has in that band."""
-    bands = admission.bands()
-    old, new = tuple(job.requested), job_spec.charged()
-    same = _account(job.priority, bands) == _account(job_spec.priority, bands)
-    change = _difference(new, old) if same else new
-    return admission.AdmissionRequest(job.tenant_id, job.tenant.name, job_spec.priority, change)
+        return [admission.AdmissionRequest(*tenant, job_spec.priority, _difference(new, old))]
+    return [
+        admission.AdmissionRequest(*tenant, job.priority, _difference((), old)),
+        admission.AdmissionRequest(*tenant, job_spec.priority, new),
+    ]
 
 
 def _account(priority: int, bands: Sequence[Band]) -> str:
@@ -284,9 +271,8 @@ def _account(priority: int, bands: Sequence[Band]) -> str:
 
 
 def _difference(new: Vector, old: Vector) -> Vector:
-    """A cell may have gained resources of its own since the older vector was written."""
-    size = max(len(new), len(old))
-    return tuple(a - b for a, b in zip(new + (0,) * (size - len(new)), old + (0,) * (size - len(old)), strict=True))
+    """Return `new` - `old`. The older vector may be shorter, because a cell can gain resources of its own."""
+    return tuple(have - had for have, had in zip_longest(new, old, fillvalue=0))
 
 
 def update_close(entry: journal.JournalEntry, job_id: int, detail: str) -> None:
@@ -296,12 +282,3 @@ def update_close(entry: journal.JournalEntry, job_id: int, detail: str) -> None:
         return
     Update.objects.filter(pk=open_one.pk).update(state=Update.SUPERSEDED, detail=detail, ended_at=entry.time)
     entry.append(events.UpdateEnded(job_id=job_id, update_id=open_one.id, how=Update.SUPERSEDED, detail=detail))
-
-
-def _note_rejection(principal: Principal, job: Job, problem: Rejected) -> None:
-    with journal.write(job.cell_id, principal) as entry:
-        entry.append(
-            events.JobRejected(
-                tenant=job.tenant.name, name=job.name, code=problem.code, detail=problem.detail, figures=problem.figures
-            )
-        )

@@ -1,6 +1,6 @@
-"""Explanations of the state of a job or task: sentences, and the events behind them (§2.6: "why pending?").
+"""Explanations of the state of a job or task: sentences, and the events that led to it (§2.6: "why pending?").
 
-Pending: the last pass' verdicts. Running: its placement and score. Dead: its end, and what caused that.
+Pending: the verdicts of the last pass. Running: the placement and its score. Dead: how the task ended, and the cause.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from scheduling.models import Event, Job, Task
 from scheduling.tasks import receipts, verdicts
 from scheduling.tasks.receipts import PlacementReceipt, Preempted
 
-# "died <- evicted <- drain <- by whom" is three steps; more than this is a story for `events`.
+# Most events in a chain of causes. "dead <- evicted <- drained by an SRE" are three.
 LONGEST_CHAIN = 8
-# How far back the newest placement and the newest preemption are looked for.
+# Number of events in which the newest placement and the newest preemption are looked for.
 _LATELY = 20
 # Crashing tasks up to this number are listed one by one.
 _MOST_CRASHES = 5
@@ -37,10 +37,10 @@ _TELLING = ("task.placed", "task.evicted", "task.ended", "task.revived")
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`chain`: the event that explains it, then its causes. `verdicts`: one a class, as `document` tells it.
+    """The explanation of a job or task. `chain`: the event that led to its state, and the causes of that event.
 
-    `health`: of the job, where the job was asked about. `crashes`: its tasks that keep crashing, or
-    the one task asked about.
+    `verdicts`: one document per class of pending tasks. `health`: of the job; None in an explanation of a task.
+    `crashes`: the tasks that keep crashing.
     """
 
     state: str
@@ -53,45 +53,19 @@ class Explanation:
     health: JobHealth | None = None
     crashes: list[Task] = field(default_factory=list)
 
-    @property
-    def score(self) -> dict[str, float] | None:
-        """Return the score of the task's current placement, per part."""
-        return self.placement.score if self.placement is not None else None
-
 
 def job_sentences(job: Job) -> list[str]:
-    """Return short sentences about a job, troubles first. The queries of `with_health`, where the job does not carry
-    its health yet.
-    """
-    if job.state == JobState.DEAD:
-        return [f"Job {job.name} has ended: {job.outcome}."]
-    detail = _trouble_sentences(job) + _count_sentences(job)
-    if job.tasks_pending:
-        whys = _whys(job)
-        detail += [_format_verdict(why, job).head for why in whys]
-        if not whys:
-            detail.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
-    return detail + _starting_sentences(job)
+    """Return short sentences about a job, troubles first. Reads the job's health if the job does not carry it."""
+    return _sentences(job, [], [_format_verdict(why, job).head for why in _whys(job)])
 
 
 def explain_job(job: Job, principal: Principal) -> Explanation:
     """Explain why a job is in its state, with crashing tasks first. At most eight queries."""
-    crashes: list[Task] = []
-    if job.state == JobState.DEAD:
-        message = job_sentences(job)
-        whys: list[Why] = []
-    else:
-        whys = _whys(job) if job.tasks_pending else []
-        message = _trouble_sentences(job)
-        crashes = crashing_tasks(job) if job.health.troubles.crashing else []  # type: ignore[attr-defined]
-        message += crash_sentences(crashes)
-        message += _count_sentences(job)
+    health = health_of(job)
+    crashes = crashing_tasks(job) if health.troubles.crashing else []
+    whys = _whys(job)
     names = _nearest_hosts(whys)
-    message += _why_sentences(whys, job, principal, names)
-    if job.tasks_pending and not whys:
-        message.append(f"{job.tasks_pending} tasks wait for the next pass of the scheduler.")
-    if job.state != JobState.DEAD:
-        message += _starting_sentences(job)
+    message = _sentences(job, crash_sentences(crashes), _why_sentences(whys, job, principal, names))
     ends = (
         Task.objects.filter(job=job, state=TaskState.DEAD.value)
         .order_by()
@@ -105,12 +79,36 @@ def explain_job(job: Job, principal: Principal) -> Explanation:
     chain = list(last.order_by("-revision", "-seq")[:1])
     documents = [document(why, job, principal, names) for why in whys]
     return Explanation(
-        job.state, message, documents, _revision(job, whys), chain=chain, health=health_of(job).state, crashes=crashes
+        job.state, message, documents, _revision(job, whys), chain=chain, health=health.state, crashes=crashes
     )
 
 
+def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
+    """Return the sentences about a job, with the given ones about crashing and about pending tasks."""
+    if job.state == JobState.DEAD:
+        return [f"Job {job.name} has ended: {job.outcome}."]
+    if job.tasks_pending and not pending:
+        pending = [f"{job.tasks_pending} tasks wait for the next pass of the scheduler."]
+    living = job.tasks_total - job.tasks_dead
+    detail = [
+        *format_troubles(health_of(job).troubles, living=living),
+        *crashes,
+        f"{job.tasks_up} of {living} tasks are up.",
+    ]
+    if job.open_updates:  # type: ignore[attr-defined]
+        update = job.open_updates[0]  # type: ignore[attr-defined]
+        detail.append(
+            f"An update from version {update.from_version} to {update.to_version} is in progress, "
+            f"with at most {update.max_down} tasks down."
+        )
+    detail += pending
+    if starting := job.tasks_running - job.tasks_up:
+        detail.append(f"{starting} tasks have a machine and are not up yet.")
+    return detail
+
+
 def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
-    """A bounded number of queries: six, and one per step of the chain."""
+    """Explain why a task is in its state. At most six queries, and one per event of the chain."""
     about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
     lately = list(about.order_by("-revision", "-seq")[:_LATELY])
     chain = _chain(lately[0]) if lately else []
@@ -129,7 +127,9 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
         detail = [_running(name, task), *(placement_sentences(placement) if placement is not None else ())]
     else:
         detail = [f"{name} is dead: {task.outcome}{f', {task.detail}' if task.detail else ''}."]
-    crashes = _crash_of(job, task)
+    # A task that is dead, or up without a restart, does not keep crashing. This saves a query.
+    settled = task.state == TaskState.DEAD or (task.up and not task.restarts)
+    crashes = [] if settled else crashing_tasks(job, index=task.index)
     detail = crash_sentences(crashes) + detail
     if found.preempted is not None:
         detail.append(preempted_sentence(found.preempted))
@@ -143,7 +143,10 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
 
 
 def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, str]) -> dict[str, Any]:
-    """A verdict as REST tells it: this job's tasks, machines and resources by name, no tenant one may not see."""
+    """Return the REST document of a verdict, with names of machines and resources, and the number of this job's tasks.
+
+    Names of tenants that the caller may not see are left out. `hostnames`: by machine id.
+    """
     extra = tuple(job.cell.extra_resources)
     seen = redacted(why, _sees(principal, job))
     result: dict[str, Any] = msgspec.to_builtins(seen)
@@ -153,13 +156,7 @@ def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, s
         result["nearest"]["machine"] = hostnames.get(result["nearest"].pop("machine_id"))
     if seen.shapes is not None:
         result["shapes"] = shapes_document(seen.shapes, extra=extra)
-    detail = _format_verdict(seen, job, hostnames)
-    result["told"] = {
-        "summary": detail.summary,
-        "reasons": list(detail.reasons),
-        "cures": list(detail.cures),
-        "notes": list(detail.notes),
-    }
+    result["told"] = msgspec.to_builtins(_format_verdict(seen, job, hostnames))
     return result
 
 
@@ -170,7 +167,7 @@ def redacted(why: Why, sees: Callable[[str], bool]) -> Why:
 
 
 def placement_sentences(placement: PlacementReceipt) -> list[str]:
-    """Explain a placement: why this machine, which tasks it preempted, and which machines were considered."""
+    """Explain a placement: its score, its packages, the next best machines, and the preempted tasks."""
     detail = []
     if placement.score:
         parts = ", ".join(f"{part} {format_number(value, 3)}" for part, value in sorted(placement.score.items()))
@@ -192,6 +189,7 @@ def placement_sentences(placement: PlacementReceipt) -> list[str]:
 
 
 def preempted_sentence(preempted: Preempted) -> str:
+    """Return when, where and by which task a task was preempted."""
     when = f"{preempted.time:%Y-%m-%d %H:%M:%S} UTC, revision {preempted.revision}"
     by = f" by {preempted.by}" if preempted.by is not None else ""
     return f"It was preempted on {preempted.machine}{by} ({when})."
@@ -210,17 +208,6 @@ def crash_sentences(tasks: Sequence[Task], words: Words = ENGLISH) -> list[str]:
         for task in tasks[:_MOST_CRASHES]
     ]
     return detail + ([words.gettext("More tasks crash as well.")] if len(tasks) > _MOST_CRASHES else [])
-
-
-def _crash_of(job: Job, task: Task) -> list[Task]:
-    """The task, if it keeps crashing. No query of one that obviously does not."""
-    if task.state == TaskState.DEAD or (task.up and not task.restarts):
-        return []
-    return crashing_tasks(job, index=task.index)
-
-
-def _trouble_sentences(job: Job) -> list[str]:
-    return format_troubles(health_of(job).troubles, living=job.tasks_total - job.tasks_dead)
 
 
 def _why_sentences(whys: list[Why], job: Job, principal: Principal, names: Mapping[int, str]) -> list[str]:
@@ -246,25 +233,9 @@ def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
     return receipts.hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
 
 
-def _count_sentences(job: Job) -> list[str]:
-    living = job.tasks_total - job.tasks_dead
-    detail = [f"{job.tasks_up} of {living} tasks are up."]
-    if job.open_updates:  # type: ignore[attr-defined]
-        update = job.open_updates[0]  # type: ignore[attr-defined]
-        detail.append(
-            f"An update from version {update.from_version} to {update.to_version} is under way, "
-            f"with at most {update.max_down} tasks down."
-        )
-    return detail
-
-
-def _starting_sentences(job: Job) -> list[str]:
-    starting = job.tasks_running - job.tasks_up
-    return [f"{starting} tasks have a machine and are not up yet."] if starting else []
-
-
 def _whys(job: Job) -> list[Why]:
-    verdict = getattr(job, "verdict", None)
+    """Return the verdicts on the job's pending tasks."""
+    verdict = getattr(job, "verdict", None) if job.tasks_pending else None
     return [] if verdict is None else verdicts.read(verdict.whys)
 
 
@@ -280,8 +251,8 @@ def _running(name: str, task: Task) -> str:
     if task.machine is not None and task.machine.state == MachineStatus.DOWN:
         why = f": {task.machine.reason}" if task.machine.reason else ""
         return (
-            f"{there}, which is down{why}. Whether it runs there is not known. It is placed elsewhere as soon as"
-            " the cell's brake `lost` allows it."
+            f"{there}, which is down{why}. Whether the task still runs there is unknown. The task is placed elsewhere"
+            " as soon as the cell's brake `lost` allows it."
         )
     if task.up:
         return f"{there} and is up."
@@ -296,7 +267,7 @@ def _exit_sentence(task: Task) -> str:
     cause = ended.get("cause", "unknown")
     if ended.get("signal"):
         return f"Its processes last ended with signal {ended['signal']} ({cause}{detail})."
-    if ended.get("status") is None:  # they never ran, or nobody saw how they ended
+    if ended.get("status") is None:  # the processes never ran, or their end was not observed
         return f"Its last end: {cause}{detail}."
     return f"Its processes last ended with status {ended['status']} ({cause}{detail})."
 

@@ -18,6 +18,7 @@ from scheduling.models import Cell
 from scheduling.spec import job_spec as spec
 from scheduling.spec import package_pins, parser
 from scheduling.spec.package_names import Reference
+from scheduling.spec.problems import rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,5 +120,5 @@ def _pinned(
         digests[text] = facts[0]
         packages[facts[0]] = {"size_bytes": facts[1], "format": facts[2]}
     if problems:
-        return package_pins.refusal(problems)
+        return rejection(problems)
     return Pins(parser.with_sizes(package_pins.pinned(job_spec, digests), packages), packages)

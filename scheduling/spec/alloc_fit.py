@@ -1,13 +1,14 @@
 """Checks that jobs fit inside an alloc set (§2.4). Pure.
 
 alloc set ─ each alloc is an envelope ─┐
-                                       ├─► misfits ─► {"task.limit.cpu": what can never fit, and the cure}
+                                       ├─► misfits ─► {"task.limit.cpu": why it can never fit, and the cure}
 job inside ─ each of its tasks ────────┘
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from quota.vocabulary.resources import NAMES, PORTS, Vector, describe
 from scheduling.spec.job_spec import JobSpecification
@@ -22,8 +23,8 @@ def misfits(alloc_set: JobSpecification, job: JobSpecification) -> dict[str, str
     problems: dict[str, str] = {}
     if job.priority > alloc_set.priority:
         problems["priority"] = (
-            f"{job.priority} is above that of alloc set {alloc_set.name}, {alloc_set.priority}; tasks inside an"
-            " alloc are at most as urgent as the alloc"
+            f"{job.priority} is higher than the priority of alloc set {alloc_set.name}; give at most"
+            f" {alloc_set.priority}"
         )
     envelopes = [task.limit for _, _, task in alloc_set.segments()]
     keys = {override.first: override.key for override in job.overrides}
@@ -35,11 +36,9 @@ def misfits(alloc_set: JobSpecification, job: JobSpecification) -> dict[str, str
 
 
 def fits(limit: Sequence[int], envelope: Sequence[int]) -> bool:
-    """Return whether a vector fits into another, ports aside. Missing entries of a shorter envelope are zero."""
-    padded = [*envelope, *[0] * (len(limit) - len(envelope))]
-    return all(
-        asked <= have for position, (asked, have) in enumerate(zip(limit, padded, strict=False)) if position != PORTS
-    )
+    """Return whether `limit` fits into `envelope`, without its ports. Missing entries of a shorter vector are zero."""
+    pairs = enumerate(zip_longest(limit, envelope, fillvalue=0))
+    return all(asked <= have for position, (asked, have) in pairs if position != PORTS)
 
 
 def _too_large(path: str, limit: Vector, envelopes: Sequence[Vector], alloc_set: JobSpecification) -> dict[str, str]:
@@ -47,10 +46,10 @@ def _too_large(path: str, limit: Vector, envelopes: Sequence[Vector], alloc_set:
     largest = [max(column) for column in zip(*envelopes, strict=True)]
     found = {
         f"{path}.{names[i]}": (
-            f"asks for {describe(i, asked, extra=alloc_set.extra)}, an alloc of {alloc_set.name} has"
+            f"asks for {describe(i, asked, extra=alloc_set.extra)}, but an alloc of {alloc_set.name} has"
             f" {describe(i, have, extra=alloc_set.extra)}; ask for less, or enlarge the alloc set first"
         )
         for i, (asked, have) in enumerate(zip(limit, largest, strict=True))
         if i != PORTS and asked > have
     }
-    return found or {path: f"no single alloc of {alloc_set.name} has all of it; ask for less of something"}
+    return found or {path: f"no single alloc of {alloc_set.name} has all of it; ask for less of some resource"}

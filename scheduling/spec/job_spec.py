@@ -1,17 +1,18 @@
 """Job specs, version `borg/v1`: their requests, and comparison of two versions. Pure.
 
-jobfile.parse ─► JobSpec ── groups ──► equal requirements as ranges of indexes
-                    ├────── task(i) ─► TaskSpec, the override merged in
-                    └────── to_json ─► a job file that parses to an equal spec
+parser.parse ─► JobSpecification ── groups ──► equal requirements as ranges of indexes
+                       ├─────────── task(i) ─► TaskSpec, with its override merged
+                       └─────────── to_json ─► a job file that parses to an equal spec
 """
 
 from __future__ import annotations
 
 import bisect
 import hashlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,18 +22,19 @@ from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement
 from scheduling.spec import package_names as names
 from scheduling.spec.schema import API_VERSION, Names, Rolling, Spread
-from scheduling.spec.task_spec import SpecChange, TaskSpec
+from scheduling.spec.task_spec import SpecChange, TaskSpec, fields_set
 from scheduling.spec.task_spec import change as task_change
 
 KINDS = {"Job": "job", "AllocSet": "alloc-set"}
-# What tasks may do with the REST API, from the least to the most (`scheduling.identity.tokens`).
+# Values of `api`, which limits what tasks may do with the REST API (`scheduling.identity.tokens`), lowest first.
 API_LEVELS = ("none", "read", "submit")
 LATENCY_SENSITIVE, BATCH = "latency-sensitive", "batch"
 MAX_LEAVE_S = 600.0
+_Value = TypeVar("_Value")
 
 
 class Override(msgspec.Struct, frozen=True):
-    """An override for tasks `first` to `last`: `patch` is merged into the job's task (RFC 7396), with result `task`."""
+    """An override for tasks `first` to `last`. `task`: the job's task after `patch` was merged into it (RFC 7396)."""
 
     first: int
     last: int
@@ -41,11 +43,12 @@ class Override(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
+        """Return the indexes as in a job file: `3` or `0-9`."""
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
 class JobSpecification(msgspec.Struct, frozen=True, dict=True):
-    """A version of a job, normalised. `base` is the file's `task`; `overrides` are in order and never overlap.
+    """A version of a job, normalised. `base`: the file's `task`. `overrides`: in order, without overlaps.
 
     `saves_for_s`: after an alloc has left a machine, the job's tasks run there again until each has ended with status
     0, for at most this time (§4). `gang`: all pending tasks are placed together, with the preemptions that this needs,
@@ -87,7 +90,7 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
         return self.base
 
     def segments(self) -> Iterator[tuple[int, int, TaskSpec]]:
-        """Return `(first, last, task)` over all indexes, in order: at most twice the number of overrides, plus one."""
+        """Yield `(first, last, task)` over all indexes, in order."""
         after = 0
         for override in self.overrides:
             if after < override.first:
@@ -103,7 +106,7 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
     def requirement_of(self, task: TaskSpec) -> Requirement:
         return Requirement(
             limit=task.limit,
-            # Tasks in an alloc go where the alloc is, whatever they need of its machine.
+            # A task in an alloc runs on the machine of the alloc, whatever the task needs from a machine.
             constraints=task.constraints if self.alloc_set else task.demands(),
             max_per_machine=self.spread.max_per_machine,
             max_per_rack=self.spread.max_per_rack,
@@ -117,9 +120,7 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
         return tuple(sorted((digest, self.sizes[digest]) for digest in digests & self.sizes.keys()))
 
     def groups(self, first: int = 0, last: int | None = None) -> tuple[Group, ...]:
-        """Return the tasks `first` to `last` (default: all) in groups of equal requirements, with adjacent ranges
-        joined.
-        """
+        """Return the tasks `first` to `last` (default: all) in groups of equal requirements."""
         last = self.tasks - 1 if last is None else last
         if not self.overrides and (first, last) == (0, self.tasks - 1):
             return (Group(self.requirement_of(self.base), ((first, last),)),)
@@ -135,47 +136,46 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
                 known.append((low, high))
         return tuple(Group(requirement, tuple(spans)) for requirement, spans in ranges.items())
 
+    @cached_property
     def total(self) -> Vector:
         """Return the sum of the limits of all tasks."""
-        return self._total
+        if not self.overrides:
+            return scale(self.base.limit, self.tasks)
+        result: Vector = (0,) * len(self.base.limit)
+        for first, last, task in self.segments():
+            result = add(result, scale(task.limit, last - first + 1))
+        return result
 
     def charged(self) -> Vector:
-        """Return the part that costs quota: nothing inside an alloc set, which already pays for it (§2.4)."""
-        return (0,) * len(self.base.limit) if self.alloc_set else self.total()
+        """Return the amounts that need quota: zeros for a job inside an alloc set, because the set has paid (§2.4)."""
+        return (0,) * len(self.base.limit) if self.alloc_set else self.total
 
     def max_down(self) -> int:
         """Return how many tasks an update may have down at once."""
         return self.update.max_down or max(1, self.tasks // 10)
 
     def may_be_down(self) -> int:
-        """Return how many tasks preemption and drains may have down at once: its budget, or the limit of updates."""
+        """Return how many tasks preemption and drains may have down at once: the budget, or the limit of updates."""
         return self.disruption_budget or self.max_down()
 
     def published(self) -> Published:
-        """Return how its names are published. Adjacent tasks of one weight are joined, and weight 1 is left out."""
-        weights: list[tuple[int, int, int]] = []
-        for first, last, task in self.segments():
-            if task.weight == 1:
-                continue
-            if weights and weights[-1][1:] == (first - 1, task.weight):
-                weights[-1] = (weights[-1][0], last, task.weight)
-            else:
-                weights.append((first, last, task.weight))
-        return Published(self.names.ttl_s, tuple(weights))
+        """Return how the names are published. Weights of 1 are left out."""
+        weights = ((first, last, task.weight) for first, last, task in self.segments() if task.weight != 1)
+        return Published(self.names.ttl_s, tuple(joined(weights)))
 
     def leave_s(self, task: TaskSpec, *, ttl_s: int) -> float:
-        """Return for how many seconds a task that was up is not in the answers before SIGTERM: by default the time for
-        which clients cache its address, and one second. `ttl_s`: the TTL of the installation."""
+        """Return the seconds between the removal of a task from DNS answers and SIGTERM. By default, this is the time
+        for which clients cache the address, plus one second. `ttl_s`: the TTL of the installation."""
         if self.names.leave_s is not None:
             return self.names.leave_s
         return min((self.names.ttl_s or ttl_s) + 1.0, MAX_LEAVE_S) if task.ports else 0.0
 
     def at(self, *, cell: str, tenant: str) -> JobSpecification:
-        """The same for a cell and tenant that the file left out."""
+        """Return a copy with this cell and tenant, because a job file may omit them."""
         return msgspec.structs.replace(self, cell=cell, tenant=tenant)
 
     def to_json(self) -> dict[str, Any]:
-        """A job file, ready for JSON, that parses to an equal spec: all fields, `_LATER` ones where they are set."""
+        """Return a job file, ready for JSON, that parses to an equal spec. `_LATER` fields are there only if set."""
         return {
             "apiVersion": API_VERSION,
             "kind": next(kind for kind, stored in KINDS.items() if stored == self.kind),
@@ -192,26 +192,11 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
             "update": msgspec.to_builtins(self.update),
             "alloc_set": self.alloc_set,
             "reclamation": self.reclamation,
-        } | {
-            name: msgspec.to_builtins(value)
-            for name, default in _LATER.items()
-            if (value := getattr(self, name)) != default
-        }
+        } | fields_set(self, _LATER)
 
     def digest(self) -> str:
-        """Return the SHA-256 in hexadecimal. Equal specs have equal digests, whatever the order and spelling of the
-        file.
-        """
+        """Return the SHA-256 in hexadecimal. Equal specs have equal digests, however their files are written."""
         return hashlib.sha256(self.canonical).hexdigest()
-
-    @cached_property
-    def _total(self) -> Vector:
-        if not self.overrides:
-            return scale(self.base.limit, self.tasks)
-        result: Vector = (0,) * len(self.base.limit)
-        for first, last, task in self.segments():
-            result = add(result, scale(task.limit, last - first + 1))
-        return result
 
     @cached_property
     def canonical(self) -> bytes:
@@ -224,23 +209,38 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
 
 
 def change(old: JobSpecification, new: JobSpecification, index: int) -> SpecChange:
-    """Return the effect of `new` on running task `index` of `old`. Raises `IndexError` if either has no such task."""
+    """Return the effect of `new` on the running task `index` of `old`. Raises `IndexError` if a spec lacks the task."""
     return _change(old, new, old.task(index), new.task(index))
 
 
 def changes(old: JobSpecification, new: JobSpecification) -> list[tuple[int, int, SpecChange]]:
-    """Return `(first, last, change)` over the indexes that both have, in order. Equal neighbours are joined."""
-    result: list[tuple[int, int, SpecChange]] = []
-    ours, theirs = list(old.segments()), list(new.segments())
-    i = j = 0
-    while i < len(ours) and j < len(theirs):
-        first, last = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
-        kind = _change(old, new, ours[i][2], theirs[j][2])
-        if result and result[-1][2] is kind:
-            result[-1] = (result[-1][0], last, kind)
+    """Return `(first, last, change)` over the indexes that both specs have, in order."""
+    both = ((first, last, before, after) for first, last, before, after in compared(old, new) if before is not None)
+    return joined((first, last, _change(old, new, before, after)) for first, last, before, after in both)
+
+
+def compared(
+    old: JobSpecification | None, new: JobSpecification
+) -> Iterator[tuple[int, int, TaskSpec | None, TaskSpec]]:
+    """Yield `(first, last, before, after)` over all indexes of `new`, in order. `before` is None for new tasks."""
+    before = deque([] if old is None else [(last, task) for _, last, task in old.segments()])
+    for first, last, task in new.segments():
+        while first <= last:
+            while before and before[0][0] < first:
+                before.popleft()
+            end = min(last, before[0][0]) if before else last
+            yield first, end, before[0][1] if before else None, task
+            first = end + 1
+
+
+def joined(ranges: Iterable[tuple[int, int, _Value]]) -> list[tuple[int, int, _Value]]:
+    """Join adjacent ranges `(first, last, value)` of equal values."""
+    result: list[tuple[int, int, _Value]] = []
+    for first, last, value in ranges:
+        if result and result[-1][1:] == (first - 1, value):
+            result[-1] = (result[-1][0], last, value)
         else:
-            result.append((first, last, kind))
-        i, j = i + (ours[i][1] == last), j + (theirs[j][1] == last)
+            result.append((first, last, value))
     return result
 
 
@@ -254,7 +254,7 @@ def _change(old: JobSpecification, new: JobSpecification, before: TaskSpec, afte
 
 
 def _of_the_job(spec: JobSpecification) -> tuple[object, ...]:
-    """Return the properties that take effect at once without disturbing a task."""
+    """Return the properties of a job that take effect at once, without an effect on running tasks."""
     return (
         spec.priority,
         spec.labels,

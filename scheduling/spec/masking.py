@@ -1,8 +1,8 @@
-"""Environment values that look like secrets, hidden from people who may only look at a job. Pure.
+"""Masks for environment values that look like secrets, for people who may only view a job. Pure.
 
-A value is a secret if the name of its variable looks like one (`DB_PASSWORD`, `apiKey`), or if the value itself does: a
-URL with a password in it, a connection string with one, a private key. Masks hide such values from viewers and from
-tokens with scope read. They protect nothing where values are stored, which `scheduling/README.md` lists.
+A value looks like a secret if its variable has such a name (`DB_PASSWORD`, `apiKey`), or if the value is a URL with a
+password, a connection string with a password, or a private key. Masks hide such values from viewers and from tokens
+with scope read. They do not protect stored values; `scheduling/README.md` lists where values are stored.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 MASK = "(hidden: looks like a secret)"
 
-# Anywhere in the name, whatever stands around it.
+# Parts of a name that mark a secret, at any position.
 _PARTS = re.compile(
     r"PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL|PRIVATE|TOKENS?(?![A-Z])|APIKEY|ACCESSKEY|AUTHKEY|SIGNINGKEY"
 )
-# One whole word of the name.
+# Words of a name that mark a secret.
 _WORDS = frozenset({"PASS", "PWD", "KEY", "KEYS", "AUTH", "CREDS", "CRED", "DSN", "PAT", "COOKIE", "SALT"})
 _NO_SECRETS = frozenset({"PWD", "OLDPWD"})
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _VALUES = re.compile(
     r"://[^/\s:@]*:[^/\s@]+@"  # a URL with a password
-    r"|\b(?:password|passwd|pwd)\s*=\s*[^\s;]"  # a connection string with one
+    r"|\b(?:password|passwd|pwd)\s*=\s*[^\s;]"  # a connection string with a password
     r"|-----BEGIN [A-Z ]*PRIVATE KEY",
     re.IGNORECASE,
 )
@@ -41,9 +41,9 @@ def looks_secret(name: str, value: str) -> bool:
 
 
 def masked(file: Mapping[str, Any]) -> dict[str, Any]:
-    """A job file, as `JobSpec.to_json` makes it, in which `MASK` stands for every environment value that looks secret.
+    """Return a copy of a job file in which `MASK` replaces each environment value that looks like a secret.
 
-    Of overrides too. The file is not changed; what needs no mask is shared with it.
+    Overrides are masked too. `file`: as returned by `JobSpecification.to_json`.
     """
     shown = dict(file)
     if isinstance(file.get("task"), Mapping):

@@ -1,4 +1,4 @@
-"""Merge patches of JSON (RFC 7396): how overrides of single tasks are said. Pure."""
+"""JSON merge patches (RFC 7396), the form of overrides of single tasks. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def merged(base: Any, patch: Any) -> Any:
 
 
 def patch_to(base: Any, target: dict[str, Any]) -> dict[str, Any]:
-    """The smallest patch that turns `base` into `target`."""
+    """Return the smallest patch that changes `base` into `target`."""
     patch: dict[str, Any] = {name: None for name in base if name not in target}
     for name, value in target.items():
         if name in base and base[name] == value:

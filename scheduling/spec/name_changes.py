@@ -1,19 +1,17 @@
-"""The effect of a job's change on clients that find it by name (§2.6), as sentences for plans. Pure."""
+"""Sentences for plans: the effect of a changed job on clients that find the job by name (§2.6). Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduling.spec.job_spec import JobSpecification
+from scheduling.spec.job_spec import JobSpecification, compared, joined
 from scheduling.spec.schema import SERVICE_LABEL, Names
 
-MOST_RANGES = 5  # of weights that are listed one by one
+MOST_RANGES = 5  # ranges of changed weights that are listed one by one
 
 
 def format_name_changes(old: JobSpecification | None, new: JobSpecification, *, ttl_s: int) -> tuple[str, ...]:
-    """Describe changes of a job's names, which take effect at once. `old` None: the job is new. `ttl_s`: the
-    installation's.
-    """
+    """Describe changes of a job's names. `old`: None for a new job. `ttl_s`: the TTL of the installation."""
     return (*_times(old, new, ttl_s), *_service(old, new), *_weights(old, new))
 
 
@@ -22,10 +20,10 @@ def _times(old: JobSpecification | None, new: JobSpecification, ttl_s: int) -> I
         return
     lives = [spec.names.ttl_s or ttl_s for spec in (old, new) if spec is not None]
     if old is None or lives[0] != lives[-1]:
-        yield f"Clients may remember where its tasks are for {lives[-1]} s{_before(lives)}."
+        yield f"Clients may cache the addresses of its tasks for {lives[-1]} s{_before(lives)}."
     leaves = [f"{spec.leave_s(spec.base, ttl_s=ttl_s):g}" for spec in (old, new) if spec is not None]
     if old is None or leaves[0] != leaves[-1]:
-        yield f"Tasks that are to stop leave the answers {leaves[-1]} s before SIGTERM{_before(leaves)}."
+        yield f"DNS stops naming a task {leaves[-1]} s before its SIGTERM{_before(leaves)}."
 
 
 def _before(values: list[int] | list[str]) -> str:
@@ -43,43 +41,19 @@ def _service(old: JobSpecification | None, new: JobSpecification) -> Iterator[st
 
 
 def _weights(old: JobSpecification | None, new: JobSpecification) -> Iterator[str]:
-    changed = list(_changed(old, new))
-    for first, last, before, after in changed[:MOST_RANGES]:
+    changed = _changed(old, new)
+    for first, last, (before, after) in changed[:MOST_RANGES]:
         which = f"Task {first} has" if first == last else f"Tasks {first}-{last} have"
         until = "" if before is None else f", {before} until now"
-        yield f"{which} weight {after} among the tasks that clients are sent to{until}."
+        yield f"{which} weight {after} in the choice of a task for clients{until}."
     if len(changed) > MOST_RANGES:
         yield f"The weights of {len(changed) - MOST_RANGES} more ranges of tasks change too."
 
 
-def _changed(old: JobSpecification | None, new: JobSpecification) -> Iterator[tuple[int, int, int | None, int]]:
-    """Yield `(first, last, before, after)` in order, neighbours joined. New tasks have no weight before, and are listed
-    when theirs is not 1."""
-    run: tuple[int, int, int | None, int] | None = None
-    for first, last, before, after in _pieces(old, new):
-        if before == after or (before is None and after == 1):
-            continue
-        if run is not None and (run[1] + 1, *run[2:]) == (first, before, after):
-            run = (run[0], last, before, after)
-            continue
-        if run is not None:
-            yield run
-        run = (first, last, before, after)
-    if run is not None:
-        yield run
-
-
-def _pieces(old: JobSpecification | None, new: JobSpecification) -> Iterator[tuple[int, int, int | None, int]]:
-    """Yield all tasks of `new` as ranges that have one weight before and one after."""
-    before = [] if old is None else [(last, task.weight) for _, last, task in old.segments()]
-    position = 0
-    for first, last, task in new.segments():
-        while first <= last:
-            while position < len(before) and before[position][0] < first:
-                position += 1
-            if position == len(before):
-                yield first, last, None, task.weight
-                break
-            end = min(last, before[position][0])
-            yield first, end, before[position][1], task.weight
-            first = end + 1
+def _changed(old: JobSpecification | None, new: JobSpecification) -> list[tuple[int, int, tuple[int | None, int]]]:
+    """Return `(first, last, (before, after))` of changed weights. New tasks are listed if their weight is not 1."""
+    weights = (
+        (first, last, (None if before is None else before.weight, after.weight))
+        for first, last, before, after in compared(old, new)
+    )
+    return joined(change for change in weights if change[2][0] != change[2][1] and change[2] != (None, 1))

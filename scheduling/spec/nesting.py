@@ -1,11 +1,11 @@
-"""The limit on nested lists and objects in a request. Pure and without imports, for every parser."""
+"""The limit on nested lists and objects in a request. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
-MAX_DEPTH = 64  # a job file has six levels; JSON that other programs send has hardly more than twenty
-TOO_DEEP = f"is nested too deeply: more than {MAX_DEPTH} levels; remove the surplus brackets"
+MAX_DEPTH = 64  # a job file has six levels; JSON of other programs has rarely more than twenty
+TOO_DEEP = f"is nested too deeply: more than {MAX_DEPTH} levels; remove some levels of lists and objects"
 
 
 def too_deep(value: Any) -> bool:

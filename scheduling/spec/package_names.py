@@ -1,7 +1,7 @@
 """Names of packages: `web`, `web@v2`, `web@sha256:…`, and in stored specs pinned as `web@v2@sha256:…`. Pure.
 
-A name alone means its tag `latest`. A tag may be moved to other content, a digest never: what a job runs is decided
-when it is submitted or updated, by writing the digest behind the name.
+A name alone means the tag `latest`. A tag can move to other content, but a digest cannot. A submission or an update
+writes the digest behind the name, which decides what the job runs.
 """
 
 from __future__ import annotations
@@ -15,20 +15,25 @@ FORMATS = ("tar", "tar+gzip", "oci")  # as `borglet.packages.archives.archive` r
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?")
 _TAG = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,62}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-NAME_CURE = "use lower-case letters, digits, '-', '.' and '_', at most 63, a letter or digit first and last"
-TAG_CURE = "use letters, digits, '-', '.' and '_', at most 63"
+NAME_CURE = (
+    "use at most 63 lower-case letters, digits, '-', '.' and '_'; the first and the last must be a letter or digit"
+)
+TAG_CURE = "use at most 63 letters, digits, '-', '.' and '_'"
 DIGEST_CURE = "write sha256: and 64 hexadecimal digits, in lower case"
 
 
 def is_name(text: str) -> bool:
+    """Return whether the text is a valid name of a package."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_tag(text: str) -> bool:
+    """Return whether the text is a valid tag."""
     return _TAG.fullmatch(text) is not None
 
 
 def is_digest(text: str) -> bool:
+    """Return whether the text is a valid digest."""
     return _DIGEST.fullmatch(text) is not None
 
 
@@ -45,10 +50,11 @@ class Reference:
 
     @property
     def wanted_tag(self) -> str:
-        """The tag that decides; empty where the digest does."""
+        """Return the tag that selects the content, or "" if the digest does."""
         return "" if self.digest else self.tag or LATEST
 
     def pinned(self, digest: str) -> Reference:
+        """Return a copy with this digest."""
         return Reference(self.name, self.tag, digest)
 
 
@@ -61,5 +67,5 @@ def parse(text: str) -> Reference:
     if digest and not is_digest(digest):
         raise ValueError(f"{text[:100]!r}: {digest[:80]!r} is not a digest; {DIGEST_CURE}")
     if len(rest) > 1 or (rest and not is_tag(rest[0])):
-        raise ValueError(f"{text[:100]!r} names no package; write name, name@tag or name@sha256:…; in tags {TAG_CURE}")
+        raise ValueError(f"{text[:100]!r} is not a package; write name, name@tag or name@sha256:…; in tags {TAG_CURE}")
     return Reference(name, rest[0] if rest else "", digest)

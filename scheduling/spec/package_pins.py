@@ -1,4 +1,4 @@
-"""The packages that a spec names, found and replaced by pinned ones. Pure.
+"""Pins of packages: each package that a spec names gets a digest. Pure.
 
 A stored spec contains `web@v2@sha256:…`, so equal specs run equal bytes. A tag that moves has no effect before the next
 submission or update, which writes the digest that the tag then has.
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from quota.vocabulary.errors import Rejected
 from scheduling.spec import package_names
 from scheduling.spec.job_spec import JobSpecification, Override
 from scheduling.spec.package_names import Reference
+from scheduling.spec.problems import rejection
 from scheduling.spec.task_spec import TaskSpec
 
 
@@ -31,19 +31,16 @@ def mentions(spec: JobSpecification) -> dict[str, Reference]:
                 problems.setdefault(here, str(error))
                 continue
             if reference.name in seen:
-                detail = (
-                    f"{text[:100]!r}: the package {reference.name!r} is already listed at {seen[reference.name]}; list"
-                    " each package once"
-                )
-                problems.setdefault(here, detail)
+                found_at = f"the package {reference.name!r} is already listed at {seen[reference.name]}"
+                problems.setdefault(here, f"{text[:100]!r}: {found_at}; list each package once")
             found[text], seen[reference.name] = reference, here
     if problems:
-        raise refusal(problems)
+        raise rejection(problems)
     return found
 
 
 def path_of(spec: JobSpecification, text: str) -> str:
-    """Return the first path at which the spec names this package."""
+    """Return the first path at which the spec names the package `text`."""
     for path, task in _tasks(spec):
         if text in task.packages:
             return f"{path}.packages[{task.packages.index(text)}]"
@@ -51,7 +48,7 @@ def path_of(spec: JobSpecification, text: str) -> str:
 
 
 def pinned(spec: JobSpecification, digests: Mapping[str, str]) -> JobSpecification:
-    """The same with a digest behind each package. `digests`: by the text that names it."""
+    """Return a copy of the spec with a digest behind each package. `digests`: by the text of the package."""
     written = {text: str(package_names.parse(text).pinned(digest)) for text, digest in digests.items()}
     if all(text == pin for text, pin in written.items()):
         return spec
@@ -60,11 +57,6 @@ def pinned(spec: JobSpecification, digests: Mapping[str, str]) -> JobSpecificati
         base=_task(spec.base, written),
         overrides=tuple(_override(override, written) for override in spec.overrides),
     )
-
-
-def refusal(problems: Mapping[str, str]) -> Rejected:
-    detail = "; ".join(f"{path}: {message}" for path, message in list(problems.items())[:3])
-    return Rejected("invalid-spec", detail, fields=problems)
 
 
 def _tasks(spec: JobSpecification) -> Iterator[tuple[str, TaskSpec]]:

@@ -1,6 +1,6 @@
 """Options of a job file that need a capability (§2.5): no reclamation, and whole cores.
 
-What was granted to a job stays with it: an update needs the capability only where it asks for more than before.
+A job keeps what it was granted. An update needs the capability only if it asks for more than the version before.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from scheduling.spec.job_spec import JobSpecification
 def privilege_refusal(
     principal: Principal, cell: str, wanted: JobSpecification, before: JobSpecification | None = None
 ) -> Forbidden | None:
-    """Return why `principal` may not submit such a job, with the field and the cure, or None if it may."""
+    """Return the rejection of a job whose options `principal` may not use, or None. `before`: the version before."""
     if not wanted.reclamation and (before is None or before.reclamation):
-        refusal = _unless(
-            principal, CapabilityKind.NO_RECLAMATION, cell, "reclamation", "leave out `reclamation: false`"
-        )
-        if refusal is not None:
+        cure = "remove `reclamation: false`"
+        if refusal := _unless(principal, CapabilityKind.NO_RECLAMATION, cell, "reclamation", cure):
             return refusal
     if whole_cores_milli(wanted) > (0 if before is None else whole_cores_milli(before)):
-        return _unless(principal, CapabilityKind.RESERVE_CORES, cell, "task.whole_cores", "leave out `whole_cores`")
+        return _unless(principal, CapabilityKind.RESERVE_CORES, cell, "task.whole_cores", "remove `whole_cores`")
     return None
 
 
 def whole_cores_milli(spec: JobSpecification) -> int:
-    """Return the CPU of all its tasks with whole cores, in milli-cores."""
+    """Return the CPU of all tasks with whole cores, in milli-cores."""
     return sum((last - first + 1) * task.limit[CPU] for first, last, task in spec.segments() if task.whole_cores)
 
 
@@ -36,8 +34,8 @@ def _unless(principal: Principal, kind: CapabilityKind, cell: str, field: str, o
         return None
     problem = Forbidden(
         kind,
-        f"{field}: that needs the capability {kind} in cell {cell}, which {principal.name} does not have; ask the SREs"
-        f" for it on the portal's page Capabilities of the tenant, or {otherwise}",
+        f"{field}: this option needs the capability {kind} in cell {cell}, which {principal.name} does not have;"
+        f" ask the SREs for it on the tenant's page Capabilities, or {otherwise}",
     )
     problem.fields = {field: f"needs the capability {kind}"}
     return problem

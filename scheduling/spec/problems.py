@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import format_number
 from scheduling.core.vocabulary.requirement import Relation
 
@@ -22,24 +24,37 @@ class Problems:
         self.found: dict[str, str] = {}
 
     def add(self, path: str, message: str) -> None:
-        # Messages quote the given value, which may be as long as the file.
+        """Add a problem, unless the path has one already. Long messages are cut, because they may quote the file."""
         self.found.setdefault(path[:200], message[:500])
 
     def number(self, path: str, value: float, low: float, high: float) -> None:
+        """Check that a number is from `low` to `high`."""
         if not low <= value <= high:  # true of NaN too
-            shown = format_number(float(value), 6, separators=False) if abs(value) < 1e18 else "this"
+            shown = format_number(float(value), 6, separators=False) if abs(value) < 1e18 else "this number"
             least, most = (format_number(bound, 12, separators=False) for bound in (low, high))
             self.add(path, f"{shown} is out of range; give a number from {least} to {most}")
 
     def text(self, path: str, value: str, longest: int) -> None:
+        """Check that a text has no NUL character and at most `longest` characters."""
         if "\x00" in value:
             self.add(path, "contains a NUL character; remove it")
         elif len(value) > longest:
-            self.add(path, f"has {len(value)} characters; at most {longest} are allowed")
+            self.add(path, f"has {len(value)} characters; give at most {longest}")
 
     def label(self, path: str, value: str) -> None:
+        """Check that a text is a DNS label."""
         if not DNS_LABEL.fullmatch(value):
             self.add(path, f"{value!r} is not a DNS label; {LABEL_CURE}")
+
+
+MOST_NAMED = 10  # problems in the text of a rejection; its `fields` have all of them
+
+
+def rejection(problems: Mapping[str, str]) -> Rejected:
+    """Return the rejection of a job file. `problems`: by path in the file."""
+    named = [f"{path}: {message}" for path, message in problems.items()]
+    more = [f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
+    return Rejected("invalid-spec", "; ".join(named[:MOST_NAMED] + more), fields=problems)
 
 
 MOST_SHAPES = 20  # wrong shapes of one file that are named
@@ -52,14 +67,14 @@ _GIVE = {
     "bool": "true or false",
     "int": "a whole number, without quotes",
     "float": "a number, without quotes",
-    "str": "text; numbers and such in quotes",
+    "str": "text, with quotes around numbers",
     "array": "a list",
     "object": "fields with values",
 }
 
 
 def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _Shape | None:
-    """Return `given` in the shape of a struct, and add every part of a wrong shape to `problems` under its path.
+    """Convert `given` to a struct, and add each part of a wrong shape to `problems` under its path.
 
     msgspec stops at the first wrong part. So each wrong part is removed from a copy and the copy is read again, at most
     `MOST_SHAPES` times. The caller checks the content of the result. Return None if a required field is missing.
@@ -71,7 +86,7 @@ def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _
             inner, name = _add(str(error), shape, problems, path)
         at = _steps(inner)
         given, removed = _without(given, [*at, name] if name else at)
-        if not removed:  # a field is missing there: without the whole of it
+        if not removed:  # a required field is missing, so the object that should have it is removed
             given, removed = _without(given, at)
         if not removed:
             return None
@@ -79,7 +94,7 @@ def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _
 
 
 def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) -> tuple[str, str]:
-    """Add one error of msgspec's; return its path in `given`, and the name of the field there that is unknown."""
+    """Add an error of msgspec. Return its path in `given`, and the name of the unknown or missing field there."""
     where = _PATH.search(text)
     inner = where.group(1) if where else ""
     text = _PATH.sub("", text)
@@ -88,12 +103,12 @@ def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) 
         name = unknown.group(1)
         known = _fields_at(shape, inner)
         close = difflib.get_close_matches(name, known, 1)
-        cure = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+        cure = f"did you mean {close[0]!r}?" if close else f"the known fields are {', '.join(known)}"
         problems.add(f"{path}.{name}" if path else name, f"unknown field; {cure}")
         return inner, name
     if missing := _MISSING.match(text):
         name = missing.group(1)
-        problems.add(f"{path}.{name}" if path else name, "is missing; give it")
+        problems.add(f"{path}.{name}" if path else name, "is missing; add this field")
         return inner, name
     expected = _EXPECTED.match(text)
     cure = f"; give {_GIVE[expected.group(1)]}" if expected and expected.group(1) in _GIVE else ""
@@ -114,7 +129,7 @@ def _steps(inner: str) -> list[str | int]:
 
 
 def _without(given: Any, steps: list[str | int]) -> tuple[Any, bool]:
-    """Return a copy of `given` without what lies at `steps`, and whether anything lay there. Other parts are shared."""
+    """Return a copy of `given` without the part at `steps`, and whether there was such a part."""
     if not steps:
         return given, False
     first, rest = steps[0], steps[1:]

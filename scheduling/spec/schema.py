@@ -1,4 +1,4 @@
-"""The shapes of a job file, version `borg/v1`: fields, their types and defaults. Checked elsewhere. Pure."""
+"""The shapes of a job file, version `borg/v1`: fields, their types and defaults. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from quota.vocabulary.bands import FREE_PRIORITY
 from scheduling.core.vocabulary.requirement import Constraint
 
 API_VERSION = "borg/v1"
-SERVICE_LABEL = "service"  # jobs whose label has one value answer together, by the name of their service
+SERVICE_LABEL = "service"  # DNS serves jobs with the same value of this label together
 
 
 class Restart(RestartPolicy, frozen=True, forbid_unknown_fields=True):
-    """The Borglet's policy, and how often a task that crash-loops is tried on another machine (§4)."""
+    """The Borglet's restart policy. `max_moves`: how often a task in a crash loop moves to another machine (§4)."""
 
     max_moves: int = 3
 
     def policy(self) -> RestartPolicy:
+        """Return the part that the Borglet needs."""
         return RestartPolicy(self.on, self.max_failures, self.window_s, self.backoff_s, self.backoff_max_s)
 
 
@@ -57,7 +58,7 @@ class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Most tasks of the job per machine, rack and power domain; 0: no limit."""
+    """The largest number of tasks of the job per machine, rack and power domain; 0: no limit."""
 
     max_per_machine: int = 0
     max_per_rack: int = 0
@@ -65,17 +66,17 @@ class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of updates (§2.3). `max_down` 0: a tenth of the tasks, at least one. `max_disruptions` 0: no bound."""
+    """Settings of updates (§2.3). `max_down` 0: a tenth of the tasks, at least one. `max_disruptions` 0: no limit."""
 
     max_down: int = 0
     max_disruptions: int = 0
 
 
 class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the job's names (§2.6). A change takes effect at once for all its tasks.
+    """Settings of the job's names (§2.6). A change takes effect at once for all tasks.
 
     `ttl_s`: how long clients may cache an answer; 0: the installation's value. `leave_s`: how long a stopping task
-    is absent from answers before SIGTERM; null: the TTL and a second, ten minutes at most, and zero for
+    is absent from answers before SIGTERM; None: one second more than the TTL, at most ten minutes, and zero for
     tasks without ports.
     """
 
@@ -84,7 +85,7 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The shape of a job file. `task` and the overrides are read by `scheduling.spec.task_spec`."""
+    """The shape of a job file. `scheduling.spec.task_spec` parses `task` and the overrides."""
 
     name: str
     task: dict[str, Any]

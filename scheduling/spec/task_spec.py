@@ -1,13 +1,13 @@
 """The spec of one task: the `task` part of a job file, parsed and checked. Pure.
 
-Reading collects every problem under its path in the user's file (`task.limit.cpu`) instead of stopping at the
-first, except where the shape itself is wrong. Quantities become integers over `quota.vocabulary.resources.AXIS`.
+The parser does not stop at the first problem: it collects each under its path in the user's file (`task.limit.cpu`).
+Quantities become integers over `quota.vocabulary.resources.AXIS`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -22,7 +22,7 @@ from scheduling.spec.masking import MASK
 from scheduling.spec.problems import Problems, convert
 from scheduling.spec.schema import HealthFile, Restart, TaskFile
 
-# The limit of a task whose spec has none: enough for a small server in any language.
+# The default limit of a task. It is enough for a small server in any language.
 DEFAULT_LIMIT: dict[str, int] = {"cpu": 100, "ram": 128 * 2**20, "disk": 100 * 2**20}
 
 MAX_COMMAND_BYTES = 64 * 1024
@@ -40,8 +40,8 @@ _USER = re.compile(r"[a-z_][-a-z0-9_]{0,31}")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
 
 
-# Older Borglets know no packages, roots and networks, and would run such a task as a plain process. The link notes what
-# each machine speaks.
+# Older Borglets do not support packages, roots and networks, and would run such a task as a plain process. The link
+# stores the version of the protocol of each machine as an attribute.
 SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
 
 
@@ -54,8 +54,8 @@ class SpecChange(StrEnum):
 
 
 class TaskSpec(msgspec.Struct, frozen=True):
-    """A task, normalised. `limit` is a vector over the axis, its ports the number of `ports`. `weight`: its share of
-    the clients that ask for the job or its service by name; 0: used only if no other task serves."""
+    """A task, normalised. `limit`: a vector over the axis, which also counts `ports`. `weight`: share of the clients
+    that find the job or its service by name; 0: the task serves only if no other task does."""
 
     limit: Vector
     command: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     weight: int = 1
 
     def demands(self) -> tuple[Constraint, ...]:
-        """Return the constraints of a task, including those that follow from what it needs of a machine's runtime."""
+        """Return the constraints of a task, with those that its packages, root, network and cores imply."""
         implied = []
         if self.packages or self.root != "host" or self.network != "host":
             implied.append(SPEAKS)
@@ -91,7 +91,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
 
     @property
     def argv(self) -> list[str]:
-        """Return the command followed by its flags, by name: `--name=value`, `--name` for true, nothing for false."""
+        """Return the command and its flags, sorted by name: `--name=value`, `--name` for true, nothing for false."""
         flags = [
             f"--{name}" if value is True else f"--{name}={value}"
             for name, value in sorted(self.flags.items())
@@ -100,9 +100,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
         return [*self.command, *flags]
 
     def to_json(self, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the task as in a job file, with `_LATER` fields only if they are set: `read_task` makes an equal
-        value of it.
-        """
+        """Return the task as in a job file. `read_task` parses the result to an equal spec."""
         return {
             "command": list(self.command),
             "env": dict(sorted(self.env.items())),
@@ -116,15 +114,17 @@ class TaskSpec(msgspec.Struct, frozen=True):
             "working_dir": self.working_dir,
             "user": self.user,
             "packages": list(self.packages),
-        } | {
-            name: msgspec.to_builtins(value)
-            for name, default in _LATER.items()
-            if (value := getattr(self, name)) != default
-        }
+        } | fields_set(self, _LATER)
 
 
-# Fields that specs stored by an older version don't have: written only when they say something, so that what was
-# stored keeps its digest.
+def fields_set(spec: msgspec.Struct, defaults: Mapping[str, object]) -> dict[str, Any]:
+    """Return the fields of a spec that differ from the given defaults, ready for JSON."""
+    values = {name: getattr(spec, name) for name in defaults}
+    return {name: msgspec.to_builtins(value) for name, value in values.items() if value != defaults[name]}
+
+
+# Fields that specs of older versions lack. They are written only if they differ from the default, so that the digests
+# of stored specs do not change.
 _LATER: dict[str, object] = {
     "root": "host",
     "network": "host",
@@ -134,7 +134,7 @@ _LATER: dict[str, object] = {
     "weight": 1,
 }
 
-# What a running task can only get by starting again; its other fields change in place.
+# Fields whose change restarts a running task. Other fields change in place.
 _RESTARTS = (
     "command",
     "flags",
@@ -150,10 +150,10 @@ _RESTARTS = (
 
 
 def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
-    """Return how a changed task spec affects a running task: not at all, in place or by a restart.
+    """Return how a changed spec affects a running task: not at all, in place or by a restart.
 
     Limits, slack (use beyond the limit), cores, weight, health check, notice before the stop and restart policy change
-    in place; devices do not.
+    in place. A change of accelerators restarts the task.
     """
     if old is new or old == new:
         return SpecChange.NONE
@@ -167,15 +167,15 @@ def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
 
 
 def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return the content by name. Another tag of the same content changes nothing for a task."""
+    """Return (name, digest or tag) of each package. Two tags of the same digest have the same content."""
     split = [text.split("@") for text in packages]
     return [(parts[0], parts[-1] if parts[-1].startswith("sha256:") else "@".join(parts[1:])) for parts in split]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRole:
-    """The role of a task. `allocation`: an alloc (§2.4), which runs nothing itself. `inside`: it runs in one.
-    `stored`: it was accepted before, perhaps by an older version that checked less. `batch`: of its job's appclass."""
+    """The role of a task. `allocation`: it is an alloc (§2.4), which runs no command. `inside`: it runs in an alloc.
+    `stored`: its spec was accepted before, perhaps by an older version with fewer checks. `batch`: its job is batch."""
 
     allocation: bool = False
     inside: bool = False
@@ -186,9 +186,9 @@ class TaskRole:
 def read_task(
     given: Any, problems: Problems, path: str, *, extra: Sequence[str] = (), role: TaskRole = TaskRole()
 ) -> TaskSpec | None:
-    """The task in `given`, as decoded from JSON. None when its shape is wrong; see `problems`.
+    """Parse a task from decoded JSON, and add what is wrong to `problems`. Return None if its shape is wrong.
 
-    `extra`: the cell's own resources.
+    `extra`: names of the cell's own resources.
     """
     file = convert(given, TaskFile, problems, path)
     if file is None:
@@ -199,33 +199,33 @@ def read_task(
     ports = _check_ports(file.ports, problems, f"{path}.ports")
     _check_constraints(file.constraints, problems, f"{path}.constraints")
     if role.inside and file.constraints:
-        detail = "tasks in an alloc run on its machine; put constraints into the alloc set"
+        detail = "tasks in an alloc run on the machine of the alloc; put constraints into the alloc set"
         problems.add(f"{path}.constraints", detail)
     _check_restart(file.restart, problems, f"{path}.restart")
     problems.number(f"{path}.notice_s", file.notice_s, 0, 3600)
     problems.number(f"{path}.max_processes", file.max_processes, 1, 1_000_000)
     problems.number(f"{path}.weight", file.weight, 0, MAX_WEIGHT)
     if role.allocation and file.weight != 1:
-        problems.add(f"{path}.weight", "an alloc answers no client; give weights to the jobs inside it")
+        problems.add(f"{path}.weight", "an alloc serves no clients; set weights in the jobs inside the alloc set")
     problems.text(f"{path}.working_dir", file.working_dir, 4096)
     if ".." in file.working_dir.split("/") and not role.stored:
-        detail = f"{file.working_dir!r} leaves the task's folder with '..'; give a path without it"
+        detail = f"{file.working_dir!r} leaves the task's folder; give a path without '..'"
         problems.add(f"{path}.working_dir", detail)
     if file.user and not _USER.fullmatch(file.user):
         problems.add(
             f"{path}.user", f"{file.user!r} is not a user name; leave it out to run as the cell's default user"
         )
     if len(file.packages) > MAX_PACKAGES:
-        problems.add(f"{path}.packages", f"{len(file.packages)} packages; at most {MAX_PACKAGES}")
+        problems.add(f"{path}.packages", f"has {len(file.packages)} packages; give at most {MAX_PACKAGES}")
     for number, package in enumerate(file.packages):
         if not _PACKAGE.fullmatch(package):
-            detail = f"{package!r} is not a package: write NAME, NAME@TAG or NAME@sha256:…"
+            detail = f"{package!r} is not a package; write NAME, NAME@TAG or NAME@sha256:…"
             problems.add(f"{path}.packages[{number}]", detail)
     limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
     _check_place(file, limit, problems, path)
     if file.whole_cores and role.batch and not role.stored:
-        detail = "only latency-sensitive tasks have cores kept free of others; set appclass: latency-sensitive"
-        problems.add(f"{path}.whole_cores", f"{detail}, or leave it out")
+        detail = "only latency-sensitive tasks can have whole cores; set appclass: latency-sensitive"
+        problems.add(f"{path}.whole_cores", f"{detail}, or remove this field")
     if not role.stored:
         _check_variables(file, problems, path)
         _check_accelerators(limit[ACCELERATORS], problems, f"{path}.limit.accelerators")
@@ -245,9 +245,9 @@ def read_task(
 def _check_command(file: TaskFile, problems: Problems, path: str, role: TaskRole) -> None:
     if role.allocation:
         if file.command or file.health is not None:
-            problems.add(f"{path}.command", "an alloc set runs nothing itself; submit a job into it")
+            problems.add(f"{path}.command", "an alloc set runs no command; remove it, and submit a job into the set")
         if file.ports:
-            problems.add(f"{path}.ports", "an alloc listens nowhere; name ports in the jobs inside it")
+            problems.add(f"{path}.ports", "an alloc has no ports; name ports in the jobs inside the alloc set")
         return
     if not file.command or not file.command[0]:
         problems.add(f"{path}.command", "is missing; give the program and its arguments as a list of texts")
@@ -266,19 +266,19 @@ def _check_env(env: dict[str, Any], problems: Problems, path: str, *, stored: bo
             problems.add(f"{path}.{name}", f"{value!r} is not text; put it between quotes")
             continue
         if MASK in value and not stored:
-            detail = f"{MASK!r} stands for a hidden value, which the cell does not fill in; give the value itself"
+            detail = f"{MASK!r} hides the stored value, and the cell does not replace it; give the value itself"
             problems.add(f"{path}.{name}", detail)
         problems.text(f"{path}.{name}", value, MAX_ENV_BYTES)
         size += len(name.encode()) + len(value.encode()) + 2
     if size > MAX_ENV_BYTES:
-        problems.add(path, f"holds {size} bytes; at most {MAX_ENV_BYTES}")
+        problems.add(path, f"has {size} bytes; give at most {MAX_ENV_BYTES}")
 
 
 def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: TaskRole) -> None:
     if flags and role.allocation:
-        problems.add(path, "an alloc set runs nothing itself; submit a job into it")
+        problems.add(path, "an alloc set runs no command; remove the flags, and submit a job into the set")
     if len(flags) > MAX_FLAGS:
-        problems.add(path, f"{len(flags)} flags; at most {MAX_FLAGS}")
+        problems.add(path, f"has {len(flags)} flags; give at most {MAX_FLAGS}")
     for name, value in flags.items():
         if not _FLAG.fullmatch(name):
             cure = "use letters, digits, '-', '_' and '.', beginning with a letter; do not write the leading dashes"
@@ -290,7 +290,7 @@ def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: Tas
 
 
 def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
-    """Check that each `$(name)` is a variable that the Borglet defines, because another would fail at each start."""
+    """Check that the Borglet defines each variable `$(name)`, because the start of the task would fail otherwise."""
     defined = variables.defined(file.ports, packages=bool(file.packages))
     texts = {f"command[{number}]": part for number, part in enumerate(file.command)}
     texts |= {f"env.{name}": value for name, value in file.env.items()}
@@ -301,31 +301,31 @@ def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
         for name in variables.referenced(text):
             if name not in defined:
                 found = f"$({name[:64]}) is not a variable of this task"
-                cure = f"write $$({name[:64]}) if the program should see the text itself, or use one of"
+                cure = f"write $$({name[:64]}) if the program should get this text, or use one of"
                 problems.add(f"{path}.{place}", f"{found}; {cure} {', '.join(defined)}")
                 break
 
 
 def _flag(value: Any) -> str | bool:
-    """Return a flag's value with numbers in their usual form, so that 3 and '3' are equal."""
+    """Return a flag's value with numbers as text, so that 3 and '3' are equal."""
     return value if isinstance(value, bool) else str(value)
 
 
 def _check_ports(names: list[str], problems: Problems, path: str) -> tuple[str, ...]:
     if len(names) > MAX_PORTS:
-        problems.add(path, f"{len(names)} ports; at most {MAX_PORTS} a task")
+        problems.add(path, f"has {len(names)} ports; give at most {MAX_PORTS} per task")
     for number, name in enumerate(names):
         if not _PORT_NAME.fullmatch(name):
             cure = "use lower-case letters, digits and hyphens, a letter first, at most 15 characters"
             problems.add(f"{path}[{number}]", f"{name!r} is not the name of a port; {cure}")
         elif name in names[:number]:
-            problems.add(f"{path}[{number}]", f"{name!r} is named twice")
+            problems.add(f"{path}[{number}]", f"{name!r} is named twice; name each port once")
     return tuple(names)
 
 
 def _check_constraints(constraints: list[Constraint], problems: Problems, path: str) -> None:
     if len(constraints) > MAX_CONSTRAINTS:
-        problems.add(path, f"{len(constraints)} constraints; at most {MAX_CONSTRAINTS}")
+        problems.add(path, f"has {len(constraints)} constraints; give at most {MAX_CONSTRAINTS}")
     for number, constraint in enumerate(constraints[:MAX_CONSTRAINTS]):
         here = f"{path}[{number}]"
         if not constraint.attribute:
@@ -334,25 +334,25 @@ def _check_constraints(constraints: list[Constraint], problems: Problems, path: 
         problems.text(f"{here}.value", constraint.value, 255)
         bare = constraint.relation in (Relation.PRESENT, Relation.ABSENT)
         if bare and constraint.value:
-            problems.add(f"{here}.value", f"{constraint.relation} takes no value; leave it out")
+            problems.add(f"{here}.value", f"{constraint.relation} takes no value; remove the value")
         problems.number(f"{here}.weight", constraint.weight, 0, 1000)
 
 
 def _check_place(file: TaskFile, limit: Vector, problems: Problems, path: str) -> None:
     """Check the options about the machine: root, network, cores."""
     if file.root not in ("host", "packages"):
-        problems.add(f"{path}.root", f"{file.root!r}: one of host, packages")
+        problems.add(f"{path}.root", f"{file.root!r} is unknown; give one of host, packages")
     elif file.root == "packages" and not file.packages:
-        problems.add(f"{path}.root", "'packages' needs one; name it in task.packages, or take root: host")
+        problems.add(f"{path}.root", "'packages' needs a package; name one in task.packages, or use root: host")
     if file.network not in ("host", "own"):
-        problems.add(f"{path}.network", f"{file.network!r}: one of host, own")
+        problems.add(f"{path}.network", f"{file.network!r} is unknown; give one of host, own")
     if file.whole_cores and (limit[CPU] == 0 or limit[CPU] % 1000):
         problems.add(f"{path}.whole_cores", f"limit.cpu is {limit[CPU]}m; ask for whole cores, such as cpu: 2")
 
 
 def _check_restart(restart: Restart, problems: Problems, path: str) -> None:
     if restart.on not in ("failure", "always", "never"):
-        problems.add(f"{path}.on", f"{restart.on!r}: one of failure, always, never")
+        problems.add(f"{path}.on", f"{restart.on!r} is unknown; give one of failure, always, never")
     problems.number(f"{path}.max_failures", restart.max_failures, 0, 1_000_000)
     problems.number(f"{path}.window_s", restart.window_s, 1, 7 * 86400)
     problems.number(f"{path}.backoff_s", restart.backoff_s, 0, 3600)
@@ -366,38 +366,35 @@ def _read_limit(given: dict[str, Any], ports: int, problems: Problems, path: str
     vector[PORTS] = ports
     for name, quantity in given.items():
         if name not in names:
-            problems.add(f"{path}.{name}", f"no such resource in this cell; it has {', '.join(names)}")
+            problems.add(f"{path}.{name}", f"this cell has no such resource; use one of {', '.join(names)}")
         elif name == NAMES[PORTS]:
-            problems.add(f"{path}.{name}", "ports are asked for by name: put their names into task.ports")
+            problems.add(f"{path}.{name}", "ports have names instead of a number; put their names into task.ports")
         else:
             try:
                 vector[names.index(name)] = parse_quantity(name, quantity)
             except QuantityError as error:
                 problems.add(f"{path}.{name}", str(error))
-            # To a Borglet no limit would mean: as much as there is.
+            # A Borglet would understand 0 as no limit.
             if name in ("ram", "disk") and vector[names.index(name)] == 0:
-                problems.add(f"{path}.{name}", "0 is not possible, every task takes some; give its most")
+                problems.add(f"{path}.{name}", "0 is not possible, because every task needs some; give a larger amount")
     return tuple(vector)
 
 
 def _check_accelerators(milli: int, problems: Problems, path: str) -> None:
-    """A share is of one device; several devices are whole ones (a share of each would be scraps of several)."""
+    """Check that a task asks for a share of one device, or for whole devices."""
     if milli > DEVICE and milli % DEVICE:
         whole = milli // DEVICE
-        problems.add(
-            path,
-            f"{milli}m is more than one device and no whole number of them; ask for {whole} or {whole + 1}, or for"
-            " a share of one device, such as '500m'",
-        )
+        cure = f"ask for {whole} or {whole + 1}, or for a share of one device, such as '500m'"
+        problems.add(path, f"{milli}m is more than one device, but not a whole number of devices; {cure}")
 
 
 def _read_health(file: HealthFile | None, ports: tuple[str, ...], problems: Problems, path: str) -> HealthCheck | None:
     if file is None:
         return None
     if (file.http is None) == (not file.tcp):
-        problems.add(path, "give either http with a path, such as '/', or tcp: true")
+        problems.add(path, "needs exactly one kind of check; give either http with a path, such as '/', or tcp: true")
     if file.http is not None and not re.fullmatch(r"/[\x21-\x7e]{0,1023}", file.http):
-        problems.add(f"{path}.http", f"{file.http!r} is not the path of a URL; it begins with '/'")
+        problems.add(f"{path}.http", f"{file.http!r} is not the path of a URL; give one such as '/health'")
     port = file.port or (ports[0] if len(ports) == 1 else "")
     if port not in ports:
         declared = f"the declared ports are {', '.join(ports)}" if ports else "no port is declared"
@@ -418,14 +415,9 @@ def _read_health(file: HealthFile | None, ports: tuple[str, ...], problems: Prob
 
 
 def _health_json(check: HealthCheck) -> dict[str, Any]:
-    kind: dict[str, Any] = {"tcp": True} if check.kind == "tcp" else {"http": check.path}
-    return kind | {
-        "port": check.port,
-        "interval_s": check.interval_s,
-        "timeout_s": check.timeout_s,
-        "grace_s": check.grace_s,
-        "failures": check.failures,
-    }
+    fields: dict[str, Any] = msgspec.to_builtins(check)
+    kind, path = fields.pop("kind"), fields.pop("path")
+    return fields | ({"tcp": True} if kind == "tcp" else {"http": path})
 
 
 def _limit_json(limit: Vector, extra: Sequence[str]) -> dict[str, int | str]:
@@ -437,7 +429,7 @@ def _limit_json(limit: Vector, extra: Sequence[str]) -> dict[str, int | str]:
 
 
 def _quantity_json(name: str, value: int) -> int | str:
-    """The shortest exact way to write a quantity: 2000 milli-cores are `2`, 2**26 bytes `"64Mi"`."""
+    """Return the shortest exact text of a quantity: `2` for 2000 milli-cores, `"64Mi"` for 2**26 bytes."""
     if name in ("cpu", "accelerators"):
         return value // 1000 if value % 1000 == 0 else f"{value}m"
     if name in ("ram", "disk", "disk_bandwidth"):

@@ -193,7 +193,7 @@ def test_a_brake_that_holds_is_reported_on_the_first_page_and_released(sre, worl
     assert "until an SRE decides" not in sre.get("/admin/").text
     with journal.write(world.cell.id, rows.ME) as entry:
         assert not stops_pass(entry, 4_000, what="preemption")
-    assert "holds 4000 tasks back until an SRE decides: preemption would stop" in sre.get("/admin/").text
+    assert "holds back 4000 tasks until an SRE decides: preemption would stop" in sre.get("/admin/").text
     brake = Brake.objects.get()
     act(sre, "scheduling_brake", "keep", brake, reason="a bug, being mended")
     assert "until an SRE decides" not in sre.get("/admin/").text

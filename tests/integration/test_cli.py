@@ -101,7 +101,7 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
 
     weighed = ann.out("plan", ann.file(world.a_file(overrides={"0": {"weight": 0}})))
     assert "change in place 1 task: 0\n" in weighed
-    assert "  Task 0 has weight 0 among the tasks that clients are sent to, 1 until now.\n" in weighed
+    assert "  Task 0 has weight 0 in the choice of a task for clients, 1 until now.\n" in weighed
     file = ann.file(world.with_task(command=["other"], tasks=4))
     assert "restart         3 tasks: 0-2" in ann.out("plan", file)
     assert ann.out("update", file, "--dry-run").startswith("Dry run: Job web, version 2")

@@ -119,7 +119,7 @@ def test_a_masked_spec_is_rejected_instead_of_stored(cell) -> None:
         assert {"task.env.DB_PASSWORD", "task.env.DATABASE"} <= set(refused.json()["fields"])
     text = json.dumps(spec)
     page = in_session("operator").post("/submit/", {"text": text, "cell": "cc", "tenant": "ubar", "do": "submit"})
-    assert (page.status_code, "stands for a hidden value" in page.content.decode()) == (422, True)
+    assert (page.status_code, "hides the stored value" in page.content.decode()) == (422, True)
     assert JobSpec.objects.filter(job__name="web").count() == 2
 
 

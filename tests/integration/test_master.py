@@ -112,7 +112,7 @@ def test_a_large_job_is_made_in_turns(cell, monkeypatch) -> None:
     job = world.submit(ann, cell, world.a_file("parts", tasks=4, priority=0))
     whole = world.read(cell, world.a_file("parts", tasks=14, priority=0))
     JobSpec.objects.filter(job=job).update(spec=whole.to_json(), digest=whole.digest())
-    Job.objects.filter(pk=job.pk).update(requested=list(whole.total()))
+    Job.objects.filter(pk=job.pk).update(requested=list(whole.total))
     with journal.write(cell.id, rows.ME) as entry:
         updates.update_open(entry, job, from_version=0, to_spec=whole, actor="ann")
     master = Master(cell.id)

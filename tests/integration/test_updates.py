@@ -301,7 +301,7 @@ def with_more_to_come(cell, ann, machine) -> Job:
     world.bring_up(job, machine)
     whole = world.read(cell, world.a_file("parts", tasks=3, priority=0))
     JobSpec.objects.filter(job=job).update(spec=whole.to_json(), digest=whole.digest())
-    Job.objects.filter(pk=job.pk).update(requested=list(whole.total()))
+    Job.objects.filter(pk=job.pk).update(requested=list(whole.total))
     with journal.write(cell.id, rows.ME) as entry:
         updates.update_open(entry, job, from_version=0, to_spec=whole, actor="ann")
     with journal.write(cell.id, rows.ME) as entry:

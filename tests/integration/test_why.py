@@ -189,7 +189,7 @@ def test_a_task_whose_machine_vanished_is_not_shown_as_up(ann, cell) -> None:
     machine.state, machine.reason = MachineStatus.DOWN.value, "not heard of for more than 12 s"
     machine.save()
     told = ann.get(f"{JOBS}/ubar/web/why/?index=0").json()["sentences"]
-    assert "m1, which is down: not heard of for more than 12 s. Whether it runs there is not known" in told[0]
+    assert "m1, which is down: not heard of for more than 12 s. Whether the task still runs there is unknown" in told[0]
 
 
 def test_an_end_without_a_status_shows_none(ann, cell) -> None:

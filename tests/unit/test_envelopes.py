@@ -37,7 +37,7 @@ def test_each_resource_that_is_too_large_is_named_under_its_path() -> None:
     found = misfits(shelf(), inside({"cpu": 3, "tpu": 1, "accelerators": "500m"}))
     assert set(found) == {"task.limit.cpu", "task.limit.tpu", "task.limit.accelerators"}
     assert found["task.limit.cpu"] == (
-        "asks for 3 cores, an alloc of shelf has 2 cores; ask for less, or enlarge the alloc set first"
+        "asks for 3 cores, but an alloc of shelf has 2 cores; ask for less, or enlarge the alloc set first"
     )
     found = misfits(shelf(), inside({}, overrides={"2": {"limit": {"ram": "2Gi"}}}))
     assert set(found) == {"overrides.2.limit.ram"}
@@ -47,7 +47,7 @@ def test_one_alloc_must_have_all_of_it() -> None:
     uneven = shelf(overrides={"0": {"limit": {"cpu": 4}}, "1": {"limit": {"ram": "4Gi"}}})
     assert misfits(uneven, inside({"cpu": 4})) == {}
     assert misfits(uneven, inside({"cpu": 4, "ram": "4Gi"})) == {
-        "task.limit": "no single alloc of shelf has all of it; ask for less of something"
+        "task.limit": "no single alloc of shelf has all of it; ask for less of some resource"
     }
 
 

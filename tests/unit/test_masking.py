@@ -122,7 +122,7 @@ def test_a_masked_job_file_is_rejected_and_the_variable_is_named() -> None:
         with pytest.raises(Rejected) as problem:
             parser.parse({**file, part: shown[part]})
         assert list(problem.value.fields) == [field]
-        assert "stands for a hidden value" in problem.value.detail
+        assert "hides the stored value" in problem.value.detail
 
 
 def test_what_was_stored_before_masks_existed_still_loads() -> None:

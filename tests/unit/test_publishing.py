@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.spec import name_changes
+from scheduling.spec.job_spec import compared
 from scheduling.spec.parser import parse
 
 
@@ -26,37 +27,37 @@ def web(*, tasks: int = 10, weight: int = 1, ports: tuple[str, ...] = ("http",),
             None,
             web(names={"ttl_s": 60}),
             [
-                "Clients may remember where its tasks are for 60 s.",
-                "Tasks that are to stop leave the answers 61 s before SIGTERM.",
+                "Clients may cache the addresses of its tasks for 60 s.",
+                "DNS stops naming a task 61 s before its SIGTERM.",
             ],
         ),
         (
             web(),
             web(names={"ttl_s": 60}),
             [
-                "Clients may remember where its tasks are for 60 s, 5 s until now.",
-                "Tasks that are to stop leave the answers 61 s before SIGTERM, 6 s until now.",
+                "Clients may cache the addresses of its tasks for 60 s, 5 s until now.",
+                "DNS stops naming a task 61 s before its SIGTERM, 6 s until now.",
             ],
         ),
         (web(), web(names={"ttl_s": 5}), []),
         (
             web(names={"leave_s": 2.5}),
             web(),
-            ["Tasks that are to stop leave the answers 6 s before SIGTERM, 2.5 s until now."],
+            ["DNS stops naming a task 6 s before its SIGTERM, 2.5 s until now."],
         ),
         (
             web(ports=()),
             web(ports=(), names={"ttl_s": 1}),
-            ["Clients may remember where its tasks are for 1 s, 5 s until now."],
+            ["Clients may cache the addresses of its tasks for 1 s, 5 s until now."],
         ),
-        (web(), web(weight=2), ["Tasks 0-9 have weight 2 among the tasks that clients are sent to, 1 until now."]),
+        (web(), web(weight=2), ["Tasks 0-9 have weight 2 in the choice of a task for clients, 1 until now."]),
         (
             web(),
             web(tasks=12, overrides={"0": {"weight": 0}, "9-11": {"weight": 4}}),
             [
-                "Task 0 has weight 0 among the tasks that clients are sent to, 1 until now.",
-                "Task 9 has weight 4 among the tasks that clients are sent to, 1 until now.",
-                "Tasks 10-11 have weight 4 among the tasks that clients are sent to.",
+                "Task 0 has weight 0 in the choice of a task for clients, 1 until now.",
+                "Task 9 has weight 4 in the choice of a task for clients, 1 until now.",
+                "Tasks 10-11 have weight 4 in the choice of a task for clients.",
             ],
         ),
         (None, web(labels={"service": "shop"}), ["Its tasks appear under the service name shop."]),
@@ -91,8 +92,8 @@ def of(weights: list[int]) -> Any:
 @given(old=WEIGHTS, new=WEIGHTS)
 def test_ranges_of_weights_tell_each_task(old: list[int], new: list[int]) -> None:
     found: dict[int, tuple[int | None, int]] = {}
-    for first, last, before, after in name_changes._pieces(of(old), of(new)):
+    for first, last, before, after in compared(of(old), of(new)):
         for index in range(first, last + 1):
             assert index not in found
-            found[index] = (before, after)
+            found[index] = (before and before.weight, after.weight)
     assert found == {i: (old[i] if i < len(old) else None, weight) for i, weight in enumerate(new)}

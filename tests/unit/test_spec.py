@@ -119,17 +119,17 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (with_task(limit={"ram": "10MB"}), "task.limit.ram", "no suffix"),
     (with_task(limit={"ram": 0}), "task.limit.ram", "0 is not possible"),
     (with_task(limit={"cpu": True}), "task.limit.cpu", "not a quantity"),
-    (with_task(limit={"gpu": 1}), "task.limit.gpu", "no such resource"),
-    (with_task(limit={"ports": 3}), "task.limit.ports", "by name"),
+    (with_task(limit={"gpu": 1}), "task.limit.gpu", "this cell has no such resource"),
+    (with_task(limit={"ports": 3}), "task.limit.ports", "instead of a number"),
     (with_task(health={"http": "/", "port": "grpc"}), "task.health.port", "the declared ports are http"),
     (with_task(ports=[], health={"http": "/"}), "task.health.port", "no port is declared"),
-    (with_task(health={"http": "ready"}), "task.health.http", "begins with '/'"),
+    (with_task(health={"http": "ready"}), "task.health.http", "not the path of a URL"),
     (with_task(health={}), "task.health", "either http"),
     (with_task(health={"http": "/", "tcp": True}), "task.health", "either http"),
     (with_task(health={"http": "/", "interval_s": 0}), "task.health.interval_s", "out of range"),
     (with_task(constraints=[{"attribute": "a", "relation": "~"}]), "task.constraints[0].relation", "present, absent"),
     (with_task(constraints=[{"attribute": "a", "relation": "="}] * 33), "task.constraints", "at most 32"),
-    (with_task(constraints=[PRESENT | {"value": "x"}]), "task.constraints[0].value", "leave it out"),
+    (with_task(constraints=[PRESENT | {"value": "x"}]), "task.constraints[0].value", "remove the value"),
     (with_task(notice_s=-1), "task.notice_s", "from 0 to 3600"),
     (with_task(restart={"on": "often"}), "task.restart.on", "one of failure, always, never"),
     (with_task(max_processes=0), "task.max_processes", "out of range"),
@@ -139,7 +139,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (with_task(root="/"), "task.root", "one of host, packages"),
     (with_task(root="packages"), "task.root", "task.packages"),
     (with_task(network="bridge"), "task.network", "one of host, own"),
-    (with_task(slack={"disk": True}), "task.slack.disk", "known here: cpu, ram"),
+    (with_task(slack={"disk": True}), "task.slack.disk", "the known fields are cpu, ram"),
     (with_task(whole_cores=True, limit={"cpu": "1500m"}), "task.whole_cores", "whole cores"),
     (
         hello(appclass="batch", task={"command": ["x"], "limit": {"cpu": 2}, "whole_cores": True}),
@@ -148,24 +148,24 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ),
     (with_task(user="root;"), "task.user", "not a user name"),
     (with_task(packages=["a b"]), "task.packages[0]", "write NAME, NAME@TAG or NAME@sha256:"),
-    (with_task(working_dir="../.."), "task.working_dir", "leaves the task's folder with '..'"),
+    (with_task(working_dir="../.."), "task.working_dir", "leaves the task's folder"),
     (hello(overrides={"3": {"notice_s": 1}}), "overrides.3", "tasks 0 to 2"),
     (hello(overrides={"2-1": {"notice_s": 1}}), "overrides.2-1", "out of range"),
     (hello(overrides={"x": {}}), "overrides.x", "not an index"),
-    (hello(overrides={"1": 5}), "overrides.1", "the part of the task"),
+    (hello(overrides={"1": 5}), "overrides.1", "the fields that differ"),
     (hello(overrides={"1": {"limit": {"cpu": "-1"}}}), "overrides.1.limit.cpu", "not a quantity"),
     (hello(overrides={"1": {"ports": ["x"]}}), "overrides.1.ports", "the same ports"),
     (hello(overrides={"0-1": {"notice_s": 1}, "1": {"notice_s": 2}}), "overrides.1", "overlaps with 0-1"),
-    (hello(kind="AllocSet"), "task.command", "runs nothing itself"),
+    (hello(kind="AllocSet"), "task.command", "runs no command"),
     (hello(kind="AllocSet", task={"ports": ["http"]}), "task.ports", "name ports in the jobs inside"),
-    (hello(alloc_set="shelf", spread={"max_per_rack": 1}), "spread.max_per_rack", "into alloc set shelf"),
+    (hello(alloc_set="shelf", spread={"max_per_rack": 1}), "spread.max_per_rack", "in the alloc set shelf"),
     (
         hello(alloc_set="shelf", task={"command": ["x"], "constraints": [PRESENT]}),
         "task.constraints",
-        "run on its machine",
+        "run on the machine of the alloc",
     ),
     (hello(disruption_budget=-1), "disruption_budget", "out of range"),
-    (hello(gang=True, tasks=2501), "gang", "at most 2500 are placed together"),
+    (hello(gang=True, tasks=2501), "gang", "split it into jobs of at most 2500"),
     (hello(gang=1), "gang", "expected `bool`, got `int`; give true or false"),
     (with_task(limit={"accelerators": "1500m"}), "task.limit.accelerators", "ask for 1 or 2, or for a share"),
     (hello(overrides={"1": {"limit": {"accelerators": 2.5}}}), "overrides.1.limit.accelerators", "2500m is more"),
@@ -220,7 +220,7 @@ def test_groups_join_equal_requirements() -> None:
     )
     small, large = job.groups()
     assert (small.ranges, large.ranges) == (((0, 2), (5, 7), (9, 9)), ((3, 4), (8, 8)))
-    assert job.total()[CPU] == 7 * 100 + 3 * 2000
+    assert job.total[CPU] == 7 * 100 + 3 * 2000
     assert [group.ranges for group in job.groups(4, 5)] == [((4, 4),), ((5, 5),)]
 
 
@@ -366,7 +366,7 @@ def test_what_may_be_down_is_the_budget_or_else_what_an_update_may_have_down() -
 
 
 def test_a_job_inside_an_alloc_set_is_charged_nothing() -> None:
-    assert parse(hello()).charged() == parse(hello()).total()
+    assert parse(hello()).charged() == parse(hello()).total
     assert not any(parse(hello(alloc_set="shelf")).charged())
 
 

@@ -88,12 +88,12 @@ def test_a_change_of_names_and_weights_is_in_place(changes: dict[str, Any]) -> N
         (
             {"name": "box", "kind": "AllocSet", "task": {"weight": 2}},
             "task.weight",
-            "an alloc answers no client; give weights to the jobs inside it",
+            "an alloc serves no clients; set weights in the jobs inside the alloc set",
         ),
         (
             {"name": "box", "kind": "AllocSet", "task": {}, "names": {"ttl_s": 2}},
             "names",
-            "an alloc set has no names of its own; give them to the jobs inside it",
+            "an alloc set has no names; set them in the jobs inside the alloc set",
         ),
     ],
 )

@@ -1,0 +1,44 @@
+"""Actions of admin pages that ask for a reason and then change each chosen row through a service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.functional import Promise
+from unfold.admin import ModelAdmin
+
+from quota.admin import principal_of
+from quota.admin.acting import act_with_reason
+from quota.vocabulary.permissions import Principal
+
+Action = Callable[[ModelAdmin, HttpRequest, QuerySet[Any]], HttpResponse | None]
+
+
+def row_action(
+    name: str,
+    *,
+    label: str | Promise,
+    title: str | Promise,
+    warning: str | Promise,
+    act: Callable[[Principal, Any, str], object],
+) -> Action:
+    """Return the action `name` of an admin page. `act(principal, row, reason)` changes one row."""
+
+    @admin.action(description=label)  # type: ignore[arg-type]
+    def action(page: ModelAdmin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
+        principal = principal_of(request)
+        return act_with_reason(
+            page,
+            request,
+            rows,
+            action=name,
+            title=str(title),
+            warning=str(warning),
+            act=lambda row, reason: act(principal, row, reason),
+        )
+
+    return action
