@@ -1,20 +1,20 @@
-"""Reads of cells, machines, jobs, tasks and events for REST, pages and the console, limited to what the caller may see.
+"""Reads of cells, machines, jobs, tasks and events for REST, pages and the console.
 
-Rows that the caller may not see are not found. The number of queries of each function does not depend on the rows.
+They return only rows that the caller may see. The number of queries of each function does not depend on the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from django.db.models import Count, IntegerField, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models import Count, IntegerField, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Coalesce
 
 from quota.selectors import tenants_visible
-from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may, require
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
 from scheduling.models import Brake, Cell, Departure, Event, Job, JobSpec, Machine, Task, Update
@@ -24,6 +24,7 @@ from scheduling.spec.masking import masked
 
 
 def cells_visible(principal: Principal) -> QuerySet[Cell]:
+    """Return the cells that the principal may see, in the order of their ids."""
     rows = Cell.objects.order_by("id")
     if principal.cell is not None:
         rows = rows.filter(name=principal.cell)
@@ -31,7 +32,7 @@ def cells_visible(principal: Principal) -> QuerySet[Cell]:
 
 
 def cell_named(principal: Principal, name: str) -> Cell:
-    """Return the cell. Raises `NotFound`, which names the existing cells."""
+    """Return the cell of this name. Raises `NotFound`, which lists the cells that the principal may see."""
     if may(principal, Action.CELL_VIEW) and principal.cell in (None, name):
         for cell in Cell.objects.raw("SELECT * FROM scheduling_cell WHERE name = %s", [name]):
             return cell
@@ -40,7 +41,7 @@ def cell_named(principal: Principal, name: str) -> Cell:
 
 @dataclass(frozen=True, slots=True)
 class CellCounts:
-    """Machines and tasks of live jobs by state, and jobs by state."""
+    """Numbers of machines, of tasks of live jobs, and of jobs, by state."""
 
     machines: Mapping[str, int]
     tasks: Mapping[str, int]
@@ -49,22 +50,18 @@ class CellCounts:
 
 def cell_counts(principal: Principal, cell: Cell) -> CellCounts:
     """Return counts of the machines, and of the jobs that the principal may see."""
-    machines = dict.fromkeys([state.value for state in MachineStatus], 0)
-    machines |= dict(
-        Machine.objects.filter(cell=cell)
-        .exclude(state=REMOVED)
-        .order_by()
-        .values_list("state")
-        .annotate(number=Count("id"))
-    )
-    jobs = dict.fromkeys([state.value for state in JobState], 0)
     visible = jobs_of_tenants(principal, cell)
-    jobs |= dict(visible.order_by().values_list("state").annotate(number=Count("id")))
-    tasks = {"pending": 0, "running": 0, "up": 0}
-    for row in visible.exclude(state=JobState.DEAD.value).values_list("tasks_pending", "tasks_running", "tasks_up"):
-        for name, number in zip(tasks, row, strict=True):
-            tasks[name] += number
-    return CellCounts(machines, tasks, jobs)
+    machines = Machine.objects.filter(cell=cell).exclude(state=REMOVED)
+    sums = {name: Coalesce(Sum(f"tasks_{name}"), 0) for name in ("pending", "running", "up")}
+    return CellCounts(
+        machines=dict.fromkeys([state.value for state in MachineStatus], 0) | _by_state(machines),
+        tasks=visible.exclude(state=JobState.DEAD.value).aggregate(**sums),
+        jobs=dict.fromkeys([state.value for state in JobState], 0) | _by_state(visible),
+    )
+
+
+def _by_state(rows: QuerySet[Any]) -> dict[str, int]:
+    return dict(rows.order_by().values_list("state").annotate(number=Count("id")))
 
 
 def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:
@@ -77,7 +74,7 @@ def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:
 
 
 def machine_named(cell: Cell, hostname: str) -> Machine:
-    """Raises `NotFound`."""
+    """Return the machine of this name. Raises `NotFound`."""
     rows = Machine.objects.select_related("cell").annotate(tasks_running=tasks_there())
     machine = rows.filter(cell=cell, hostname=hostname).first()
     if machine is None:
@@ -86,21 +83,22 @@ def machine_named(cell: Cell, hostname: str) -> Machine:
 
 
 def machines_in_quarantine(principal: Principal, cell: Cell) -> QuerySet[Machine]:
-    """Return the machines that run tasks which are not in this cell's history. Raises `Forbidden` unless the caller
-    may administer machines, because the tasks may belong to any tenant.
+    """Return the machines with tasks in quarantine: tasks that are not in this cell's history.
+
+    Raises `Forbidden` unless the caller may administer machines, because the tasks may belong to any tenant.
     """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     return Machine.objects.filter(cell=cell).exclude(Q(quarantined=[]) | Q(state=REMOVED)).order_by("id")
 
 
 def brakes_of(cell: Cell) -> list[Brake]:
-    """Return all brakes of a cell. One that was never needed is open, without a time."""
+    """Return all brakes of a cell. A brake that was never needed has no row, and is open."""
     known = {brake.kind: brake for brake in Brake.objects.filter(cell=cell)}
     return [known.get(kind.value) or Brake(cell=cell, kind=kind.value) for kind in BrakeKind]
 
 
 def jobs_of_tenants(principal: Principal, cell: Cell) -> QuerySet[Job]:
-    """The jobs that the principal may see, as plain rows."""
+    """Return the jobs that the principal may see, without related data."""
     rows = Job.objects.filter(cell=cell)
     if Scope.READ not in principal.scopes:
         return rows.none()
@@ -129,11 +127,7 @@ def jobs_visible(
     for label in labels:
         key, equals, value = label.partition("=")
         if not equals:
-            raise Rejected(
-                "invalid",
-                f"label: {label!r} is not of the form key=value; write key=value",
-                fields={"label": "write key=value"},
-            )
+            raise invalid("label", f"{label!r} has no '='; write key=value")
         rows = rows.filter(labels__contains={key: value})
     return rows.order_by("id")
 
@@ -150,7 +144,7 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
-    """The live job of that name, or the last that had it. Raises `NotFound`."""
+    """Return the live job of this name, or the last job that had the name. Raises `NotFound`."""
     if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell.name):
         named = with_details(Job.objects.filter(cell=cell, tenant__name=tenant, name=name))
         job = named.exclude(state=JobState.DEAD.value).first() or named.order_by("-id").first()
@@ -160,32 +154,29 @@ def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
 
 
 def job_current_spec(job: Job) -> Mapping[str, Any]:
-    """The spec in force, as its job file."""
-    return cast(
-        "Mapping[str, Any]", JobSpec.objects.values_list("spec", flat=True).get(job=job, version=job.spec_version)
-    )
+    """Return the current spec, as a job file."""
+    file: Mapping[str, Any] = JobSpec.objects.values_list("spec", flat=True).get(job=job, version=job.spec_version)
+    return file
 
 
 def spec_shown(principal: Principal, job: Job, file: Mapping[str, object]) -> Mapping[str, object]:
-    """A job file of `job` as `principal` may see it: without values that look secret, unless they may change the job.
-
-    `job.cell` and `job.tenant` are read.
-    """
+    """Return a job file of `job`, in which values that look secret are masked if `principal` may not change the job."""
     writes = may(principal, Action.JOB_WRITE, tenant=job.tenant.name, cell=job.cell.name)
     return file if writes else masked(file)
 
 
 def job_update_shown(job: Job) -> Update | None:
-    """The open update, or the last one."""
+    """Return the open update, or the last one."""
     return Update.objects.filter(job=job).order_by("-id").first()
 
 
 def update_followers(update: Update) -> int:
-    """Return how many tasks follow the update's spec."""
+    """Return how many tasks have the new spec of the update."""
     return Task.objects.filter(job_id=update.job_id, spec_version=update.to_version).count()
 
 
 def specs_of(job: Job) -> QuerySet[JobSpec]:
+    """Return all versions of a job's spec, oldest first."""
     return JobSpec.objects.filter(job=job).order_by("version")
 
 
@@ -193,8 +184,9 @@ STILL_STOPPING = Prefetch("departures", Departure.objects.select_related("machin
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Return tasks by index, with `departures`: earlier incarnations that are still being stopped. Raises `Rejected`
-    for an unknown state.
+    """Return the tasks of a job by index, with their machines and `departures`. `state`: only tasks in this state.
+
+    Raises `Rejected` for an unknown state.
     """
     rows = Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("id")
     if state:
@@ -204,7 +196,7 @@ def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
 
 
 def task_at(job: Job, index: int) -> Task:
-    """Raises `NotFound`."""
+    """Return the task of this index. Raises `NotFound`."""
     task = Task.objects.filter(job=job, index=index).select_related("machine", "alloc__job").first()
     if task is None:
         raise NotFound("task", f"{job.name}/{index}")
@@ -212,7 +204,7 @@ def task_at(job: Job, index: int) -> Task:
 
 
 def alloc_names(tasks: Iterable[Task]) -> dict[int, str]:
-    """The allocs that tasks live in (§2.4), by id, as `set/index`. One query, none where there is no alloc."""
+    """Return the allocs in which tasks run (§2.4) by id, as `set/index`. One query, or none without allocs."""
     ids = {task.alloc_id for task in tasks if task.alloc_id is not None}
     if not ids:
         return {}
@@ -221,7 +213,7 @@ def alloc_names(tasks: Iterable[Task]) -> dict[int, str]:
 
 
 def port_names(job: Job, tasks: Iterable[Task]) -> dict[int, list[str]]:
-    """Return the port names by version of the spec, because tasks may still run an earlier version."""
+    """Return the names of the ports by version of the spec, because tasks may still run an earlier version."""
     older = {task.spec_version for task in tasks} - {job.spec_version}
     names = {job.spec_version: list(job.port_names)}
     if older:
@@ -245,15 +237,11 @@ def events_of_cell(principal: Principal, cell: Cell) -> QuerySet[Event]:
 
 
 def tasks_there() -> Coalesce:
-    """Return the number of tasks on a machine, counted per row, because a page must not count those of the whole
-    cell.
-    """
+    """Return an expression for the number of tasks on a machine. It counts only the tasks of the selected machines."""
     there = Task.objects.filter(machine=OuterRef("pk")).order_by().values("machine")
     return Coalesce(Subquery(there.annotate(number=Count("id")).values("number")), 0)
 
 
 def _check_state(state: str, known: list[str]) -> None:
     if state not in known:
-        raise Rejected(
-            "invalid", f"state: {state!r} is unknown; give one of {', '.join(known)}", fields={"state": "unknown"}
-        )
+        raise invalid("state", f"{state!r} is unknown; give one of {', '.join(known)}")

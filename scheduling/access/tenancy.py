@@ -1,13 +1,13 @@
-"""The permission check of every service that changes jobs. It does not leak names of tenants."""
+"""The permission check of all services that change jobs. It does not reveal names of other tenants."""
 
 from __future__ import annotations
 
-from quota.vocabulary.errors import Forbidden, NotFound, Rejected
+from quota.vocabulary.errors import Forbidden, NotFound, invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may, require
 
 
 def require_tenant(principal: Principal, action: Action, tenant: str, cell: str) -> None:
-    """Check that the caller may do this. Raises `Forbidden`, or `NotFound` for a tenant that it may not see."""
+    """Check that the caller may do `action`. Raises `Forbidden`, or `NotFound` for a tenant that it may not see."""
     if may(principal, action, tenant=tenant, cell=cell):
         return
     try:
@@ -19,21 +19,20 @@ def require_tenant(principal: Principal, action: Action, tenant: str, cell: str)
 
 
 def knows_tenant(principal: Principal, tenant: str, cell: str) -> bool:
-    """Return whether the caller may know that a tenant exists. The scopes of its token do not matter."""
+    """Return whether the caller may know that a tenant exists, whatever the scopes of its token are."""
     if principal.tenant is not None and tenant != principal.tenant:
         return False
     return principal.sre or tenant in principal.roles or principal.has(CapabilityKind.ANY_JOB, cell)
 
 
 def own_tenant(principal: Principal) -> str:
-    """The tenant meant when none is named: the token's, or the only one. Raises `Rejected`."""
+    """Return the tenant of a request that names none: the token's tenant, or the caller's only one.
+
+    Raises `Rejected` if the caller has no tenant, or several.
+    """
     if principal.tenant is not None:
         return principal.tenant
     if len(principal.roles) == 1:
         return next(iter(principal.roles))
     known = ", ".join(sorted(principal.roles))
-    raise Rejected(
-        "invalid-spec",
-        "tenant: it is missing; name the tenant" + (f", one of {known}" if known else ""),
-        fields={"tenant": "is missing; name the tenant"},
-    )
+    raise invalid("tenant", f"is missing; name the tenant{f', one of {known}' if known else ''}", "invalid-spec")

@@ -13,7 +13,6 @@ from unfold.admin import ModelAdmin
 
 from quota.admin import principal_of
 from quota.admin.acting import act_with_reason
-from quota.vocabulary.permissions import Principal
 
 Action = Callable[[ModelAdmin, HttpRequest, QuerySet[Any]], HttpResponse | None]
 
@@ -24,9 +23,13 @@ def row_action(
     label: str | Promise,
     title: str | Promise,
     warning: str | Promise,
-    act: Callable[[Principal, Any, str], object],
+    service: Callable[..., object],
+    row_as: str,
 ) -> Action:
-    """Return the action `name` of an admin page. `act(principal, row, reason)` changes one row."""
+    """Return the action `name` of an admin page. It calls `service(principal=…, reason=…)` for each chosen row.
+
+    `row_as`: name of the service's argument for the row.
+    """
 
     @admin.action(description=label)  # type: ignore[arg-type]
     def action(page: ModelAdmin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
@@ -38,7 +41,7 @@ def row_action(
             action=name,
             title=str(title),
             warning=str(warning),
-            act=lambda row, reason: act(principal, row, reason),
+            act=lambda row, reason: service(principal=principal, reason=reason, **{row_as: row}),
         )
 
     return action

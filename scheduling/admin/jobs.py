@@ -50,34 +50,8 @@ class JobAdmin(FactsAdmin):
     list_select_related = ["cell", "tenant"]
     search_fields = ["name", "tenant__name", "=uid"]
     ordering = ["-id"]
-    fields = [
-        "uid",
-        "cell",
-        "tenant",
-        "name",
-        "kind",
-        "alloc_set",
-        "gang",
-        "disruption_budget",
-        "health_shown",
-        "outcome",
-        "priority",
-        "band",
-        "latency_sensitive",
-        "labels",
-        "port_names",
-        "published",
-        "spec_version",
-        "requested_shown",
-        "tasks_total",
-        "tasks_pending",
-        "tasks_running",
-        "tasks_up",
-        "tasks_dead",
-        "submitted_by",
-        "created_at",
-        "ended_at",
-    ]
+    exclude = ["state", "requested", "key"]
+    readonly_fields = ["health_shown", "requested_shown", "uid", "created_at"]
     actions = ["kill"]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -107,7 +81,8 @@ class JobAdmin(FactsAdmin):
         label=_("Kill"),
         title=_("Kill jobs"),
         warning=_("All tasks of these jobs are stopped permanently."),
-        act=lambda principal, job, reason: job_kill(principal=principal, job=job, reason=reason),
+        service=job_kill,
+        row_as="job",
     )
 
 

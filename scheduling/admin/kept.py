@@ -35,5 +35,6 @@ class KeptAllocAdmin(FactsAdmin):
         label=_("Delete, even if not saved"),
         title=_("Delete the kept files of allocs"),
         warning=_("Files that are not saved yet are lost permanently."),
-        act=lambda principal, kept, reason: kept_release(principal=principal, kept=kept, reason=reason),
+        service=kept_release,
+        row_as="kept",
     )

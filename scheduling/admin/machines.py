@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, cast
@@ -170,7 +171,8 @@ class MachineAdmin(FactsAdmin):
         label=gettext_lazy("Undrain"),
         title=gettext_lazy("Undrain machines"),
         warning=gettext_lazy("These machines receive tasks again."),
-        act=lambda principal, machine, reason: machine_undrain(principal=principal, machine=machine, reason=reason),
+        service=machine_undrain,
+        row_as="machine",
     )
     quarantine_stop = row_action(
         "quarantine_stop",
@@ -180,9 +182,8 @@ class MachineAdmin(FactsAdmin):
             "Tasks that run on these machines but are not in this cell's history are stopped: SIGTERM first, SIGKILL"
             " after their notice."
         ),
-        act=lambda principal, machine, reason: quarantine_release(
-            principal=principal, machine=machine, keys=None, action="stop", reason=reason
-        ),
+        service=partial(quarantine_release, keys=None, action="stop"),
+        row_as="machine",
     )
     quarantine_keep = row_action(
         "quarantine_keep",
@@ -191,9 +192,8 @@ class MachineAdmin(FactsAdmin):
         warning=gettext_lazy(
             "Tasks that run on these machines but are not in this cell's history keep running, unmanaged."
         ),
-        act=lambda principal, machine, reason: quarantine_release(
-            principal=principal, machine=machine, keys=None, action="keep", reason=reason
-        ),
+        service=partial(quarantine_release, keys=None, action="keep"),
+        row_as="machine",
     )
     rotate = row_action(
         "rotate",
@@ -202,7 +202,8 @@ class MachineAdmin(FactsAdmin):
         warning=gettext_lazy(
             "Each machine gets a new secret at its next poll. The old secret ends once the new one was used."
         ),
-        act=lambda principal, machine, reason: machine_rotate(principal=principal, machine=machine, reason=reason),
+        service=machine_rotate,
+        row_as="machine",
     )
     revoke = row_action(
         "revoke",
@@ -211,12 +212,14 @@ class MachineAdmin(FactsAdmin):
         warning=gettext_lazy(
             "Their secrets end at once and their tasks are placed elsewhere. The machines can join again."
         ),
-        act=lambda principal, machine, reason: machine_revoke(principal=principal, machine=machine, reason=reason),
+        service=machine_revoke,
+        row_as="machine",
     )
     remove = row_action(
         "remove",
         label=gettext_lazy("Remove permanently"),
         title=gettext_lazy("Remove machines"),
         warning=gettext_lazy("They are removed permanently and their secrets end. Drain them first."),
-        act=lambda principal, machine, reason: machine_remove(principal=principal, machine=machine, reason=reason),
+        service=machine_remove,
+        row_as="machine",
     )

@@ -134,7 +134,8 @@ class DrainAdmin(FactsAdmin):
         label=gettext_lazy("Undrain"),
         title=gettext_lazy("Undrain machines"),
         warning=gettext_lazy("These machines receive tasks again."),
-        act=lambda principal, drain, reason: machine_undrain(principal=principal, machine=drain.machine, reason=reason),
+        service=lambda drain, **given: machine_undrain(machine=drain.machine, **given),
+        row_as="drain",
     )
 
 
@@ -207,9 +208,8 @@ class BrakeAdmin(FactsAdmin):
         label=gettext_lazy("Keep the brake held"),
         title=gettext_lazy("Keep brakes held"),
         warning=gettext_lazy("These brakes stay held until their cause has ended, and raise no more alerts."),
-        act=lambda principal, brake, reason: brake_keep(
-            principal=principal, cell=brake.cell, kind=brake.kind, reason=reason
-        ),
+        service=lambda brake, **given: brake_keep(cell=brake.cell, kind=brake.kind, **given),
+        row_as="brake",
     )
 
 

@@ -55,13 +55,13 @@ class TaskAdmin(FactsAdmin):
 
 
 class DepartureAdmin(FactsAdmin):
-    list_display = ["task_shown", "incarnation", "machine", "cause", "notice_s", "ports", "since"]
+    list_display = ["task_shown", "incarnation", "machine", "cause", "ports", "since"]
     list_select_related = ["task__job", "machine"]
     list_filter = ["cause"]
     search_fields = ["=task__job__name", "=machine__hostname"]
     ordering = ["-since"]
     paginator = InfinitePaginator
-    fields = ["task_shown", "incarnation", "machine", "cause", "notice_s", "ports", "since"]
+    fields = ["task_shown", "incarnation", "machine", "cause", "ports", "since"]
 
     @display(description=_("task"))
     def task_shown(self, departure: Departure) -> str:

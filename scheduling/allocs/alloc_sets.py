@@ -1,10 +1,10 @@
 """Alloc sets and the jobs inside them (§2.4): admission, shrinking, and eviction of inner tasks with their alloc.
 
-    job with alloc_set ─► alloc_set_of ─► JobSubmitted.alloc_set ─► its tasks are placed inside running allocs
-    an alloc leaves ─► inner_of ─► its inner tasks leave first, under the same entry, and go back to the queue
+    a job with `alloc_set` ─► alloc_sets_named ─► JobSubmitted.alloc_set ─► its tasks are placed in running allocs
+    an alloc leaves ─► inner_of ─► its inner tasks return to the queue first, in the same journal entry
 
-An alloc is a task of a job of kind `alloc-set`. Tasks inside draw on its limit, not on the machine, and cost no
-quota: the alloc set has paid for the envelope.
+An alloc is a task of a job of kind `alloc-set`. Inner tasks use the limit of their alloc instead of the machine's
+capacity. They need no quota, because the alloc set has paid for the limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from django.db.models import F
 
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.resources import NAMES, PORTS, describe
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.journal.sql import query
@@ -22,14 +22,15 @@ from scheduling.models import Cell, Job, JobSpec, Task
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
 from scheduling.spec.alloc_fit import misfits
+from scheduling.spec.problems import rejection
 
 KIND = "alloc-set"
-_TOLD = 5  # number of jobs that a message names
+_MOST_NAMED = 5  # jobs in a message
 
 
 @dataclass(frozen=True, slots=True)
 class InnerTask:
-    """A running task inside an alloc that leaves. `alloc`: the alloc as people call it."""
+    """A running task inside an alloc that leaves. `alloc`: the name of the alloc, `set/index`."""
 
     task_id: int
     incarnation: int
@@ -39,14 +40,17 @@ class InnerTask:
 
 @dataclass(frozen=True, slots=True)
 class AllocSet:
-    """A live alloc set: its job, and its spec in force."""
+    """A live alloc set: its job, and its current spec."""
 
     job_id: int
     spec: spec.JobSpecification
 
 
 def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[InnerTask]:
-    """Return the tasks inside the given running allocs, by id. An alloc is (task id, incarnation; None: any)."""
+    """Return the tasks inside the given running allocs, by id.
+
+    `leaving`: allocs as (task id, incarnation); None stands for any incarnation.
+    """
     rows = query(
         "SELECT i.id, i.incarnation, a.id, j.name || '/' || a.index"
         " FROM unnest(%s::bigint[], %s::integer[]) AS l(id, incarnation)"
@@ -60,7 +64,7 @@ def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[InnerTask]:
 
 
 def still_there(allocs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return those of the pairs (task id of an alloc, machine id) where the alloc runs on that machine."""
+    """Return the pairs (task id of an alloc, machine id) of which the alloc still runs on the machine."""
     wanted = set(allocs)
     if not wanted:
         return set()
@@ -68,11 +72,11 @@ def still_there(allocs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
     return wanted & set(rows.order_by().values_list("id", "machine_id"))
 
 
-# -- coming in
+# -- admission
 
 
 def alloc_sets_named(cell: Cell, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], AllocSet]:
-    """The live alloc sets among (tenant id, name). One query, none for no names."""
+    """Return the live alloc sets of these (tenant id, name). One query, or none without names."""
     wanted = set(names)
     if not wanted:
         return {}
@@ -95,24 +99,17 @@ def refusal(job_spec: spec.JobSpecification, alloc_set: spec.JobSpecification | 
     """Return why a job cannot be submitted into its alloc set or changed there, or None if it can."""
     if alloc_set is None:
         detail = f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}"
-        return Rejected(
-            "no-such-alloc-set",
-            f"alloc_set: {detail}; submit the alloc set first (kind: AllocSet), or remove alloc_set",
-            fields={"alloc_set": detail},
-        )
+        cure = "submit the alloc set first (kind: AllocSet), or remove alloc_set"
+        return invalid("alloc_set", f"{detail}; {cure}", "no-such-alloc-set")
     problems = misfits(alloc_set, job_spec)
-    if not problems:
-        return None
-    detail = "; ".join(f"{path}: {what}" for path, what in list(problems.items())[:3])
-    more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
-    return Rejected("invalid-spec", f"{detail}{more}", fields=problems)
+    return rejection(problems) if problems else None
 
 
 # -- leaving and shrinking
 
 
 def check_kill(job: Job, indexes: Sequence[int] | None) -> None:
-    """An alloc set with live jobs inside keeps one alloc at least. Raises `Conflict` naming them."""
+    """Check that an alloc set with live jobs inside keeps an alloc. Raises `Conflict`, which names the jobs."""
     if job.kind != KIND:
         return
     left = Task.objects.filter(job=job).exclude(state=TaskState.DEAD.value)
@@ -120,13 +117,11 @@ def check_kill(job: Job, indexes: Sequence[int] | None) -> None:
         return
     inside = [inner.name for inner in inner_jobs(job)]
     if inside:
-        raise _in_use(job, inside, f"kill {_listed(inside)} first")
+        raise _in_use(job, inside, f"its last alloc cannot end while jobs are inside; kill {_listed(inside)} first")
 
 
 def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
-    """Check that all jobs inside fit into the new version of an alloc set. Raises `Conflict`, which names the
-    others.
-    """
+    """Check that all jobs inside an alloc set fit into its new version. Raises `Conflict`, which names the others."""
     if job.kind != KIND:
         return
     inside = inner_jobs(job)
@@ -137,7 +132,7 @@ def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
         problems = misfits(alloc_set, parser.load(row.spec, extra=alloc_set.extra))
         if problems:
             path, what = next(iter(problems.items()))
-            detail = f"job {row.job.name} runs in it and would no longer fit ({path}: {what})"
+            detail = f"job {row.job.name} inside it would no longer fit ({path}: {what})"
             raise _in_use(job, [row.job.name], detail)
     held = _held(job)
     names = (*NAMES, *alloc_set.extra)
@@ -145,7 +140,7 @@ def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
         if position != PORTS and used > room:
             extra = alloc_set.extra
             detail = (
-                f"the tasks in it use {describe(position, used, extra=extra)} of {names[position]}, and all allocs"
+                f"the tasks inside it use {describe(position, used, extra=extra)} of {names[position]}, and all allocs"
                 f" together would have {describe(position, room, extra=extra)}; make"
                 f" {_listed([inner.name for inner in inside])} smaller first"
             )
@@ -168,12 +163,11 @@ def _held(job: Job) -> list[int]:
     return [amount for (amount,) in rows]
 
 
-def _in_use(job: Job, inside: Sequence[str], told: str) -> Conflict:
-    return Conflict(
-        "alloc-set-in-use", f"alloc set {job.name}: {told}", fields={"alloc_set": told}, figures={"jobs": list(inside)}
-    )
+def _in_use(job: Job, inside: list[str], detail: str) -> Conflict:
+    text = f"alloc set {job.name}: {detail}"
+    return Conflict("alloc-set-in-use", text, fields={"alloc_set": detail}, figures={"jobs": inside})
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _TOLD} more jobs" if len(names) > _TOLD else ""
-    return ", ".join(names[:_TOLD]) + more
+    more = f" and {len(names) - _MOST_NAMED} more jobs" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

@@ -1,11 +1,11 @@
 """Kept allocs: the folder of an alloc stays on its machine until its log savers have saved it or expire (§4).
 
-    an alloc leaves, a saver lives in it ─► allocs_keep ─► KeptAlloc: its hold is out of the machine's capacity
+    an alloc with a saver leaves ─► allocs_keep ─► KeptAlloc: `hold` is subtracted from the machine's capacity
     link: each saver runs there again, until status 0 ─► savers_done ─┐
-    master, each second: the time is up ──────► release_late ─────────┼─► released: the Borglet removes the folder
+    master, each second: the time is over ────► release_late ─────────┼─► released: the Borglet removes the folder
     an SRE ───────────────────────────────────► kept_release ─────────┘            └─► gone
 
-A saver is a job inside the alloc set whose spec says `saves_for_s`.
+A saver is a task of a job inside the alloc set whose spec has `saves_for_s`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SAVED, TOO_LATE, DROPPED = "saved", "too-late", "dropped"
 
 
 def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
-    """Keep the allocs of these running inner tasks (ids) if a saver is among them. Call it before the tasks leave."""
+    """Keep the allocs of these running inner tasks that have a saver among them. Call it before the tasks leave."""
     if not inner_ids:
         return
     made = []
@@ -60,7 +60,7 @@ def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
 
 
 def _lived_in(inner_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """The inner tasks, each with its alloc and how long its job saves; in order of the alloc."""
+    """Return the inner tasks in the order of their allocs, each with its alloc and its `saves_for_s`."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT a.id AS alloc_id, a.machine_id, a.job_id AS alloc_job, a.index AS alloc_index,"
@@ -81,7 +81,7 @@ def _lived_in(inner_ids: Sequence[int]) -> list[dict[str, Any]]:
 
 def _kept(entry: JournalEntry, tasks: Sequence[dict[str, Any]], savers: Sequence[dict[str, Any]]) -> KeptAlloc:
     alloc = tasks[0]
-    # A limit from before the cell had further resources is shorter.
+    # A limit is shorter if it is older than a resource of the cell.
     hold = [sum(amounts) for amounts in zip_longest(*[saver["limit"] for saver in savers], fillvalue=0)]
     hold[DISK], hold[PORTS], hold[ACCELERATORS] = alloc["alloc_limit"][DISK], 0, 0
     return KeptAlloc(
@@ -111,8 +111,9 @@ def _kept(entry: JournalEntry, tasks: Sequence[dict[str, Any]], savers: Sequence
 
 
 def savers_done(entry: JournalEntry, done: Sequence[tuple[int, int]]) -> None:
-    """Note log savers that ended with status 0, as (id of the kept alloc, position). The last one releases the
-    alloc.
+    """Store that log savers ended with status 0. The last saver releases the alloc.
+
+    `done`: (id of the kept alloc, position of the saver).
     """
     positions: dict[int, set[int]] = {}
     for identity, position in done:
@@ -126,7 +127,7 @@ def savers_done(entry: JournalEntry, done: Sequence[tuple[int, int]]) -> None:
 
 
 def release_late(cell_id: int) -> int:
-    """Release kept allocs whose time is over. Returns their number. Makes one query if there is none."""
+    """Release kept allocs whose time is over. Return their number. Makes one query if there are none."""
     late = KeptAlloc.objects.filter(machine__cell_id=cell_id, released=False, until__lt=timezone.now())
     if not late.exists():
         return 0
@@ -142,7 +143,7 @@ def kept_release(*, principal: Principal, kept: KeptAlloc, reason: str = "") -> 
     with journal.write(kept.machine.cell_id, principal) as entry:
         row = KeptAlloc.objects.select_for_update().filter(pk=kept.pk, released=False).first()
         if row is None:
-            detail = f"{kept.name} is no longer kept on {kept.machine.hostname}"
+            detail = f"{kept.name} is no longer kept on {kept.machine.hostname}; reload the page"
             raise Conflict("already-released", detail, fields={"alloc": detail})
         _release(entry, [row], DROPPED, reason)
 
@@ -166,7 +167,7 @@ def _release(entry: JournalEntry, rows: Sequence[KeptAlloc], how: str, reason: s
 
 
 def gone(entry: JournalEntry, ids: Sequence[int]) -> None:
-    """The Borglets of these released allocs have removed their folders."""
+    """Delete released allocs whose Borglets have removed the folders."""
     if not ids:
         return
     rows = list(KeptAlloc.objects.select_for_update().filter(pk__in=ids, released=True).order_by("id"))
@@ -183,7 +184,7 @@ def forget_machine(machine_id: int) -> None:
 
 
 def _announce(entry: JournalEntry, machine_ids: set[int]) -> None:
-    """Sum up what is held on the machines, and tell the capacity that is left."""
+    """Update the sums that kept allocs hold on these machines, and append events with the remaining capacity."""
     execute(
         "UPDATE scheduling_machine AS m SET kept = coalesce((SELECT array_agg(h.held ORDER BY h.n) FROM ("
         "SELECT r.n, sum(r.amount)::bigint AS held FROM scheduling_keptalloc AS k,"

@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 
-from quota.api.base import QuotaView, principal_of, valid
+from quota.api.base import QuotaView, valid
 from quota.paging import MAX_PAGE, PAGE, DescribedPaging, paged
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Principal
@@ -40,17 +40,19 @@ class BodyParser(BaseParser):
 class CellView(QuotaView):
     """A view below `cells/{cell}/`."""
 
+    @property
     def principal(self) -> Principal:
         """Return the caller. The default permission rejects anonymous requests."""
-        return principal_of(self.request)
+        assert isinstance(self.request.auth, Principal)
+        return self.request.auth
 
     def cell(self, name: str) -> Cell:
         """Return the cell of this name. Raises `NotFound`."""
-        return selectors.cell_named(self.principal(), name)
+        return selectors.cell_named(self.principal, name)
 
     def job(self, cell: str, tenant: str, job: str) -> Job:
         """Return the live job of this name, or the last one. Raises `NotFound`."""
-        return selectors.job_named(self.principal(), self.cell(cell), tenant, job)
+        return selectors.job_named(self.principal, self.cell(cell), tenant, job)
 
     def page(self, rows: QuerySet[Any], serializer: type[serializers.Serializer[Any]], **context: Any) -> Response:
         """Return one page of rows, ordered by id."""

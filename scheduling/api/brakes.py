@@ -49,7 +49,7 @@ class BrakeReleaseView(CellView):
     def post(self, request: Request, cell: str, brake: str) -> Response:
         """Release the brake: the cell reschedules the tasks of lost machines, or stops more tasks than its limit."""
         given = valid(ReleaseSerializer, request.data)
-        released = brake_release(principal=self.principal(), cell=self.cell(cell), kind=brake, **given)
+        released = brake_release(principal=self.principal, cell=self.cell(cell), kind=brake, **given)
         return Response(BrakeSerializer(released).data)
 
 
@@ -58,5 +58,5 @@ class BrakeKeepView(CellView):
     def post(self, request: Request, cell: str, brake: str) -> Response:
         """Keep the brake held: the cell does not continue until the cause of the brake has ended."""
         given = valid(KeepSerializer, request.data)
-        kept = brake_keep(principal=self.principal(), cell=self.cell(cell), kind=brake, **given)
+        kept = brake_keep(principal=self.principal, cell=self.cell(cell), kind=brake, **given)
         return Response(BrakeSerializer(kept).data)

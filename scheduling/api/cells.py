@@ -42,7 +42,7 @@ class CellsView(CellView):
     @extend_schema(operation_id="cells_list", responses=CellSerializer(many=True))
     def get(self, request: Request) -> Response:
         """List the cells that you may see."""
-        return self.page(selectors.cells_visible(self.principal()), CellSerializer)
+        return self.page(selectors.cells_visible(self.principal), CellSerializer)
 
 
 class CellDetailView(CellView):
@@ -50,7 +50,7 @@ class CellDetailView(CellView):
     def get(self, request: Request, cell: str) -> Response:
         """Return a cell with counts of its machines and of the jobs and tasks that you may see."""
         found = self.cell(cell)
-        found.counts = selectors.cell_counts(self.principal(), found)  # type: ignore[attr-defined]
+        found.counts = selectors.cell_counts(self.principal, found)  # type: ignore[attr-defined]
         return Response(CellDetailSerializer(found).data)
 
 
@@ -60,7 +60,7 @@ class CellEventsView(CellView):
     @extend_schema(operation_id="cells_events", responses=EventSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
         """List events of the cell's machines and of the jobs that you may see, newest first."""
-        return events_page(self, selectors.events_of_cell(self.principal(), self.cell(cell)))
+        return events_page(self, selectors.events_of_cell(self.principal, self.cell(cell)))
 
 
 class JoinTokensView(CellView):
@@ -71,7 +71,7 @@ class JoinTokensView(CellView):
         """Issue a token with which machines join the cell. The token is shown only once."""
         found = self.cell(cell)
         given = valid(NewJoinTokenSerializer, request.data)
-        token = join_token_issue(principal=self.principal(), cell=found, **given)
+        token = join_token_issue(principal=self.principal, cell=found, **given)
         return Response({"token": "" if dry_run(request) else token}, status=201)
 
 
@@ -101,7 +101,7 @@ class MachineActionView(CellView):
     ) -> Response:
         """Call the service with the fields of the validated body, and return the changed machine."""
         machine = selectors.machine_named(self.cell(cell), hostname)
-        service(principal=self.principal(), machine=machine, **valid(body, self.request.data))
+        service(principal=self.principal, machine=machine, **valid(body, self.request.data))
         return _machine_response(selectors.machine_named(machine.cell, hostname))
 
 

@@ -69,7 +69,7 @@ class DrainsView(CellView):
         found = self.cell(cell)
 
         def shown(rows: list[Drain]) -> Any:
-            progress = drains.progress_of(self.principal(), found, rows)
+            progress = drains.progress_of(self.principal, found, rows)
             return DrainProgressSerializer(progress, many=True).data
 
         return paged(self, drains.drains_of(found), shown)
@@ -85,8 +85,8 @@ class MachinesDrainView(CellView):
         given = valid(DrainManySerializer, request.data)
         wanted = {name: given.pop(name) for name in ("machines", "rack", "power_domain") if name in given}
         rows = _chosen(found, **wanted)
-        machines_drain(principal=self.principal(), cell=found, machines=rows, **given)
-        shown = drains.progress_of(self.principal(), found, list(drains.drains_of(found).filter(machine__in=rows)))
+        machines_drain(principal=self.principal, cell=found, machines=rows, **given)
+        shown = drains.progress_of(self.principal, found, list(drains.drains_of(found).filter(machine__in=rows)))
         return Response(DrainProgressSerializer(shown, many=True).data)
 
 

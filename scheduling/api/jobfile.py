@@ -14,6 +14,7 @@ from scheduling.spec.job_spec import KINDS
 from scheduling.spec.schema import JobFile, TaskFile
 
 _REF = "#/$defs/"
+_ORDER = {name: position for position, name in enumerate(FIELD_TEXTS)}
 
 
 class JobFileSerializer(serializers.Serializer[Any]):
@@ -52,11 +53,13 @@ def schema() -> dict[str, Any]:
 
 
 def _describe(node: dict[str, Any], prefix: str) -> None:
-    """Give each field of `node` its text."""
-    for name, field in list(node.get("properties", {}).items()):
+    """Add a description to each field of `node`, and put the fields into the order of their texts."""
+    fields = node.get("properties", {})
+    for name in sorted(fields, key=lambda name: _ORDER[prefix + name]):
+        field = fields.pop(name)
         for part in (field, *field.get("anyOf", ())):
             _describe(part, f"{prefix}{name}.")
-        node["properties"][name] = {**field, "description": FIELD_TEXTS[prefix + name]}
+        fields[name] = {**field, "description": FIELD_TEXTS[prefix + name]}
 
 
 def _inline(node: Any, known: dict[str, Any]) -> Any:

@@ -77,7 +77,7 @@ class JobsView(JobFileView):
         found = self.cell(cell)
         query = request.query_params
         rows = selectors.jobs_visible(
-            self.principal(),
+            self.principal,
             found,
             tenant=query.get("tenant", ""),
             state=query.get("state", ""),
@@ -94,8 +94,8 @@ class JobsView(JobFileView):
     def post(self, request: Request, cell: str) -> Response:
         """Submit a job. If a live job has this name, nothing changes if its spec is equal, or else it is a conflict."""
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
-        job_spec = jobs.spec_for(principal=self.principal(), cell=found, file=request.data)  # type: ignore[arg-type]
-        done = jobs.job_submit(principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
+        job_spec = jobs.spec_for(principal=self.principal, cell=found, file=request.data)  # type: ignore[arg-type]
+        done = jobs.job_submit(principal=self.principal, cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
         plan = plans.plan_between(done.job if done.outcome == "unchanged" else None, job_spec)
         return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
 
@@ -113,7 +113,7 @@ class BulkView(JobFileView):
         files = parser.decode(request.data)  # type: ignore[arg-type]
         if not isinstance(files, list):
             raise invalid("file", "the body is not a list; send a list of job files", "invalid-spec")
-        verdicts = jobs.jobs_submit_bulk(principal=self.principal(), cell=found, files=files, dry_run=rehearsed)
+        verdicts = jobs.jobs_submit_bulk(principal=self.principal, cell=found, files=files, dry_run=rehearsed)
         results = [
             {
                 "name": verdict.name,
@@ -137,7 +137,7 @@ class JobView(JobFileView):
         """Return the live job of this name, or the last one, with its spec and an explanation of its state."""
         found = self.job(cell, tenant, job)
         found.told = why.job_sentences(found)  # type: ignore[attr-defined]
-        found.file = selectors.spec_shown(self.principal(), found, selectors.job_current_spec(found))  # type: ignore[attr-defined]
+        found.file = selectors.spec_shown(self.principal, found, selectors.job_current_spec(found))  # type: ignore[attr-defined]
         return Response(JobDetailSerializer(found, context={"extra": found.cell.extra_resources}).data)
 
     @extend_schema(
@@ -152,7 +152,7 @@ class JobView(JobFileView):
         job_spec = _spec_of(self, found, tenant, job)
         live = jobs.live_job(found, job_spec)
         plan = plans.plan_between(live, job_spec)
-        done = jobs.job_apply(principal=self.principal(), cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
+        done = jobs.job_apply(principal=self.principal, cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
         if done.outcome == "submitted" and live is not None:  # an earlier request with this key submitted it
             plan = plans.plan_between(None, job_spec)
         return _changed(self, found, job_spec, plan, done.outcome, rehearsed, job=done.job)
@@ -170,7 +170,7 @@ class PlanView(JobFileView):
         """Return the effect of submitting the job file, or the reason why it would be rejected. Changes nothing."""
         found = self.cell(cell)
         job_spec = _spec_of(self, found, tenant, job)
-        plan = plans.job_plan(principal=self.principal(), cell=found, job_spec=job_spec)
+        plan = plans.job_plan(principal=self.principal, cell=found, job_spec=job_spec)
         outcomes = {"submit": "submitted", "update": "updated", "none": "unchanged"}
         outcome = "refused" if plan.problem else outcomes[plan.action]
         return Response(change_document(plan, outcome, rehearsed=True, job=None, extra=found.extra_resources))
@@ -194,7 +194,7 @@ class UpdateView(JobFileView):
         found = self.job(cell, tenant, job)
         job_spec, rehearsed = _spec_of(self, found.cell, tenant, job), dry_run(request)
         plan = plans.plan_between(found, job_spec)
-        done = updates.job_update(principal=self.principal(), job=found, job_spec=job_spec, dry_run=rehearsed)
+        done = updates.job_update(principal=self.principal, job=found, job_spec=job_spec, dry_run=rehearsed)
         return _changed(self, found.cell, job_spec, plan, done.outcome, rehearsed)
 
 
@@ -205,10 +205,10 @@ class UndoView(CellView):
     def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """Roll a job back to the spec before the current one."""
         found, rehearsed = self.job(cell, tenant, job), dry_run(request)
-        require_tenant(self.principal(), Action.JOB_WRITE, tenant, cell)
+        require_tenant(self.principal, Action.JOB_WRITE, tenant, cell)
         before = updates.spec_before(found)
         plan = plans.plan_between(found, before)
-        done = updates.job_undo(principal=self.principal(), job=found, dry_run=rehearsed)
+        done = updates.job_undo(principal=self.principal, job=found, dry_run=rehearsed)
         return _changed(self, found.cell, before, plan, done.outcome, rehearsed)
 
 
@@ -230,7 +230,7 @@ class VersionsView(CellView):
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """List all versions of the job's spec, oldest first."""
         found = self.job(cell, tenant, job)
-        shown = partial(selectors.spec_shown, self.principal(), found)
+        shown = partial(selectors.spec_shown, self.principal, found)
         return self.page(selectors.specs_of(found), VersionSerializer, shown=shown)
 
 
@@ -254,9 +254,9 @@ class WhyView(CellView):
         found = self.job(cell, tenant, job)
         index = whole(request, "index", -1, low=0, high=MAX_TASKS - 1)
         if index < 0:
-            detail = why.explain_job(found, self.principal())
+            detail = why.explain_job(found, self.principal)
         else:
-            detail = why.explain_task(found, selectors.task_at(found, index), self.principal())
+            detail = why.explain_task(found, selectors.task_at(found, index), self.principal)
         return Response(WhySerializer(detail, context=event_names(detail.chain)).data)
 
 
@@ -265,11 +265,11 @@ def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpeci
 
     The permission is checked first, so that a caller without it learns nothing about the job.
     """
-    require_tenant(view.principal(), Action.JOB_WRITE, tenant, cell.name)
+    require_tenant(view.principal, Action.JOB_WRITE, tenant, cell.name)
     file = parser.decode(view.request.data)  # type: ignore[arg-type]
     if isinstance(file, dict):
         file = {"name": job, **file}
-    return jobs.spec_for(principal=view.principal(), cell=cell, file=file, tenant=tenant, name=job)
+    return jobs.spec_for(principal=view.principal, cell=cell, file=file, tenant=tenant, name=job)
 
 
 def _key(request: Request) -> str:
@@ -283,7 +283,7 @@ def _key(request: Request) -> str:
 def _kill(view: CellView, job: Job, indexes: list[int] | None, reason: str, *, confirm: int | None) -> Response:
     rehearsed = dry_run(view.request)
     killed = jobs.job_kill(
-        principal=view.principal(), job=job, indexes=indexes, reason=reason, dry_run=rehearsed, confirm=confirm
+        principal=view.principal, job=job, indexes=indexes, reason=reason, dry_run=rehearsed, confirm=confirm
     )
     return Response({"killed": killed, "dry_run": rehearsed})
 

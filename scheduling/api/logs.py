@@ -37,7 +37,7 @@ class LogsView(CellView):
         task = selectors.task_at(found, index)
         stream = request.query_params.get("stream", "stdout")
         chunk = task_log(
-            principal=self.principal(),
+            principal=self.principal,
             job=found,
             task=task,
             stream=stream,

@@ -84,9 +84,7 @@ class PackagesView(CellView):
     def get(self, request: Request, cell: str) -> Response:
         """List the packages in the cell's store that you may see."""
         query = request.query_params
-        rows = packages_of(
-            self.principal(), self.cell(cell), tenant=query.get("tenant", ""), name=query.get("name", "")
-        )
+        rows = packages_of(self.principal, self.cell(cell), tenant=query.get("tenant", ""), name=query.get("name", ""))
         return paged(self, rows, lambda found: PackageSerializer(shown(found), many=True).data)
 
 
@@ -99,7 +97,7 @@ class PackageView(CellView):
     @extend_schema(operation_id="packages_get", responses=PackageSerializer)
     def get(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
         """Return one package and the jobs that use it."""
-        found = package_named(self.principal(), self.cell(cell), tenant, name, reference)
+        found = package_named(self.principal, self.cell(cell), tenant, name, reference)
         return Response(PackageSerializer(shown([found])[0]).data)
 
     @extend_schema(
@@ -112,7 +110,7 @@ class PackageView(CellView):
         """Upload an archive under a tag. With a JSON body, point the tag to an archive in the store. Idempotent."""
         found = self.cell(cell)
         where: dict[str, Any] = {
-            "principal": self.principal(),
+            "principal": self.principal,
             "cell": found,
             "tenant": tenant,
             "name": name,
@@ -135,6 +133,6 @@ class PackageView(CellView):
     def delete(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
         """Remove a tag. Removing the last tag, or naming a digest, removes the archive too, with all its tags."""
         gone = package_delete(
-            principal=self.principal(), cell=self.cell(cell), tenant=tenant, name=name, reference=reference
+            principal=self.principal, cell=self.cell(cell), tenant=tenant, name=name, reference=reference
         )
         return Response({"deleted": gone is not None})

@@ -49,7 +49,7 @@ class QuarantineView(CellView):
     @extend_schema(operation_id="quarantine_list", responses=QuarantineSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
         """List the machines with tasks in quarantine: tasks that are not in this cell's history."""
-        rows = selectors.machines_in_quarantine(self.principal(), self.cell(cell))
+        rows = selectors.machines_in_quarantine(self.principal, self.cell(cell))
         return self.page(rows, QuarantineSerializer)
 
 

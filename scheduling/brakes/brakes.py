@@ -1,11 +1,10 @@
-"""The brakes of a cell (`scheduling.policy.brakes`) as rows. They are checked before large disturbances, opened by the
-master, and released or kept by an SRE.
+"""The brakes of a cell (`scheduling.policy.brakes`), stored in rows. The master opens them, and an SRE decides on them.
 
     master, each second ─► lost_allowance ─► number of tasks that may leave lost machines now ─► lost_spend
     commit, shortage, link ─► stops_pass ─► continue | wait until an SRE allows it
     SRE ─► brake_release | brake_keep
 
-All state is in rows under the cell's lock. So a new master, or an empty Redis, changes no decision.
+All state is in rows under the cell's lock. So a new master or an empty Redis changes no decision.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import structlog
 from django.db.models import Sum
 from django.db.models.functions import Now
 
-from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, require, system
 from quota.vocabulary.resources import format_number
 from scheduling.core.vocabulary import events
@@ -40,15 +39,15 @@ _MASTER = system("master")
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """The lost part of a cell. `waiting`: tasks that are still assigned to machines that are down."""
+class _Losses:
+    """The lost part of a cell. `waiting`: number of tasks that are still on machines that are down."""
 
     extent: Extent
     waiting: int
     now: dt.datetime
 
 
-# -- machines that vanished
+# -- lost machines
 
 
 def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> int:
@@ -75,8 +74,8 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
     return min(journal.CHUNK, int(_lost_bucket(brake, look.now, rate).level))
 
 
-def _calm_s(brake: Brake | None, look: _Look, settings: CellSettings) -> float:
-    """Return for how long only few machines have been lost, as stored with a brake that is not open."""
+def _calm_s(brake: Brake | None, look: _Losses, settings: CellSettings) -> float:
+    """Return for how many seconds only few machines have been lost. 0 for an open brake, which does not store it."""
     if brake is None or brake.state == BrakeState.OPEN.value:
         return 0.0
     calm_since = (brake.calm_since or look.now) if brakes.few(look.extent, settings) else None
@@ -100,13 +99,13 @@ def _lost_bucket(brake: Brake, now: dt.datetime, rate: float) -> Bucket:
     return brakes.lost_bucket(Bucket(brake.level or 0.0, brake.at.timestamp()), now.timestamp(), rate)
 
 
-def _lost_turn(cell_id: int, settings: CellSettings, look: _Look, state: BrakeState) -> Brake:
-    gone = f"{look.extent.vanished} of {look.extent.machines} machines vanished together"
+def _lost_turn(cell_id: int, settings: CellSettings, look: _Losses, state: BrakeState) -> Brake:
+    lost = f"{look.extent.vanished} of {look.extent.machines} machines were lost together"
     detail = {
-        BrakeState.OPEN: "few or no machines have vanished",
-        BrakeState.BOUNDED: f"{gone}: their {look.waiting} tasks are placed elsewhere at a bounded rate, at most"
+        BrakeState.OPEN: "few or no machines are lost",
+        BrakeState.BOUNDED: f"{lost}: their {look.waiting} tasks are placed elsewhere at a limited rate, at most"
         f" {format_number(60 * brakes.lost_rate(look.extent, settings), 3)} per minute",
-        BrakeState.HELD: f"{gone}: their {look.waiting} tasks are not placed elsewhere until an SRE releases the brake."
+        BrakeState.HELD: f"{lost}: their {look.waiting} tasks are not placed elsewhere until an SRE releases the brake."
         " If the network has failed, the tasks still run on these machines",
     }[state]
     with journal.write(cell_id, _MASTER) as entry:
@@ -117,7 +116,7 @@ def _lost_turn(cell_id: int, settings: CellSettings, look: _Look, state: BrakeSt
     return brake
 
 
-def _look(cell_id: int, late: int) -> _Look:
+def _look(cell_id: int, late: int) -> _Losses:
     machines, vanished, waiting, now = query(
         "SELECT count(*), count(*) FILTER (WHERE m.state = 'down' AND (t.tasks > 0"
         " OR m.state_since > clock_timestamp() - make_interval(secs => %s))),"
@@ -127,11 +126,12 @@ def _look(cell_id: int, late: int) -> _Look:
         " WHERE m.cell_id = %s AND m.state <> 'removed'",
         [brakes.TOGETHER_S, cell_id],
     )[0]
-    gone = vanished + late
-    return _Look(Extent(machines, gone, tasks_running(cell_id) if gone else 0), waiting, now)
+    lost = vanished + late
+    return _Losses(Extent(machines, lost, tasks_running(cell_id) if lost else 0), waiting, now)
 
 
 def tasks_running(cell_id: int) -> int:
+    """Return the number of running tasks in a cell."""
     live = Job.objects.filter(cell_id=cell_id).exclude(state=JobState.DEAD.value).order_by()
     return live.aggregate(number=Sum("tasks_running"))["number"] or 0
 
@@ -140,10 +140,10 @@ def tasks_running(cell_id: int) -> int:
 
 
 def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
-    """Return whether the cell may stop `number` more running tasks by itself now, and subtract them if so.
+    """Return whether the cell may stop `number` more running tasks by itself now, and if so, count them.
 
-    `what`: the cause, as text: "preemption". False once too many stops are requested, until an SRE releases it, or
-    until nothing was requested for ten minutes. A rejected caller calls `stops_wanted` after its journal entry.
+    If too many stops are requested, the brake is held until an SRE releases it, or until nothing is requested for ten
+    minutes. A rejected caller calls `stops_wanted` after its journal entry. `what`: the cause, such as "preemption".
     """
     if number <= 0:
         return True
@@ -177,13 +177,13 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
 
 
 def stops_wanted(cell_id: int, number: int) -> None:
-    """Store that stops of `number` tasks were rejected. No event is written, because the cell did not change."""
+    """Store that the brake rejected stops of `number` tasks. No event is written, because the cell did not change."""
     rows = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value)
     rows.filter(state__in=[BrakeState.HELD.value, BrakeState.KEPT.value]).update(wanted=number, pulled_at=Now())
 
 
 def stops_settle(cell_id: int) -> None:
-    """Open the brake when nothing has waited for it for some time, and end an SRE's release when its time is over."""
+    """Open the brake `stops` if nothing has waited for it for some time, or if an SRE's release has expired."""
     brake = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None:
         return
@@ -210,13 +210,12 @@ def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, s
     a limit, for `seconds`. Raises `Conflict` if the brake holds nothing back. Locks the cell's row."""
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not 1 <= seconds <= _MOST_RELEASED_S:
-        detail = f"{seconds:g} is out of range; give 1 to {_MOST_RELEASED_S:g}"
-        raise Rejected("invalid", f"seconds: {detail}", fields={"seconds": detail})
+        raise invalid("seconds", f"{seconds:g} is out of range; give 1 to {_MOST_RELEASED_S:g}")
     return _decide(principal, cell, kind, BrakeState.RELEASED, reason, seconds)
 
 
 def brake_keep(*, principal: Principal, cell: Cell, kind: str, reason: str) -> Brake:
-    """Keep a brake held. It raises no more alarms, and opens when its cause has ended."""
+    """Keep a brake held. It raises no more alarms, and opens when its cause has ended. Raises as `brake_release`."""
     return _decide(principal, cell, kind, BrakeState.KEPT, reason, None)
 
 
@@ -227,12 +226,11 @@ def _decide(
     if kind not in {known.value for known in BrakeKind}:
         raise NotFound("brake", kind, known=[known.value for known in BrakeKind])
     if not reason.strip():
-        what = "it is missing; give a reason, which is stored with the decision"
-        raise Rejected("invalid", f"reason: {what}", fields={"reason": what})
+        raise invalid("reason", "is missing; give a reason, which is stored with the decision")
     with journal.write(cell.id, principal) as entry:
         brake = _row(entry, BrakeKind(kind))
         if BrakeState(brake.state) not in (BrakeState.HELD, BrakeState.KEPT, BrakeState.RELEASED):
-            detail = f"the brake {kind} of cell {cell.name} is {brake.state}: it holds nothing back"
+            detail = f"the brake {kind} of cell {cell.name} is {brake.state}; an SRE decides only on a held brake"
             raise Conflict("nothing-held", detail, fields={"brake": detail})
         brake.decided_by = principal.name
         if state is BrakeState.RELEASED and kind == STOPS.value and seconds is not None:
@@ -244,7 +242,7 @@ def _decide(
 
 
 def _row(entry: JournalEntry, kind: BrakeKind) -> Brake:
-    """Return the brake, under the cell's lock. A brake that was never needed has no row yet."""
+    """Return the brake. A brake that was never needed has no row yet. The caller holds the cell's lock."""
     found = Brake.objects.filter(cell_id=entry.cell_id, kind=kind.value).first()
     return found or Brake(cell_id=entry.cell_id, kind=kind.value, since=entry.time, at=entry.time)
 

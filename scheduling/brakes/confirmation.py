@@ -1,4 +1,4 @@
-"""Confirmation of requests that stop much of a cell at once: they are repeated with the number of tasks."""
+"""Confirmation of requests that stop many tasks of a cell: the caller repeats the request with their number."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from scheduling.policy import brakes, cell_settings
 
 
 def require(cell: Cell, number: int, confirmed: int | None, *, what: str) -> None:
-    """Check that `number` tasks may stop at once, or that the caller confirmed it. Raises `Conflict` (code `confirm`).
+    """Check that `number` tasks may stop at once, or that the caller has confirmed this number or a larger one.
 
-    `what`: the request, as text: "drain 40 machines". A confirmed number also covers fewer tasks, because tasks may end
-    before the confirmation.
+    Raises `Conflict` with code `confirm`. `what`: the request as text, such as "drain 40 machines".
     """
     if number <= brakes.ALWAYS_STOPPED or (confirmed is not None and confirmed >= number):
         return

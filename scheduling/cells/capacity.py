@@ -1,16 +1,16 @@
 """Samples of a cell for capacity planning: sold, requested, reserved and used amounts per band.
 
     rows of quota, jobs, tasks, machines ─┐
-    Redis: usage of all tasks ────────────┴─► one look ─► means of the hour in `CapacitySample`
+    Redis: usage of all tasks ────────────┴─► one sample ─► means of the hour in `CapacitySample`
 
-A look costs seven queries and one reply of Redis, whatever the number of rows; Celery takes one every ten minutes.
+A sample takes seven queries and one reply of Redis, for any number of rows. Celery takes one every ten minutes.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,9 @@ MEASURED = (CPU, RAM, DISK)
 VECTORS = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "stranded")
 
 
-@dataclass(slots=True)
-class Look:
-    """Current amounts of one band, or of the whole cell if the band is empty."""
+@dataclass(slots=True, kw_only=True)
+class Amounts:
+    """Amounts of one band, or of the whole cell if `band` is empty. Only the cell has `capacity` and `stranded`."""
 
     band: str
     capacity: Vector = ZERO
@@ -55,25 +55,17 @@ class Look:
     stranded: Vector = ZERO
 
 
-@dataclass(slots=True)
-class _Looks:
-    by_band: dict[str, Look] = field(default_factory=dict)
-
-    def at(self, band: str) -> Look:
-        return self.by_band.setdefault(band, Look(band))
-
-
 def capacity_sample(cell: Cell, *, now: dt.datetime) -> bool:
-    """Take a look and put it into the means of its hour. False when the last one was less than `APART` ago.
+    """Take a sample and add it to the means of its hour. Return False if the last one was less than `APART` ago.
 
-    Without Redis there is no usage to see, and nothing is written: a hole is better than a wrong zero.
+    If Redis is not reachable, usage is unknown, and nothing is written.
     """
     try:
         used = _used(cell.id)
     except redis.RedisError as error:
         log.warning("capacity not sampled, because usage is unknown", cell=cell.name, error=str(error))
         return False
-    return _store(cell.id, look(cell, used, now=now), now=now)
+    return _store(cell.id, amounts(cell, used, now=now), now=now)
 
 
 def samples_drop_old(*, now: dt.datetime) -> int:
@@ -81,19 +73,23 @@ def samples_drop_old(*, now: dt.datetime) -> int:
     return CapacitySample.objects.filter(hour__lt=now - KEPT).delete()[0]
 
 
-def look(cell: Cell, used: Mapping[str, Vector], *, now: dt.datetime) -> list[Look]:
-    """Return one `Look` per band that is sold or has jobs, and one of the whole cell."""
-    looks = _Looks()
+def amounts(cell: Cell, used: Mapping[str, Vector], *, now: dt.datetime) -> list[Amounts]:
+    """Return the amounts of the whole cell, and of each band that is sold or has jobs. `used`: by band."""
+    by_band: dict[str, Amounts] = {}
+
+    def at(band: str) -> Amounts:
+        return by_band.setdefault(band, Amounts(band=band))
+
     for one in sold_at(now, cell=cell.name):
-        looks.at(one.band).sold, looks.at(one.band).granted = one.sold, one.granted
+        at(one.band).sold, at(one.band).granted = one.sold, one.granted
     for band, asked in _vectors(_ASKED, [cell.id], 1):
-        looks.at(band).asked = asked
+        at(band).asked = asked
     for band, limit, reserved in _vectors(_RUNNING, [cell.id], 2):
-        looks.at(band).limit, looks.at(band).reserved = limit, reserved
+        at(band).limit, at(band).reserved = limit, reserved
     for band, vector in used.items():
-        looks.at(band).used = vector
-    bands = list(looks.by_band.values())
-    whole = Look("")
+        at(band).used = vector
+    bands = list(by_band.values())
+    whole = Amounts(band="")
     for name in ("sold", "granted", "asked", "limit", "reserved", "used"):
         setattr(whole, name, total(getattr(one, name) for one in bands))
     capacity, free = _machines(cell.id)
@@ -136,13 +132,13 @@ _FREE = (
 
 
 def _vectors(statement: str, values: list[Any], number: int) -> Iterable[tuple[Any, ...]]:
-    """Rows of a band and `number` vectors."""
+    """Yield rows of a band and `number` vectors."""
     for band, *sums in query(statement, values):
         yield band, *(_vector(sums[SIZE * i : SIZE * (i + 1)]) for i in range(number))
 
 
 def _typical(cell_id: int) -> NDArray[np.int64]:
-    """The median task by each resource that is placed by; zeros where none is."""
+    """Return the median limit of tasks per measured resource, and zeros for the other resources."""
     typical = np.zeros(SIZE, dtype=np.int64)
     typical[list(MEASURED)] = [value or 0 for value in query(_TYPICAL, [cell_id])[0]]
     return typical
@@ -155,8 +151,9 @@ def _machines(cell_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _used(cell_id: int) -> dict[str, Vector]:
-    """Return the usage of each band's tasks. CPU includes throttled time, so it is the demand. Raises
-    `redis.RedisError`.
+    """Return the usage of tasks by band. CPU includes throttled time, because it shows demand.
+
+    Raises `redis.RedisError`.
     """
     read = live.read_cell(cell_id)
     rows = read.rows[(read.rows["task_id"] > 0) & (read.rows["at"] >= read.now - FRESH_S)]
@@ -202,17 +199,11 @@ _STORE = (
 )
 
 
-def _store(cell_id: int, looks: Sequence[Look], *, now: dt.datetime) -> bool:
+def _store(cell_id: int, rows: Sequence[Amounts], *, now: dt.datetime) -> bool:
     hour = now.replace(minute=0, second=0, microsecond=0)
     values: list[Any] = []
-    for one in looks:
-        values += [
-            cell_id,
-            one.band,
-            hour,
-            1,
-            now,
-            *([min(value, MOST) for value in getattr(one, name)] for name in VECTORS),
-        ]
+    for one in rows:
+        vectors = ([min(value, MOST) for value in getattr(one, name)] for name in VECTORS)
+        values += [cell_id, one.band, hour, 1, now, *vectors]
     row = f"({', '.join(['%s'] * 5 + ['%s::bigint[]'] * len(VECTORS))})"
-    return execute(_STORE.format(rows=", ".join([row] * len(looks))), [*values, APART]) > 0
+    return execute(_STORE.format(rows=", ".join([row] * len(rows))), [*values, APART]) > 0

@@ -1,8 +1,4 @@
-"""Samples of capacity over time, for charts and CSV. Vectors over
-`quota.vocabulary.resources.AXIS`.
-
-*Reclaimable* is what limits hold and reservations don't, and what reservations hold and usage doesn't (§5.5).
-"""
+"""Samples of capacity over time, for charts and CSV. Vectors are over `quota.vocabulary.resources.AXIS`."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from quota.vocabulary.permissions import Action, Principal, require
-from quota.vocabulary.resources import AXIS, NAMES, SIZE, Vector
-from scheduling.cells.capacity import VECTORS
+from quota.vocabulary.resources import AXIS, NAMES, SIZE
+from scheduling.cells.capacity import VECTORS, Amounts
 from scheduling.journal.sql import query
 from scheduling.models import Cell
 
@@ -26,26 +22,18 @@ class ReportStep(StrEnum):
 
     @property
     def length(self) -> dt.timedelta:
+        """Return the length of the step."""
         return dt.timedelta(hours=1) if self is ReportStep.HOUR else dt.timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Means of one hour or day (UTC) of a cell at a band; `capacity` and `stranded` only of the cell as a whole."""
+@dataclass(slots=True, kw_only=True)
+class Point(Amounts):
+    """Mean amounts of one hour or day (UTC)."""
 
     at: dt.datetime
-    band: str
-    capacity: Vector
-    sold: Vector
-    granted: Vector
-    asked: Vector
-    limit: Vector
-    reserved: Vector
-    used: Vector
-    stranded: Vector
 
     def value(self, what: str, resource: int) -> int:
-        """`what`: a vector's name, or `unused` (limit − reserved) and `idle` (reserved − used), never below zero."""
+        """Return one amount. `what`: a vector's name, or `unused` (limit − reserved) or `idle` (reserved − used)."""
         if what == "unused":
             return max(0, self.limit[resource] - self.reserved[resource])
         if what == "idle":
@@ -59,12 +47,13 @@ SERIES = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "
 def history(
     principal: Principal, cell: Cell, *, since: dt.datetime, until: dt.datetime, step: ReportStep, band: str | None = ""
 ) -> list[Point]:
-    """Points of a cell, oldest first, then by band; `band` empty for the cell as a whole, None for all of them.
+    """Return the points of a cell, oldest first, then by band. One query.
 
-    One query. Raises `Forbidden` for all but SREs of the cell.
+    `band`: empty for the whole cell; None for the cell and all bands. Raises `Forbidden` unless the caller administers
+    the cell.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
-    means = ", ".join(f"round(avg({name}[{place}]))::bigint" for name in _quoted() for place in range(1, SIZE + 1))
+    means = ", ".join(f'round(avg("{name}"[{place}]))::bigint' for name in VECTORS for place in range(1, SIZE + 1))
     statement = (
         f"SELECT date_trunc('{step.value}', hour, 'UTC') AS at, band, {means} FROM scheduling_capacitysample"
         " WHERE cell_id = %s AND hour >= %s AND hour < %s AND (%s::text IS NULL OR band = %s)"
@@ -72,7 +61,7 @@ def history(
     )
     rows = query(statement, [cell.id, since, until, band, band])
     return [
-        Point(at, name, *(tuple(sums[SIZE * i : SIZE * (i + 1)]) for i in range(len(VECTORS))))
+        Point(at=at, band=name, **{vector: tuple(sums[SIZE * i : SIZE * (i + 1)]) for i, vector in enumerate(VECTORS)})
         for at, name, *sums in rows
     ]
 
@@ -86,7 +75,7 @@ def bands_sampled(cell: Cell) -> list[str]:
 
 
 def table(points: Sequence[Point], *, cell: str) -> Iterator[list[str | int]]:
-    """Rows of a CSV file, its header first: one row per time, band and resource, exact, in the axis' units."""
+    """Yield the rows of a CSV file, header first: one row per time, band and resource, in the units of the axis."""
     yield ["time", "cell", "band", "resource", "unit", *SERIES]
     for point in points:
         for place, resource in enumerate(AXIS):
@@ -98,7 +87,3 @@ def table(points: Sequence[Point], *, cell: str) -> Iterator[list[str | int]]:
                 resource.unit,
                 *(point.value(name, place) for name in SERIES),
             ]
-
-
-def _quoted() -> list[str]:
-    return [f'"{name}"' for name in VECTORS]

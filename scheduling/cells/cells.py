@@ -1,4 +1,4 @@
-"""Cells: made, set, and given a new history after a restore."""
+"""Services that create cells, change their settings, add resources, and start a new history after a restore."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import NAMES
 from scheduling.core.vocabulary import events
@@ -19,11 +19,11 @@ from scheduling.machines.machines import publish_capacity
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
 
-# Readers keep the newest revision they saw; after a restore it must still rise (DESIGN §10).
+# Readers store the newest revision that they have read. After a restore, revisions must be higher than all of these.
 _HISTORY_GAP = 1_000_000
-# Labels that the zone of all cells uses for itself: `ns.<zone>`, `health.<zone>`.
+# Labels that the DNS zone of all cells uses itself: `ns.<zone>`, `health.<zone>`.
 RESERVED_NAMES = frozenset({"ns", "health"})
-# Each one makes every resource vector of the cell longer.
+# The limit exists because each resource makes all resource vectors of the cell longer.
 MAX_EXTRA_RESOURCES = 16
 _RESOURCE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -31,7 +31,7 @@ _RESOURCE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 def cell_create(
     *, principal: Principal, name: str, cluster: str = "", site: str = "", settings: dict[str, Any] | None = None
 ) -> Cell:
-    """A new, empty cell. Raises `Rejected` naming the field, `Conflict` when the name is taken."""
+    """Create an empty cell. Raises `Rejected`, which names the field, and `Conflict` if the name is in use."""
     require(principal, Action.CELL_ADMIN)
     loaded = cell_settings.accept(settings or {})
     cell = Cell(name=name, cluster=cluster, site=site, settings=settings or {})
@@ -42,8 +42,7 @@ def cell_create(
         detail = "; ".join(f"{field}: {what}" for field, what in fields.items())
         raise Rejected("invalid", detail, fields=fields) from error
     if name in RESERVED_NAMES:
-        message = f"{name!r} is reserved for the DNS zone itself; choose another name"
-        raise Rejected("reserved-name", f"name: {message}", fields={"name": message})
+        raise invalid("name", f"{name!r} is reserved for the DNS zone itself; choose another name", "reserved-name")
     with transaction.atomic():
         if Cell.objects.filter(name=name).exists():
             raise Conflict("cell-exists", f"cell {name} already exists; choose another name", fields={"name": "taken"})
@@ -67,23 +66,23 @@ def cell_set(*, principal: Principal, cell: Cell, settings: dict[str, Any]) -> C
 
 
 def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
-    """Give a live cell a further named resource: a plain count, which machines have and tasks ask for by its name.
+    """Add a named resource to a live cell: a count, which machines have and tasks ask for by its name.
 
-    It comes after those that are there, and stays: vectors are read by position. It is not sold: quota counts the
-    fixed resources alone. Machines have none of it until they say so. Raises `Rejected` naming the field, `Conflict`
-    when the name is taken. Locks the cell's row.
+    Resources are never removed, because vectors are read by position. Quota counts only the fixed resources. Machines
+    have none of the new resource until they report it. Raises `Rejected`, which names the field, and `Conflict` if the
+    name is in use. Locks the cell's row.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not _RESOURCE.fullmatch(name):
-        detail = f"{name[:80]!r} is not a resource name; use lower-case letters, digits and '_', a letter first"
-        raise Rejected("invalid", f"name: {detail}, at most 63", fields={"name": detail})
+        cure = "use at most 63 lower-case letters, digits and '_', and begin with a letter"
+        raise invalid("name", f"{name[:80]!r} is not the name of a resource; {cure}")
     with journal.write(cell.id, principal) as entry:
         row = Cell.objects.only("extra_resources", "settings").get(pk=cell.id)
         if name in (*NAMES, *row.extra_resources):
             detail = f"cell {cell.name} already has a resource {name}; choose another name"
             raise Conflict("resource-exists", detail, fields={"name": "taken"})
         if len(row.extra_resources) >= MAX_EXTRA_RESOURCES:
-            detail = f"cell {cell.name} has {MAX_EXTRA_RESOURCES} resources of its own, which is the maximum"
+            detail = f"cell {cell.name} has {MAX_EXTRA_RESOURCES} resources of its own; use one of these"
             raise Rejected("too-many-resources", detail, fields={"name": detail})
         extra = [*row.extra_resources, name]
         Cell.objects.filter(pk=cell.id).update(extra_resources=extra)
@@ -95,9 +94,9 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
 
 
 def cell_new_history(*, principal: Principal, cell: Cell) -> Cell:
-    """The database was restored: Borglets quarantine what it doesn't know, instead of killing it.
+    """Start a new history after the database was restored. Borglets then quarantine tasks that the database lacks.
 
-    Revisions jump beyond anything the lost part can have reached, so that no reader sees them go back.
+    Revisions continue above all that the lost part can have had, so that no reader sees a lower revision.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     with transaction.atomic():

@@ -1,17 +1,18 @@
-"""Jobs go to the free priority because of money (§2.5): never a silent kill.
+"""Demotion: jobs that no quota or budget covers move to the free priority instead of being killed (§2.5).
 
-    a cause that is due ─► cell locked ─► still so? which jobs? ─► updates to priority 0, notice: one transaction
-                                                                    └─► tasks follow as with any update
+    a cause is due ─► lock the cell ─► choose jobs ─► updates to priority 0, notification ─► end of the transaction
+                                                                └─► tasks follow as in any update
 
-Whole jobs are lowered. A priority is changed in place (§2.3): no task is restarted for it, but from then on it may be
-preempted. What lives in an alloc set goes before the set: nothing inside may be more urgent than it (§2.4). Nothing is
-raised again by itself; `borgctl undo JOB` does that, and asks admission.
+Whole jobs are demoted. A priority changes in place (§2.3), so no task restarts, but demoted tasks can be preempted.
+Jobs inside an alloc set are demoted before the set, because no inner task may have a higher priority than its alloc
+(§2.4). The cell does not undo a demotion; `borgctl undo JOB` does, and it needs admission.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import structlog
@@ -21,6 +22,7 @@ from django.db.models import QuerySet
 from quota import records
 from quota.admission import admission
 from quota.models import Tenant
+from quota.notifications.notices import notify
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
@@ -34,48 +36,50 @@ from scheduling.models import Cell, Job
 log = structlog.get_logger(__name__)
 
 ME = system("lapses")
-# Lowered in one transaction, under the cell's lock.
+# Most jobs that are demoted in one transaction, under the cell's lock.
 AT_ONCE = 20
 
 
-class DemotionCause(Protocol):
-    """The reason why jobs of one tenant in one cell are moved to the free priority."""
+@dataclass(frozen=True, slots=True)
+class DemotionCause:
+    """The reason why jobs of one tenant in one cell are demoted.
 
-    @property
-    def reason(self) -> str:
-        """Return the reason for the journal."""
+    `kind`: of the record and the notification. `reason`: for the journal. `text`: start of the notification, before the
+    names of the jobs. `chosen`: returns the next jobs to demote among the given live ones; none if the cause has ended.
+    `data`: further fields of the record.
+    """
 
-    def chosen(self, live: QuerySet[Job]) -> Iterable[Job]:
-        """The next jobs to lower, as many as needed, among those that can be; empty once nothing is too much."""
-
-    def report(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
-        """Notify the tenant, and append a record."""
+    kind: str
+    reason: str
+    text: str
+    chosen: Callable[[QuerySet[Job]], Iterable[Job]]
+    data: Mapping[str, str] = field(default_factory=dict)
 
 
 def jobs_demote(cell: Cell, tenant: Tenant, cause: DemotionCause) -> list[Job]:
-    """Lower jobs until the cause chooses none. Returns the jobs lowered.
+    """Demote jobs until the cause chooses none. Return the demoted jobs.
 
-    Locks: the cell's row, then for each job what an update of it locks, at most `AT_ONCE` jobs at a time.
+    Locks: the cell's row, then the rows that an update of each job locks, for at most `AT_ONCE` jobs at a time.
     """
-    lowered: list[Job] = []
-    kept: set[int] = set()  # that can't be lowered
+    demoted: list[Job] = []
+    failed: set[int] = set()
     while True:
-        done, failed = _lower(cell, tenant, cause, kept)
+        done, not_done = _demote(cell, tenant, cause, failed)
         for job in done:
             updates.update_advance_job(job)
-        lowered += done
-        kept |= failed
-        if not done and not failed:
-            return lowered
+        demoted += done
+        failed |= not_done
+        if not done and not not_done:
+            return demoted
 
 
-def _lower(cell: Cell, tenant: Tenant, cause: DemotionCause, kept: set[int]) -> tuple[list[Job], set[int]]:
+def _demote(cell: Cell, tenant: Tenant, cause: DemotionCause, except_ids: set[int]) -> tuple[list[Job], set[int]]:
     """Demote jobs in one transaction. Return them, and the ids of those that could not be demoted."""
     done: list[Job] = []
     failed: set[int] = set()
     with records.write(ME) as entry:
         _lock(cell)
-        live = _live(cell, tenant, kept)
+        live = _live(cell, tenant, except_ids)
         for job in _with_inner(live, cause.chosen(live)):
             current = updates.spec_of(job)
             try:
@@ -92,23 +96,23 @@ def _lower(cell: Cell, tenant: Tenant, cause: DemotionCause, kept: set[int]) -> 
             else:
                 done.append(job)
         if done:
-            cause.report(entry, done)
+            _report(entry, cell, tenant, cause, done)
     return done, failed
 
 
 def _lock(cell: Cell) -> None:
-    """Lock the cell: no job is submitted, changed or ended until the transaction ends."""
+    """Lock the cell, so that no job is submitted, changed or ended until the transaction ends."""
     assert transaction.get_connection().in_atomic_block
     execute("SELECT FROM scheduling_cell WHERE id = %s FOR UPDATE", [cell.id])
 
 
-def _live(cell: Cell, tenant: Tenant, kept: Collection[int]) -> QuerySet[Job]:
+def _live(cell: Cell, tenant: Tenant, except_ids: Collection[int]) -> QuerySet[Job]:
     """Return the live jobs, lowest priority first, then newest first."""
     return (
         Job.objects.select_related("cell", "tenant", "alloc_set")
         .filter(cell=cell, tenant=tenant, priority__gt=FREE_PRIORITY)
         .exclude(state=JobState.DEAD.value)
-        .exclude(id__in=kept)
+        .exclude(id__in=except_ids)
         .order_by("priority", "-created_at", "-id")
     )
 
@@ -125,13 +129,17 @@ def _with_inner(live: QuerySet[Job], chosen: Iterable[Job]) -> list[Job]:
     return list(ordered.values())[:AT_ONCE]
 
 
-def jobs_with_undo(jobs: Sequence[Job]) -> str:
-    """Return the end of a notice: the jobs, their resources, and how to raise them again, alloc sets first."""
-    names = ", ".join(job.name for job in jobs)
-    held = format_quantities({i: sum(job.requested[i] for job in jobs) for i in admission.COUNTED})
+def _report(entry: records.RecordEntry, cell: Cell, tenant: Tenant, cause: DemotionCause, jobs: Sequence[Job]) -> None:
+    """Append a record, and notify the tenant. Commands that undo the demotion name alloc sets first."""
+    data: dict[str, Any] = {"cell": cell.name, "jobs": [job.name for job in jobs], **cause.data}
+    entry.append(cause.kind, tenant=tenant.name, **data)
+    used = format_quantities({i: sum(job.requested[i] for job in jobs) for i in admission.COUNTED})
     sets_first = sorted(jobs, key=lambda job: job.kind != KIND)
-    undo = "\n".join(f"borgctl undo {job.cell.name}/{job.tenant.name}/{job.name}" for job in sets_first)
-    return (
-        f"{names} ({held}). Their tasks continue, but can now be preempted. The cell does not undo this by itself."
-        f" When there is quota and money, run:\n{undo}"
+    undo = "\n".join(f"borgctl undo {cell.name}/{tenant.name}/{job.name}" for job in sets_first)
+    text = (
+        f"{cause.text}: {', '.join(data['jobs'])} ({used}). Their tasks continue, but can now be preempted. The cell"
+        f" does not undo this by itself. When there is quota and money, run:\n{undo}"
     )
+    subject = f"{len(jobs)} jobs in cell {cell.name} were demoted to the free priority"
+    url = f"/jobs/?tenant={tenant.name}"
+    notify(entry, tenant, cause.kind, subject, text, url=url, level="urgent", **data)

@@ -1,72 +1,45 @@
-"""Jobs beyond a quota that is over go to the free priority, where their cell says so (§2.5).
+"""Demotion of jobs after their quota has expired, if the cell wants it (§2.5).
 
-Of the lowest priority first, of these the newest first, and only those that hold something of what is too much, until
-the rest fits. `services.lowering` says how.
+Jobs with the lowest priority go first, and the newest of these. Only jobs that use a resource in excess are chosen,
+until the others fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from django.db.models import QuerySet
 
-from quota import records
 from quota.admission import admission
 from quota.market.quota_expiry import expiries_due
 from quota.models import QuotaExpiry
-from quota.notifications.notices import notify
 from quota.vocabulary.bands import FREE_PRIORITY
-from scheduling.demotion.demotion import AT_ONCE, jobs_demote, jobs_with_undo
+from scheduling.demotion.demotion import AT_ONCE, DemotionCause, jobs_demote
 from scheduling.models import Cell, Job
 
 
 def expiries_drop(cell: Cell) -> list[Job]:
-    """Lower jobs of every expiry of the cell that is due until the rest fits its quota. Returns the jobs lowered.
+    """Demote jobs for each due expiry of the cell until the others fit their quota. Return the demoted jobs.
 
     Locks as `jobs_demote`.
     """
-    return [
-        job
-        for expiry in expiries_due(cell.name)
-        for job in jobs_demote(cell, expiry.tenant, _ExpiredQuota(cell, expiry))
-    ]
+    return [job for expiry in expiries_due(cell.name) for job in jobs_demote(cell, expiry.tenant, _cause(cell, expiry))]
 
 
-@dataclass(frozen=True, slots=True)
-class _ExpiredQuota:
-    cell: Cell
-    expiry: QuotaExpiry
+def _cause(cell: Cell, expiry: QuotaExpiry) -> DemotionCause:
+    reason = f"{expiry.band.name} quota of {expiry.tenant.name} expired at {expiry.over_at:%F %R} UTC"
+    text = f"The {reason}. These jobs were demoted to priority {FREE_PRIORITY}, so that the others fit"
+    return DemotionCause("quota.dropped", reason, text, partial(_chosen, cell, expiry), {"band": expiry.band.name})
 
-    @property
-    def reason(self) -> str:
-        return f"{self.expiry.band.name} quota of {self.expiry.tenant.name} expired at {self.expiry.over_at:%F %R} UTC"
 
-    def chosen(self, live: QuerySet[Job]) -> Iterable[Job]:
-        expiry = self.expiry
-        left = list(admission.excess(cell=self.cell.name, tenant_id=expiry.tenant_id, band_id=expiry.band_id))
-        chosen: list[Job] = []
-        held = live.filter(priority__gte=expiry.band.low, priority__lte=expiry.band.high)
-        for job in held.iterator(chunk_size=500) if any(left) else ():
-            if any(job.requested[i] for i, value in enumerate(left) if value):
-                chosen.append(job)
-                left = [max(0, value - job.requested[i]) for i, value in enumerate(left)]
-            if not any(left) or len(chosen) == AT_ONCE:
-                break
-        return chosen
-
-    def report(self, entry: records.RecordEntry, jobs: Sequence[Job]) -> None:
-        tenant, cell = self.expiry.tenant, self.cell.name
-        data = {"cell": cell, "band": self.expiry.band.name, "jobs": [job.name for job in jobs]}
-        entry.append("quota.dropped", tenant=tenant.name, **data)
-        notify(
-            entry,
-            tenant,
-            "quota.dropped",
-            f"{len(jobs)} jobs in cell {cell} were demoted to the free priority",
-            f"The {self.reason}. These jobs were demoted to priority {FREE_PRIORITY}, so that the others fit:"
-            f" {jobs_with_undo(jobs)}",
-            url=f"/jobs/?tenant={tenant.name}",
-            level="urgent",
-            **data,
-        )
+def _chosen(cell: Cell, expiry: QuotaExpiry, live: QuerySet[Job]) -> list[Job]:
+    excess = list(admission.excess(cell=cell.name, tenant_id=expiry.tenant_id, band_id=expiry.band_id))
+    chosen: list[Job] = []
+    in_band = live.filter(priority__gte=expiry.band.low, priority__lte=expiry.band.high)
+    for job in in_band.iterator(chunk_size=500) if any(excess) else ():
+        if any(job.requested[i] for i, value in enumerate(excess) if value):
+            chosen.append(job)
+            excess = [max(0, value - job.requested[i]) for i, value in enumerate(excess)]
+        if not any(excess) or len(chosen) == AT_ONCE:
+            break
+    return chosen

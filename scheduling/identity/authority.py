@@ -1,14 +1,14 @@
-"""The cell's own certificate authority: made at the first start, and what a Borglet pins its trust on.
+"""The cell's certificate authority, which is created at the first start. Borglets trust only this authority.
 
-    BORG_AUTHORITY/ca.pem       the authority's certificate; its fingerprint is part of every join token
-    BORG_AUTHORITY/ca.key       its key, mode 0600
-    BORG_AUTHORITY/next.…       the one that will take its place (`authority_rotation`)
-    BORG_AUTHORITY/old.pem      the one whose place it took, trusted for a while
-    BORG_AUTHORITY/grants.…     signs grants of shells and tickets for packages where ca.key is kept elsewhere
+    BORG_AUTHORITY/ca.pem       certificate of the authority; its fingerprint is part of every join token
+    BORG_AUTHORITY/ca.key       key of the authority, mode 0600
+    BORG_AUTHORITY/next.…       the authority that replaces it next (`authority_rotation`)
+    BORG_AUTHORITY/old.pem      the authority that it replaced, which is trusted for a while
+    BORG_AUTHORITY/grants.…     signs grants of shells and tickets for packages if ca.key is stored elsewhere
     BORG_AUTHORITY/server.pem   key and certificate of the link (`certificate`)
 
-An authority of one's own takes their place: put `ca.pem` and `ca.key` there before the first start. Where the server's
-certificate is given too (BORG_LINK_CERTIFICATE), `ca.key` may stay where it is.
+To use your own authority, put `ca.pem` and `ca.key` there before the first start. If you also give the certificate of
+the server (BORG_LINK_CERTIFICATE), `ca.key` may be stored elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from django.conf import settings
 from borglet.messages import SHELL_CONTEXT
 
 AUTHORITY_DAYS = 3650
-# Machines with a clock a little behind must not reject a certificate just made.
+# Machines whose clock is slow must not reject a new certificate.
 SKEW = dt.timedelta(hours=1)
 
 
@@ -39,11 +39,12 @@ class AuthorityBroken(Exception):
 
 
 def folder() -> Path:
+    """Return the folder of the authority."""
     return Path(settings.BORG_AUTHORITY)
 
 
 def ensure_authority() -> Path:
-    """Make the authority where there is none. Returns the path of its certificate. Raises `AuthorityBroken`."""
+    """Create the authority if there is none. Return the path of its certificate. Raises `AuthorityBroken`."""
     home = folder()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     certificate, key = home / "ca.pem", home / "ca.key"
@@ -52,8 +53,8 @@ def ensure_authority() -> Path:
         given = bool(settings.BORG_LINK_CERTIFICATE)
         if given and not certificate.exists():
             raise AuthorityBroken(
-                f"BORG_LINK_CERTIFICATE is set, but {certificate} is missing. Put the certificate of the authority"
-                " that issued it there, so that machines can verify the link"
+                f"BORG_LINK_CERTIFICATE is set, but {certificate} is missing. Put the certificate of its issuer there,"
+                " so that machines can verify the link"
             )
         if certificate.exists() != key.exists() and not given:
             there, missing = (certificate, key) if certificate.exists() else (key, certificate)
@@ -73,36 +74,38 @@ def ensure_authority() -> Path:
 
 
 def authority_pem() -> str:
-    """The authority that signs now."""
+    """Return the certificate of the current authority, in PEM form."""
     return ensure_authority().read_text("ascii")
 
 
 def bundle_pem() -> str:
-    """Return all certificates that machines should trust: the current, next and former signers, and a separate signer
-    of grants.
-    """
+    """Return the certificates that machines should trust: the current, next and old authority, and the grants key."""
     ensure_authority()
     files = [folder() / name for name in ("ca.pem", "next.pem", "old.pem", "grants.pem")]
     return "".join(file.read_text("ascii").rstrip("\n") + "\n" for file in files if file.exists())
 
 
 def fingerprint() -> str:
-    """SHA-256 over the authority's certificate (DER), 64 hex digits: what join tokens carry."""
+    """Return the SHA-256 of the authority's certificate (DER) as 64 hex digits. Join tokens contain it."""
     path = ensure_authority()
-    certificate = signer()[0] if path.with_suffix(".key").exists() else load_certificate(path)
+    return fingerprint_of(signer()[0] if path.with_suffix(".key").exists() else load_certificate(path))
+
+
+def fingerprint_of(certificate: x509.Certificate) -> str:
+    """Return the SHA-256 of a certificate as 64 hex digits."""
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 
 def signer() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The authority that signs now. Raises `AuthorityBroken`, also where its key is kept elsewhere."""
+    """Return the current authority. Raises `AuthorityBroken`, also if the key is stored elsewhere."""
     return load_pair(ensure_authority().parent, "ca")
 
 
 def signing_key() -> ec.EllipticCurvePrivateKey:
-    """Return the key that signs tickets for packages and grants of shells. Machines check them with trusted
-    certificates.
+    """Return the key that signs tickets for packages and grants of shells.
 
-    The authority's own key, or, where that is kept elsewhere, one made for this alone. Raises `AuthorityBroken`.
+    This is the authority's own key, or a separate key if the authority's key is stored elsewhere. Raises
+    `AuthorityBroken`.
     """
     home = ensure_authority().parent
     name = "ca" if (home / "ca.key").exists() else "grants"
@@ -110,7 +113,7 @@ def signing_key() -> ec.EllipticCurvePrivateKey:
 
 
 def sign_shell(claims: bytes) -> bytes:
-    """The authority's word for a shell (`ShellClaims` as JSON). Raises `AuthorityBroken`."""
+    """Return the authority's signature of a grant of a shell (`ShellClaims` as JSON). Raises `AuthorityBroken`."""
     return signing_key().sign(SHELL_CONTEXT + claims, ec.ECDSA(hashes.SHA256()))
 
 
@@ -120,7 +123,7 @@ def _signing_key(home: Path, name: str, changed_ns: int) -> ec.EllipticCurvePriv
 
 
 def make_authority(*, grants: bool = False) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """`grants`: one that signs grants, and neither certificates nor for a server."""
+    """Create an authority. `grants`: create a signer of grants instead, which cannot sign certificates."""
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Borg grants" if grants else "Borg cell authority")])
     now = dt.datetime.now(dt.UTC)
@@ -141,45 +144,46 @@ def make_authority(*, grants: bool = False) -> tuple[x509.Certificate, ec.Ellipt
 
 
 def load_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate. Raises `AuthorityBroken`."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise AuthorityBroken(f"{path}: {error}; it must be a certificate in PEM form") from error
+        raise AuthorityBroken(f"cannot read {path}: {error}; put a certificate in PEM form there") from error
 
 
 def load_pair(home: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """`name`.pem and `name`.key. Raises `AuthorityBroken`."""
-    path = home / f"{name}.key"
+    """Read `name`.pem and `name`.key. Raises `AuthorityBroken`."""
     certificate = load_certificate(home / f"{name}.pem")
-    try:
-        private = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:
-        raise AuthorityBroken(f"{path}: {error}; it must be a key in PEM form, without a password") from error
-    if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise AuthorityBroken(f"{path}: the key is not an elliptic-curve key; use one, such as P-256")
+    private = _load_key(home / f"{name}.key")
     if private.public_key() != certificate.public_key():
-        raise AuthorityBroken(
-            f"{home}: {name}.key is not the key of {name}.pem; restore the pair that belongs together"
-        )
+        raise AuthorityBroken(f"{home}: {name}.key is not the key of {name}.pem; restore the two files that match")
     return certificate, private
 
 
+def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        private = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        cure = "put a key in PEM form, without a password, there"
+        raise AuthorityBroken(f"cannot read {path}: {error}; {cure}") from error
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise AuthorityBroken(f"{path}: the key is not an elliptic-curve key; use one, such as P-256")
+    return private
+
+
 def finish_switch(home: Path) -> None:
-    """Finish a switch that was interrupted after the key was put in place. Under `locked`."""
+    """Finish a switch that was interrupted after the key was replaced. The caller holds `locked`."""
     following, key = home / "next.pem", home / "ca.key"
     if not following.exists() or not key.exists():
         return
-    try:
-        private = serialization.load_pem_private_key(key.read_bytes(), password=None)
-    except (ValueError, TypeError) as error:
-        raise AuthorityBroken(f"{key}: {error}; it must be a key in PEM form, without a password") from error
-    if private.public_key() == load_certificate(following).public_key():
+    if _load_key(key).public_key() == load_certificate(following).public_key():
         write_whole(home / "ca.pem", following.read_bytes(), 0o644)
         (home / "next.key").unlink(missing_ok=True)
         following.unlink()
 
 
 def key_usage(*, certificates: bool) -> x509.KeyUsage:
+    """Return the allowed uses of a key: signatures, and certificates if `certificates` is true."""
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=certificates,
@@ -194,13 +198,14 @@ def key_usage(*, certificates: bool) -> x509.KeyUsage:
 
 
 def key_pem(private: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key in PEM form, without a password."""
     return private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def write_whole(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file whole; a crash leaves the old one or the new one."""
+    """Replace a file at once. After a crash, the file has the old or the new content."""
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
@@ -211,14 +216,14 @@ def write_whole(path: Path, content: bytes, mode: int) -> None:
     os.replace(new, path)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(directory)  # in the order in which the files were written
+        os.fsync(directory)  # so that files appear on the disk in the order in which they were written
     finally:
         os.close(directory)
 
 
 @contextlib.contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Hold the folder alone: several processes may start at once, and one of them makes what is missing."""
+    """Lock the folder, because several processes may start at once and create missing files."""
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,10 +1,10 @@
 """Replacement of one authority by another without locking out a machine.
 
-    stage ─► machines trust both from their next welcome on ─► switch ─► the link shows the new one's
-                                                                          └─► retire ─► the old one is trusted no more
+    stage ─► machines trust both after they reconnect ─► switch ─► the link uses the new authority
+                                                           └─► retire ─► machines no longer trust the old authority
 
-Machines connect again at least as often as their secrets are replaced, so within a day and a bit all have heard. Join
-tokens made before the switch name the old authority: they end with it.
+Machines reconnect at least as often as their secrets are replaced, which is a little more than a day. Join tokens that
+were issued before the switch name the old authority, so they become invalid.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import datetime as dt
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 
 from borglet.messages import authority_digest
 from quota import records
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.identity.authority import (
     AuthorityBroken,
     bundle_pem,
     ensure_authority,
+    fingerprint_of,
     finish_switch,
     folder,
     key_pem,
@@ -38,35 +39,40 @@ from scheduling.models.machines import REMOVED
 
 @dataclass(frozen=True, slots=True)
 class RotationProgress:
-    """Progress of a rotation. `part`: ca, next or old. `behind`: machines that do not trust all of them yet."""
+    """Progress of a rotation. `part`: (fingerprint, time of expiry) by name: ca, next and old.
 
-    part: dict[str, tuple[str, dt.datetime]]  # fingerprint, and when it expires
+    `behind`: hostnames of machines that do not trust all of these authorities yet.
+    """
+
+    part: dict[str, tuple[str, dt.datetime]]
     machines: int
     behind: list[str]
 
 
 def standing() -> RotationProgress:
-    """Raises `AuthorityBroken`."""
+    """Return the progress of the rotation. Raises `AuthorityBroken`."""
     digest = authority_digest(bundle_pem())
     part = {}
     for name in ("ca", "next", "old"):
         path = folder() / f"{name}.pem"
         if path.exists():
             certificate = load_certificate(path)
-            part[name] = (certificate.fingerprint(hashes.SHA256()).hex(), certificate.not_valid_after_utc)
+            part[name] = (fingerprint_of(certificate), certificate.not_valid_after_utc)
     machines = Machine.objects.exclude(state=REMOVED)
     behind = machines.exclude(authority=digest).order_by("cell_id", "hostname")
     return RotationProgress(part, machines.count(), list(behind.values_list("hostname", flat=True)))
 
 
 def stage(*, principal: Principal, certificate: Path | None = None, key: Path | None = None) -> str:
-    """Let machines trust another authority beside the present one: one made here, or a given one (an empty `key` where
-    the server's certificate is given too). Returns its fingerprint. Raises `Rejected`, `AuthorityBroken`."""
+    """Let machines trust another authority too: a new one, or the given one. Return its fingerprint.
+
+    `key`: None if the key is stored elsewhere. Raises `Rejected`, `AuthorityBroken`.
+    """
     require(principal, Action.PLATFORM_ADMIN)
     home = ensure_authority().parent
     with locked(home):
         if (home / "next.pem").exists():
-            detail = "an authority is staged already; switch to it, or remove next.pem and next.key first"
+            detail = "an authority is already staged; switch to it, or remove next.pem and next.key first"
             raise Conflict("authority-staged", detail)
         if certificate is None:
             made, private = make_authority()
@@ -82,17 +88,17 @@ def stage(*, principal: Principal, certificate: Path | None = None, key: Path | 
             (home / "next.pem").unlink(missing_ok=True)
             (home / "next.key").unlink(missing_ok=True)
             raise
-        found = load_certificate(home / "next.pem").fingerprint(hashes.SHA256()).hex()
+        found = fingerprint_of(load_certificate(home / "next.pem"))
     with records.write(principal) as entry:
         entry.append("authority.staged", fingerprint=found)
     return found
 
 
 def switch(*, principal: Principal, leave_behind: bool = False) -> str:
-    """Let the staged authority sign from now on; both are trusted until `retire`. Returns its fingerprint.
+    """Let the staged authority sign from now on. Return its fingerprint. Both authorities are trusted until `retire`.
 
-    `leave_behind`: switch although some machines do not trust the new authority yet; these have to join again. Raises
-    `Conflict`.
+    `leave_behind`: switch even if some machines do not trust the new authority yet; these machines have to join again.
+    Raises `Conflict`.
     """
     require(principal, Action.PLATFORM_ADMIN)
     home = ensure_authority().parent
@@ -102,11 +108,11 @@ def switch(*, principal: Principal, leave_behind: bool = False) -> str:
     behind = standing().behind
     if behind and not leave_behind:
         names = ", ".join(behind[:5]) + (f" and {len(behind) - 5} more" if len(behind) > 5 else "")
-        detail = f"{len(behind)} machines don't trust the staged authority yet: {names}"
-        cure = "wait until they have connected, replace their secrets, or switch without them"
+        detail = f"{len(behind)} machines do not trust the staged authority yet: {names}"
+        cure = "wait until these machines have reconnected, replace their secrets, or switch without them"
         raise Conflict("machines-behind", f"{detail}; {cure}", figures={"machines": len(behind)})
     with locked(home):
-        found = load_certificate(following).fingerprint(hashes.SHA256()).hex()
+        found = fingerprint_of(load_certificate(following))
         write_whole(home / "old.pem", (home / "ca.pem").read_bytes(), 0o644)
         if (home / "next.key").exists():
             write_whole(home / "ca.key", (home / "next.key").read_bytes(), 0o600)
@@ -121,12 +127,12 @@ def switch(*, principal: Principal, leave_behind: bool = False) -> str:
 
 
 def retire(*, principal: Principal) -> None:
-    """Stop trusting the old authority. Idempotent."""
+    """End the trust of machines in the old authority. Idempotent."""
     require(principal, Action.PLATFORM_ADMIN)
     old = ensure_authority().parent / "old.pem"
     if not old.exists():
         return
-    found = load_certificate(old).fingerprint(hashes.SHA256()).hex()
+    found = fingerprint_of(load_certificate(old))
     old.unlink()
     with records.write(principal) as entry:
         entry.append("authority.retired", fingerprint=found)
@@ -136,4 +142,4 @@ def _given(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise Rejected("invalid", f"{path}: {error.strerror}", fields={str(path): str(error.strerror)}) from error
+        raise invalid(str(path), f"cannot read this file: {error.strerror}; give a readable file") from error

@@ -1,4 +1,4 @@
-"""The principal of a task that calls the REST API: its checked identity, and what its job and tenant allow (§2.3)."""
+"""The principal of a task that calls the REST API, limited by its job and its tenant (§2.3)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from scheduling.core.vocabulary.states import TaskState
 from scheduling.identity.signing_keys import public_key
 from scheduling.identity.tokens import LEVELS, BadIdentity, TaskClaims, read
 
-_MOST_NAME = 200  # length of the columns that store who did something
+_MOST_NAME = 200  # length of the columns that store the actor
 
 
 def principal_of_identity(token: str, *, request_id: str = "") -> Principal:
-    """The task that calls. Two queries.
+    """Return the principal of the task that the token names. Two queries.
 
-    It may do what its job file asks for as `api`, and at most what its tenant allows, in its own cell and for its own
-    tenant. Raises `BadIdentity` for a token that is none, has expired, or whose incarnation runs no more; `Forbidden`
-    where job or tenant let it do nothing.
+    The field `api` of the job file and the limit of the tenant decide what the task may do in its own cell and tenant.
+    Raises `BadIdentity` for a token that is invalid or expired, or whose incarnation no longer runs, and `Forbidden` if
+    the job or the tenant allows nothing.
     """
     claims, _ = read(token, public_key, issuer=settings.PORTAL_URL)
     asked, allowed = _levels(claims)
@@ -27,9 +27,9 @@ def principal_of_identity(token: str, *, request_id: str = "") -> Principal:
     scopes, role = LEVELS[level]
     if role is None:
         cure = (
-            f"tenant {claims.tenant} does not allow its tasks to call the API (task_api: none); ask its owner"
+            f"tenant {claims.tenant} does not allow this (task_api: none); ask an owner of the tenant to change it"
             if allowed == "none"
-            else "put `api: read` or `api: submit` into its job file"
+            else "its job file has `api: none`; set `api: read` or `api: submit`"
         )
         raise Forbidden(Action.JOB_VIEW, f"task {claims.name} may not call the API: {cure}")
     return Principal(
@@ -43,8 +43,9 @@ def principal_of_identity(token: str, *, request_id: str = "") -> Principal:
 
 
 def _levels(claims: TaskClaims) -> tuple[str, str]:
-    """Return the level that the job asks for, and the highest that its tenant allows. Raise `BadIdentity` for a task
-    that no longer runs.
+    """Return the level that the job asks for, and the highest level that its tenant allows.
+
+    Raises `BadIdentity` for a task that no longer runs.
     """
     with connection.cursor() as cursor:
         cursor.execute(
@@ -56,5 +57,8 @@ def _levels(claims: TaskClaims) -> tuple[str, str]:
         )
         row = cursor.fetchone()
     if row is None or (row[0], row[1]) != (claims.incarnation, TaskState.RUNNING.value):
-        raise BadIdentity(f"task {claims.name} of this identity (incarnation {claims.incarnation}) no longer runs")
+        raise BadIdentity(
+            f"the task of this identity, {claims.name} (incarnation {claims.incarnation}), no longer runs; use the"
+            " identity of a running task"
+        )
     return row[2], row[3]

@@ -1,17 +1,16 @@
-"""Keys that sign identities of tasks: each host of link shards has its own, and publishes the public halves.
+"""Keys that sign identities of tasks. Each host of link shards has its own keys, and publishes their public halves.
 
-    BORG_AUTHORITY/identity-<kid>.key   private, mode 0600; never leaves its host
+    BORG_AUTHORITY/identity-<kid>.key   private key, mode 0600; it stays on its host
 
-                    PUBLISH_S            SIGN_S                           the last token's time
-    made, published ────────► it signs ─────────► the next one signs ───► accepted no more, deleted
+                       PUBLISH_S             SIGN_S                  lifetime of the last token
+    created, published ────────► it signs ─────────► the next key signs ─────────► no longer accepted, deleted
 
-A key is published before it signs: who verifies may keep the set of keys for a while.
+A key is published before it signs, because programs that verify tokens may cache the set of keys.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import os
 import socket
 from pathlib import Path
 
@@ -20,19 +19,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from django.conf import settings
 from django.utils import timezone
 
-from scheduling.identity.authority import key_pem, locked
+from scheduling.identity.authority import key_pem, locked, write_whole
 from scheduling.identity.tokens import TTL_S, SigningKey, key_id
 from scheduling.models import IdentityKey
 
 PUBLISH_S = 3600.0
 SIGN_S = 7 * 86400.0
-# Beyond the last token: clocks differ.
+# Added to the lifetime of the last token, because clocks differ.
 _MARGIN_S = 600.0
 
 
 def signing_key(*, now: dt.datetime | None = None) -> SigningKey:
-    """Return the key to sign with for the next minutes. Creates one if there is none or the newest is old, and deletes
-    expired ones. Raises OSError if the folder cannot be written."""
+    """Return the key that signs now. Creates a key if there is none or the newest one is old, and deletes expired keys.
+
+    Raises `OSError` if the folder cannot be written.
+    """
     now = now or timezone.now()
     folder = Path(settings.BORG_AUTHORITY)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -46,18 +47,18 @@ def signing_key(*, now: dt.datetime | None = None) -> SigningKey:
 
 
 def public_key(kid: str) -> ec.EllipticCurvePublicKey | None:
-    """Return the public key; None for a key that is not accepted. One query."""
+    """Return the public key of this id, or None if it is not accepted. One query."""
     row = IdentityKey.objects.filter(kid=kid[:64], accepted_until__gt=timezone.now()).first()
     return _public(row) if row is not None else None
 
 
 def public_keys() -> dict[str, ec.EllipticCurvePublicKey]:
-    """Return all accepted keys by kid, the newest first. One query."""
+    """Return all accepted public keys by id, newest first. One query."""
     return {row.kid: _public(row) for row in IdentityKey.objects.filter(accepted_until__gt=timezone.now())}
 
 
 def _own(folder: Path, now: dt.datetime) -> list[IdentityKey]:
-    """Return the keys of this host, oldest first, and remove expired ones."""
+    """Return the keys of this host, oldest first, and delete expired keys."""
     here = {path.name.removeprefix("identity-").removesuffix(".key") for path in folder.glob("identity-*.key")}
     rows = list(IdentityKey.objects.filter(kid__in=here).order_by("made_at"))
     kept = [row for row in rows if (now - row.made_at).total_seconds() < SIGN_S]
@@ -70,11 +71,7 @@ def _own(folder: Path, now: dt.datetime) -> list[IdentityKey]:
 def _make(folder: Path, now: dt.datetime) -> IdentityKey:
     private = ec.generate_private_key(ec.SECP256R1())
     kid = key_id(private.public_key())
-    descriptor = os.open(_path(folder, kid), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key_pem(private))
-        file.flush()
-        os.fsync(file.fileno())
+    write_whole(_path(folder, kid), key_pem(private), 0o600)
     public = private.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )

@@ -2,9 +2,9 @@
 
     shard ── issue(key, task, now) ──► token ──► Borglet ──► $BORG_IDENTITY_FILE ──► the task
     REST API, any other service ◄── Authorization: Bearer token ─────────────────────┘
-                 └── read(token, public keys, now) ──► Claims
+                 └── read(token, public keys) ──► TaskClaims
 
-Public keys are published as a JWK Set (RFC 7517), so that services beside ours can verify identities too.
+Public keys are published as a JWK Set (RFC 7517), so that other services can verify identities too.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from quota.vocabulary.permissions import Role, Scope
 
 ALGORITHM = "ES256"
 TTL_S = 3600
-# A task has a new one when half of the old one's time is over.
+# A task gets a new token after half of the lifetime of the old one.
 RENEW_S = TTL_S / 2
 _COORDINATE_BYTES = 32
 
-# What a job file may ask for as `api`, from the least to the most: the scopes, and the role in the job's own tenant.
+# Values of `api` in a job file, lowest first: the scopes, and the role in the job's own tenant.
 LEVELS: dict[str, tuple[frozenset[Scope], Role | None]] = {
     "none": (frozenset(), None),
     "read": (frozenset({Scope.READ}), Role.VIEWER),
@@ -39,7 +39,7 @@ LEVELS: dict[str, tuple[frozenset[Scope], Role | None]] = {
 
 
 class BadIdentity(Exception):
-    """The token does not prove the identity of a task. The text says what to do."""
+    """A token that does not prove the identity of a task. The text says what to do."""
 
 
 class TaskClaims(msgspec.Struct, frozen=True):
@@ -54,16 +54,18 @@ class TaskClaims(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
+        """Return the name of the task: cell, tenant, job and index."""
         return f"{self.cell}/{self.tenant}/{self.job}/{self.index}"
 
     @property
     def key(self) -> TaskKey:
+        """Return the key by which Borglets identify the incarnation."""
         return TaskKey(self.uid, self.index, self.incarnation)
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """`kid`: by which verifiers find the public half."""
+    """A private key that signs identities. `kid`: the id by which programs find the public key."""
 
     kid: str
     private: ec.EllipticCurvePrivateKey
@@ -73,7 +75,7 @@ class SigningKey:
 
 
 def issue(key: SigningKey, task: RunTask, *, issuer: str, now: float) -> str:
-    """A token for one incarnation, good for `TTL_S` seconds from `now`. `issuer`: URL of the portal."""
+    """Return a token for one incarnation, valid for `TTL_S` seconds from `now`. `issuer`: URL of the portal."""
     cell, tenant, job, _ = task.name.split("/")
     claims = TaskClaims(cell, tenant, job, task.key.index, task.key.job, task.key.incarnation)
     payload = {
@@ -119,17 +121,17 @@ def read(
     except jwt.ExpiredSignatureError as error:
         raise BadIdentity("this task identity has expired; read $BORG_IDENTITY_FILE again for each call") from error
     except (jwt.InvalidTokenError, msgspec.ValidationError) as error:
-        raise BadIdentity(f"this is not a task identity: {error}") from error
+        raise BadIdentity(f"this is not a task identity: {error}; send the content of $BORG_IDENTITY_FILE") from error
     return claims, dt.datetime.fromtimestamp(payload["exp"], dt.UTC)
 
 
 def jwk(kid: str, public: ec.EllipticCurvePublicKey) -> dict[str, str]:
-    """A public key as others read it."""
+    """Return a public key as a JSON Web Key (RFC 7517)."""
     return {**_point(public), "kid": kid, "alg": ALGORITHM, "use": "sig"}
 
 
 def key_id(public: ec.EllipticCurvePublicKey) -> str:
-    """The key's thumbprint (RFC 7638)."""
+    """Return the thumbprint of a key (RFC 7638)."""
     canonical = json.dumps(_point(public), sort_keys=True, separators=(",", ":"))
     return _base64url(hashlib.sha256(canonical.encode()).digest())
 

@@ -15,29 +15,33 @@ from enum import StrEnum
 
 from scheduling.policy.cell_settings import CellSettings
 
-# The cell always believes that this number of machines is dead.
+# Up to this number of lost machines are always treated as dead.
 ALWAYS_BELIEVED = 3
 # Machines that went down within this time count as lost at the same time.
 TOGETHER_S = 600.0
-# Stops are counted over about this time. The complete allowance is available again after it.
+# Stops are counted over about this time. After it, the complete allowance is available again.
 WINDOW_S = 300.0
-# This number of tasks may always be stopped within the window, because a share of a small cell is too small.
+# This number of tasks may always stop within the window, because a share of a small cell would be too few.
 ALWAYS_STOPPED = 500
 # A brake opens if nothing has been rejected because of it for this time.
 FORGOTTEN_S = 600.0
-# Machines reconnect one after the other, and the last of them must not lose their tasks for that. An overloaded link
-# loses machines and finds them again. So the brake stays as it is for this time before it relaxes.
+# The brake keeps its state for this time before it relaxes, because machines reconnect one after the other, and the
+# last of them must not lose their tasks.
 CALM_S = 60.0
 # The allowance of a rate grows for at most this time. Longer waiting does not increase it.
 _BURST_S = 5.0
 
 
 class BrakeKind(StrEnum):
+    """The brakes of a cell: on the rescheduling of tasks of lost machines, and on stops of tasks."""
+
     LOST = "lost"
     STOPS = "stops"
 
 
 class BrakeState(StrEnum):
+    """The state of a brake."""
+
     OPEN = "open"
     BOUNDED = "bounded"  # only `lost`: at a limited rate
     HELD = "held"  # until an SRE releases it, or its cause has ended
@@ -47,7 +51,7 @@ class BrakeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Numbers of a cell's `machines`, of the lost ones among them (`vanished`), and of its running `tasks`."""
+    """Numbers of a cell: its machines, its lost machines (`vanished`) and its running tasks."""
 
     machines: int
     vanished: int
@@ -62,6 +66,7 @@ class Bucket:
     at: float
 
     def at_time(self, now: float, *, per_s: float, most: float) -> Bucket:
+        """Return the bucket at a later time, after it was filled at a rate up to `most`."""
         return Bucket(min(most, self.level + max(0.0, now - self.at) * per_s), max(now, self.at))
 
 
@@ -74,11 +79,11 @@ def few(extent: Extent, settings: CellSettings) -> bool:
 def lost_state(
     extent: Extent, settings: CellSettings, before: BrakeState, *, calm_s: float = CALM_S, held_s: float = CALM_S
 ) -> BrakeState:
-    """Return the state of the brake on rescheduling. An SRE's decision is valid while too many machines are lost.
+    """Return the next state of the brake `lost`. An SRE's decision is valid while too many machines are lost.
 
     If all machines are lost, the brake is held in a cell of any size: no other machine is left, and the machines may
     only be unreachable. The brake tightens at once. It relaxes when its conditions have been true for `CALM_S`.
-    `calm_s`: for how long only few machines have been lost; `held_s`: for how long the state has been `before`.
+    `calm_s`: for how long only few machines have been lost. `held_s`: for how long the state has been `before`.
     """
     some_left = extent.vanished < extent.machines
     if few(extent, settings):
@@ -106,4 +111,5 @@ def stops_allowed(tasks: int, settings: CellSettings) -> float:
 
 
 def stops_bucket(bucket: Bucket, now: float, allowed: float) -> Bucket:
+    """Return the bucket of stops now. It fills up to `allowed` within the window."""
     return bucket.at_time(now, per_s=allowed / WINDOW_S, most=allowed)

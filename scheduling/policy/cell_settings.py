@@ -1,11 +1,9 @@
-"""A cell's settings, stored in `Cell.settings` and validated.
-
-Each has a one-sentence help text. SREs change them in the admin site.
-"""
+"""The settings of a cell, stored in `Cell.settings`. SREs change them in the console."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import msgspec
 
@@ -28,20 +26,20 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Schedulers of the cell (§3.4): `one`, or `by-workload`: one for services and one for batch, at the same time."""
 
     batch_in_prod_by_reservation: bool = False
-    """Footnote 4 of §5.5: batch tasks in prod bands may be placed in reclaimed resources."""
+    """Whether batch tasks in prod bands may be placed on reclaimed resources (footnote 4 of §5.5)."""
 
     crashed_pair_s: float = 600.0
-    """How long a task is kept off a machine it crashed on (§4)."""
+    """For how many seconds a task is not placed on a machine on which it crashed (§4)."""
 
     poll_interval_s: float = 0.0
-    """Seconds between polls of one Borglet; 0: by the number of machines, 2 to 5."""
+    """Seconds between polls of one Borglet; 0: from 2 to 5, depending on the number of machines."""
 
     down_after_s: float = 12.0
-    """A machine silent for this long is marked down."""
+    """Seconds without a report after which a machine is marked down."""
 
     suspect_share: float = 0.5
-    """If more than this share of the machines, or of the machines of one shard, falls silent at the same time, the
-    cell first suspects the link."""
+    """If more than this share of all machines, or of the machines of one shard, falls silent at the same time, the
+    cell suspects the link first."""
 
     suspect_hold_s: float = 60.0
     """For how many seconds no machine is marked down after the link is suspected. Machines of a dead shard have the
@@ -85,24 +83,24 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The size of the largest package, in GiB, that the cell's store accepts."""
 
     packages_per_tenant_gib: float = 100.0
-    """How much, in GiB, the packages of one tenant may take in the store."""
+    """Largest total size of one tenant's packages in the store, in GiB."""
 
     package_keep_days: float = 30.0
-    """Age at which packages without a tag are deleted if no live job can use them."""
+    """Age in days at which packages without a tag are deleted if no live job can use them."""
 
     shortage_at: float = 0.97
-    """When tasks use more than this share of a machine's RAM or disk, some are evicted (§6.2); 0: never."""
+    """If tasks use more than this share of a machine's RAM or disk, some of them are evicted (§6.2); 0: never."""
 
 
 def load(settings: dict[str, object]) -> CellSettings:
-    """Read the settings. Raises `Rejected`, which names the setting and its accepted values."""
+    """Return the settings as values. Raises `Rejected`, which names the setting and its accepted values."""
     try:
         loaded = msgspec.convert(settings, CellSettings)
     except msgspec.ValidationError as error:
         detail, fields = _misread(settings, error)
         raise Rejected("invalid-settings", detail, fields=fields) from error
     problems = {
-        name: "must not be negative"
+        name: "must be 0 or more"
         for name in CellSettings.__struct_fields__
         if isinstance(value := getattr(loaded, name), float) and value < 0
     }
@@ -118,27 +116,27 @@ def load(settings: dict[str, object]) -> CellSettings:
         if not 0 < getattr(loaded, name) <= 1:
             problems[name] = "must be greater than 0 and at most 1"
     if problems:
-        raise Rejected(
-            "invalid-settings",
-            "; ".join(f"{name} {what}" for name, what in problems.items()),
-            fields={f"settings.{name}": what for name, what in problems.items()},
-        )
+        raise _rejection(problems)
     return loaded
 
 
+def _rejection(problems: Mapping[str, str]) -> Rejected:
+    detail = "; ".join(f"{name} {what}" for name, what in problems.items())
+    return Rejected("invalid-settings", detail, fields={f"settings.{name}": what for name, what in problems.items()})
+
+
 def accept(settings: dict[str, object]) -> CellSettings:
-    """Validate new settings like `load`, and also reject contradictions."""
+    """Return new settings as values. Raises `Rejected` as `load`, and also for settings that contradict each other."""
     loaded = load(settings)
     least = POLLS_MISSED * (loaded.poll_interval_s or LONGEST_POLL_S)
     if loaded.down_after_s < least:
         what = (
-            f"{loaded.down_after_s:g} s: a machine that is asked every {least / POLLS_MISSED:g} s would be taken for"
-            f" dead between two answers; give at least {least:g}, or ask more often (poll_interval_s)"
+            f"is {loaded.down_after_s:g}, which is too short for a poll every {least / POLLS_MISSED:g} s; give at least"
+            f" {least:g}, or lower poll_interval_s"
         )
-        raise Rejected("invalid-settings", f"down_after_s {what}", fields={"settings.down_after_s": what})
+        raise _rejection({"down_after_s": what})
     if loaded.vanished_most_share < loaded.believed_share:
-        what = f"must not be below believed_share, {loaded.believed_share:g}"
-        raise Rejected("invalid-settings", f"vanished_most_share {what}", fields={"settings.vanished_most_share": what})
+        raise _rejection({"vanished_most_share": f"must be at least believed_share, {loaded.believed_share:g}"})
     return loaded
 
 
@@ -150,10 +148,10 @@ def _misread(settings: object, error: msgspec.ValidationError) -> tuple[str, dic
         detail = f"must be a JSON object such as {{}}; {every}"
         return f"settings {detail}", {"settings": detail}
     if unknown := sorted(map(str, settings.keys() - set(known))):
-        detail = f"unknown: {', '.join(unknown)}; {every}"
+        detail = f"contain unknown names: {', '.join(unknown)}; {every}"
         return f"settings {detail}", {"settings": detail}
     name = str(error).rpartition("`$.")[2].rstrip("`")
     default = getattr(CellSettings(), name)
     wanted = {bool: "true or false", float: "a number", str: "text"}[type(default)]
-    detail = f"must be {wanted}, such as {json.dumps(default)}; leave it out for the default"
+    detail = f"must be {wanted}, such as {json.dumps(default)}; remove it to use the default"
     return f"{name} {detail}", {f"settings.{name}": detail}

@@ -1,40 +1,40 @@
 """One text per field of a job file, for the JSON Schema, editors and the reference.
 
-A test compares it with the fields.
+A test compares the keys with the fields.
 """
 
 from __future__ import annotations
 
 FIELD_TEXTS = {
-    "name": ("Name of the job. It is unique among the live jobs of its tenant and cell, and is a DNS label."),
+    "name": "Name of the job, a DNS label. It is unique among the live jobs of its tenant and cell.",
     "task": "The command that each task runs, and the resources that it needs.",
     "apiVersion": "Version of the format.",
     "kind": "`Job`, or `AllocSet` for reserved capacity that runs nothing itself (§2.4).",
     "tenant": "Tenant that the job belongs to. `borgctl` fills it in from `--tenant`.",
     "cell": "Cell that runs the job. `borgctl` fills it in from `--cell`.",
     "labels": (
-        "Text values by which lists of jobs can be filtered. Jobs of one tenant and cell with the same "
-        "label `service` also answer together as `NAME.service.<tenant>.<cell>.<zone>`."
+        "Texts by which lists of jobs can be filtered. Jobs of one tenant and cell with the same label `service` also"
+        " have the common name `NAME.service.<tenant>.<cell>.<zone>`."
     ),
     "priority": (
         "A number, or the name of a band. The tenant needs quota in that band. Work in the free band needs none."
     ),
-    "appclass": "`latency-sensitive` or `batch` (§6.2). By default, priority decides.",
+    "appclass": "`latency-sensitive` or `batch` (§6.2). By default, the priority decides.",
     "tasks": "Number of tasks.",
-    "overrides": ("Changes to `task` for one index or a range (`3`, `0-9`), applied as a merge patch (RFC 7396)."),
+    "overrides": "Changes to `task` for one index or a range (`3`, `0-9`), applied as a merge patch (RFC 7396).",
     "spread": "How many tasks of the job may share a machine, a rack or a power domain.",
     "spread.max_per_machine": "Most tasks of the job per machine. 0: no limit.",
     "spread.max_per_rack": "Most tasks of the job per rack. 0: no limit.",
     "spread.max_per_power_domain": "Most tasks of the job per power domain. 0: no limit.",
     "update": "How a rolling update proceeds (§2.3).",
-    "update.max_down": ("Most tasks that an update may have down at once. 0: a tenth of the tasks, and at least one."),
+    "update.max_down": "Most tasks that an update may have down at once. 0: a tenth of the tasks, and at least one.",
     "update.max_disruptions": "An update stops before it disrupts more tasks than this. 0: no limit.",
     "alloc_set": (
-        "Alloc set of the same tenant and cell whose allocs hold the tasks. The job then needs no quota of its own."
+        "Alloc set of the same tenant and cell in whose allocs the tasks run. The job then needs no quota of its own."
     ),
     "reclamation": (
-        "Whether the tasks may be placed on reclaimed resources (§5.5). Tasks of"
-        " priority `production` or higher are never placed there."
+        "Whether the tasks may be placed on reclaimed resources (§5.5). Tasks of priority `production` or higher are "
+        "never placed there."
     ),
     "gang": "The scheduler places all pending tasks together, or none of them.",
     "disruption_budget": (
@@ -43,35 +43,33 @@ FIELD_TEXTS = {
     ),
     "saves_for_s": (
         "For a job in an alloc set. After an alloc has left a machine, the task runs there again with "
-        "`BORG_ALLOC_ENDED=1` for at most this many seconds, until it exits with status 0. It can save "
-        "logs."
+        "`BORG_ALLOC_ENDED=1` for at most this many seconds, until it exits with status 0. It can save logs."
     ),
     "api": (
-        "What the tasks may do with REST in their own tenant and cell: `none`, `read`, or `submit`. The "
-        "tenant's `task_api` is the upper limit."
+        "What the tasks may do with REST in their own tenant and cell: `none`, `read`, or `submit`. The tenant's "
+        "`task_api` is the upper limit."
     ),
     "names": "How the names of the job are published. A change takes effect at once, without a restart.",
-    "names.ttl_s": ("Seconds for which clients may cache an answer, up to 86400. 0: the value of `BORG_DNS_TTL`."),
+    "names.ttl_s": "Seconds for which clients may cache an answer, 0 to 86400. 0: the value of `BORG_DNS_TTL`.",
     "names.leave_s": (
-        "Seconds between the removal of a task from the answers and SIGTERM, 0 to 600. By default one "
-        "second more than the time to live for tasks with ports, and nothing for others."
+        "Seconds between the removal of a task from DNS answers and SIGTERM, 0 to 600. By default, one second more "
+        "than the TTL for tasks with ports, and 0 for others."
     ),
     "task.command": (
-        "Program and arguments. `$(port.NAME)`, `$(index)`, `$(job)`, `$(cell)`, `$(name)` and "
-        "`$(packages)` are replaced on the machine. Write `$$(…)` for the text `$(…)`."
+        "Program and arguments. `$(port.NAME)`, `$(index)`, `$(job)`, `$(cell)`, `$(name)` and `$(packages)` are "
+        "replaced on the machine. Write `$$(…)` for the text `$(…)`."
     ),
     "task.env": "Environment variables. The same variables are replaced as in `command`.",
     "task.flags": "Appended to the command as `--NAME=VALUE`; `true` gives `--NAME`.",
     "task.limit": (
-        "Most of each resource that the task may use: `cpu` (`500m` is half a core), `ram`, `disk`, "
-        "`disk_bandwidth` in bytes per second, `accelerators`, and further resources of the cell. This is "
-        "what quota is charged for."
+        "Most of each resource that the task may use: `cpu` (`500m` is half a core), `ram`, `disk`, `disk_bandwidth` "
+        "in bytes per second, `accelerators`, and further resources of the cell. This is what quota is charged for."
     ),
     "task.ports": "Names of TCP ports. The scheduler assigns a number to each.",
     "task.health": "Health check that the Borglet makes. An unhealthy task is restarted.",
     "task.health.http": "Path of an HTTP request. An answer with status 200 is healthy.",
-    "task.health.tcp": "A connection that the task accepts is enough.",
-    "task.health.port": "Name of the port to check. By default the first.",
+    "task.health.tcp": "Whether to check that the task accepts a TCP connection, instead of an HTTP request.",
+    "task.health.port": "Name of the port to check. By default, the only port.",
     "task.health.interval_s": "Seconds between two checks.",
     "task.health.timeout_s": "Seconds that a check may take.",
     "task.health.grace_s": "Seconds after the start in which failures do not count.",
@@ -81,30 +79,31 @@ FIELD_TEXTS = {
     "task.restart": "What happens when the command exits.",
     "task.restart.on": "`failure`, `always` or `never`.",
     "task.restart.max_failures": (
-        "More failures than this within `window_s` are a crash loop, which ends the task on its machine."
+        "Largest number of failures within `window_s`. More failures are a crash loop, which ends the task on its "
+        "machine."
     ),
     "task.restart.window_s": "Seconds over which failures are counted.",
-    "task.restart.backoff_s": ("Seconds before the first restart. Each failure in a row doubles the delay."),
+    "task.restart.backoff_s": "Seconds before the first restart. Each failure in a row doubles the delay.",
     "task.restart.backoff_max_s": "Longest delay in seconds.",
     "task.restart.max_moves": "How often a task in a crash loop is tried on another machine (§4).",
     "task.max_processes": "Most processes and threads of the task.",
-    "task.working_dir": "Working directory. By default the task's own folder.",
+    "task.working_dir": "Working directory. By default, the task's own folder.",
     "task.user": "User that runs the task. The machine's `--task-users` must list it.",
     "task.packages": (
-        "Packages to install before the start: `web` (which means `web@latest`), `web@v2`, or "
-        "`web@sha256:…`. They are read-only below `$(packages)/<name>`."
+        "Packages to install before the start: `web` (which means `web@latest`), `web@v2`, or `web@sha256:…`. They "
+        "are read-only below `$(packages)/<name>`."
     ),
     "task.root": (
-        "`host`: the task sees the machine's `/usr`. `packages`: its root is the content of its first "
-        "package, which needs a machine with the attribute `runtime=oci`."
+        "`host`: the task sees the machine's `/usr`. `packages`: its root is the content of its first package, which "
+        "needs a machine with the attribute `runtime=oci`."
     ),
     "task.network": (
         "`host`, or `own` for an address of its own with all its ports, which needs `isolation.network=own`."
     ),
     "task.slack": "Whether the task may use idle resources beyond its limit (§6.2).",
     "task.slack.cpu": "Use idle CPU beyond the limit.",
-    "task.slack.ram": ("Use idle memory beyond the limit. Such a task is killed first when memory is short."),
-    "task.whole_cores": ("Keep whole cores free of other latency-sensitive tasks. `limit.cpu` must be a whole number."),
+    "task.slack.ram": "Use idle memory beyond the limit. Such a task is killed first when memory is short.",
+    "task.whole_cores": "Keep whole cores free of other latency-sensitive tasks. `limit.cpu` must be a whole number.",
     "task.weight": (
         "Share of the clients that find the job by name, 0 to 65535. 0: the task serves only if no other task does."
     ),

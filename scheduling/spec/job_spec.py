@@ -21,7 +21,7 @@ from quota.vocabulary.resources import CPU, Vector, add, scale
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement
 from scheduling.spec import package_names as names
-from scheduling.spec.schema import API_VERSION, Names, Rolling, Spread
+from scheduling.spec.schema import API_VERSION, JobFields, Names
 from scheduling.spec.task_spec import SpecChange, TaskSpec, fields_set
 from scheduling.spec.task_spec import change as task_change
 
@@ -47,7 +47,7 @@ class Override(msgspec.Struct, frozen=True):
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
-class JobSpecification(msgspec.Struct, frozen=True, dict=True):
+class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     """A version of a job, normalised. `base`: the file's `task`. `overrides`: in order, without overlaps.
 
     `saves_for_s`: after an alloc has left a machine, the job's tasks run there again until each has ended with status
@@ -58,25 +58,12 @@ class JobSpecification(msgspec.Struct, frozen=True, dict=True):
     not in the job file.
     """
 
-    name: str
-    tasks: int
     base: TaskSpec
-    tenant: str = ""
-    cell: str = ""
     kind: str = "job"
     labels: dict[str, str] = {}
     priority: int = FREE_PRIORITY
     latency_sensitive: bool = False
     overrides: tuple[Override, ...] = ()
-    spread: Spread = Spread()
-    update: Rolling = Rolling()
-    alloc_set: str = ""
-    reclamation: bool = True
-    gang: bool = False
-    disruption_budget: int = 0
-    saves_for_s: float = 0.0
-    api: str = "none"
-    names: Names = Names()
     extra: tuple[str, ...] = ()
     sizes: dict[str, int] = {}
 

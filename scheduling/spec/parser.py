@@ -28,7 +28,7 @@ from scheduling.spec.job_spec import (
 from scheduling.spec.merge_patch import merged, patch_to
 from scheduling.spec.nesting import TOO_DEEP, too_deep
 from scheduling.spec.problems import Problems, convert, rejection
-from scheduling.spec.schema import API_VERSION, SERVICE_LABEL, JobFile, Names
+from scheduling.spec.schema import API_VERSION, SERVICE_LABEL, JobFields, JobFile, Names
 from scheduling.spec.task_spec import TaskRole, TaskSpec, read_task
 
 MAX_BYTES = 4 * 2**20
@@ -37,8 +37,6 @@ MAX_GANG = 2_500  # because one transaction writes all placements of a gang
 MAX_SAVING_S = 14 * 86400
 MAX_TTL_S = 86_400
 MAX_TOTAL = 2**60  # of one resource for all tasks, so that sums over a tenant fit into 64 bits
-# Fields that a job file and a spec have in common.
-_COPIED = sorted({*JobFile.__struct_fields__} & {*JobSpecification.__struct_fields__})
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
@@ -147,8 +145,8 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
         "overrides": _read_overrides(file, task, problems, limits, role),
         "extra": tuple(limits.extra),
     }
-    copied = {name: getattr(file, name) for name in _COPIED}
-    spec = JobSpecification(**(copied | read))
+    equal = {name: getattr(file, name) for name in JobFields.__struct_fields__}
+    spec = JobSpecification(labels=file.labels, **(equal | read))
     if not problems.found and max(spec.total) > MAX_TOTAL:
         problems.add("task.limit", f"all {spec.tasks} tasks together ask for more than is possible; ask for less")
     return spec

@@ -34,7 +34,22 @@ class HealthFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failures: int = 3
 
 
-class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TaskFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a task that are equal in a job file and in its spec."""
+
+    notice_s: float = 10.0
+    restart: Restart = Restart()
+    max_processes: int = 1024
+    working_dir: str = ""
+    user: str = ""
+    root: str = "host"
+    network: str = "host"
+    slack: Slack = Slack()
+    whole_cores: bool = False
+    weight: int = 1
+
+
+class TaskFile(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The shape of `task` in a job file."""
 
     command: list[str] = []
@@ -43,18 +58,8 @@ class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ports: list[str] = []
     health: HealthFile | None = None
     constraints: list[Constraint] = []
-    notice_s: float = 10.0
-    restart: Restart = Restart()
-    max_processes: int = 1024
-    working_dir: str = ""
-    user: str = ""
     packages: list[str] = []
-    root: str = "host"
-    network: str = "host"
-    slack: Slack = Slack()
-    whole_cores: bool = False
     flags: dict[str, Any] = {}
-    weight: int = 1
 
 
 class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,20 +89,13 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leave_s: float | None = None
 
 
-class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The shape of a job file. `scheduling.spec.task_spec` parses `task` and the overrides."""
+class JobFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a job that are equal in a job file and in its spec."""
 
     name: str
-    task: dict[str, Any]
-    apiVersion: str = API_VERSION  # noqa: N815 - the file's own spelling
-    kind: str = "Job"
     tenant: str = ""
     cell: str = ""
-    labels: dict[str, Any] = {}
-    priority: int | str = FREE_PRIORITY
-    appclass: str | None = None
     tasks: int = 1
-    overrides: dict[str, Any] = {}
     spread: Spread = Spread()
     update: Rolling = Rolling()
     alloc_set: str = ""
@@ -107,3 +105,15 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     saves_for_s: float = 0.0
     api: str = "none"
     names: Names = Names()
+
+
+class JobFile(JobFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The shape of a job file. `scheduling.spec.task_spec` parses `task` and the overrides."""
+
+    task: dict[str, Any]
+    apiVersion: str = API_VERSION  # noqa: N815 - the file's own spelling
+    kind: str = "Job"
+    labels: dict[str, Any] = {}
+    priority: int | str = FREE_PRIORITY
+    appclass: str | None = None
+    overrides: dict[str, Any] = {}

@@ -20,7 +20,7 @@ from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, NAMES, PORTS, 
 from scheduling.core.vocabulary.requirement import PROTOCOL, Constraint, Relation
 from scheduling.spec.masking import MASK
 from scheduling.spec.problems import Problems, convert
-from scheduling.spec.schema import HealthFile, Restart, TaskFile
+from scheduling.spec.schema import HealthFile, Restart, TaskFields, TaskFile
 
 # The default limit of a task. It is enough for a small server in any language.
 DEFAULT_LIMIT: dict[str, int] = {"cpu": 100, "ram": 128 * 2**20, "disk": 100 * 2**20}
@@ -53,7 +53,7 @@ class SpecChange(StrEnum):
     RESTART = "restart"
 
 
-class TaskSpec(msgspec.Struct, frozen=True):
+class TaskSpec(TaskFields, frozen=True, kw_only=True):
     """A task, normalised. `limit`: a vector over the axis, which also counts `ports`. `weight`: share of the clients
     that find the job or its service by name; 0: the task serves only if no other task does."""
 
@@ -63,18 +63,8 @@ class TaskSpec(msgspec.Struct, frozen=True):
     ports: tuple[str, ...] = ()
     health: HealthCheck | None = None
     constraints: tuple[Constraint, ...] = ()
-    notice_s: float = 10.0
-    restart: Restart = Restart()
-    max_processes: int = 1024
-    working_dir: str = ""
-    user: str = ""
     packages: tuple[str, ...] = ()
-    root: str = "host"
-    network: str = "host"
-    slack: Slack = Slack()
-    whole_cores: bool = False
     flags: dict[str, str | bool] = {}
-    weight: int = 1
 
     def demands(self) -> tuple[Constraint, ...]:
         """Return the constraints of a task, with those that its packages, root, network and cores imply."""

@@ -1,4 +1,4 @@
-"""Changes of tasks as values for `scheduling.tasks.transitions`, and the state of the tasks before."""
+"""Changes of tasks, as values for `scheduling.tasks.transitions`, and the state of tasks before a change."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from scheduling.journal.journal import Cause
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """running -> pending. `cause`: a value of `core.states.EvictionCause`.
+    """An eviction: running -> pending. `cause`: a value of `EvictionCause`.
 
-    `gone`: its processes have already ended there. `avoid`: don't pair the two again for a while.
-    `preemptor`: task id of the task that takes its place. `notice_s` would shorten the notice that the task asked for;
-    no caller sets it yet, so an evicted task has all of its notice, also when it is preempted.
+    `gone`: the task's processes have already ended on the machine. `avoid`: do not place the task on this machine again
+    for a while. `preemptor`: id of the task that gets the capacity.
     """
 
     task_id: int
@@ -27,22 +26,23 @@ class Eviction:
     gone: bool = False
     avoid: bool = False
     preemptor: int | None = None
-    notice_s: float | None = None
     exit: dict[str, Any] | None = None
     caused_by: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """pending or running -> dead. `how`: finished, failed or killed. `cause` is sent to the Borglet."""
+    """The end of a task: pending or running -> dead. `how`: finished, failed or killed.
+
+    `incarnation`: None stands for any incarnation. `cause`: the reason that is sent to the Borglet.
+    """
 
     task_id: int
     how: str
-    incarnation: int | None = None  # None: whichever it is
+    incarnation: int | None = None
     cause: str = "kill"
     detail: str = ""
     gone: bool = False
-    notice_s: float | None = None
     exit: dict[str, Any] | None = None
     caused_by: Cause | None = None
 
@@ -65,6 +65,7 @@ WAS = "t.id, t.job_id, t.index, t.state, t.machine_id, t.incarnation, t.ports, t
 
 
 def read_was(rows: Iterable[tuple[Any, ...]]) -> list[TaskBefore]:
+    """Return rows of the columns `WAS` as values, in the order of task ids."""
     return sorted(
         (TaskBefore(*row[:6], ports=tuple(row[6]), up=row[7]) for row in rows),  # type: ignore[misc]
         key=lambda was: was.task_id,
@@ -72,4 +73,5 @@ def read_was(rows: Iterable[tuple[Any, ...]]) -> list[TaskBefore]:
 
 
 def as_json(value: dict[str, Any] | None) -> str | None:
+    """Return a value as JSON text, or None."""
     return None if value is None else msgspec.json.encode(value).decode()

@@ -1,6 +1,6 @@
-"""The jobs' counters of tasks per state, updated by every change of tasks, and the end of jobs without live tasks.
+"""The jobs' counters of tasks per state, and the end of jobs without live tasks.
 
-All functions here are for callers that hold the cell's row lock through `journal.write`.
+Each change of tasks updates the counters. The callers hold the cell's row lock through `journal.write`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import execute, query
 from scheduling.models import Cell
 
-# The mark of tasks that a smaller job let go: a larger one brings them back.
+# Detail of tasks that ended because an update made their job smaller. An update that makes it larger revives them.
 SHRUNK = "the job shrank"
 PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskState.DEAD.value
 
 
 def notices_given(entry: JournalEntry, departed: Sequence[tuple[str, str]]) -> None:
-    """Count tasks that have left, as (cause, what they had of their notice), under today (UTC)."""
+    """Count tasks that have left their machines today (UTC). `departed`: (cause, how much of the notice they had)."""
     if not departed:
         return
     numbers = Counter(departed)
@@ -43,7 +43,7 @@ def notices_given(entry: JournalEntry, departed: Sequence[tuple[str, str]]) -> N
 
 
 class CounterChanges:
-    """Changes of jobs' counters, summed, written with one statement."""
+    """The sum of changes of jobs' counters, written with one statement."""
 
     _STATES = (PENDING, RUNNING, DEAD)
 
@@ -51,21 +51,25 @@ class CounterChanges:
         self._jobs: dict[int, list[int]] = {}  # job id -> [total, pending, running, dead, up]
 
     def move(self, job_id: int, source: str, target: str, *, was_up: bool = False) -> None:
+        """Count a task that changes its state. A task that was up no longer is."""
         row = self._row(job_id)
         row[1 + self._STATES.index(source)] -= 1
         row[1 + self._STATES.index(target)] += 1
         row[4] -= int(was_up)
 
     def add(self, job_id: int, number: int) -> None:
+        """Count new pending tasks."""
         row = self._row(job_id)
         row[0] += number
         row[1] += number
 
     def up(self, job_id: int, change: int) -> None:
+        """Change the number of tasks that are up."""
         if change:
             self._row(job_id)[4] += change
 
     def store(self, entry: JournalEntry) -> None:
+        """Write the counters, and end jobs whose tasks are all dead."""
         if not self._jobs:
             return
         ids = sorted(self._jobs)
@@ -89,7 +93,7 @@ class CounterChanges:
 
 
 def jobs_end_if_over(entry: JournalEntry, job_ids: Sequence[int]) -> None:
-    """End those of the jobs whose tasks are all dead, unless an open update has tasks to add to them."""
+    """End the jobs whose tasks are all dead, except jobs to which an open update will add tasks."""
     if not job_ids:
         return
     rows = query(
@@ -106,7 +110,7 @@ def jobs_end_if_over(entry: JournalEntry, job_ids: Sequence[int]) -> None:
 
 
 def jobs_end(entry: JournalEntry, job_ids: Sequence[int]) -> None:
-    """End jobs whose tasks are all dead: free the name, return the quota and end open updates."""
+    """End jobs whose tasks are all dead: free their names, return their quota and end their updates."""
     rows = query(
         "WITH worst AS (SELECT job_id, CASE WHEN bool_or(outcome = 'killed' AND detail <> %s) THEN 'killed'"
         " WHEN bool_or(outcome = 'failed') THEN 'failed' ELSE 'finished' END AS how"

@@ -1,4 +1,4 @@
-"""Departures: incarnations that have to stop on their machine. They are stored until they have ended."""
+"""Departures: incarnations that have to stop on their machine, stored until their processes have ended."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from scheduling.tasks.changes import TaskBefore, as_json
 from scheduling.tasks.counters import notices_given
 
 
-def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, float | None, int | None]]) -> None:
+def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, int | None]]) -> None:
+    """Store departures: (task, cause, id of the preemptor)."""
     if not left:
         return
     execute(
         "INSERT INTO scheduling_departure"
-        " (task_id, incarnation, machine_id, cause, notice_s, ports, preemptor, since)"
-        " SELECT d.id, d.incarnation, d.machine_id, d.cause, d.notice_s, d.ports::integer[], d.preemptor, %s"
-        " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::text[], %s::float8[],"
-        " string_to_array(%s, ';'), %s::bigint[])"
-        " AS d(id, incarnation, machine_id, cause, notice_s, ports, preemptor)",
+        " (task_id, incarnation, machine_id, cause, ports, preemptor, since)"
+        " SELECT d.id, d.incarnation, d.machine_id, d.cause, d.ports::integer[], d.preemptor, %s"
+        " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::text[], string_to_array(%s, ';'), %s::bigint[])"
+        " AS d(id, incarnation, machine_id, cause, ports, preemptor)",
         [
             entry.time,
             column([was.task_id for was, *_ in left]),
             column([was.incarnation for was, *_ in left]),
             column([was.machine_id for was, *_ in left]),
-            [cause for _, cause, _, _ in left],
-            [notice for _, _, notice, _ in left],
+            [cause for _, cause, _ in left],
             ";".join([column(was.ports) for was, *_ in left]),
             column([preemptor for *_, preemptor in left]),
         ],
@@ -40,24 +39,24 @@ def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, float | No
 def tasks_gone(
     entry: JournalEntry, departed: Iterable[tuple[int, int, dict[str, Any] | None]]
 ) -> list[tuple[int, int]]:
-    """Note departed incarnations whose processes have ended: (task id, incarnation, exit). Their ports become free."""
+    """Delete the departures whose processes have ended, so that their ports become free. Return (task id, incarnation).
+
+    `departed`: (task id, incarnation, exit).
+    """
     exits = {(identity, incarnation): exit_ for identity, incarnation, exit_ in departed}
+    keys = [column([identity for identity, _ in exits]), column([incarnation for _, incarnation in exits])]
     found = query(
         "DELETE FROM scheduling_departure AS d USING unnest(%s::bigint[], %s::integer[]) AS g(id, incarnation)"
         " WHERE d.task_id = g.id AND d.incarnation = g.incarnation"
         " RETURNING d.task_id, d.incarnation, d.machine_id, d.cause",
-        [column([identity for identity, _ in exits]), column([incarnation for _, incarnation in exits])],
+        keys,
     )
     rows = sorted(found)
     execute(
         "UPDATE scheduling_task AS t SET exit = g.exit::jsonb"
         " FROM unnest(%s::bigint[], %s::integer[], %s::text[]) AS g(id, incarnation, exit)"
         " WHERE t.id = g.id AND t.incarnation = g.incarnation AND t.state <> 'running' AND g.exit IS NOT NULL",
-        [
-            column([identity for identity, _ in exits]),
-            column([incarnation for _, incarnation in exits]),
-            [as_json(exit_) for exit_ in exits.values()],
-        ],
+        [*keys, [as_json(exit_) for exit_ in exits.values()]],
     )
     notices_given(entry, [(row[3], _notice(exits[(row[0], row[1])])) for row in rows])
     for identity, incarnation, machine_id, _ in rows:
@@ -75,7 +74,7 @@ def tasks_gone(
 
 
 def _notice(exit_: dict[str, Any] | None) -> str:
-    """Return how much of its notice a departed task had, as its Borglet reports."""
+    """Return how much of its notice a departed task had, according to its Borglet: full, short, none or unknown."""
     if exit_ is None or exit_.get("cause") == "machine-restarted":
         return "none"
     return str(exit_.get("notice") or "unknown")

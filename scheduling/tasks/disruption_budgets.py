@@ -39,27 +39,24 @@ class Budgets:
             [sorted(job_ids), patience_s],
         )
         down = dict(found)
-        rows = (
-            JobSpec.objects.filter(job_id__in=job_ids, version=F("job__spec_version"))
-            .select_related("job__cell")
-            .order_by()
-        )
+        current = JobSpec.objects.filter(job_id__in=job_ids, version=F("job__spec_version"))
         self.of: dict[int, DisruptionBudget] = {}
-        for row in rows:
+        for row in current.select_related("job__cell").order_by():
             job_spec = parser.load(row.spec, extra=row.job.cell.extra_resources)
             self.of[row.job_id] = DisruptionBudget(job_spec.may_be_down(), down.get(row.job_id, 0))
         self._left = defaultdict(int, {job: budget.may - budget.down for job, budget in self.of.items()})
         self._untouched = {job for job, budget in self.of.items() if not budget.down}
 
     def open(self) -> list[int]:
-        """Return the jobs of which another task may leave."""
+        """Return the jobs that may have another task down."""
         return [job for job, left in self._left.items() if left > 0]
 
     def take(self, task: Task, inside: Mapping[int, int]) -> bool:
-        """Return whether a task may leave now with the tasks `inside` (tasks that are up, by job), and subtract its
-        cost.
+        """Return whether a task may be evicted now, and if so, count its eviction against the budgets.
+
+        `inside`: numbers of tasks that are up inside the task, if it is an alloc, by job.
         """
-        # An alloc can't leave in part: more than the whole budget may leave where nobody is down yet.
+        # All tasks of an alloc leave together, so they may exceed a budget if no other task of the job is down.
         costs = _costs(task, inside)
         if any(self._left[job] < number and job not in self._untouched for job, number in costs.items()):
             return False

@@ -14,7 +14,7 @@ from scheduling.tasks.counters import CounterChanges
 
 @dataclass(frozen=True, slots=True)
 class NewTasks:
-    """The tasks to create for one job. `groups`: as in their event."""
+    """The tasks to create for one job. `groups`: their requirements, with ranges of indexes."""
 
     job_id: int
     groups: tuple[Group, ...]
@@ -22,9 +22,9 @@ class NewTasks:
 
 
 def tasks_create(entry: JournalEntry, many: Sequence[NewTasks], *, counted: bool = False) -> int:
-    """Make pending tasks, by one statement. The caller appends `JobSubmitted` or `TasksAdded`. Returns their number.
+    """Create pending tasks with one statement, and return their number. The caller appends the event.
 
-    `counted`: the jobs' rows were made with their counters already.
+    `counted`: the counters in the jobs' rows already include these tasks.
     """
     spans = [
         (new.job_id, new.spec_version, column(group.requirement.limit), first, last)

@@ -1,4 +1,4 @@
-"""Reports of Borglets about running incarnations, written together inside an open journal entry."""
+"""Reports of Borglets about running incarnations, written in an open journal entry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.tasks.counters import CounterChanges
 
 
 def tasks_observe(entry: JournalEntry, observations: Sequence[Observation]) -> list[int]:
-    """Store what Borglets report about running incarnations. Returns the ids of the tasks that changed."""
+    """Store reports of Borglets about running incarnations. Return the ids of the tasks that changed."""
     by_id = {observation.task_id: observation for observation in observations}
     rows = query(
         f"WITH was AS (SELECT {WAS}, a.phase AS new_phase, a.health AS new_health, a.up AS new_up,"

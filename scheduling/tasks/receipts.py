@@ -1,6 +1,6 @@
 """Receipts of a task's placements from the journal: score, runners-up, and preemptions by and of the task (§3.2).
 
-Receipts are read from events, which are never changed. For jobs of other tenants, they show only the priority.
+For jobs that the reader may not see, receipts show only the priority.
 """
 
 from __future__ import annotations
@@ -68,15 +68,16 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
-    """Receipts of the newest placement and the newest preemption of a task among the given events."""
+    """The receipts of the newest placement and of the newest preemption of a task."""
 
     placement: PlacementReceipt | None = None
     preempted: Preempted | None = None
 
 
 def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipts:
-    """Return the receipts in `events` of one task, newest first. `sees`: whether the reader may see a tenant's jobs.
-    Two queries.
+    """Return the receipts in `events` of one task, newest first. Two queries.
+
+    `sees`: returns whether the reader may see a tenant's jobs.
     """
     placed = next((event for event in events if event.kind == "task.placed"), None)
     lost = next(
@@ -99,7 +100,7 @@ def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipt
 
 
 def hostnames(machines: Iterable[int]) -> dict[int, str]:
-    """Return hostnames by machine id, which every reader of a cell may see. One query, none without machines."""
+    """Return the hostnames of machines by id. Every reader of a cell may see them. One query, or none without ids."""
     ids = set(machines)
     return dict(Machine.objects.filter(pk__in=ids).values_list("id", "hostname")) if ids else {}
 

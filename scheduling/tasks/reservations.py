@@ -1,4 +1,4 @@
-"""Reservations of tasks (§5.5), written as a set, with one event of the journal."""
+"""Reservations of tasks (§5.5), written for many tasks at once, with one event in the journal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scheduling.journal.sql import query
 def reservations_set(
     entry: JournalEntry, task_ids: NDArray[np.int64], incarnations: NDArray[np.int32], wanted: NDArray[np.int64]
 ) -> int:
-    """Give running tasks new reservations: `wanted` [N, 3] of CPU, RAM and disk, at most the limit; the rest of
-    the vector is the limit. Those whose incarnation has left keep theirs. Returns how many were set.
+    """Set new reservations of running tasks, and return their number.
 
-    For callers that hold the cell's lock. Two statements, whatever N.
+    `wanted`: int64[N, 3] of CPU, RAM and disk, which are cut to the limit. For other resources, the reservation is the
+    limit. Tasks with another incarnation are skipped. The caller holds the cell's lock. Two statements for any N.
     """
     order = np.argsort(task_ids)  # rows are locked in the order of their ids
     rows = query(
@@ -40,5 +40,5 @@ def reservations_set(
 
 
 def _array(column: NDArray[np.integer]) -> str:
-    """Return an array in PostgreSQL's text form, three times as fast as through the driver."""
+    """Return an array in PostgreSQL's text form. This is three times as fast as through the driver."""
     return "{" + ",".join(map(str, column.tolist())) + "}"

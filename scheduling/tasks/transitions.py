@@ -1,9 +1,8 @@
-"""State changes of tasks, set-based, under an open journal entry (Figure 2; the table is `core.vocabulary.states`).
+"""State changes of tasks, for many tasks at once, in an open journal entry (Figure 2; `core.vocabulary.states`).
 
-All functions here are for callers that hold the cell's row lock through `journal.write`. Each applies what
-still holds – the task is in the state, and is the incarnation, that the caller believes – appends the events,
-keeps departures and the jobs' counters, ends jobs whose tasks are all dead and gives their quota back. What
-no longer holds is left out of the answer: the caller looks again.
+The callers hold the cell's row lock through `journal.write`. Each function changes only the tasks that still have the
+state and incarnation that the caller expects, and returns the changed tasks. It appends the events, updates departures
+and the jobs' counters, ends jobs whose tasks are all dead, and returns their quota.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ from scheduling.tasks.changes import WAS, Ending, Eviction, TaskBefore, as_json,
 from scheduling.tasks.counters import DEAD, PENDING, RUNNING, CounterChanges
 from scheduling.tasks.departures import depart
 
-# A restored database has forgotten incarnations that Borglets still run: those of a new history begin beyond them,
-# or a Borglet would take a newly placed task for one that it has.
+# A restored database lacks incarnations that Borglets still run. Numbers in a new history start above them, because a
+# Borglet would otherwise confuse a newly placed task with one that it runs.
 INCARNATIONS_A_HISTORY = 1_000_000
 
 
 def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[Assignment]:
-    """Give pending tasks their machines, and their allocs where those still run there. Returns those applied.
+    """Place pending tasks on their machines. Return the applied assignments.
 
-    The caller evicts the victims before, under the same entry.
+    An assignment into an alloc is applied if the alloc still runs on the machine. The caller evicts victims first, in
+    the same journal entry.
     """
     allocs_there = alloc_sets.still_there((a.alloc, a.machine_id) for a in assignments if a.alloc)
     by_id = {
@@ -89,17 +89,16 @@ def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[
 
 
 def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefore]:
-    """Return running tasks to the queue; tasks inside an alloc leave with it, before it (§2.4).
+    """Return running tasks to the queue. The tasks inside an evicted alloc are evicted before it (§2.4).
 
-    Returns what the evicted ones were, those that came along included.
+    Return all evicted tasks as they were before.
     """
     came = _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in evictions]))
     return sorted([*came, *_evict(entry, evictions)], key=lambda was: was.task_id)
 
 
 def _along(entry: JournalEntry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]) -> list[Eviction]:
-    """Return evictions of the tasks inside allocs that leave, with the cause of the alloc. What these leave on their
-    machines is kept for those among them that save it (§4)."""
+    """Return evictions of the tasks inside allocs that leave. Allocs with log savers are kept (§4)."""
     why = {identity: change for identity, _, change in leaving}
     inside = alloc_sets.inner_of([(identity, incarnation) for identity, incarnation, _ in leaving])
     kept_allocs.allocs_keep(entry, [inner.task_id for inner in inside if not why[inner.alloc_id].gone])
@@ -118,7 +117,6 @@ def _along(entry: JournalEntry, leaving: Sequence[tuple[int, int | None, Evictio
                 detail=f"left with its alloc {inner.alloc}: {alloc.detail or alloc.cause}",
                 gone=alloc.gone,
                 preemptor=alloc.preemptor if isinstance(alloc, Eviction) else None,
-                notice_s=alloc.notice_s,
                 caused_by=alloc.caused_by,
             )
         )
@@ -168,16 +166,16 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
             caused_by=eviction.caused_by,
         )
         counts.move(was.job_id, RUNNING, PENDING, was_up=was.up)
-    depart(entry, [(was, e.cause, e.notice_s, e.preemptor) for was in evicted if not (e := by_id[was.task_id]).gone])
+    depart(entry, [(was, e.cause, e.preemptor) for was in evicted if not (e := by_id[was.task_id]).gone])
     _avoid(entry, [was for was in evicted if by_id[was.task_id].avoid])
     counts.store(entry)
     return evicted
 
 
 def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore]:
-    """Let tasks die, pending or running. Jobs left without a live task end too.
+    """End pending or running tasks. Jobs without a live task end too. Return the ended tasks as they were before.
 
-    A task in an alloc that dies returns to the queue, before it (§2.4).
+    The tasks inside an alloc that ends return to the queue before it (§2.4).
     """
     _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in endings]))
     by_id = {ending.task_id: ending for ending in endings}
@@ -219,20 +217,14 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
             caused_by=ending.caused_by,
         )
         counts.move(was.job_id, was.state, DEAD, was_up=was.up)
-    depart(
-        entry,
-        [
-            (was, e.cause, e.notice_s, None)
-            for was in ended
-            if not (e := by_id[was.task_id]).gone and was.machine_id is not None
-        ],
-    )
+    on_machines = [was for was in ended if was.machine_id is not None and not by_id[was.task_id].gone]
+    depart(entry, [(was, by_id[was.task_id].cause, None) for was in on_machines])
     counts.store(entry)
     return ended
 
 
 def tasks_revive(entry: JournalEntry, task_ids: Sequence[int], *, spec_version: int) -> list[int]:
-    """dead -> pending, following `spec_version`. Returns the ids revived."""
+    """Return dead tasks to the queue, with this version of their spec. Return the ids of these tasks."""
     rows = query(
         "UPDATE scheduling_task SET state = 'pending', outcome = '', detail = '', spec_version = %s, since = %s"
         " WHERE id = ANY(%s) AND state = 'dead' RETURNING id",
@@ -249,15 +241,15 @@ def tasks_revive(entry: JournalEntry, task_ids: Sequence[int], *, spec_version: 
 
 
 def tasks_follow(entry: JournalEntry, changes: Sequence[tuple[int, int, Requirement]]) -> list[int]:
-    """Let tasks follow another version of their spec, in the state they are in: (task id, version, requirement).
+    """Give tasks another version of their spec, without a change of state. Return the ids of the changed tasks.
 
-    A running task stays where it is: the caller has checked that the change is in place and that its new
-    limit fits; to restart one, evict it with cause `update` first. Returns the ids changed.
+    `changes`: (task id, version, requirement). The caller has checked that running tasks can change in place. It evicts
+    tasks that must restart, with cause `update`, before this call.
     """
     by_id = {identity: (version, requirement) for identity, version, requirement in changes}
     rows = query(
         'UPDATE scheduling_task AS t SET spec_version = c.version, "limit" = c.vector::bigint[],'
-        # a limit from before the cell had further resources is shorter, and asks for none of those
+        # A limit is shorter if it is older than a resource of the cell. Missing elements are zero.
         " reservation = CASE WHEN t.limit = (c.vector::bigint[])[:cardinality(t.limit)]"
         " AND 0 = ALL((c.vector::bigint[])[cardinality(t.limit) + 1:]) THEN t.reservation"
         " ELSE c.vector::bigint[] END"

@@ -1,6 +1,6 @@
-"""Verdicts of the last pass on pending tasks, stored per job (§2.6). They are derived, not journalled.
+"""Verdicts of the last pass on pending tasks, stored per job (§2.6). The journal does not contain them.
 
-Passes run many times a second, and most verdicts stay the same, so only changes are written.
+Passes run many times per second, and most verdicts stay the same, so only changes are written.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.reasons import Why
 from scheduling.journal.sql import execute
 
-# Seconds after which values that change all the time (tasks ahead, expected start) are written again.
+# Seconds after which values that change in each pass (tasks ahead, expected start) are written again.
 FRESH_S = 5.0
-# Rows written after one pass; the others follow after the next, those never written first.
+# Most rows that are written after one pass. The others follow after later passes; new rows come first.
 MOST_ROWS = 300
-# Rows of jobs with nothing pending, left by another master, are looked for this often.
+# Interval between searches for rows of jobs without pending tasks, which another master may have left.
 SWEEP_EVERY_S = 60.0
 
 
 class _Row(NamedTuple):
-    reasons: int  # hash of what is said, but for what moves all the time
-    all: int
+    reasons: int  # hash of the reasons, without values that change in each pass
+    all: int  # hash of the whole verdict
     at: float
 
 
@@ -41,12 +41,11 @@ class VerdictCache:
 def store(
     cell_id: int, plan: Plan, *, book: VerdictCache | None = None, now: float = 0.0, most: int = MOST_ROWS
 ) -> int:
-    """Update the verdicts of the jobs that the plan leaves pending. Return how many rows were written.
+    """Update the verdicts of the jobs that the plan leaves pending. Return the number of written rows.
 
-    At most three statements, whatever the number of jobs. `now`: seconds on any clock; `most`: rows. A class may
-    hold tasks of thousands of jobs, of many tenants: each job hears of its own. Of classes not examined yet what was
-    said before stays. Other jobs of the cell, which another scheduler may be about, are left alone, unless nothing
-    of theirs is pending.
+    At most three statements for any number of jobs. `now`: seconds on any clock. `most`: largest number of rows. A
+    class may have tasks of thousands of jobs; each job gets the verdicts on its own tasks. Verdicts on classes that the
+    pass has not examined stay, and so do those of other jobs, which another scheduler may handle.
     """
     book = book if book is not None else VerdictCache()
     by_job: dict[int, list[tuple[Why, int]]] = {}
@@ -71,7 +70,7 @@ def store(
         elif known.reasons != row.reasons or (known.all != row.all and now - known.at >= FRESH_S):
             due.append((known.at, job_id, row))
     due = sorted(due)[:most]
-    # Of tasks that the pass did not come to, what was said before stays.
+    # If the pass was cut, verdicts on tasks that it did not examine stay.
     over = [] if plan.stats.cut else [job_id for job_id in book.rows if job_id not in by_job]
     with transaction.atomic():
         if now - book.swept >= SWEEP_EVERY_S:
@@ -103,7 +102,7 @@ def store(
 
 
 def read(whys: object) -> list[Why]:
-    """The values behind `PendingVerdict.whys`."""
+    """Return the stored verdicts (`PendingVerdict.whys`) as values."""
     return msgspec.convert(whys, list[Why])
 
 

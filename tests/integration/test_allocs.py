@@ -116,7 +116,7 @@ def test_the_alloc_set_pays_and_what_lives_inside_costs_no_quota(cell, tenant, a
         (inside(alloc_set="shelves"), "alloc_set", "no live alloc set 'shelves'"),
         (inside(limit={"cpu": 2}), "task.limit.cpu", "an alloc of shelf has 1 core"),
         (inside() | {"overrides": {"1": {"limit": {"ram": "2Gi"}}}}, "overrides.1.limit.ram", "has 1 GiB"),
-        (inside() | {"priority": 201}, "priority", "above that of alloc set shelf, 120"),
+        (inside() | {"priority": 201}, "priority", "higher than the priority of alloc set shelf; give at most 120"),
     ],
 )
 def test_what_can_never_live_there_is_refused_by_field(cell, ann, shelf, file, path, what) -> None:
@@ -242,8 +242,8 @@ def test_the_last_alloc_of_a_set_stays_while_jobs_live_inside(cell, ann, shelf, 
 @pytest.mark.parametrize(
     "changes, what",
     [
-        ({"cpu": "50m"}, "job web runs in it and would no longer fit"),
-        ({"priority": "batch"}, "above that of alloc set shelf"),
+        ({"cpu": "50m"}, "job web inside it would no longer fit"),
+        ({"priority": "batch"}, "higher than the priority of alloc set shelf"),
         ({"tasks": 1, "cpu": "250m"}, "0.3 cores of cpu"),
     ],
 )

@@ -79,7 +79,7 @@ def test_one_authority_takes_the_place_of_another_and_no_machine_is_shut_out(cel
         with link.dial("m1", secret) as socket:
             assert says(Played(socket, "m1", secret), first) == ""  # nothing new
         staged = authority_rotation.stage(principal=rows.ME)
-        with pytest.raises(Conflict, match="1 machines don't trust the staged authority yet: m1; wait"):
+        with pytest.raises(Conflict, match="1 machines do not trust the staged authority yet: m1; wait"):
             authority_rotation.switch(principal=rows.ME)
         link = restarted(running)
         assert opens(link, first)
@@ -143,11 +143,11 @@ def test_only_one_is_staged_and_only_by_those_who_may(home: Path, tmp_path: Path
         with pytest.raises(Forbidden):
             step(principal=Principal("eve"))
     (tmp_path / "bad.pem").write_text("nothing")
-    with pytest.raises(AuthorityBroken, match="must be a certificate in PEM form"):
+    with pytest.raises(AuthorityBroken, match="put a certificate in PEM form"):
         authority_rotation.stage(principal=rows.ME, certificate=tmp_path / "bad.pem", key=tmp_path / "bad.pem")
     assert not (home / "next.pem").exists()
     authority_rotation.stage(principal=rows.ME)
-    with pytest.raises(Conflict, match="an authority is staged already"):
+    with pytest.raises(Conflict, match="an authority is already staged"):
         authority_rotation.stage(principal=rows.ME)
 
 
@@ -156,7 +156,7 @@ def test_the_command_shows_how_far_it_is(cell, home: Path) -> None:
     out = StringIO()
     call_command("authority", "stage", stdout=out)
     assert "0 of 1 machines trust all of these\nnot yet: m1" in out.getvalue()
-    with pytest.raises(CommandError, match="1 machines don't trust"):
+    with pytest.raises(CommandError, match="1 machines do not trust"):
         call_command("authority", "switch", stdout=out)
     call_command("authority", "switch", "--leave-behind", stdout=out)
     out = StringIO()

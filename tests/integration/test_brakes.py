@@ -141,7 +141,7 @@ def test_when_most_vanish_nothing_moves_until_an_sre_says_so(cell, fleet) -> Non
     assert sum(second(cell) for _ in range(30)) == 0
     brake = Brake.objects.get(cell=cell)
     assert (brake.state, brake.wanted) == ("held", 200)
-    assert "20 of 30 machines vanished together" in brake.detail
+    assert "20 of 30 machines were lost together" in brake.detail
     service.brake_release(principal=rows.ME, cell=cell, kind="lost", reason="the room burnt")
     assert state(cell) == "released"
     assert 10 <= sum(second(cell) for _ in range(60)) <= 16  # still at the bounded rate

@@ -187,7 +187,7 @@ def test_the_three_languages_and_standard_input(ann, cell) -> None:
 @pytest.mark.parametrize(
     "change, code, told",
     [
-        ({"tasks": -1}, "invalid-spec", "tasks: -1 tasks; a job has 1 to"),
+        ({"tasks": -1}, "invalid-spec", "tasks: -1 tasks are not possible; give 1 to"),
         ({"taks": 3}, "invalid-spec", "taks: unknown field; did you mean 'tasks'?"),
         ({"name": "We_b"}, "invalid-spec", "name: 'We_b' is not a DNS label"),
         ({"name": None}, "invalid-spec", "name: is missing"),

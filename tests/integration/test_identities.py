@@ -132,7 +132,7 @@ def test_a_task_whose_job_asks_for_nothing_may_do_nothing_and_reads_the_cure(cel
     _, key = a_running_task(cell, "none")
     answer = client.get(JOBS, **as_task(identity(key)))
     assert answer.status_code == 403
-    assert "put `api: read` or `api: submit` into its job file" in answer.json()["detail"]
+    assert "set `api: read` or `api: submit`" in answer.json()["detail"]
 
 
 def test_no_task_may_do_more_than_its_tenant_allows(cell, client) -> None:

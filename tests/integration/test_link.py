@@ -355,14 +355,12 @@ def test_a_departed_incarnation_is_stopped_and_then_gone(cell, link: Link) -> No
         other = a_job(cell, "jbar")
         preemptor = task_id(other.id, 0)
         with journal.write(cell.id, rows.ME) as entry:
-            transitions.tasks_evict(
-                entry, [Eviction(task_id(job.id, 0), 1, "preemption", preemptor=preemptor, notice_s=2.0)]
-            )
+            transitions.tasks_evict(entry, [Eviction(task_id(job.id, 0), 1, "preemption", preemptor=preemptor)])
             transitions.tasks_place(entry, [Assignment(*split_task_id(preemptor), machine_id(), ports=(20001,))])
         poll = machine.poll_with_desired(lambda desired: bool(desired.stop))
         (stop,) = poll.desired.stop
         (run,) = poll.desired.run
-        assert (stop.key, stop.cause, stop.notice_s, run.waits_for) == (key, "preemption", 2.0, [key])
+        assert (stop.key, stop.cause, run.waits_for) == (key, "preemption", [key])
         waiting = ran(run.key, Phase.ASSIGNED)
         machine.report(poll, ran(key, Phase.STOPPING), waiting)
         machine.report(machine.poll())

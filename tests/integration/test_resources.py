@@ -57,7 +57,7 @@ def test_names_are_taken_once_and_few(cell, ann) -> None:
         cells.cell_resource_add(principal=ann, cell=cell, name="fpga")
     for number in range(cells.MAX_EXTRA_RESOURCES - 1):
         added(cell, f"r{number}")
-    with pytest.raises(Rejected, match="which is the maximum"):
+    with pytest.raises(Rejected, match="use one of these"):
         added(cell, "last")
 
 

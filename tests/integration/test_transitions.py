@@ -62,7 +62,7 @@ def test_a_preempted_task_departs_and_its_preemptor_is_named(cell, job) -> None:
     assert counters(job) == (3, 2, 1, 1, 0)
     with journal.write(cell.id, rows.ME) as entry:
         (was,) = transitions.tasks_evict(
-            entry, [Eviction(task_id(job.id, 0), 1, "preemption", preemptor=task_id(99, 4), notice_s=2.0)]
+            entry, [Eviction(task_id(job.id, 0), 1, "preemption", preemptor=task_id(99, 4))]
         )
     assert was.machine_id == machine.id
     assert counters(job) == (3, 3, 0, 0, 0)

@@ -14,7 +14,7 @@ from scheduling.policy import cell_settings
     "settings, field, told",
     [
         ([1], "settings", "must be a JSON object"),
-        ({"nosuch": 1}, "settings", "unknown: nosuch; the settings of a cell are scorer, "),
+        ({"nosuch": 1}, "settings", "contain unknown names: nosuch; the settings of a cell are scorer, "),
         ({"drain_patience_s": "x"}, "settings.drain_patience_s", "must be a number, such as 600.0"),
         ({"shortage_at": None}, "settings.shortage_at", "must be a number, such as 0.97"),
         ({"batch_in_prod_by_reservation": 3}, "settings.batch_in_prod_by_reservation", "must be true or false"),
@@ -22,7 +22,7 @@ from scheduling.policy import cell_settings
         ({"schedulers": "two"}, "settings.schedulers", "must be one or by-workload"),
         ({"reclamation": "medum"}, "settings.reclamation", "must be one of off, baseline, medium, aggressive"),
         ({"shortage_at": 2}, "settings.shortage_at", "must be between 0 and 1"),
-        ({"drain_patience_s": -1}, "settings.drain_patience_s", "must not be negative"),
+        ({"drain_patience_s": -1}, "settings.drain_patience_s", "must be 0 or more"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings: Any, field: str, told: str) -> None:

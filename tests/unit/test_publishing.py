@@ -40,11 +40,7 @@ def web(*, tasks: int = 10, weight: int = 1, ports: tuple[str, ...] = ("http",),
             ],
         ),
         (web(), web(names={"ttl_s": 5}), []),
-        (
-            web(names={"leave_s": 2.5}),
-            web(),
-            ["DNS stops naming a task 6 s before its SIGTERM, 2.5 s until now."],
-        ),
+        (web(names={"leave_s": 2.5}), web(), ["DNS stops naming a task 6 s before its SIGTERM, 2.5 s until now."]),
         (
             web(ports=()),
             web(ports=(), names={"ttl_s": 1}),
