@@ -6,7 +6,6 @@ They return only rows that the caller may see. The number of queries of each fun
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Count, IntegerField, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
@@ -39,25 +38,16 @@ def cell_named(principal: Principal, name: str) -> Cell:
     raise NotFound("cell", name, known=list(cells_visible(principal).values_list("name", flat=True)[:10]))
 
 
-@dataclass(frozen=True, slots=True)
-class CellCounts:
-    """Numbers of machines, of tasks of live jobs, and of jobs, by state."""
-
-    machines: Mapping[str, int]
-    tasks: Mapping[str, int]
-    jobs: Mapping[str, int]
-
-
-def cell_counts(principal: Principal, cell: Cell) -> CellCounts:
-    """Return counts of the machines, and of the jobs that the principal may see."""
+def cell_counts(principal: Principal, cell: Cell) -> dict[str, dict[str, int]]:
+    """Return numbers by state of `machines`, and of `jobs` and their live `tasks` that the principal may see."""
     visible = jobs_of_tenants(principal, cell)
     machines = Machine.objects.filter(cell=cell).exclude(state=REMOVED)
     sums = {name: Coalesce(Sum(f"tasks_{name}"), 0) for name in ("pending", "running", "up")}
-    return CellCounts(
-        machines=dict.fromkeys([state.value for state in MachineStatus], 0) | _by_state(machines),
-        tasks=visible.exclude(state=JobState.DEAD.value).aggregate(**sums),
-        jobs=dict.fromkeys([state.value for state in JobState], 0) | _by_state(visible),
-    )
+    return {
+        "machines": dict.fromkeys([state.value for state in MachineStatus], 0) | _by_state(machines),
+        "tasks": visible.exclude(state=JobState.DEAD.value).aggregate(**sums),
+        "jobs": dict.fromkeys([state.value for state in JobState], 0) | _by_state(visible),
+    }
 
 
 def _by_state(rows: QuerySet[Any]) -> dict[str, int]:

@@ -97,10 +97,8 @@ class CellAdmin(ServiceAdmin):
 
     @display(description=gettext_lazy("settings with defaults"))
     def in_force(self, cell: Cell) -> SafeString:
-        settings = msgspec.to_builtins(
-            cell_settings.load(Cell.objects.values_list("settings", flat=True).get(pk=cell.pk))
-        )
-        return _lines((name, value) for name, value in settings.items())
+        stored = Cell.objects.values_list("settings", flat=True).get(pk=cell.pk)
+        return _lines(msgspec.to_builtins(cell_settings.load(stored)).items())
 
     @display(description=gettext_lazy("usage, reservations, limits"))
     def utilisation_shown(self, cell: Cell) -> SafeString | str:

@@ -38,18 +38,13 @@ def of_cell(cell: Cell) -> dict[str, Any]:
             {
                 "name": one.name,
                 "queue": schedulers.queue_of(cell.name, one),
-                **_lease(held.get(one.name)),
+                **dict(zip(("holder", "epoch"), held.get(one.name, ("", 0)), strict=True)),
                 **_passes((kept or {}).get(one.name, [])),
             }
             for one in wanted
         ],
         "queues": _queues(cell),
     }
-
-
-def _lease(held: tuple[str, int] | None) -> dict[str, Any]:
-    holder, epoch = held or ("", 0)
-    return {"holder": holder, "epoch": epoch}
 
 
 def _passes(kept: Sequence[Pass]) -> dict[str, Any]:

@@ -81,9 +81,7 @@ class GrowSerializer(serializers.Serializer[Any]):
 
 
 class DrainSerializer(ConfirmSerializer):
-    deadline_s = serializers.FloatField(
-        allow_null=True, default=None, help_text="Seconds until the machines should be empty."
-    )
+    deadline_s = serializers.FloatField(allow_null=True, default=None, help_text="Deadline, in seconds from now.")
     break_budgets = serializers.BooleanField(
         default=False,
         help_text="At the deadline, evict the remaining tasks even beyond the disruption budgets of their jobs.",

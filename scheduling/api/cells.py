@@ -93,57 +93,49 @@ class MachineView(CellView):
         return _machine_response(selectors.machine_named(self.cell(cell), hostname))
 
 
-class MachineActionView(CellView):
-    """A view that changes one machine."""
+def machine_action(
+    operation_id: str, body: type[serializers.Serializer[Any]], service: Callable[..., object], description: str
+) -> type[CellView]:
+    """Return a view that calls a service with the fields of the validated body, and returns the changed machine."""
 
-    def change(
-        self, cell: str, hostname: str, body: type[serializers.Serializer[Any]], service: Callable[..., object]
-    ) -> Response:
-        """Call the service with the fields of the validated body, and return the changed machine."""
-        machine = selectors.machine_named(self.cell(cell), hostname)
-        service(principal=self.principal, machine=machine, **valid(body, self.request.data))
-        return _machine_response(selectors.machine_named(machine.cell, hostname))
+    class MachineActionView(CellView):
+        @extend_schema(operation_id=operation_id, request=body, responses=MachineSerializer, description=description)
+        def post(self, request: Request, cell: str, hostname: str) -> Response:
+            machine = selectors.machine_named(self.cell(cell), hostname)
+            service(principal=self.principal, machine=machine, **valid(body, request.data))
+            return _machine_response(selectors.machine_named(machine.cell, hostname))
+
+    return MachineActionView
 
 
 def _drain(*, principal: Principal, machine: Machine, **given: Any) -> None:
     machines_drain(principal=principal, cell=machine.cell, machines=[machine], **given)
 
 
-class MachineDrainView(MachineActionView):
-    @extend_schema(operation_id="machines_drain", request=DrainSerializer, responses=MachineSerializer)
-    def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Drain the machine: evict its tasks and place no new ones on it."""
-        return self.change(cell, hostname, DrainSerializer, _drain)
-
-
-class MachineUndrainView(MachineActionView):
-    @extend_schema(operation_id="machines_undrain", request=ReasonSerializer, responses=MachineSerializer)
-    def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """End the drain, so that the machine receives tasks again."""
-        return self.change(cell, hostname, ReasonSerializer, machine_undrain)
-
-
-class MachineGrowView(MachineActionView):
-    @extend_schema(operation_id="machines_grow", request=GrowSerializer, responses=MachineSerializer)
-    def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Raise the capacity that the machine joined with, for example to the amount in its attribute
-        `capacity.claimed`."""
-        return self.change(cell, hostname, GrowSerializer, machine_grow)
-
-
-class MachineRotateView(MachineActionView):
-    @extend_schema(operation_id="machines_rotate", request=ReasonSerializer, responses=MachineSerializer)
-    def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Replace the machine's secret at its next poll. The old secret is valid until the new one is first used."""
-        return self.change(cell, hostname, ReasonSerializer, machine_rotate)
-
-
-class MachineRevokeView(MachineActionView):
-    @extend_schema(operation_id="machines_revoke", request=ReasonSerializer, responses=MachineSerializer)
-    def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Disconnect the machine at once and invalidate its secrets until it joins again. Its tasks are placed
-        elsewhere."""
-        return self.change(cell, hostname, ReasonSerializer, machine_revoke)
+MachineDrainView = machine_action(
+    "machines_drain", DrainSerializer, _drain, "Drain the machine: evict its tasks and place no new ones on it."
+)
+MachineUndrainView = machine_action(
+    "machines_undrain", ReasonSerializer, machine_undrain, "End the drain, so that the machine receives tasks again."
+)
+MachineGrowView = machine_action(
+    "machines_grow",
+    GrowSerializer,
+    machine_grow,
+    "Raise the capacity that the machine joined with, for example to the amount in its attribute `capacity.claimed`.",
+)
+MachineRotateView = machine_action(
+    "machines_rotate",
+    ReasonSerializer,
+    machine_rotate,
+    "Replace the machine's secret at its next poll. The old secret is valid until the new one is first used.",
+)
+MachineRevokeView = machine_action(
+    "machines_revoke",
+    ReasonSerializer,
+    machine_revoke,
+    "Disconnect the machine, and invalidate its secrets until it joins again. Its tasks are placed elsewhere.",
+)
 
 
 def _machine_response(machine: Machine) -> Response:
@@ -156,7 +148,6 @@ def events_page(view: CellView, rows: QuerySet[Event]) -> Response:
 
 
 def event_names(events: list[Event]) -> dict[str, dict[int, str]]:
-    """Return the names of the jobs and machines of events, by id."""
     jobs = Job.objects.filter(pk__in={event.job_id for event in events if event.job_id})
     machines = Machine.objects.filter(pk__in={event.machine_id for event in events if event.machine_id})
     return {

@@ -18,14 +18,6 @@ from scheduling.models import Job
 _SHARES = ("added", "removed", "restarted", "in_place", "kept")
 
 
-class SharesSerializer(serializers.Serializer[Any]):
-    added = serializers.IntegerField()
-    removed = serializers.IntegerField()
-    restarted = serializers.IntegerField()
-    in_place = serializers.IntegerField()
-    kept = serializers.IntegerField()
-
-
 class ChangeSerializer(serializers.Serializer[Any]):
     """The effect of a submission or change. If `dry_run` is true, nothing was changed.
 
@@ -37,7 +29,7 @@ class ChangeSerializer(serializers.Serializer[Any]):
     dry_run = serializers.BooleanField()
     version = serializers.IntegerField()
     sentence = serializers.CharField()
-    tasks = SharesSerializer()
+    tasks = inline_serializer("Shares", {name: serializers.IntegerField() for name in _SHARES})
     ranges = serializers.DictField(
         child=serializers.ListField(child=serializers.ListField(child=serializers.IntegerField()))
     )

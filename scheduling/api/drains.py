@@ -50,7 +50,7 @@ class DrainProgressSerializer(serializers.Serializer[Any]):
         source="stopping", help_text="Evicted tasks whose processes have not ended yet. `tasks_left` excludes them."
     )
     waiting = WaitingSerializer(
-        many=True, help_text="The tasks of `tasks_left` that wait for a disruption budget, per job."
+        many=True, help_text="Tasks of `tasks_left` that wait for a disruption budget, per job."
     )
 
 

@@ -98,9 +98,7 @@ class ExpectedSerializer(serializers.Serializer[Any]):
     basis = serializers.ChoiceField([basis.value for basis in Basis])
     low_s = serializers.FloatField(allow_null=True)
     high_s = serializers.FloatField(allow_null=True)
-    ends = serializers.IntegerField(
-        help_text="Number of tasks that ended in `window_s` on machines that could hold this task."
-    )
+    ends = serializers.IntegerField(help_text="Tasks that ended in `window_s` on machines that could hold this task.")
     window_s = serializers.FloatField()
     room = serializers.FloatField(
         help_text="Number of tasks of this class that fit in the capacity that the ended tasks freed."

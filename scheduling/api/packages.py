@@ -39,9 +39,7 @@ class PackageSerializer(serializers.Serializer[Any]):
     size_bytes = serializers.IntegerField(source="package.size_bytes")
     format = serializers.ChoiceField(list(FORMATS), source="package.format")
     tags = serializers.ListField(child=serializers.CharField())
-    jobs = serializers.ListField(
-        child=serializers.CharField(), help_text="Live jobs of the tenant that use this package."
-    )
+    jobs = serializers.ListField(child=serializers.CharField(), help_text="Live jobs that use this package.")
     uploaded_by = serializers.CharField(source="package.uploaded_by")
     uploaded_at = serializers.DateTimeField(source="package.uploaded_at")
 

@@ -13,8 +13,7 @@ from rest_framework.response import Response
 from quota.paging import IdPaging
 from scheduling.access import selectors
 from scheduling.api.base import CellView
-from scheduling.api.cell_shapes import MachineSerializer
-from scheduling.api.cells import MachineActionView
+from scheduling.api.cells import machine_action
 from scheduling.machines.machines import quarantine_release
 
 
@@ -31,9 +30,7 @@ class QuarantineSerializer(serializers.Serializer[Any]):
 
 
 class DecisionSerializer(serializers.Serializer[Any]):
-    action = serializers.CharField(
-        help_text="`stop` ends the tasks. `keep` lets them run, and the cell does not manage them."
-    )
+    action = serializers.CharField(help_text="`stop` ends the tasks. `keep` lets them run, unmanaged by the cell.")
     keys = serializers.ListField(
         child=serializers.CharField(max_length=100),
         required=False,
@@ -53,8 +50,9 @@ class QuarantineView(CellView):
         return self.page(rows, QuarantineSerializer)
 
 
-class MachineQuarantineView(MachineActionView):
-    @extend_schema(operation_id="quarantine_release", request=DecisionSerializer, responses=MachineSerializer)
-    def post(self, request: Request, cell: str, hostname: str) -> Response:
-        """Stop the tasks in quarantine on a machine, or keep them running."""
-        return self.change(cell, hostname, DecisionSerializer, partial(quarantine_release, keys=None))
+MachineQuarantineView = machine_action(
+    "quarantine_release",
+    DecisionSerializer,
+    partial(quarantine_release, keys=None),
+    "Stop the tasks in quarantine on a machine, or keep them running.",
+)

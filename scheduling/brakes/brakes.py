@@ -131,7 +131,6 @@ def _look(cell_id: int, late: int) -> _Losses:
 
 
 def tasks_running(cell_id: int) -> int:
-    """Return the number of running tasks in a cell."""
     live = Job.objects.filter(cell_id=cell_id).exclude(state=JobState.DEAD.value).order_by()
     return live.aggregate(number=Sum("tasks_running"))["number"] or 0
 

@@ -22,7 +22,6 @@ class ReportStep(StrEnum):
 
     @property
     def length(self) -> dt.timedelta:
-        """Return the length of the step."""
         return dt.timedelta(hours=1) if self is ReportStep.HOUR else dt.timedelta(days=1)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import structlog
-from django.db import transaction
 from django.db.models import QuerySet
 
 from quota import records
@@ -30,7 +29,6 @@ from quota.vocabulary.resources import format_quantities
 from scheduling.allocs.alloc_sets import KIND
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import updates
-from scheduling.journal.sql import execute
 from scheduling.models import Cell, Job
 
 log = structlog.get_logger(__name__)
@@ -78,7 +76,8 @@ def _demote(cell: Cell, tenant: Tenant, cause: DemotionCause, except_ids: set[in
     done: list[Job] = []
     failed: set[int] = set()
     with records.write(ME) as entry:
-        _lock(cell)
+        # While the cell is locked, no job is submitted, changed or ended.
+        Cell.objects.select_for_update().get(pk=cell.pk)
         live = _live(cell, tenant, except_ids)
         for job in _with_inner(live, cause.chosen(live)):
             current = updates.spec_of(job)
@@ -98,12 +97,6 @@ def _demote(cell: Cell, tenant: Tenant, cause: DemotionCause, except_ids: set[in
         if done:
             _report(entry, cell, tenant, cause, done)
     return done, failed
-
-
-def _lock(cell: Cell) -> None:
-    """Lock the cell, so that no job is submitted, changed or ended until the transaction ends."""
-    assert transaction.get_connection().in_atomic_block
-    execute("SELECT FROM scheduling_cell WHERE id = %s FOR UPDATE", [cell.id])
 
 
 def _live(cell: Cell, tenant: Tenant, except_ids: Collection[int]) -> QuerySet[Job]:

@@ -22,8 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 from django.conf import settings
 
@@ -39,7 +40,6 @@ class AuthorityBroken(Exception):
 
 
 def folder() -> Path:
-    """Return the folder of the authority."""
     return Path(settings.BORG_AUTHORITY)
 
 
@@ -63,13 +63,9 @@ def ensure_authority() -> Path:
                 " authority, so a new one would lock all of them out"
             )
         if not certificate.exists():
-            made, private = make_authority()
-            write_whole(key, key_pem(private), 0o600)
-            write_whole(certificate, made.public_bytes(serialization.Encoding.PEM), 0o644)
+            write_pair(home, "ca", *make_authority())
         if not key.exists() and not (home / "grants.pem").exists():
-            made, private = make_authority(grants=True)
-            write_whole(home / "grants.key", key_pem(private), 0o600)
-            write_whole(home / "grants.pem", made.public_bytes(serialization.Encoding.PEM), 0o644)
+            write_pair(home, "grants", *make_authority(grants=True))
     return certificate
 
 
@@ -143,6 +139,12 @@ def make_authority(*, grants: bool = False) -> tuple[x509.Certificate, ec.Ellipt
     return certificate, private
 
 
+def write_pair(home: Path, name: str, certificate: x509.Certificate, private: ec.EllipticCurvePrivateKey) -> None:
+    """Write `name`.key and `name`.pem."""
+    write_whole(home / f"{name}.key", key_pem(private), 0o600)
+    write_whole(home / f"{name}.pem", certificate.public_bytes(Encoding.PEM), 0o644)
+
+
 def load_certificate(path: Path) -> x509.Certificate:
     """Read a certificate. Raises `AuthorityBroken`."""
     try:
@@ -154,15 +156,16 @@ def load_certificate(path: Path) -> x509.Certificate:
 def load_pair(home: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """Read `name`.pem and `name`.key. Raises `AuthorityBroken`."""
     certificate = load_certificate(home / f"{name}.pem")
-    private = _load_key(home / f"{name}.key")
+    private = load_key(home / f"{name}.key")
     if private.public_key() != certificate.public_key():
         raise AuthorityBroken(f"{home}: {name}.key is not the key of {name}.pem; restore the two files that match")
     return certificate, private
 
 
-def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Read a private key. Raises `AuthorityBroken`."""
     try:
-        private = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        private = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         cure = "put a key in PEM form, without a password, there"
         raise AuthorityBroken(f"cannot read {path}: {error}; {cure}") from error
@@ -176,7 +179,7 @@ def finish_switch(home: Path) -> None:
     following, key = home / "next.pem", home / "ca.key"
     if not following.exists() or not key.exists():
         return
-    if _load_key(key).public_key() == load_certificate(following).public_key():
+    if load_key(key).public_key() == load_certificate(following).public_key():
         write_whole(home / "ca.pem", following.read_bytes(), 0o644)
         (home / "next.key").unlink(missing_ok=True)
         following.unlink()
@@ -199,9 +202,7 @@ def key_usage(*, certificates: bool) -> x509.KeyUsage:
 
 def key_pem(private: ec.EllipticCurvePrivateKey) -> bytes:
     """Return a private key in PEM form, without a password."""
-    return private.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    return private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def write_whole(path: Path, content: bytes, mode: int) -> None:

@@ -13,8 +13,6 @@ import datetime as dt
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.hazmat.primitives import serialization
-
 from borglet.messages import authority_digest
 from quota import records
 from quota.vocabulary.errors import Conflict, invalid
@@ -26,11 +24,11 @@ from scheduling.identity.authority import (
     fingerprint_of,
     finish_switch,
     folder,
-    key_pem,
     load_certificate,
     load_pair,
     locked,
     make_authority,
+    write_pair,
     write_whole,
 )
 from scheduling.models import Machine
@@ -75,19 +73,9 @@ def stage(*, principal: Principal, certificate: Path | None = None, key: Path | 
             detail = "an authority is already staged; switch to it, or remove next.pem and next.key first"
             raise Conflict("authority-staged", detail)
         if certificate is None:
-            made, private = make_authority()
-            pem, secret = made.public_bytes(serialization.Encoding.PEM), key_pem(private)
+            write_pair(home, "next", *make_authority())
         else:
-            pem, secret = _given(certificate), _given(key) if key is not None else b""
-        if secret:
-            write_whole(home / "next.key", secret, 0o600)
-        try:
-            write_whole(home / "next.pem", pem, 0o644)
-            load_pair(home, "next") if secret else load_certificate(home / "next.pem")
-        except AuthorityBroken:
-            (home / "next.pem").unlink(missing_ok=True)
-            (home / "next.key").unlink(missing_ok=True)
-            raise
+            _copy(home, certificate, key)
         found = fingerprint_of(load_certificate(home / "next.pem"))
     with records.write(principal) as entry:
         entry.append("authority.staged", fingerprint=found)
@@ -136,6 +124,20 @@ def retire(*, principal: Principal) -> None:
     old.unlink()
     with records.write(principal) as entry:
         entry.append("authority.retired", fingerprint=found)
+
+
+def _copy(home: Path, certificate: Path, key: Path | None) -> None:
+    """Copy a given authority to the files `next.pem` and `next.key`, and check it."""
+    pem, secret = _given(certificate), _given(key) if key is not None else b""
+    if secret:
+        write_whole(home / "next.key", secret, 0o600)
+    try:
+        write_whole(home / "next.pem", pem, 0o644)
+        load_pair(home, "next") if secret else load_certificate(home / "next.pem")
+    except AuthorityBroken:
+        (home / "next.pem").unlink(missing_ok=True)
+        (home / "next.key").unlink(missing_ok=True)
+        raise
 
 
 def _given(path: Path) -> bytes:

@@ -14,12 +14,12 @@ import datetime as dt
 import socket
 from pathlib import Path
 
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 from django.conf import settings
 from django.utils import timezone
 
-from scheduling.identity.authority import key_pem, locked, write_whole
+from scheduling.identity.authority import key_pem, load_key, locked, write_whole
 from scheduling.identity.tokens import TTL_S, SigningKey, key_id
 from scheduling.models import IdentityKey
 
@@ -43,7 +43,7 @@ def signing_key(*, now: dt.datetime | None = None) -> SigningKey:
             own.append(_make(folder, now))
         published = [row for row in own if (now - row.made_at).total_seconds() >= PUBLISH_S]
         row = published[-1] if published else own[0]
-        return SigningKey(row.kid, _private(_path(folder, row.kid)))
+        return SigningKey(row.kid, load_key(_path(folder, row.kid)))
 
 
 def public_key(kid: str) -> ec.EllipticCurvePublicKey | None:
@@ -72,9 +72,7 @@ def _make(folder: Path, now: dt.datetime) -> IdentityKey:
     private = ec.generate_private_key(ec.SECP256R1())
     kid = key_id(private.public_key())
     write_whole(_path(folder, kid), key_pem(private), 0o600)
-    public = private.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return IdentityKey.objects.create(
         kid=kid,
         public=public.decode("ascii"),
@@ -88,13 +86,7 @@ def _path(folder: Path, kid: str) -> Path:
     return folder / f"identity-{kid}.key"
 
 
-def _private(path: Path) -> ec.EllipticCurvePrivateKey:
-    key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey), path
-    return key
-
-
 def _public(row: IdentityKey) -> ec.EllipticCurvePublicKey:
-    key = serialization.load_pem_public_key(row.public.encode("ascii"))
+    key = load_pem_public_key(row.public.encode("ascii"))
     assert isinstance(key, ec.EllipticCurvePublicKey), row.kid
     return key

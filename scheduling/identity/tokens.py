@@ -15,11 +15,11 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
 
 from borglet.messages import RunTask, TaskKey
 from quota.vocabulary.permissions import Role, Scope
@@ -28,7 +28,6 @@ ALGORITHM = "ES256"
 TTL_S = 3600
 # A task gets a new token after half of the lifetime of the old one.
 RENEW_S = TTL_S / 2
-_COORDINATE_BYTES = 32
 
 # Values of `api` in a job file, lowest first: the scopes, and the role in the job's own tenant.
 LEVELS: dict[str, tuple[frozenset[Scope], Role | None]] = {
@@ -127,20 +126,11 @@ def read(
 
 def jwk(kid: str, public: ec.EllipticCurvePublicKey) -> dict[str, str]:
     """Return a public key as a JSON Web Key (RFC 7517)."""
-    return {**_point(public), "kid": kid, "alg": ALGORITHM, "use": "sig"}
+    return {**ECAlgorithm.to_jwk(public, as_dict=True), "kid": kid, "alg": ALGORITHM, "use": "sig"}
 
 
 def key_id(public: ec.EllipticCurvePublicKey) -> str:
     """Return the thumbprint of a key (RFC 7638)."""
-    canonical = json.dumps(_point(public), sort_keys=True, separators=(",", ":"))
-    return _base64url(hashlib.sha256(canonical.encode()).digest())
-
-
-def _point(public: ec.EllipticCurvePublicKey) -> dict[str, Any]:
-    numbers = public.public_numbers()
-    x, y = (number.to_bytes(_COORDINATE_BYTES, "big") for number in (numbers.x, numbers.y))
-    return {"kty": "EC", "crv": "P-256", "x": _base64url(x), "y": _base64url(y)}
-
-
-def _base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+    canonical = json.dumps(ECAlgorithm.to_jwk(public, as_dict=True), sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(canonical.encode()).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")

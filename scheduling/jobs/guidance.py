@@ -46,10 +46,8 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
     view = None if job_spec.alloc_set else cell_view.read(cell.id, revision=cell.revision)
     if view is None or not len(view.up):
         return []
-    settings = cell_settings.load(cell.settings)
-    policy = Policy(bands=tuple(admission.bands()), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation)
     left = view.capacity - view.reserved
-    if policy.by_limit(job_spec.priority, job_spec.latency_sensitive):
+    if policy_of(cell).by_limit(job_spec.priority, job_spec.latency_sensitive):
         left = np.minimum(left, view.capacity - view.prod_limit)
     kinds = platforms_of(view.capacity)
     found = []
@@ -63,6 +61,12 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
         shapes = conforming(limit, kinds.capacity, number, now=int(np.count_nonzero(fits)), room=int(fits.sum()))
         found.append(Guidance(group.size, shapes))
     return found
+
+
+def policy_of(cell: Cell) -> Policy:
+    """Return the part of a cell's policy that decides which tasks are placed by their limit."""
+    settings = cell_settings.load(cell.settings)
+    return Policy(bands=tuple(admission.bands()), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation)
 
 
 def shapes_document(shapes: Conforming, *, extra: Sequence[str] = ()) -> dict[str, Any]:

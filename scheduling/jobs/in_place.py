@@ -13,12 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from quota.admission import admission
 from scheduling.allocs.alloc_sets import KIND
-from scheduling.core.vocabulary.policy import Policy
+from scheduling.jobs.guidance import policy_of
 from scheduling.journal.sql import query
 from scheduling.models import Machine, Task, Update
-from scheduling.policy import cell_settings
 from scheduling.spec import job_spec
 from scheduling.spec.alloc_fit import fits
 
@@ -53,10 +51,7 @@ class InPlaceCapacity:
         rows: Sequence[Mapping[str, Any]],
     ) -> None:
         self._target, self._specs = target, specs
-        settings = cell_settings.load(update.job.cell.settings)
-        policy = Policy(
-            bands=tuple(admission.bands()), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation
-        )
+        policy = policy_of(update.job.cell)
         now = policy.by_limit(target.priority, target.latency_sensitive)
         self._raised = {
             version
@@ -68,12 +63,11 @@ class InPlaceCapacity:
         inner = {row["alloc_id"] for row in growing if row["alloc_id"] is not None}
         bare = {row["machine_id"] for row in growing if row["alloc_id"] is None}
         raised = {row["machine_id"] for row in there if row["alloc_id"] is None and row["spec_version"] in self._raised}
-        self._inside = _inside(
-            {row["id"] for row in there} if update.job.kind == KIND else inner, len(target.base.limit)
-        )
+        allocs = {row["id"] for row in there} if update.job.kind == KIND else inner
+        self._inside = _inside(allocs, len(target.base.limit))
         self._in_alloc = self._left_in(inner)
         self._on, self._by_limit = _left_on(
-            bare | raised, len(target.base.limit), by_reservation=settings.batch_in_prod_by_reservation
+            bare | raised, len(target.base.limit), by_reservation=policy.batch_in_prod_by_reservation
         )
 
     def in_place(self, row: Mapping[str, Any]) -> bool:

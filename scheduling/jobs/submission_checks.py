@@ -109,9 +109,8 @@ def check_numbers(items: Sequence[Item]) -> None:
 
 def check_alloc_sets(cell: Cell, items: Sequence[Item]) -> None:
     """Check that the alloc set of each job inside one (§2.4) is live, or earlier in `items`, and large enough."""
-    live = alloc_sets.alloc_sets_named(
-        cell, {(item.tenant.id, item.spec.alloc_set) for item in items if item.spec.alloc_set}
-    )
+    named_sets = {(item.tenant.id, item.spec.alloc_set) for item in items if item.spec.alloc_set}
+    live = alloc_sets.alloc_sets_named(cell, named_sets)
     coming: dict[tuple[int, str], Item] = {}
     for item in items:
         if item.spec.kind == alloc_sets.KIND:

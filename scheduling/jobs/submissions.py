@@ -55,7 +55,6 @@ class Item:
         return keys | {(self.tenant.id, "key", self.submission_key)} if self.submission_key else keys
 
     def ask(self) -> admission.AdmissionRequest:
-        """Return the request for quota."""
         return admission.AdmissionRequest(self.tenant.id, self.tenant.name, self.spec.priority, self.spec.charged())
 
     def reset(self) -> None:
@@ -63,7 +62,6 @@ class Item:
         self.verdict = self.job = self.inside = None
 
     def refuse(self, problem: Rejected) -> None:
-        """Reject the job."""
         self.verdict = Submission(self.spec.name, self.spec.tenant, "refused", problem=problem)
 
     def answer(self, outcome: str, job: Job) -> None:

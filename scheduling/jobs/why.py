@@ -90,11 +90,8 @@ def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
     if job.tasks_pending and not pending:
         pending = [f"{job.tasks_pending} tasks wait for the next pass of the scheduler."]
     living = job.tasks_total - job.tasks_dead
-    detail = [
-        *format_troubles(health_of(job).troubles, living=living),
-        *crashes,
-        f"{job.tasks_up} of {living} tasks are up.",
-    ]
+    detail = format_troubles(health_of(job).troubles, living=living) + crashes
+    detail.append(f"{job.tasks_up} of {living} tasks are up.")
     if job.open_updates:  # type: ignore[attr-defined]
         update = job.open_updates[0]  # type: ignore[attr-defined]
         detail.append(
@@ -173,10 +170,9 @@ def placement_sentences(placement: PlacementReceipt) -> list[str]:
         parts = ", ".join(f"{part} {format_number(value, 3)}" for part, value in sorted(placement.score.items()))
         detail.append(f"It was placed there at revision {placement.revision} by its score: {parts}.")
     if placement.packages_bytes:
-        has, named = (describe(DISK, size) for size in (placement.present_bytes, placement.packages_bytes))
-        detail.append(
-            f"The machine already had {has if placement.present_bytes else 'none'} of the {named} of its packages."
-        )
+        present = describe(DISK, placement.present_bytes) if placement.present_bytes else "none"
+        named = describe(DISK, placement.packages_bytes)
+        detail.append(f"The machine already had {present} of the {named} of its packages.")
     if placement.runners_up:
         others = ", ".join(f"{machine} {format_number(score, 3)}" for machine, score in placement.runners_up)
         detail.append(f"Its total score is {format_number(placement.total, 3)}. The next best machines: {others}.")

@@ -10,6 +10,11 @@ import msgspec
 from quota.vocabulary.errors import Rejected
 from scheduling.core.vocabulary.presets import PRESETS
 
+_CHOICES = {
+    "scorer": ("hybrid", "best-fit", "e-pvm"),
+    "schedulers": ("one", "by-workload"),
+    "reclamation": tuple(PRESETS),
+}
 # A machine may miss one poll before it counts as silent. A poll takes at most a tenth longer than its interval.
 POLLS_MISSED = 2.2
 # The longest interval if it depends on the number of machines (`link.pace`).
@@ -104,14 +109,11 @@ def load(settings: dict[str, object]) -> CellSettings:
         for name in CellSettings.__struct_fields__
         if isinstance(value := getattr(loaded, name), float) and value < 0
     }
-    if loaded.scorer not in ("hybrid", "best-fit", "e-pvm"):
-        problems["scorer"] = "must be one of hybrid, best-fit, e-pvm"
-    if loaded.reclamation not in PRESETS:
-        problems["reclamation"] = f"must be one of {', '.join(PRESETS)}"
+    for name, known in _CHOICES.items():
+        if getattr(loaded, name) not in known:
+            problems[name] = f"must be {' or '.join(known)}"
     if loaded.shortage_at > 1:
         problems["shortage_at"] = "must be between 0 and 1"
-    if loaded.schedulers not in ("one", "by-workload"):
-        problems["schedulers"] = "must be one or by-workload"
     for name in ("suspect_share", "believed_share", "vanished_most_share", "stop_share", "confirm_share"):
         if not 0 < getattr(loaded, name) <= 1:
             problems[name] = "must be greater than 0 and at most 1"

@@ -235,25 +235,13 @@ def _change(old: JobSpecification, new: JobSpecification, before: TaskSpec, afte
     if (old.latency_sensitive, old.spread) != (new.latency_sensitive, new.spread):
         return SpecChange.RESTART
     kind = task_change(before, after)
-    if kind is SpecChange.NONE and _of_the_job(old) != _of_the_job(new):
+    if kind is SpecChange.NONE and any(getattr(old, name) != getattr(new, name) for name in _IMMEDIATE):
         return SpecChange.IN_PLACE
     return kind
 
 
-def _of_the_job(spec: JobSpecification) -> tuple[object, ...]:
-    """Return the properties of a job that take effect at once, without an effect on running tasks."""
-    return (
-        spec.priority,
-        spec.labels,
-        spec.reclamation,
-        spec.gang,
-        spec.disruption_budget,
-        spec.saves_for_s,
-        spec.api,
-        spec.names,
-    )
-
-
+# Fields of a job that take effect at once, without an effect on running tasks.
+_IMMEDIATE = ("priority", "labels", "reclamation", "gang", "disruption_budget", "saves_for_s", "api", "names")
 # Fields that specs of older versions lack. They are written only if they differ from the default, so that the digests
 # of stored specs do not change.
 _LATER: dict[str, object] = {"gang": False, "disruption_budget": 0, "saves_for_s": 0.0, "api": "none", "names": Names()}

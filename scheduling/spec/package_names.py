@@ -15,25 +15,20 @@ FORMATS = ("tar", "tar+gzip", "oci")  # as `borglet.packages.archives.archive` r
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?")
 _TAG = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,62}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-NAME_CURE = (
-    "use at most 63 lower-case letters, digits, '-', '.' and '_'; the first and the last must be a letter or digit"
-)
+NAME_CURE = "use at most 63 lower-case letters, digits, '-', '.' and '_'; begin and end with a letter or digit"
 TAG_CURE = "use at most 63 letters, digits, '-', '.' and '_'"
 DIGEST_CURE = "write sha256: and 64 hexadecimal digits, in lower case"
 
 
 def is_name(text: str) -> bool:
-    """Return whether the text is a valid name of a package."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_tag(text: str) -> bool:
-    """Return whether the text is a valid tag."""
     return _TAG.fullmatch(text) is not None
 
 
 def is_digest(text: str) -> bool:
-    """Return whether the text is a valid digest."""
     return _DIGEST.fullmatch(text) is not None
 
 
@@ -54,7 +49,6 @@ class Reference:
         return "" if self.digest else self.tag or LATEST
 
     def pinned(self, digest: str) -> Reference:
-        """Return a copy with this digest."""
         return Reference(self.name, self.tag, digest)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from scheduling.spec import package_names
-from scheduling.spec.job_spec import JobSpecification, Override
+from scheduling.spec.job_spec import JobSpecification
 from scheduling.spec.package_names import Reference
 from scheduling.spec.problems import rejection
 from scheduling.spec.task_spec import TaskSpec
@@ -52,11 +52,16 @@ def pinned(spec: JobSpecification, digests: Mapping[str, str]) -> JobSpecificati
     written = {text: str(package_names.parse(text).pinned(digest)) for text, digest in digests.items()}
     if all(text == pin for text, pin in written.items()):
         return spec
-    return msgspec.structs.replace(
-        spec,
-        base=_task(spec.base, written),
-        overrides=tuple(_override(override, written) for override in spec.overrides),
-    )
+
+    def with_pins(task: TaskSpec) -> TaskSpec:
+        return msgspec.structs.replace(task, packages=tuple(written[text] for text in task.packages))
+
+    overrides = []
+    for override in spec.overrides:
+        task = with_pins(override.task)
+        patch = override.patch | ({"packages": list(task.packages)} if "packages" in override.patch else {})
+        overrides.append(msgspec.structs.replace(override, task=task, patch=patch))
+    return msgspec.structs.replace(spec, base=with_pins(spec.base), overrides=tuple(overrides))
 
 
 def _tasks(spec: JobSpecification) -> Iterator[tuple[str, TaskSpec]]:
@@ -64,14 +69,3 @@ def _tasks(spec: JobSpecification) -> Iterator[tuple[str, TaskSpec]]:
     for override in spec.overrides:
         if "packages" in override.patch:
             yield f"overrides.{override.key}", override.task
-
-
-def _task(task: TaskSpec, written: Mapping[str, str]) -> TaskSpec:
-    return msgspec.structs.replace(task, packages=tuple(written[text] for text in task.packages))
-
-
-def _override(override: Override, written: Mapping[str, str]) -> Override:
-    task = _task(override.task, written)
-    if "packages" not in override.patch:
-        return msgspec.structs.replace(override, task=task)
-    return msgspec.structs.replace(override, task=task, patch={**override.patch, "packages": list(task.packages)})

@@ -103,8 +103,7 @@ def decode(data: bytes | Mapping[str, Any]) -> Any:
 def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecification | None:
     if file.apiVersion != API_VERSION:
         problems.add("apiVersion", f"{file.apiVersion!r} is unknown; this cell reads {API_VERSION!r}")
-    if file.kind not in KINDS:
-        problems.add("kind", f"{file.kind!r} is unknown; give one of {', '.join(KINDS)}")
+    problems.choice("kind", file.kind, KINDS)
     problems.label("name", file.name)
     for path, value in (("tenant", file.tenant), ("cell", file.cell), ("alloc_set", file.alloc_set)):
         if value:
@@ -124,8 +123,7 @@ def _read(file: JobFile, problems: Problems, limits: CellLimits) -> JobSpecifica
     if file.gang and file.tasks > MAX_GANG:
         problems.add("gang", f"{file.tasks} tasks are too many for a gang; split it into jobs of at most {MAX_GANG}")
     problems.number("saves_for_s", file.saves_for_s, 0, MAX_SAVING_S)
-    if file.api not in API_LEVELS:
-        problems.add("api", f"{file.api!r} is unknown; give one of {', '.join(API_LEVELS)}")
+    problems.choice("api", file.api, API_LEVELS)
     _check_published(file.names, allocation, problems)
     if file.alloc_set:
         _check_inside(file, problems)
@@ -189,19 +187,15 @@ def _read_urgency(file: JobFile, problems: Problems, bands: Sequence[Band] | Non
             problems.add("priority", str(error))
     if file.appclass is None:
         return priority, prod
-    if file.appclass not in (LATENCY_SENSITIVE, BATCH):
-        problems.add("appclass", f"{file.appclass!r} is unknown; give one of {LATENCY_SENSITIVE}, {BATCH}")
+    problems.choice("appclass", file.appclass, (LATENCY_SENSITIVE, BATCH))
     return priority, file.appclass == LATENCY_SENSITIVE
 
 
 def _check_labels(labels: dict[str, Any], problems: Problems, *, stored: bool) -> None:
-    if len(labels) > MAX_LABELS:
-        problems.add("labels", f"has {len(labels)} labels; give at most {MAX_LABELS}")
+    problems.count("labels", labels, MAX_LABELS, "labels")
     for key, value in labels.items():
         if not _LABEL_KEY.fullmatch(key):
-            problems.add(
-                f"labels.{key}", "is not the name of a label; use letters, digits, '.', '_', '/', '-', at most 128"
-            )
+            problems.add(f"labels.{key}", "is not a label name; use at most 128 letters, digits, '.', '_', '/' and '-'")
         if not isinstance(value, str):
             problems.add(f"labels.{key}", f"{value!r} is not text; put it between quotes")
         else:
@@ -232,12 +226,10 @@ def _read_overrides(
             continue
         known = msgspec.json.encode(patch)
         if known not in read:
-            differing = read_task(merged(base, patch), problems, path, extra=limits.extra, role=role)
-            if differing is not None and differing.ports != task.ports:
+            other = read_task(merged(base, patch), problems, path, extra=limits.extra, role=role)
+            if other is not None and other.ports != task.ports:
                 problems.add(f"{path}.ports", "all tasks of a job have the same ports; put the ports into task")
-            read[known] = (
-                None if differing is None else (patch_to(base, differing.to_json(extra=limits.extra)), differing)
-            )
+            read[known] = None if other is None else (patch_to(base, other.to_json(extra=limits.extra)), other)
         done = read[known]
         if done is not None and done[0]:
             result.append(Override(first, last, *done))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,7 +29,6 @@ class Problems:
         self.found.setdefault(path[:200], message[:500])
 
     def number(self, path: str, value: float, low: float, high: float) -> None:
-        """Check that a number is from `low` to `high`."""
         if not low <= value <= high:  # true of NaN too
             shown = format_number(float(value), 6, separators=False) if abs(value) < 1e18 else "this number"
             least, most = (format_number(bound, 12, separators=False) for bound in (low, high))
@@ -41,8 +41,15 @@ class Problems:
         elif len(value) > longest:
             self.add(path, f"has {len(value)} characters; give at most {longest}")
 
+    def choice(self, path: str, value: str, known: Iterable[str]) -> None:
+        if value not in (values := list(known)):
+            self.add(path, f"{value!r} is unknown; give one of {', '.join(values)}")
+
+    def count(self, path: str, values: Collection[Any], most: int, what: str) -> None:
+        if len(values) > most:
+            self.add(path, f"has {len(values)} {what}; give at most {most}")
+
     def label(self, path: str, value: str) -> None:
-        """Check that a text is a DNS label."""
         if not DNS_LABEL.fullmatch(value):
             self.add(path, f"{value!r} is not a DNS label; {LABEL_CURE}")
 
@@ -79,16 +86,16 @@ def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _
     msgspec stops at the first wrong part. So each wrong part is removed from a copy and the copy is read again, at most
     `MOST_SHAPES` times. The caller checks the content of the result. Return None if a required field is missing.
     """
-    for _attempt in range(MOST_SHAPES):
+    for attempt in range(MOST_SHAPES):
         try:
             return msgspec.convert(given, shape)
         except msgspec.ValidationError as error:
             inner, name = _add(str(error), shape, problems, path)
         at = _steps(inner)
-        given, removed = _without(given, [*at, name] if name else at)
-        if not removed:  # a required field is missing, so the object that should have it is removed
-            given, removed = _without(given, at)
-        if not removed:
+        if attempt == 0:
+            given = copy.deepcopy(given)
+        # If a required field is missing, the object that should have it is removed.
+        if not (_removed(given, [*at, name] if name else at) or _removed(given, at)):
             return None
     return None
 
@@ -128,20 +135,15 @@ def _steps(inner: str) -> list[str | int]:
     return steps
 
 
-def _without(given: Any, steps: list[str | int]) -> tuple[Any, bool]:
-    """Return a copy of `given` without the part at `steps`, and whether there was such a part."""
-    if not steps:
-        return given, False
-    first, rest = steps[0], steps[1:]
-    there = first in given if isinstance(given, dict) else isinstance(given, list) and isinstance(first, int)
-    if not there:
-        return given, False
-    fresh = given.copy()
-    if rest:
-        fresh[first], removed = _without(given[first], rest)
-        return fresh, removed
-    del fresh[first]
-    return fresh, True
+def _removed(given: Any, steps: list[str | int]) -> bool:
+    """Remove the part at `steps`. Return whether there was such a part."""
+    try:
+        for step in steps[:-1]:
+            given = given[step]
+        del given[steps[-1]]
+    except (LookupError, TypeError):
+        return False
+    return True
 
 
 def _fields_at(shape: type[msgspec.Struct], inner: str) -> list[str]:

@@ -20,7 +20,6 @@ class Restart(RestartPolicy, frozen=True, forbid_unknown_fields=True):
     max_moves: int = 3
 
     def policy(self) -> RestartPolicy:
-        """Return the part that the Borglet needs."""
         return RestartPolicy(self.on, self.max_failures, self.window_s, self.backoff_s, self.backoff_max_s)
 
 

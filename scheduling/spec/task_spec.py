@@ -124,19 +124,8 @@ _LATER: dict[str, object] = {
     "weight": 1,
 }
 
-# Fields whose change restarts a running task. Other fields change in place.
-_RESTARTS = (
-    "command",
-    "flags",
-    "env",
-    "ports",
-    "user",
-    "working_dir",
-    "max_processes",
-    "constraints",
-    "root",
-    "network",
-)
+# Fields that cannot change while a task runs. Other fields change in place.
+_STATIC = ("command", "flags", "env", "ports", "user", "working_dir", "max_processes", "constraints", "root", "network")
 
 
 def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
@@ -147,7 +136,7 @@ def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
     """
     if old is new or old == new:
         return SpecChange.NONE
-    if any(getattr(old, name) != getattr(new, name) for name in _RESTARTS):
+    if any(getattr(old, name) != getattr(new, name) for name in _STATIC):
         return SpecChange.RESTART
     if _contents(old.packages) != _contents(new.packages):
         return SpecChange.RESTART
@@ -202,11 +191,8 @@ def read_task(
         detail = f"{file.working_dir!r} leaves the task's folder; give a path without '..'"
         problems.add(f"{path}.working_dir", detail)
     if file.user and not _USER.fullmatch(file.user):
-        problems.add(
-            f"{path}.user", f"{file.user!r} is not a user name; leave it out to run as the cell's default user"
-        )
-    if len(file.packages) > MAX_PACKAGES:
-        problems.add(f"{path}.packages", f"has {len(file.packages)} packages; give at most {MAX_PACKAGES}")
+        problems.add(f"{path}.user", f"{file.user!r} is not a user name; remove it to run as the default user")
+    problems.count(f"{path}.packages", file.packages, MAX_PACKAGES, "packages")
     for number, package in enumerate(file.packages):
         if not _PACKAGE.fullmatch(package):
             detail = f"{package!r} is not a package; write NAME, NAME@TAG or NAME@sha256:…"
@@ -267,8 +253,7 @@ def _check_env(env: dict[str, Any], problems: Problems, path: str, *, stored: bo
 def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: TaskRole) -> None:
     if flags and role.allocation:
         problems.add(path, "an alloc set runs no command; remove the flags, and submit a job into the set")
-    if len(flags) > MAX_FLAGS:
-        problems.add(path, f"has {len(flags)} flags; give at most {MAX_FLAGS}")
+    problems.count(path, flags, MAX_FLAGS, "flags")
     for name, value in flags.items():
         if not _FLAG.fullmatch(name):
             cure = "use letters, digits, '-', '_' and '.', beginning with a letter; do not write the leading dashes"
@@ -302,8 +287,7 @@ def _flag(value: Any) -> str | bool:
 
 
 def _check_ports(names: list[str], problems: Problems, path: str) -> tuple[str, ...]:
-    if len(names) > MAX_PORTS:
-        problems.add(path, f"has {len(names)} ports; give at most {MAX_PORTS} per task")
+    problems.count(path, names, MAX_PORTS, "ports")
     for number, name in enumerate(names):
         if not _PORT_NAME.fullmatch(name):
             cure = "use lower-case letters, digits and hyphens, a letter first, at most 15 characters"
@@ -314,8 +298,7 @@ def _check_ports(names: list[str], problems: Problems, path: str) -> tuple[str, 
 
 
 def _check_constraints(constraints: list[Constraint], problems: Problems, path: str) -> None:
-    if len(constraints) > MAX_CONSTRAINTS:
-        problems.add(path, f"has {len(constraints)} constraints; give at most {MAX_CONSTRAINTS}")
+    problems.count(path, constraints, MAX_CONSTRAINTS, "constraints")
     for number, constraint in enumerate(constraints[:MAX_CONSTRAINTS]):
         here = f"{path}[{number}]"
         if not constraint.attribute:
@@ -330,19 +313,16 @@ def _check_constraints(constraints: list[Constraint], problems: Problems, path: 
 
 def _check_place(file: TaskFile, limit: Vector, problems: Problems, path: str) -> None:
     """Check the options about the machine: root, network, cores."""
-    if file.root not in ("host", "packages"):
-        problems.add(f"{path}.root", f"{file.root!r} is unknown; give one of host, packages")
-    elif file.root == "packages" and not file.packages:
+    problems.choice(f"{path}.root", file.root, ("host", "packages"))
+    if file.root == "packages" and not file.packages:
         problems.add(f"{path}.root", "'packages' needs a package; name one in task.packages, or use root: host")
-    if file.network not in ("host", "own"):
-        problems.add(f"{path}.network", f"{file.network!r} is unknown; give one of host, own")
+    problems.choice(f"{path}.network", file.network, ("host", "own"))
     if file.whole_cores and (limit[CPU] == 0 or limit[CPU] % 1000):
         problems.add(f"{path}.whole_cores", f"limit.cpu is {limit[CPU]}m; ask for whole cores, such as cpu: 2")
 
 
 def _check_restart(restart: Restart, problems: Problems, path: str) -> None:
-    if restart.on not in ("failure", "always", "never"):
-        problems.add(f"{path}.on", f"{restart.on!r} is unknown; give one of failure, always, never")
+    problems.choice(f"{path}.on", restart.on, ("failure", "always", "never"))
     problems.number(f"{path}.max_failures", restart.max_failures, 0, 1_000_000)
     problems.number(f"{path}.window_s", restart.window_s, 1, 7 * 86400)
     problems.number(f"{path}.backoff_s", restart.backoff_s, 0, 3600)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from scheduling.journal.journal import Cause
+from scheduling.journal.sql import query
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +58,31 @@ class TaskBefore:
     state: str
     machine_id: int | None
     incarnation: int
-    ports: tuple[int, ...]
+    ports: Sequence[int]
     up: bool
 
 
-WAS = "t.id, t.job_id, t.index, t.state, t.machine_id, t.incarnation, t.ports, t.up"
+_BEFORE = "t.id, t.job_id, t.index, t.state, t.machine_id, t.incarnation, t.ports, t.up"
+SAME_INCARNATION = "t.state = 'running' AND a.number = t.incarnation"
 
 
-def read_was(rows: Iterable[tuple[Any, ...]]) -> list[TaskBefore]:
-    """Return rows of the columns `WAS` as values, in the order of task ids."""
-    return sorted(
-        (TaskBefore(*row[:6], ports=tuple(row[6]), up=row[7]) for row in rows),  # type: ignore[misc]
-        key=lambda was: was.task_id,
+def change_tasks(
+    types: str, columns: str, assignments: str, values: list[Any], *, condition: str = SAME_INCARNATION
+) -> list[TaskBefore]:
+    """Change tasks with one statement, and return them as they were before, by id.
+
+    `values`: arrays of task ids, of incarnations (`a.number`) and of the further `columns` with their `types`, and then
+    the parameters of `assignments`. In `assignments`, `t` is the task, and `was` has the further columns.
+    """
+    rows = query(
+        f"WITH was AS (SELECT {_BEFORE}, a.* FROM scheduling_task AS t"
+        f" JOIN unnest(%s::bigint[], %s::integer[], {types}) AS a(task_id, number, {columns})"
+        f" ON a.task_id = t.id AND {condition} ORDER BY t.id FOR UPDATE OF t)"
+        f" UPDATE scheduling_task AS t SET {assignments} FROM was WHERE t.id = was.id"
+        f" RETURNING {_BEFORE.replace('t.', 'was.')}",
+        values,
     )
+    return sorted((TaskBefore(*row) for row in rows), key=lambda was: was.task_id)
 
 
 def as_json(value: dict[str, Any] | None) -> str | None:

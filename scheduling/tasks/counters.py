@@ -58,13 +58,11 @@ class CounterChanges:
         row[4] -= int(was_up)
 
     def add(self, job_id: int, number: int) -> None:
-        """Count new pending tasks."""
         row = self._row(job_id)
         row[0] += number
         row[1] += number
 
     def up(self, job_id: int, change: int) -> None:
-        """Change the number of tasks that are up."""
         if change:
             self._row(job_id)[4] += change
 
@@ -111,7 +109,7 @@ def jobs_end_if_over(entry: JournalEntry, job_ids: Sequence[int]) -> None:
 
 def jobs_end(entry: JournalEntry, job_ids: Sequence[int]) -> None:
     """End jobs whose tasks are all dead: free their names, return their quota and end their updates."""
-    rows = query(
+    ended = query(
         "WITH worst AS (SELECT job_id, CASE WHEN bool_or(outcome = 'killed' AND detail <> %s) THEN 'killed'"
         " WHEN bool_or(outcome = 'failed') THEN 'failed' ELSE 'finished' END AS how"
         " FROM scheduling_task WHERE job_id = ANY(%s) GROUP BY job_id)"
@@ -120,17 +118,15 @@ def jobs_end(entry: JournalEntry, job_ids: Sequence[int]) -> None:
         " RETURNING j.id, worst.how, j.tenant_id, o.name, j.priority, j.requested",
         [SHRUNK, list(job_ids), entry.time],
     )
-    ended = sorted(rows)
-    rows = query(
+    updates = query(
         "UPDATE scheduling_update SET state = 'superseded', detail = 'the job ended', ended_at = %s"
         " WHERE job_id = ANY(%s) AND state = 'open' RETURNING id, job_id",
         [entry.time, list(job_ids)],
     )
-    updates = sorted(rows)
     execute("DELETE FROM scheduling_pendingverdict WHERE job_id = ANY(%s)", [list(job_ids)])
-    for update_id, job_id in updates:
+    for update_id, job_id in sorted(updates):
         entry.append(events.UpdateEnded(job_id=job_id, update_id=update_id, how="superseded", detail="the job ended"))
-    for job_id, how, *_ in ended:
+    for job_id, how, *_ in sorted(ended):
         entry.append(events.JobEnded(job_id=job_id, how=how))
     admission.release(
         cell=Cell.objects.values_list("name", flat=True).get(pk=entry.cell_id),

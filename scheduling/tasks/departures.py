@@ -51,15 +51,14 @@ def tasks_gone(
         " RETURNING d.task_id, d.incarnation, d.machine_id, d.cause",
         keys,
     )
-    rows = sorted(found)
     execute(
         "UPDATE scheduling_task AS t SET exit = g.exit::jsonb"
         " FROM unnest(%s::bigint[], %s::integer[], %s::text[]) AS g(id, incarnation, exit)"
         " WHERE t.id = g.id AND t.incarnation = g.incarnation AND t.state <> 'running' AND g.exit IS NOT NULL",
         [*keys, [as_json(exit_) for exit_ in exits.values()]],
     )
-    notices_given(entry, [(row[3], _notice(exits[(row[0], row[1])])) for row in rows])
-    for identity, incarnation, machine_id, _ in rows:
+    notices_given(entry, [(row[3], _notice(exits[(row[0], row[1])])) for row in found])
+    for identity, incarnation, machine_id, _ in sorted(found):
         job_id, index = split_task_id(identity)
         entry.append(
             events.TaskGone(
@@ -70,7 +69,7 @@ def tasks_gone(
                 exit=exits[(identity, incarnation)],
             )
         )
-    return [(identity, incarnation) for identity, incarnation, *_ in rows]
+    return [(identity, incarnation) for identity, incarnation, *_ in sorted(found)]
 
 
 def _notice(exit_: dict[str, Any] | None) -> str:

@@ -80,9 +80,8 @@ def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipt
     `sees`: returns whether the reader may see a tenant's jobs.
     """
     placed = next((event for event in events if event.kind == "task.placed"), None)
-    lost = next(
-        (event for event in events if event.kind == "task.evicted" and event.data.get("cause") == PREEMPTION), None
-    )
+    evicted = (event for event in events if event.kind == "task.evicted")
+    lost = next((event for event in evicted if event.data.get("cause") == PREEMPTION), None)
     detail = [event for event in (placed, lost) if event is not None]
     machines = {event.machine_id for event in detail if event.machine_id}
     pairs: list[tuple[int, int]] = []

@@ -18,7 +18,7 @@ from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import execute, query
-from scheduling.tasks.changes import WAS, Ending, Eviction, TaskBefore, as_json, read_was
+from scheduling.tasks.changes import Ending, Eviction, TaskBefore, as_json, change_tasks
 from scheduling.tasks.counters import DEAD, PENDING, RUNNING, CounterChanges
 from scheduling.tasks.departures import depart
 
@@ -33,10 +33,9 @@ def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[
     An assignment into an alloc is applied if the alloc still runs on the machine. The caller evicts victims first, in
     the same journal entry.
     """
-    allocs_there = alloc_sets.still_there((a.alloc, a.machine_id) for a in assignments if a.alloc)
-    by_id = {
-        task_id(a.job_id, a.index): a for a in assignments if not a.alloc or (a.alloc, a.machine_id) in allocs_there
-    }
+    allocs = alloc_sets.still_there((a.alloc, a.machine_id) for a in assignments if a.alloc)
+    possible = [a for a in assignments if not a.alloc or (a.alloc, a.machine_id) in allocs]
+    by_id = {task_id(a.job_id, a.index): a for a in possible}
     rows = query(
         "UPDATE scheduling_task AS t SET state = 'running', machine_id = p.machine_id,"
         " incarnation = greatest(t.incarnation, (SELECT (history_ordinal - 1) * %s FROM scheduling_cell"
@@ -127,17 +126,12 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
     if not evictions:
         return []
     by_id = {eviction.task_id: eviction for eviction in evictions}
-    rows = query(
-        f"WITH was AS (SELECT {WAS}, a.detail AS new_detail, a.exit AS new_exit"
-        " FROM scheduling_task AS t"
-        " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[])"
-        " AS a(id, incarnation, detail, exit) ON a.id = t.id AND a.incarnation = t.incarnation"
-        " WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t)"
-        " UPDATE scheduling_task AS t SET state = 'pending', machine_id = NULL, phase = '', health = '',"
-        " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', reservation = t.limit,"
-        " evictions = t.evictions + 1,"
-        " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
-        f" FROM was WHERE t.id = was.id RETURNING {WAS.replace('t.', 'was.')}",
+    evicted = change_tasks(
+        "%s::text[], %s::text[]",
+        "new_detail, new_exit",
+        "state = 'pending', machine_id = NULL, phase = '', health = '', address = '', up = false, ports = '{}',"
+        " alloc_id = NULL, devices = '{}', reservation = t.limit, evictions = t.evictions + 1,"
+        " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s",
         [
             column(by_id),
             column([e.incarnation for e in by_id.values()]),
@@ -146,7 +140,6 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
             entry.time,
         ],
     )
-    evicted = read_was(rows)
     counts = CounterChanges()
     for was in evicted:
         eviction = by_id[was.task_id]
@@ -179,17 +172,12 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
     """
     _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in endings]))
     by_id = {ending.task_id: ending for ending in endings}
-    rows = query(
-        f"WITH was AS (SELECT {WAS}, a.how AS new_how, a.detail AS new_detail, a.exit AS new_exit"
-        " FROM scheduling_task AS t"
-        " JOIN unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[], %s::text[])"
-        " AS a(id, incarnation, how, detail, exit)"
-        " ON a.id = t.id AND coalesce(a.incarnation, t.incarnation) = t.incarnation"
-        " WHERE t.state <> 'dead' ORDER BY t.id FOR UPDATE OF t)"
-        " UPDATE scheduling_task AS t SET state = 'dead', machine_id = NULL, phase = '', health = '',"
-        " address = '', up = false, ports = '{}', alloc_id = NULL, devices = '{}', outcome = was.new_how,"
-        " detail = was.new_detail, exit = coalesce(was.new_exit::jsonb, t.exit), since = %s"
-        f" FROM was WHERE t.id = was.id RETURNING {WAS.replace('t.', 'was.')}",
+    ended = change_tasks(
+        "%s::text[], %s::text[], %s::text[]",
+        "new_how, new_detail, new_exit",
+        "state = 'dead', machine_id = NULL, phase = '', health = '', address = '', up = false, ports = '{}',"
+        " alloc_id = NULL, devices = '{}', outcome = was.new_how, detail = was.new_detail,"
+        " exit = coalesce(was.new_exit::jsonb, t.exit), since = %s",
         [
             column(by_id),
             column([e.incarnation for e in by_id.values()]),
@@ -198,8 +186,8 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
             [as_json(e.exit) for e in by_id.values()],
             entry.time,
         ],
+        condition="t.state <> 'dead' AND coalesce(a.number, t.incarnation) = t.incarnation",
     )
-    ended = read_was(rows)
     counts = CounterChanges()
     for was in ended:
         ending = by_id[was.task_id]

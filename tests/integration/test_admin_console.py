@@ -430,7 +430,7 @@ def test_a_cells_settings_are_checked_and_journalled(sre, world) -> None:
     assert "scorer" in page
     assert "hybrid" in page
     wrong = sre.post(path, {"settings": '{"scorer": "luck"}'})
-    assert "must be one of hybrid, best-fit, e-pvm" in wrong.text
+    assert "must be hybrid or best-fit or e-pvm" in wrong.text
     assert sre.post(path, {"settings": '{"scorer": "e-pvm"}'}).status_code == 302
     world.cell.refresh_from_db()
     assert world.cell.settings == {"scorer": "e-pvm"}

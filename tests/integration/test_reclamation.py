@@ -339,7 +339,7 @@ def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(Rejected, match="reclamation must be one of off, baseline, medium, aggressive"):
+    with pytest.raises(Rejected, match="reclamation must be off or baseline or medium or aggressive"):
         cell_settings.load({"reclamation": "reckless"})
     with pytest.raises(Rejected, match="shortage_at must be between 0 and 1"):
         cell_settings.load({"shortage_at": 1.5})

@@ -20,7 +20,7 @@ from scheduling.policy import cell_settings
         ({"batch_in_prod_by_reservation": 3}, "settings.batch_in_prod_by_reservation", "must be true or false"),
         ({"scorer": 1}, "settings.scorer", 'must be text, such as "hybrid"'),
         ({"schedulers": "two"}, "settings.schedulers", "must be one or by-workload"),
-        ({"reclamation": "medum"}, "settings.reclamation", "must be one of off, baseline, medium, aggressive"),
+        ({"reclamation": "medum"}, "settings.reclamation", "must be off or baseline or medium or aggressive"),
         ({"shortage_at": 2}, "settings.shortage_at", "must be between 0 and 1"),
         ({"drain_patience_s": -1}, "settings.drain_patience_s", "must be 0 or more"),
     ],
