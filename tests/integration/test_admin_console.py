@@ -231,7 +231,7 @@ def test_a_join_token_is_shown_once(sre, world) -> None:
 def test_a_resource_is_added_to_a_live_cell(sre, world) -> None:
     path = f"/admin/scheduling/cell/{world.cell.pk}/add-resource/"
     assert 'name="name"' in sre.get(path).text
-    assert "not a resource name" in sre.post(path, {"name": "TPU"}).text
+    assert "not the name of a resource" in sre.post(path, {"name": "TPU"}).text
     assert sre.post(path, {"name": "tpu"}).status_code == 302
     world.cell.refresh_from_db()
     assert world.cell.extra_resources == ["tpu"]

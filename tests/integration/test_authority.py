@@ -252,7 +252,7 @@ def test_a_certificate_that_machines_would_refuse_is_refused_at_the_start(
     settings.BORG_LINK_KEY = str(tmp_path / "none.pem")
     assert "BORG_LINK_KEY" in refusal()
     (home / "ca.pem").unlink()
-    assert "Put the certificate of the authority that issued it there" in refusal()
+    assert "Put the certificate of its issuer there" in refusal()
 
 
 def test_an_authority_kept_elsewhere_is_replaced_too(elsewhere: Elsewhere, settings, tmp_path: Path) -> None:
