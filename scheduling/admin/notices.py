@@ -1,4 +1,4 @@
-"""The console's page about the notice that evicted tasks received before their end (§2.3)."""
+"""The console's page of the notice that tasks received before they were stopped (§2.3)."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class ReclamationSerializer(serializers.Serializer[Any]):
 
 
 class ExpectedSerializer(serializers.Serializer[Any]):
-    """When the next task of the class is likely to start: `low_s` to `high_s` seconds after the verdict.
+    """A forecast: the next task of the class is likely to start `low_s` to `high_s` seconds after the verdict.
 
     Both are null if there is no forecast.
     """
@@ -108,7 +108,7 @@ class ExpectedSerializer(serializers.Serializer[Any]):
 
 
 class SentencesSerializer(serializers.Serializer[Any]):
-    """The verdict in words."""
+    """The text of a verdict."""
 
     summary = serializers.CharField()
     reasons = serializers.ListField(child=serializers.CharField())

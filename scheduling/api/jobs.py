@@ -92,7 +92,7 @@ class JobsView(JobFileView):
         responses={200: ChangeSerializer, 201: ChangeSerializer},
     )
     def post(self, request: Request, cell: str) -> Response:
-        """Submit a job. If a live job has this name, nothing changes if its spec is equal, or else it is a conflict."""
+        """Submit a job. If a live job has this name, the answer is a conflict, or `unchanged` for an equal spec."""
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = jobs.spec_for(principal=self.principal, cell=found, file=request.data)  # type: ignore[arg-type]
         done = jobs.job_submit(principal=self.principal, cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)

@@ -50,7 +50,7 @@ class Item:
 
     @property
     def keys(self) -> set[tuple[int, str, str]]:
-        """Return the keys that no other submission of the same transaction may have, because it must see this job."""
+        """Return keys that submissions of one transaction must not share, because the second must see the first."""
         keys = {(self.tenant.id, "name", self.spec.name)}
         return keys | {(self.tenant.id, "key", self.submission_key)} if self.submission_key else keys
 

@@ -55,7 +55,7 @@ class Explanation:
 
 
 def job_sentences(job: Job) -> list[str]:
-    """Return short sentences about a job, troubles first. Reads the job's health if the job does not carry it."""
+    """Return short sentences about a job, troubles first. Reads the job's health if the job object lacks it."""
     return _sentences(job, [], [_format_verdict(why, job).head for why in _whys(job)])
 
 

@@ -34,7 +34,7 @@ class HealthFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TaskFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a task that are equal in a job file and in its spec."""
+    """The fields that a task has in a job file as well as in its spec, with the same meaning."""
 
     notice_s: float = 10.0
     restart: Restart = Restart()
@@ -89,7 +89,7 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a job that are equal in a job file and in its spec."""
+    """The fields that a job has in its job file as well as in its spec, with the same meaning."""
 
     name: str
     tenant: str = ""

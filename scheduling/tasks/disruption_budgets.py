@@ -16,7 +16,7 @@ from scheduling.spec import parser
 
 @dataclass(frozen=True, slots=True)
 class DisruptionBudget:
-    """The disruption budget of one job: `may` of its tasks may be down at once, and `down` are."""
+    """The disruption budget of one job. `may`: most tasks that may be down at once. `down`: tasks that are down now."""
 
     may: int
     down: int

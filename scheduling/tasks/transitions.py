@@ -88,7 +88,7 @@ def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[
 
 
 def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefore]:
-    """Return running tasks to the queue. The tasks inside an evicted alloc are evicted before it (§2.4).
+    """Move running tasks to the queue. The tasks inside an evicted alloc are evicted before it (§2.4).
 
     Return all evicted tasks as they were before.
     """
@@ -212,7 +212,7 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
 
 
 def tasks_revive(entry: JournalEntry, task_ids: Sequence[int], *, spec_version: int) -> list[int]:
-    """Return dead tasks to the queue, with this version of their spec. Return the ids of these tasks."""
+    """Move dead tasks to the queue, with this version of their spec. Return the ids of these tasks."""
     rows = query(
         "UPDATE scheduling_task SET state = 'pending', outcome = '', detail = '', spec_version = %s, since = %s"
         " WHERE id = ANY(%s) AND state = 'dead' RETURNING id",
