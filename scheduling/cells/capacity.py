@@ -63,7 +63,7 @@ def capacity_sample(cell: Cell, *, now: dt.datetime) -> bool:
     try:
         used = _used(cell.id)
     except redis.RedisError as error:
-        log.warning("capacity not sampled, because usage is unknown", cell=cell.name, error=str(error))
+        log.warning("the capacity was not sampled, because Redis is not reachable", cell=cell.name, error=str(error))
         return False
     return _store(cell.id, amounts(cell, used, now=now), now=now)
 

@@ -82,7 +82,7 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
             detail = f"cell {cell.name} already has a resource {name}; choose another name"
             raise Conflict("resource-exists", detail, fields={"name": "taken"})
         if len(row.extra_resources) >= MAX_EXTRA_RESOURCES:
-            detail = f"cell {cell.name} has {MAX_EXTRA_RESOURCES} resources of its own; use one of these"
+            detail = f"cell {cell.name} already has {MAX_EXTRA_RESOURCES} own resources, the maximum; use one of these"
             raise Rejected("too-many-resources", detail, fields={"name": detail})
         extra = [*row.extra_resources, name]
         Cell.objects.filter(pk=cell.id).update(extra_resources=extra)
