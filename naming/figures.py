@@ -1,8 +1,8 @@
 """Counters of a resolver. The code counts plain numbers, and `naming.metrics` formats them on request. Pure.
 
-    sockets, primary, follower ─► Figures of this process ─► Board, which the workers share ─► together ─► metrics
+    sockets, primary, follower ─► ServerCounters of a process ─► Board, which the workers share ─► add_up ─► metrics
 
-The common question costs one addition to a list: `short[last octet of the answer's flags]`.
+A usual query costs one addition to a list: `short[last octet of the answer's flags]`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ import msgspec
 
 RCODES = 16
 LAG_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-_SLOT = 2**20  # octets for one process; touched only as far as they are used
+_SLOT = 2**20  # octets for one process; the system provides memory only for used pages
 
 
 def _zeros(number: int) -> list[int]:
     return msgspec.field(default_factory=lambda: [0] * number)
 
 
-def _add(counts: dict[str, int], key: str) -> None:
-    counts[key] = counts.get(key, 0) + 1
+def increment(counts: dict[str, int], key: str, by: int = 1) -> None:
+    """Add `by` to the counter of `key`."""
+    counts[key] = counts.get(key, 0) + by
 
 
 class CellFigures(msgspec.Struct):
-    """Figures of a cell. `snapshot_at`: when its file was written, seconds since the epoch; 0: never by this
-    process.
-    """
+    """Figures of a cell. `snapshot_at`: time of its newest file in seconds since the epoch; 0: there is no file."""
 
     revision: int
     serial: int
@@ -41,8 +40,9 @@ class CellFigures(msgspec.Struct):
 
 
 class ServerCounters(msgspec.Struct):
-    """Counters of one process since the first process of its number started. Fields below `as of now` hold only while
-    it lives.
+    """The counters of one worker. They continue when the worker restarts.
+
+    The fields from `streams` on describe the present state, and only while the process runs.
     """
 
     short: list[int] = _zeros(256)  # answers of the short path, by the last octet of their flags
@@ -52,46 +52,35 @@ class ServerCounters(msgspec.Struct):
     truncated: int = 0
     errors: int = 0
     limited: dict[str, int] = msgspec.field(default_factory=dict)  # by verdict
-    transfers: dict[str, int] = msgspec.field(default_factory=dict)  # by what was given
+    transfers: dict[str, int] = msgspec.field(default_factory=dict)  # by kind
     notify_failures: dict[str, int] = msgspec.field(default_factory=dict)  # by secondary
     snapshot_failures: int = 0
     lags: list[int] = _zeros(len(LAG_BOUNDS_S) + 1)
     lag_sum_s: float = 0.0
-    streams_bounded: dict[str, int] = msgspec.field(default_factory=dict)  # ended or rejected, by limit
-    # as of now
-    streams: int = 0  # connections over TCP
+    streams_bounded: dict[str, int] = msgspec.field(default_factory=dict)  # closed or rejected, by limit
+    streams: int = 0  # open TCP connections
     status: str = "loading"
     unheard_s: float = 0.0
     cells: dict[str, CellFigures] = msgspec.field(default_factory=dict)
-    secondaries: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # serial by cell, by address
+    secondaries: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # cell -> address -> serial
 
     def count(self, answer: bytes, counts: list[int]) -> None:
-        """An answer of the long path; `counts`: those of its transport."""
+        """Count an answer of the long path. `counts`: the counters of its transport, `udp` or `tcp`."""
         counts[answer[3] & 15] += 1
         if answer[2] & 2:
             self.truncated += 1
 
-    def limit(self, verdict: str) -> None:
-        _add(self.limited, verdict)
-
-    def bounded(self, bound: str) -> None:
-        """Count a TCP connection that was ended or rejected, by limit: `source` or `all`."""
-        _add(self.streams_bounded, bound)
-
-    def transfer(self, given: str) -> None:
-        _add(self.transfers, given)
-
-    def notify_failed(self, secondary: str) -> None:
-        _add(self.notify_failures, secondary)
-
     def observe_lag(self, seconds: float) -> None:
-        """Count the time from an event's commit to the answers that include it."""
+        """Count the time from the commit of an event to the first answers that include it."""
         self.lags[bisect_left(LAG_BOUNDS_S, seconds)] += 1
         self.lag_sum_s += seconds
 
 
-def together(many: Iterable[ServerCounters]) -> ServerCounters:
-    """Return the sum of all processes' counts, with the worst of their states. Some figures only the first has."""
+def add_up(many: Iterable[ServerCounters]) -> ServerCounters:
+    """Return the sum of the counters of all processes, with their worst status.
+
+    The figures of files and secondaries come from the first process, because the other processes have none.
+    """
     first, *others = many
     total = msgspec.msgpack.decode(msgspec.msgpack.encode(first), type=ServerCounters)
     for one in others:
@@ -100,9 +89,8 @@ def together(many: Iterable[ServerCounters]) -> ServerCounters:
         for name in ("unanswered", "truncated", "errors", "snapshot_failures", "lag_sum_s", "streams"):
             setattr(total, name, getattr(total, name) + getattr(one, name))
         for name in ("limited", "transfers", "notify_failures", "streams_bounded"):
-            counts = getattr(total, name)
             for key, number in getattr(one, name).items():
-                counts[key] = counts.get(key, 0) + number
+                increment(getattr(total, name), key, number)
         total.status = max(total.status, one.status, key=("ok", "stale", "loading").index)
         total.unheard_s = max(total.unheard_s, one.unheard_s)
         for cell, figures in one.cells.items():
@@ -113,34 +101,34 @@ def together(many: Iterable[ServerCounters]) -> ServerCounters:
 
 
 class Board:
-    """Memory that a parent shares with its workers: one slot per worker, and their numbers of restarts."""
+    """The memory that a parent shares with its workers: one slot per worker, and one for their numbers of restarts."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._memory = mmap.mmap(-1, _SLOT * (workers + 1))
 
     def write(self, number: int, figures: ServerCounters) -> None:
-        """Write the figures of worker `number`. Figures that do not fit the slot are not written, and the last ones
-        stay.
-        """
+        """Write the figures of worker `number`. If they do not fit into the slot, the previous figures stay."""
         self._put(number, msgspec.msgpack.encode(figures))
 
     def read(self, number: int) -> ServerCounters | None:
-        """Read the figures of a worker; None if none were written yet, or while they are written."""
+        """Return the figures of a worker, or None if they do not exist yet or are just being written."""
         data = self._take(number)
         return None if data is None else msgspec.msgpack.decode(data, type=ServerCounters)
 
     def others(self, number: int) -> list[ServerCounters]:
+        """Return the figures of all workers except worker `number`."""
         found = [self.read(other) for other in range(self._workers) if other != number]
         return [figures for figures in found if figures is not None]
 
     def ended(self, number: int) -> None:
-        """Mark a worker as ended. Only the parent calls this."""
+        """Count a restart of a worker. Only the parent calls this method."""
         restarts = self.restarts()
         restarts[number] += 1
         self._put(self._workers, msgspec.msgpack.encode(restarts))
 
     def restarts(self) -> list[int]:
+        """Return the number of restarts of each worker."""
         data = self._take(self._workers)
         return [0] * self._workers if data is None else msgspec.msgpack.decode(data, type=list[int])
 

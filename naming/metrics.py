@@ -1,6 +1,6 @@
-"""Metrics of a resolver for Prometheus: `GET /metrics` on its own port, for all processes together.
+"""Metrics of a resolver for Prometheus: `GET /metrics` on a separate port returns the metrics of all its processes.
 
-`deploy/README.md` says when to alert on them.
+`deploy/README.md` describes the alerts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LARGEST_REQUEST = 16_384
 
 
 class Figured(Collector):
-    """The metrics of all processes. `restarts`: how often each worker was restarted."""
+    """The metrics of a resolver. `restarts`: the number of restarts of each worker."""
 
     def __init__(self, figures: ServerCounters, restarts: Sequence[int] = (), *, now: float) -> None:
         self._figures = figures
@@ -42,12 +42,9 @@ class Figured(Collector):
     def _questions(self) -> Iterator[Metric]:
         figures = self._figures
         asked = _counter("queries", "Questions answered, by transport and path", "transport", "path")
-        for transport, path, counts in (
-            ("udp", "short", figures.short),
-            ("udp", "long", figures.udp),
-            ("tcp", "long", figures.tcp),
-        ):
-            asked.add_metric([transport, path], sum(counts))
+        asked.add_metric(["udp", "short"], sum(figures.short))
+        asked.add_metric(["udp", "long"], sum(figures.udp))
+        asked.add_metric(["tcp", "long"], sum(figures.tcp))
         yield asked
         answers = _counter("answers", "Answers, by RCODE", "rcode")
         for rcode in range(RCODES):
@@ -146,7 +143,7 @@ def _gauge_of(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 class MetricsServer:
-    """HTTP/1.1 with one request per connection, which is all that a scrape needs. `port` is the one in use."""
+    """An HTTP/1.1 server for `GET /metrics`, with one request per connection. `port`: the port in use."""
 
     def __init__(self, host: str, port: int, read: Callable[[], bytes]) -> None:
         self.host, self.port = host, port
@@ -172,7 +169,7 @@ class MetricsServer:
                     writer.write(self._answer(head))
                     await writer.drain()
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # such a client gets no answer
+            pass  # the client gets no answer
         finally:
             self._open -= 1
             writer.close()
@@ -181,20 +178,12 @@ class MetricsServer:
         method, _, rest = head.partition(b" ")
         target = rest.split(b" ", 1)[0].split(b"?", 1)[0]
         if method != b"GET":
-            return _response("405 Method Not Allowed", b"only GET\n", "Allow: GET")
+            return _response("405 Method Not Allowed", b"Use the method GET.\n", more="Allow: GET\r\n")
         if target != b"/metrics":
-            return _response("404 Not Found", b"figures are at /metrics\n")
+            return _response("404 Not Found", b"There is no such page. The metrics are at /metrics.\n")
         return _response("200 OK", self._read(), content_type=CONTENT_TYPE)
 
 
-def _response(status: str, body: bytes, *headers: str, content_type: str = "text/plain") -> bytes:
-    lines = (
-        f"HTTP/1.1 {status}",
-        f"Content-Type: {content_type}",
-        f"Content-Length: {len(body)}",
-        "Connection: close",
-        *headers,
-        "",
-        "",
-    )
-    return "\r\n".join(lines).encode() + body
+def _response(status: str, body: bytes, *, content_type: str = "text/plain", more: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{more}"
+    return f"{head}Connection: close\r\n\r\n".encode() + body

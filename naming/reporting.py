@@ -1,10 +1,10 @@
-"""Metrics of all processes of a resolver: each writes its counters to the board, and the first serves them."""
+"""Reports the metrics of a resolver: each process writes its counters to the board, and the first serves them all."""
 
 from __future__ import annotations
 
 import asyncio
 
-from naming.figures import Board, CellFigures, ServerCounters, together
+from naming.figures import Board, CellFigures, ServerCounters, add_up
 from naming.following.follower import Follower
 from naming.following.keeping import SnapshotKeeper
 from naming.metrics import exposition
@@ -13,7 +13,7 @@ EVERY_S = 1.0
 
 
 class MetricsReporter:
-    """The reporter of worker `number`. `board`: None if it is the only process."""
+    """The reporter of worker `number`. `board` is None if the resolver has only one process."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class MetricsReporter:
         self._number = number
 
     def figures(self, *, names: bool) -> ServerCounters:
-        """Return the current figures of this process. `names`: also count names, which looks at every job."""
+        """Return the current figures of this process. With `names`, also count the names, which reads every job."""
         figures, directory = self._figures, self._follower.directory
         figures.status = directory.status.value
         figures.unheard_s = self._follower.unheard_s()
@@ -47,14 +47,14 @@ class MetricsReporter:
         return figures
 
     def exposition(self) -> bytes:
-        """Return the metrics of all processes."""
+        """Return the metrics of all processes in the text format of Prometheus."""
         own = self.figures(names=True)
         if self._board is None:
             return exposition(own)
-        return exposition(together([own, *self._board.others(self._number)]), self._board.restarts())
+        return exposition(add_up([own, *self._board.others(self._number)]), self._board.restarts())
 
     async def run(self) -> None:
-        """Report until cancelled."""
+        """Write the figures to the board once per second, until the task is cancelled."""
         while self._board is not None:
             self._board.write(self._number, self.figures(names=False))
             await asyncio.sleep(EVERY_S)

@@ -1,4 +1,4 @@
-"""The endpoints below `/bns/`: where a job's tasks are, as JSON."""
+"""The REST endpoints below `/bns/`: the addresses of tasks, jobs, services and machines as JSON."""
 
 from __future__ import annotations
 
@@ -15,20 +15,7 @@ from rest_framework.views import APIView
 
 from naming.api import selectors, survey
 from naming.dns.primary import InvalidPeers
-from naming.table.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
-from naming.table.names import (
-    MACHINE,
-    PREFIX,
-    SERVICE,
-    InvalidName,
-    JobName,
-    MachineName,
-    Name,
-    ServiceName,
-    TaskName,
-    check_label,
-    parse_path,
-)
+from naming.table.names import MACHINE, PREFIX, SERVICE, InvalidName, check_label, parse_path
 from quota.vocabulary.errors import Rejected
 from scheduling.access.selectors import cell_named
 
@@ -45,12 +32,8 @@ class TaskEndpointSerializer(serializers.Serializer[Any]):
     phase = serializers.CharField(allow_blank=True)
     health = serializers.CharField()
     serving = serializers.BooleanField(help_text="Whether the task is up, and healthy if its job has a health check.")
-    weight = serializers.IntegerField(
-        help_text="The task's share of the clients; 0: clients use it only if no other task serves."
-    )
-    load = serializers.FloatField(
-        allow_null=True, help_text="Current CPU use as a share of the task's limit; null: not known."
-    )
+    weight = serializers.IntegerField(help_text="Share of clients; 0: only if no other task serves.")
+    load = serializers.FloatField(allow_null=True, help_text="CPU use as a share of the limit; null: unknown.")
     ttl_s = serializers.IntegerField(help_text="Seconds for which clients may cache the task's address.")
     machine = serializers.CharField(allow_blank=True)
     address = serializers.CharField(allow_blank=True)
@@ -95,36 +78,21 @@ class MachineEndpointSerializer(serializers.Serializer[Any]):
     history = serializers.IntegerField(help_text=_HISTORY)
 
 
-def _named(path: str) -> Name:
-    """Raises `Rejected`."""
-    try:
-        return parse_path(path)
-    except InvalidName as error:
-        raise _rejected(error) from error
-
-
+_AFTER = "The revision of an earlier answer. The server waits until the name has changed since then."
+_WAIT = f"Longest wait in seconds, 0 to {MOST_WAIT_S}. After it the server returns the unchanged state."
+_GIVEN_HISTORY = (
+    "The `history` of the earlier answer. If the cell was restored since then, the server answers at once."
+    " If you omit `history`, the server answers at once if the cell's journal does not contain the revision."
+)
 _WATCH = [
-    OpenApiParameter(
-        "after",
-        int,
-        description="The revision of an earlier answer. The server waits until the name has changed since then.",
-    ),
-    OpenApiParameter(
-        "wait_s",
-        float,
-        description=f"Longest wait in seconds, 0 to {MOST_WAIT_S}. After it the server returns the unchanged state.",
-    ),
-    OpenApiParameter(
-        "history",
-        int,
-        description="The `history` of the earlier answer. If the cell was restored since then, the server answers at"
-        " once. If you omit `history`, the server answers at once if the cell's journal does not contain the revision.",
-    ),
+    OpenApiParameter("after", int, description=_AFTER),
+    OpenApiParameter("wait_s", float, description=_WAIT),
+    OpenApiParameter("history", int, description=_GIVEN_HISTORY),
 ]
 
 
 def _check_watch(request: Request) -> None:
-    """Check the parameters of a wait; the wait itself happened in `portal.live.polls`. Raises `Rejected`."""
+    """Check the parameters of a wait. `portal.live.polls` has already waited. Raises `Rejected`."""
     given = request.query_params
     problems = {
         name: "is not a whole number; give the number from an earlier answer"
@@ -145,15 +113,11 @@ def _rejected(error: InvalidName) -> Rejected:
     return Rejected("invalid-name", str(error), fields={error.field: error.detail})
 
 
-_WITHIN = OpenApiParameter(
-    "within_s",
-    float,
-    description=f"Seconds within which servers must answer, at most {survey.TIMEOUT_S:g}, which is the default.",
-)
+_WITHIN_S = f"Seconds within which servers must answer. The default and the maximum is {survey.TIMEOUT_S:g}."
 
 
-def _within(request: Request) -> float:
-    """Raises `Rejected`."""
+def _within_s(request: Request) -> float:
+    """Return the parameter `within_s`. Raises `Rejected` if it is not valid."""
     text = request.query_params.get("within_s", str(survey.TIMEOUT_S))
     if not (_SECONDS.fullmatch(text) and 0 < float(text) <= survey.TIMEOUT_S):
         wrong = f"is not a time in seconds; give a number above 0, at most {survey.TIMEOUT_S:g}"
@@ -162,15 +126,15 @@ def _within(request: Request) -> float:
 
 
 class FollowerSerializer(serializers.Serializer[Any]):
-    address = serializers.CharField(help_text="The address with its port.")
-    kind = serializers.ChoiceField(choices=[role.value for role in survey.ServerRole])
+    address = serializers.CharField(source="server", help_text="The address with its port.")
+    kind = serializers.ChoiceField(source="server.role", choices=[role.value for role in survey.ServerRole])
     serial = serializers.IntegerField(allow_null=True, help_text="The serial of its zone.")
     revision = serializers.IntegerField(allow_null=True, help_text="The revision of the cell; null for secondaries.")
     reached = serializers.BooleanField()
     caught_up = serializers.BooleanField(
-        help_text="Whether a resolver has all changes of the cell, or a secondary all changes of the resolvers."
+        help_text="Whether a resolver has all changes of the cell, or a secondary has all changes of the resolvers."
     )
-    error = serializers.CharField(allow_blank=True, help_text="Why the server has not caught up, if that is known.")
+    error = serializers.CharField(allow_blank=True, help_text="The reason why the server has not caught up, if known.")
 
 
 class CellNamesSerializer(serializers.Serializer[Any]):
@@ -184,14 +148,19 @@ class CellNamesSerializer(serializers.Serializer[Any]):
 
 
 class CellNamesView(APIView):
-    @extend_schema(operation_id="bns_cell", parameters=[_WITHIN], responses=CellNamesSerializer, tags=["names"])
+    @extend_schema(
+        operation_id="bns_cell",
+        parameters=[OpenApiParameter("within_s", float, description=_WITHIN_S)],
+        responses=CellNamesSerializer,
+        tags=["names"],
+    )
     def get(self, request: Request, cell: str) -> Response:
-        """Return how far resolvers and secondaries have followed a cell. `borgctl wait --for visible` uses this."""
+        """Return the revision and serial that each resolver and secondary of a cell has reached."""
         try:
             check_label(cell, "cell")
         except InvalidName as error:
             raise _rejected(error) from error
-        timeout_s = _within(request)
+        timeout_s = _within_s(request)
         wanted = cell_named(request.auth, cell).revision  # type: ignore[arg-type]
         try:
             found = survey.followers(cell, wanted=wanted, asked=survey.servers(), timeout_s=timeout_s)
@@ -203,22 +172,10 @@ class CellNamesView(APIView):
                 "zone": f"{cell}.{settings.BORG_ZONE}",
                 "revision": min(one.revision or 0 for one in resolvers),
                 "serial": survey.newest_serial(resolvers),
-                "resolvers": [_follower(one) for one in resolvers],
-                "secondaries": [_follower(one) for one in found if one not in resolvers],
+                "resolvers": FollowerSerializer(resolvers, many=True).data,
+                "secondaries": FollowerSerializer([one for one in found if one not in resolvers], many=True).data,
             }
         )
-
-
-def _follower(one: survey.FollowerReport) -> dict[str, Any]:
-    return {
-        "address": str(one.server),
-        "kind": one.server.role.value,
-        "serial": one.serial,
-        "revision": one.revision,
-        "reached": one.reached,
-        "caught_up": one.caught_up,
-        "error": "" if one.caught_up else " ".join(filter(None, (one.state.value, one.detail))),
-    }
 
 
 class JobEndpointsView(APIView):
@@ -228,9 +185,7 @@ class JobEndpointsView(APIView):
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """List all placed tasks of a job, with address, ports, health, weight and load."""
         _check_watch(request)
-        name = _named(f"{PREFIX}{cell}/{tenant}/{job}")
-        assert isinstance(name, JobName)
-        return _answer(selectors.job_endpoints(request.auth, name, zone=settings.BORG_ZONE))  # type: ignore[arg-type]
+        return _answer(request, f"{cell}/{tenant}/{job}")
 
 
 class TaskEndpointView(APIView):
@@ -240,9 +195,7 @@ class TaskEndpointView(APIView):
     def get(self, request: Request, cell: str, tenant: str, job: str, index: str) -> Response:
         """Return address, ports, health, weight, load, machine and state of one task."""
         _check_watch(request)
-        name = _named(f"{PREFIX}{cell}/{tenant}/{job}/{index}")
-        assert isinstance(name, TaskName)
-        return _answer(selectors.task_endpoint(request.auth, name, zone=settings.BORG_ZONE))  # type: ignore[arg-type]
+        return _answer(request, f"{cell}/{tenant}/{job}/{index}")
 
 
 class ServiceEndpointsView(APIView):
@@ -252,19 +205,21 @@ class ServiceEndpointsView(APIView):
     def get(self, request: Request, cell: str, tenant: str, service: str) -> Response:
         """List all placed tasks of the jobs whose label `service` names this service."""
         _check_watch(request)
-        name = _named(f"{PREFIX}{cell}/{tenant}/{SERVICE}/{service}")
-        assert isinstance(name, ServiceName)
-        return _answer(selectors.service_endpoints(request.auth, name, zone=settings.BORG_ZONE))  # type: ignore[arg-type]
+        return _answer(request, f"{cell}/{tenant}/{SERVICE}/{service}")
 
 
 class MachineEndpointView(APIView):
     @extend_schema(operation_id="bns_machine", responses=MachineEndpointSerializer, tags=["names"])
     def get(self, request: Request, cell: str, host: str) -> Response:
         """Return address and state of a machine."""
-        name = _named(f"{PREFIX}{cell}/{MACHINE}/{host}")
-        assert isinstance(name, MachineName)
-        return _answer(selectors.machine_endpoint(request.auth, name, zone=settings.BORG_ZONE))  # type: ignore[arg-type]
+        return _answer(request, f"{cell}/{MACHINE}/{host}")
 
 
-def _answer(found: JobEndpoints | ServiceEndpoints | TaskEndpoint | MachineEndpoint) -> Response:
+def _answer(request: Request, path: str) -> Response:
+    """Return the endpoints of the name that a path below `/bns/` denotes. Raises `Rejected` and `NotFound`."""
+    try:
+        name = parse_path(f"{PREFIX}{path}")
+    except InvalidName as error:
+        raise _rejected(error) from error
+    found = selectors.endpoints(request.auth, name, zone=settings.BORG_ZONE)  # type: ignore[arg-type]
     return Response(msgspec.to_builtins(found))

@@ -1,4 +1,4 @@
-"""Queries about names for `/bns/` and the feeds. They return only what the caller may see."""
+"""Queries about names for `/bns/` and the feeds. They return only names that the caller may see."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from functools import reduce
 from operator import or_
 
 from django.conf import settings
-from django.db import connection
 from django.db.models import Q, QuerySet, Sum
 
 from naming.api.feeds import FeedService
 from naming.api.placed import endpoints_of, job_answer, name_of, rows_of, service_answer
 from naming.table.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
-from naming.table.names import SERVICE, JobName, MachineName, ServiceName, TaskName, is_service
+from naming.table.names import SERVICE, JobName, MachineName, Name, ServiceName, TaskName, is_service
 from naming.table.table import NAMING_KINDS
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, Rejected
@@ -23,49 +22,47 @@ from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may
 from scheduling.access.selectors import cell_named, machine_named
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import JobState
+from scheduling.journal.sql import query
 from scheduling.models import Cell, Job
 
 MOST_ENDPOINTS = 100_000  # in one answer
 
 
-def task_endpoint(principal: Principal, name: TaskName, *, zone: str) -> TaskEndpoint:
-    """Return one task. Raises `NotFound` if it does not exist, and if `principal` may not see it."""
-    job = job_visible(principal, name.of_job)
-    rows = rows_of([job.id], tasks=[task_id(job.id, name.index)], pending=True)
-    if not rows:
-        raise NotFound("task", name.path)
-    return endpoints_of({job.id: job}, rows, zone=zone)[0]
+def endpoints(
+    principal: Principal, name: Name, *, zone: str
+) -> JobEndpoints | ServiceEndpoints | TaskEndpoint | MachineEndpoint:
+    """Return one task, a machine, or the placed tasks of a job or service in the order of jobs and indexes.
 
-
-def job_endpoints(principal: Principal, name: JobName, *, zone: str) -> JobEndpoints:
-    """Return all placed tasks of a job in the order of their indexes. Raises `NotFound` as `task_endpoint` does."""
-    job = job_visible(principal, name)
-    return job_answer(job, endpoints_of({job.id: job}, rows_of([job.id]), zone=zone), zone=zone)
-
-
-def service_endpoints(principal: Principal, name: ServiceName, *, zone: str) -> ServiceEndpoints:
-    """Return all placed tasks of a service. Raises `NotFound` as `task_endpoint` does, and without a live job."""
-    cell = service_visible(principal, name)
-    jobs = {job.id: job for job in jobs_of_service(name)}
-    if not jobs:
-        raise NotFound("service", name.path)
-    endpoints = endpoints_of(jobs, rows_of(jobs), zone=zone)
-    return service_answer(name, cell, jobs.values(), endpoints, zone=zone)
-
-
-def machine_endpoint(principal: Principal, name: MachineName, *, zone: str) -> MachineEndpoint:
-    """Return the address and state of a machine. Raises `NotFound`."""
-    machine = machine_named(cell_named(principal, name.cell), name.host)
-    return MachineEndpoint(
-        name=name.path,
-        dns=name.dns(zone),
-        machine=machine.hostname,
-        address=machine.address,
-        state=machine.state,
-        ttl_s=settings.BORG_DNS_TTL,
-        revision=machine.cell.revision,
-        history=machine.cell.history_ordinal,
-    )
+    Raises `NotFound` if the name does not exist, if `principal` may not see it, and for a service without a live job.
+    """
+    match name:
+        case TaskName():
+            job = job_visible(principal, name.of_job)
+            rows = rows_of([job.id], tasks=[task_id(job.id, name.index)], pending=True)
+            if not rows:
+                raise NotFound("task", name.path)
+            return endpoints_of({job.id: job}, rows, zone=zone)[0]
+        case JobName():
+            job = job_visible(principal, name)
+            return job_answer(job, endpoints_of({job.id: job}, rows_of([job.id]), zone=zone), zone=zone)
+        case ServiceName():
+            cell = service_visible(principal, name)
+            jobs = {job.id: job for job in jobs_of_service(name)}
+            if not jobs:
+                raise NotFound("service", name.path)
+            return service_answer(name, cell, jobs.values(), endpoints_of(jobs, rows_of(jobs), zone=zone), zone=zone)
+        case MachineName():
+            machine = machine_named(cell_named(principal, name.cell), name.host)
+            return MachineEndpoint(
+                name=name.path,
+                dns=name.dns(zone),
+                machine=machine.hostname,
+                address=machine.address,
+                state=machine.state,
+                ttl_s=settings.BORG_DNS_TTL,
+                revision=machine.cell.revision,
+                history=machine.cell.history_ordinal,
+            )
 
 
 def services(
@@ -80,13 +77,13 @@ def services(
 ) -> list[FeedService]:
     """Return live jobs that `principal` may see, with their placed tasks, followed by the services of these jobs.
 
-    `service`: only this service and its jobs; `names`: only these. With `job` or `labels` the answer has no services,
-    because it would contain only a part of their tasks. It makes four queries, and one query and one request to Redis
-    per cell (`endpoints_of`).
+    `service`: only this service and its jobs. `names`: only these jobs and services. With `job` or `labels` the answer
+    has no services, because it would contain only a part of their tasks. The function makes four queries, and for each
+    cell one query and one request to Redis (`endpoints_of`).
 
     Raises `Rejected` for more than `MOST_ENDPOINTS` tasks, before it reads a job or a task. Raises `NotFound` for a
-    cell or tenant that does not exist or that the caller may not see: a misspelt name must not look like one without
-    tasks.
+    cell or tenant that does not exist or that the caller may not see, so that a misspelt name does not look like a name
+    without tasks.
     """
     if cell:
         cell_named(principal, cell)
@@ -109,13 +106,13 @@ def services(
         jobs = jobs.filter(_named(names))
     _check_number(principal, jobs)
     found = {one.id: one for one in jobs if may(principal, Action.JOB_VIEW, tenant=one.tenant.name, cell=one.cell.name)}
-    # A feed lists ports, so it needs no tasks of jobs without any.
+    # A feed lists ports, so it needs no tasks of jobs without ports.
     rows = rows_of([i for i, one in found.items() if one.port_names or one.spec_version > 1 or SERVICE in one.labels])
-    endpoints: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
+    by_job: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
     for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
-        endpoints[row.job_id].append(endpoint)
-    of_jobs = [FeedService(name_of(one), one.labels, endpoints[job_id]) for job_id, one in found.items()]
-    return of_jobs if job or labels else [*of_jobs, *_over(found, endpoints)]
+        by_job[row.job_id].append(endpoint)
+    of_jobs = [FeedService(name_of(one), one.labels, by_job[job_id]) for job_id, one in found.items()]
+    return of_jobs if job or labels else [*of_jobs, *_feed_services(found, by_job)]
 
 
 def _named(names: Collection[JobName | ServiceName]) -> Q:
@@ -136,24 +133,21 @@ def _named(names: Collection[JobName | ServiceName]) -> Q:
 
 
 def _check_number(principal: Principal, jobs: QuerySet[Job]) -> None:
-    """Raise `Rejected` if these jobs have more placed tasks than one answer may list.
-
-    One query sums the jobs' counters by cell and tenant.
-    """
+    """Raise `Rejected` if these jobs have more placed tasks than one answer may list. The check makes one query."""
     sums = jobs.order_by().values_list("cell__name", "tenant__name").annotate(placed=Sum("tasks_running"))
     placed = sum(number for cell, tenant, number in sums if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell))
     if placed > MOST_ENDPOINTS:
         raise Rejected(
             "too-many-endpoints",
-            f"The feed would list {placed:,} tasks, and one answer may list at most {MOST_ENDPOINTS:,}."
-            " Ask for fewer tasks with the filters cell, tenant, job, service or label.",
-            fields={"cell": "choose fewer tasks"},
+            f"The feed would list {placed:,} tasks, but one answer may list at most {MOST_ENDPOINTS:,}."
+            " Use the filters cell, tenant, job, service or label to request fewer tasks.",
+            fields={"cell": "request fewer tasks with a filter"},
             figures={"tasks": placed, "most": MOST_ENDPOINTS},
         )
 
 
 def _check_tenant(principal: Principal, tenant: str) -> None:
-    """Raise `NotFound` unless `principal` may see the tenant, or one of its jobs by a capability."""
+    """Raise `NotFound` unless `principal` may see the tenant, or one of its jobs because of a capability."""
     visible = tenants_visible(principal)
     if visible.filter(name=tenant).exists():
         return
@@ -162,28 +156,27 @@ def _check_tenant(principal: Principal, tenant: str) -> None:
         raise NotFound("tenant", tenant, known=list(visible.values_list("name", flat=True)[:10]))
 
 
-def _over(jobs: Mapping[int, Job], endpoints: Mapping[int, list[TaskEndpoint]]) -> list[FeedService]:
-    """Return the services of these jobs."""
+def _feed_services(jobs: Mapping[int, Job], by_job: Mapping[int, list[TaskEndpoint]]) -> list[FeedService]:
+    """Return the services of these jobs. `by_job`: the tasks of each job."""
     found: dict[ServiceName, list[TaskEndpoint]] = defaultdict(list)
     for job_id, job in jobs.items():
         if (name := service_of(job)) is not None:
-            found[name] += endpoints[job_id]
+            found[name] += by_job[job_id]
     return [FeedService(name, {SERVICE: name.service}, tasks) for name, tasks in found.items()]
 
 
 def names_stamp() -> str:
-    """Return a text that changes with every change of a name: each cell's history and its last revision of a name.
+    """Return a text that changes with every change of a name: the history and the last revision of a name per cell.
 
     One query reads the end of each cell's journal.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT c.id, c.history_ordinal, e.revision FROM scheduling_cell c LEFT JOIN LATERAL ("
-            "  SELECT revision FROM scheduling_event WHERE cell_id = c.id AND kind = ANY(%s)"
-            "  ORDER BY revision DESC LIMIT 1) AS e ON true ORDER BY c.id",
-            [list(NAMING_KINDS)],
-        )
-        return json.dumps(cursor.fetchall())
+    newest = query(
+        "SELECT c.id, c.history_ordinal, e.revision FROM scheduling_cell c LEFT JOIN LATERAL ("
+        "  SELECT revision FROM scheduling_event WHERE cell_id = c.id AND kind = ANY(%s)"
+        "  ORDER BY revision DESC LIMIT 1) AS e ON true ORDER BY c.id",
+        [list(NAMING_KINDS)],
+    )
+    return json.dumps(newest)
 
 
 def job_visible(principal: Principal, name: JobName) -> Job:
@@ -205,6 +198,7 @@ def service_visible(principal: Principal, name: ServiceName) -> Cell:
 
 
 def live_job(name: JobName) -> Job | None:
+    """Return the live job with this name, with its cell and tenant, or None."""
     jobs = Job.objects.filter(cell__name=name.cell, tenant__name=name.tenant, name=name.job)
     return jobs.exclude(state=JobState.DEAD.value).select_related("cell", "tenant").first()
 
@@ -218,7 +212,7 @@ def jobs_of_service(name: ServiceName) -> list[Job]:
 
 
 def service_of(job: Job) -> ServiceName | None:
-    """Return the service in the job's label, or None for an alloc set or an old label that is not a valid name."""
+    """Return the service in the job's label, or None for an alloc set or a label that is not a valid name."""
     label = job.labels.get(SERVICE)
     if label is None or not is_service(label) or job.kind != "job":
         return None

@@ -72,6 +72,11 @@ class FollowerReport:
     def caught_up(self) -> bool:
         return self.state is FollowState.CAUGHT_UP
 
+    @property
+    def error(self) -> str:
+        """Return why the server has not caught up, or an empty text if it has."""
+        return "" if self.caught_up else " ".join(filter(None, (self.state.value, self.detail)))
+
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
@@ -99,9 +104,7 @@ def _own_resolver() -> SurveyedServer:
     try:
         return SurveyedServer(ServerRole.RESOLVER, _reachable(settings.BORG_DNS_HOST), settings.BORG_DNS_PORT)
     except ValueError:
-        raise InvalidPeers(
-            f"BORG_DNS_HOST: {settings.BORG_DNS_HOST!r} is not an IP address; give one such as 127.0.0.1"
-        ) from None
+        raise InvalidPeers(f"BORG_DNS_HOST: {settings.BORG_DNS_HOST!r} is not an IP address; try 127.0.0.1") from None
 
 
 def _resolver_at(text: str) -> SurveyedServer:

@@ -1,10 +1,10 @@
-"""The primary of each cell's zone: rights to transfer it, and notifications of changes (NOTIFY, RFC 1996).
+"""The primary server of each cell's zone: permissions for transfers, and notifications of changes (NOTIFY, RFC 1996).
 
-    Follower ─► tables ─► Primary.watch ─► publish, every COALESCE_S while names move ─► NOTIFY ─► secondaries
-    secondary ─► TCP ─► Server ─► Primary.transfer ─► messages of `naming.dns.transfer`
+    Follower ─► tables ─► Primary.watch ─► publish, every COALESCE_S while names change ─► NOTIFY ─► secondaries
+    secondary ─► TCP ─► DnsServer ─► Primary.transfer ─► messages of `naming.dns.transfer`
 
-The process reads a zone at its first transfer, or at once if there are secondaries to notify. Only this process keeps
-it: each process on a port remembers other steps, and a client that reaches another one gets the whole zone.
+The process builds a zone at its first transfer, or at once if there are secondaries to notify. Zones are not shared
+between processes: each process stores other changes, and a client that reaches another process gets the whole zone.
 """
 
 from __future__ import annotations
@@ -29,33 +29,34 @@ import dns.tsig
 import structlog
 
 from naming.dns import transfer
+from naming.dns.protocol import wire
 from naming.dns.protocol.limiting import Address, Network, plain_address
-from naming.dns.resolver import HEADER, at_a_glance
+from naming.dns.resolver import quick_rcode
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.records import find
 from naming.dns.zones.zone import Zone
-from naming.figures import ServerCounters
+from naming.figures import ServerCounters, increment
 from naming.table.table import NameTable
 
 log = structlog.get_logger(__name__)
 
-_QR = 0x80  # in the third octet: it is an answer
-COALESCE_S = 0.2  # between two serials that secondaries are notified of
+_QR = 0x80  # the bit in the third octet that marks an answer
+COALESCE_S = 0.2  # between two serials for which secondaries get notifications
 NOTIFY_TIMEOUT_S = 2.0
 NOTIFY_TRIES = 5
-TRANSFERS = 8  # at a time; more wait for their turn
+TRANSFERS = 8  # at the same time; further transfers wait
 Keyring = Mapping[dns.name.Name, dns.tsig.Key]
 
 
 class InvalidPeers(ValueError):
-    """A setting of transfers is not valid. The text names the setting and the error."""
+    """The error for an invalid setting of zone transfers. The text names the setting and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Rights to transfer zones, for clients that sign with one of `keys` or ask from `networks`; none by default.
+    """The clients that may transfer zones: clients that sign with one of `keys`, and clients in `networks`.
 
-    `secondaries`: (address, port) of servers to notify of changes. With keys, the first one signs the notifications.
+    `secondaries`: (address, port) of servers to notify of changes. The first key, if any, signs the notifications.
     """
 
     networks: tuple[Network, ...] = ()
@@ -64,8 +65,9 @@ class Peers:
 
     @classmethod
     def read(cls, *, networks: Sequence[str], keys: Sequence[str], secondaries: Sequence[str]) -> Peers:
-        """Read the peers from settings: networks; `name:algorithm:base64`; `address` or `address@port`. Raises
-        `InvalidPeers`.
+        """Parse the settings of zone transfers. Raises `InvalidPeers`.
+
+        A key is written as `name:algorithm:base64`, and a secondary as `address` or `address@port`.
         """
         return cls(
             tuple(_network(text) for text in networks),
@@ -78,11 +80,11 @@ class Peers:
 
     def may_transfer(self, query: dns.message.Message, source: str) -> bool:
         if query.had_tsig:
-            return True  # its signature was checked with one of our keys when it was read
+            return True  # the parser has checked the signature with one of the keys
         return self._allows(plain_address(source))
 
     def knows(self, source: str) -> bool:
-        """Return whether a request comes from the address of a known secondary."""
+        """Return whether an address belongs to a known secondary or to a network that may transfer zones."""
         address = plain_address(source)
         known = any(address == ipaddress.ip_address(secondary) for secondary, _ in self.secondaries)
         return known or self._allows(address)
@@ -92,51 +94,51 @@ class Peers:
 
 
 class Primary:
-    """The zones of all cells that this resolver knows, for secondaries."""
+    """The zones of the resolver's cells, for secondaries."""
 
     def __init__(self, directory: ZoneDirectory, peers: Peers, figures: ServerCounters | None = None) -> None:
         self.directory = directory
         self.peers = peers
         self.figures = figures or ServerCounters()
         self._zones: dict[str, Zone] = {}
-        self._working: dict[str, asyncio.Task[Zone]] = {}  # on the zone of a cell
+        self._building: dict[str, asyncio.Task[Zone]] = {}  # by cell
         self._transfers = asyncio.Semaphore(TRANSFERS)
         self._notified: dict[str, int] = {}  # serial by cell
         self._notifying: dict[tuple[str, str, int], asyncio.Task[None]] = {}
 
     async def transfer(self, query: dns.message.Message, source: str) -> AsyncGenerator[bytes, None]:
-        """The messages that answer a question for a transfer, to be sent in order over TCP."""
-        rcode, table = table_asked(query, source, self.directory, self.peers)
+        """Yield the messages that answer a request for a transfer. The caller sends them in this order over TCP."""
+        rcode, table = requested_table(query, source, self.directory, self.peers)
         if table is None:
-            self.figures.transfer("refused" if rcode == dns.rcode.REFUSED else "not-here")
-            yield _bare(query, rcode)
+            increment(self.figures.transfers, "refused" if rcode == dns.rcode.REFUSED else "not-here")
+            yield _without_records(query, rcode)
             return
         async with self._transfers:
             zone = await self._published(table)
             given, serial = transfer.given(query, zone, source), zone.serial
             for wire in transfer.messages(query, zone, source):
                 yield wire
-                await asyncio.sleep(0)  # otherwise a fast peer would block all other work
+                await asyncio.sleep(0)  # otherwise a client that reads fast would block all other work
             if given != "current":
                 zone.taken_by.add(source)
-            self.figures.transfer(given)
+            increment(self.figures.transfers, given)
             self.figures.secondaries.setdefault(table.cell, {})[source] = serial
 
     async def _published(self, table: NameTable) -> Zone:
-        """Return the cell's current zone, or one a moment old. Callers that ask while it is built wait for it."""
-        task = self._working.get(table.cell)
+        """Return the cell's zone with its current records. Calls during the construction of a zone wait for its end."""
+        task = self._building.get(table.cell)
         if task is None:
             zone = self._zones.get(table.cell)
             known = zone is not None and zone.table is table
             if zone is not None and known and zone.serial == table.serial:
                 return zone
             task = asyncio.create_task(self._publish(zone) if zone and known else self._fill(table))
-            self._working[table.cell] = task
-            task.add_done_callback(lambda _: self._working.pop(table.cell, None))
+            self._building[table.cell] = task
+            task.add_done_callback(lambda _: self._building.pop(table.cell, None))
         return await asyncio.shield(task)
 
     async def _fill(self, table: NameTable) -> Zone:
-        """Fill the list the first time, and when the table was replaced."""
+        """Build the zone for the first time, or after the table was replaced."""
         zone = Zone(self.directory, table)
         for _ in zone.fill():
             await asyncio.sleep(0)
@@ -159,7 +161,7 @@ class Primary:
                     if table.ready and (self.peers.secondaries or table.cell in self._zones):
                         self._notify_all(await self._published(table))
         finally:
-            for task in (*self._notifying.values(), *self._working.values()):
+            for task in (*self._notifying.values(), *self._building.values()):
                 task.cancel()
 
     def _forget(self) -> None:
@@ -179,7 +181,7 @@ class Primary:
                     self._notifying[key] = asyncio.create_task(self._notify(cell, address, port))
 
     async def _notify(self, cell: str, address: str, port: int) -> None:
-        """Notify a secondary of the newest serial until it acknowledges, at growing intervals."""
+        """Send the newest serial to a secondary until it acknowledges, at growing intervals."""
         tries, reason = 0, ""
         while tries < NOTIFY_TRIES:
             zone = self._zones.get(cell)
@@ -199,51 +201,52 @@ class Primary:
                 reason = f"{type(error).__name__}: {error}"
             if reason:
                 tries += 1
-                log.debug("secondary not notified yet", address=address, port=port, reason=reason)
+                log.debug("cannot notify a secondary yet", address=address, port=port, reason=reason)
                 await asyncio.sleep(2.0 ** (tries - 1))
                 continue
             now = self._zones.get(cell)
             if now is None or now.serial == serial:
                 return
             tries = 0  # the zone changed meanwhile
-        self.figures.notify_failed(f"{address}@{port}")
-        log.warning("secondary not notified", address=address, port=port, cell=cell, reason=reason)
+        increment(self.figures.notify_failures, f"{address}@{port}")
+        log.warning("cannot notify a secondary", address=address, port=port, cell=cell, reason=reason)
 
 
-class _Seldom:
-    """Limit an action to once per interval and key, because any client may send the message with any address."""
+class Seldom:
+    """A limit of one log line per interval, for messages that any client can cause."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._last = float("-inf")
 
     def due(self, now: float) -> bool:
+        """Return whether to log now. `now`: seconds of a monotonic clock."""
         if now - self._last < self._every_s:
             return False
         self._last = now
         return True
 
 
-_refusals = _Seldom(1.0)
+_rejections = Seldom(1.0)
 
 
 def read_transfer(query: bytes, directory: ZoneDirectory) -> dns.message.Message | None:
-    """Return a request for a transfer with its signature checked, or None for any other message."""
-    if len(query) < HEADER.size or query[2] & _QR or at_a_glance(query) is not None:
+    """Return a request for a transfer whose signature is valid or missing, or None for any other message."""
+    if len(query) < wire.HEADER.size or query[2] & _QR or quick_rcode(query) is not None:
         return None
     try:
         message = dns.message.from_wire(query, keyring=dict(directory.keyring) or None)
     except (dns.exception.DNSException, ValueError):
-        return None  # the ordinary way answers it
+        return None  # the long path answers it
     return message if transfer.wanted(message) else None
 
 
-def table_asked(
+def requested_table(
     query: dns.message.Message, source: str, directory: ZoneDirectory, peers: Peers
 ) -> tuple[dns.rcode.Rcode, NameTable | None]:
-    """The table whose zone this peer may have, or why not."""
+    """Return the response code and the table of the zone, or None if the client may not transfer the zone now."""
     if not peers.may_transfer(query, source):
-        if _refusals.due(time.monotonic()):
+        if _rejections.due(time.monotonic()):
             log.info("transfer rejected", source=source, zone=query.question[0].name.to_text())
         return dns.rcode.REFUSED, None
     labels = tuple(label.lower() for label in query.question[0].name.labels[:-1])
@@ -257,9 +260,9 @@ def table_asked(
 
 def current_soa(query: dns.message.Message, source: str, directory: ZoneDirectory, peers: Peers) -> bytes:
     """Return the answer to an IXFR over UDP: only the SOA. A client that is behind then uses TCP (RFC 1995 §2, §4)."""
-    rcode, table = table_asked(query, source, directory, peers)
+    rcode, table = requested_table(query, source, directory, peers)
     if table is None:
-        return _bare(query, rcode)
+        return _without_records(query, rcode)
     response = dns.message.make_response(query)
     response.flags |= dns.flags.AA
     apex = query.question[0].name
@@ -268,7 +271,7 @@ def current_soa(query: dns.message.Message, source: str, directory: ZoneDirector
     return response.to_wire()
 
 
-def _bare(query: dns.message.Message, rcode: dns.rcode.Rcode) -> bytes:
+def _without_records(query: dns.message.Message, rcode: dns.rcode.Rcode) -> bytes:
     response = dns.message.make_response(query)
     response.set_rcode(rcode)
     return response.to_wire()
@@ -290,9 +293,7 @@ def _key(text: str) -> dns.tsig.Key:
     try:
         key = dns.tsig.Key(name, secret, algorithm)
     except (dns.exception.DNSException, ValueError) as error:
-        raise InvalidPeers(
-            f"BORG_DNS_KEYS: the key {name[:32]!r} cannot be read; give name:hmac-sha256:base64"
-        ) from error
+        raise InvalidPeers(f"BORG_DNS_KEYS: key {name[:32]!r} cannot be read; give name:hmac-sha256:base64") from error
     if not name or not key.secret or key.algorithm not in known:
         names = ", ".join(one.to_text(omit_final_dot=True) for one in known)
         raise InvalidPeers(
@@ -302,14 +303,15 @@ def _key(text: str) -> dns.tsig.Key:
 
 
 def server_address(setting: str, text: str) -> tuple[str, int]:
-    """Return address and port of a name server, given as address or address@port. Raises `InvalidPeers`."""
+    """Return the address and port of a name server, written as address or address@port. Raises `InvalidPeers`."""
     address, at, port = text.strip().partition("@")
     try:
         number = int(port) if at else 53
         if not 0 < number < 65_536:
-            raise ValueError("no port")
+            raise ValueError(f"port {number} is not from 1 to 65535")
         return str(ipaddress.ip_address(address)), number
     except ValueError as error:
         raise InvalidPeers(
-            f"{setting}: {text!r} is not a server; give an address, or 192.0.2.1@5353 for another port than 53"
+            f"{setting}: {text!r} is not the address of a server; give an address, or 192.0.2.1@5353 for a port"
+            " other than 53"
         ) from error

@@ -1,15 +1,14 @@
-"""An authoritative answer as a function of bytes and a table. Pure.
+"""The long path: computes an authoritative answer from the bytes of a query and a directory of names. Pure.
 
-    bytes ─► at a glance, by hand ─► dnspython ─► records.find ─► answer | NODATA | NXDOMAIN | refusal ─► bytes
+    bytes ─► quick_rcode ─► dnspython ─► records.find ─► answer | NODATA | NXDOMAIN | REFUSED ─► bytes
 
-Opcodes other than QUERY, responses, fragments, and all but one plain question never reach the parser, so that no
-packet costs much more than another. Nothing in a packet raises: what can't be read is dropped or answered with a bare
-header no longer than the query.
+The parser of dnspython receives only messages that look like one plain question, so that no message costs much more
+than another. No message causes an exception. A message that cannot be parsed gets no answer, or an answer that contains
+only a header and is not longer than the query.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Generator
 from random import Random
 from typing import Any, Literal
@@ -31,23 +30,23 @@ from dns.rdataclass import IN
 from dns.rdatatype import RdataType
 
 from naming.dns import signatures
+from naming.dns.protocol import wire
 from naming.dns.protocol.cookies import DnsClient
 from naming.dns.zones import services
 from naming.dns.zones.directory import ZoneDirectory
-from naming.dns.zones.nodes import AnswerLimits, NotLoaded, Outside, Records, ZoneNode
+from naming.dns.zones.nodes import AnswerLimits, NotLoaded, OutsideZones, ZoneNode
 from naming.dns.zones.records import find
 
-HEADER = struct.Struct("!HHHHHH")
-MAX_QUERY = 4_096  # octets; no question of ours comes near
-# Of a name; those of addresses (ip6.arpa) have 34, and the time dnspython takes grows with their square.
+MAX_QUERY = 4_096  # octets; valid questions are far shorter
+# Names of IPv6 addresses (ip6.arpa) have 34 labels. The parsing time of dnspython grows with the square of this number.
 MOST_LABELS = 40
 _MOST_NAME = 255  # octets
-UDP_PAYLOAD = 1_232  # octets that pass any path unfragmented (DNS flag day 2020)
+UDP_PAYLOAD = 1_232  # octets that no network fragments (DNS flag day 2020)
 UDP_LIMITS = AnswerLimits(addresses=24, services=1_000, pointers=8)
 TCP_LIMITS = AnswerLimits(addresses=1_000, services=1_000, pointers=200)
 _TCP_SERVICES_BYTES = 60_000
-OPT_BYTES = 11  # of EDNS without options
-_ADDRESS_BYTES = 12  # of a record beside its address: owner as pointer, type, class, TTL, length
+OPT_BYTES = 11  # octets of an OPT record (EDNS) without options
+_ADDRESS_BYTES = 12  # octets of an address record without the address: owner as pointer, type, class, TTL, length
 
 _nsid: Any = dns.edns.NSIDOption
 _cookie: Any = dns.edns.CookieOption
@@ -57,17 +56,8 @@ Transport = Literal["udp", "tcp"]
 Steps = Generator[None, None, bytes | None]
 
 
-def answer(
-    query: bytes, directory: ZoneDirectory, *, via: Transport, rng: Random, client: DnsClient | None = None
-) -> bytes | None:
-    """Return the response to a datagram or to one message of a TCP stream, or None if there is none to send.
-
-    `client`: address and time of the query, for a cookie. Without it, the response has no cookie.
-    """
-    return finished(answering(query, directory, via=via, rng=rng, client=client))
-
-
 def finished(steps: Steps) -> bytes | None:
+    """Run all steps, and return the response or None."""
     while True:
         try:
             next(steps)
@@ -79,56 +69,63 @@ def finished(steps: Steps) -> bytes | None:
 def answering(
     query: bytes, directory: ZoneDirectory, *, via: Transport, rng: Random, client: DnsClient | None = None
 ) -> Steps:
-    """Do `answer` in steps of less than a millisecond. Between steps, others are answered and names may change."""
-    if len(query) < HEADER.size:
+    """Build the response to one message in steps of less than a millisecond. Names may change between two steps.
+
+    The generator returns None if no response is to be sent. `client` is the sender and the time of the query. Without
+    `client`, the response has no cookie.
+    """
+    if len(query) < wire.HEADER.size:
         return None
     if query[2] & 0x80:  # QR
         return None
-    if (rcode := at_a_glance(query)) is not None:
-        return bare(query, rcode)
+    if (rcode := quick_rcode(query)) is not None:
+        return header_only(query, rcode)
     try:
         message = dns.message.from_wire(query, keyring=dict(directory.keyring) or None)
         response = dns.message.make_response(message, our_payload=UDP_PAYLOAD)
     except tuple(signatures.ERRORS) as error:
-        return _not_believed(query, signatures.ERRORS[type(error)], directory, client)
+        return _signature_error(query, signatures.ERRORS[type(error)], directory, client)
     except (dns.exception.DNSException, ValueError):
-        return bare(query, dns.rcode.FORMERR)
-    if message.additional:  # beside EDNS and a signature
-        return bare(query, dns.rcode.FORMERR)
+        return header_only(query, dns.rcode.FORMERR)
+    if message.additional:  # dnspython does not list EDNS and the signature here
+        return header_only(query, dns.rcode.FORMERR)
     if message.edns >= 0:
         flags = message.ednsflags & dns.flags.DO  # RFC 3225 §3
         options = _options(message, directory, client)
         response.use_edns(0, flags, UDP_PAYLOAD, message.payload, options=options)
-    room = _room(message, via)
+    most_bytes = _most_bytes(message, via)
     if message.edns > 0:
         response.set_rcode(dns.rcode.BADVERS)
     else:
-        by_hand = yield from _fill(response, directory, room, via, rng)
-        if by_hand is not None:
-            return by_hand
-    return response.to_wire(max_size=room, prefer_truncation=True, want_shuffle=False)
+        encoded = yield from _fill(response, directory, most_bytes, via, rng)
+        if encoded is not None:
+            return encoded
+    return response.to_wire(max_size=most_bytes, prefer_truncation=True, want_shuffle=False)
 
 
-def at_a_glance(query: bytes) -> dns.rcode.Rcode | None:
-    """Return why a message with at least a header is not parsed, or None if it looks like one plain question."""
-    _, flags, questions, answers, authorities, additionals = HEADER.unpack_from(query)
+def quick_rcode(query: bytes) -> dns.rcode.Rcode | None:
+    """Return the error code for a message that need not be parsed, or None if it looks like one plain question.
+
+    `query` has at least a header.
+    """
+    _, flags, questions, answers, authorities, additionals = wire.HEADER.unpack_from(query)
     if dns.opcode.from_flags(flags) != dns.opcode.QUERY:
         return dns.rcode.NOTIMP
     if questions != 1 or answers or authorities > 1 or additionals > 2 or len(query) > MAX_QUERY:
-        return dns.rcode.FORMERR  # beside the question there may be EDNS and a signature
-    at, labels = HEADER.size, 0
+        return dns.rcode.FORMERR  # the two additional records may be EDNS and a signature
+    at, labels = wire.HEADER.size, 0
     while at < len(query) and (length := query[at]):
-        if length > 63 or at - HEADER.size >= _MOST_NAME:
-            return dns.rcode.FORMERR  # nothing stands before it that it might point to
+        if length > 63 or at - wire.HEADER.size >= _MOST_NAME:
+            return dns.rcode.FORMERR  # a compression pointer, but there is no earlier name
         at += length + 1
         labels += 1
     if at + 5 > len(query) or (authorities and query[at + 1 : at + 3] != dns.rdatatype.IXFR.to_bytes(2)):
-        return dns.rcode.FORMERR  # an IXFR brings the SOA that its sender has
+        return dns.rcode.FORMERR  # only an IXFR has an authority record: the SOA of its sender
     return dns.rcode.REFUSED if labels > MOST_LABELS else None
 
 
 def _options(message: dns.message.Message, directory: ZoneDirectory, client: DnsClient | None) -> list[dns.edns.Option]:
-    """Return the EDNS options of the answer: NSID and a cookie if the client asked for them, each once."""
+    """Return the EDNS options of the answer: NSID and a cookie if the query contains these options."""
     options: dict[dns.edns.OptionType, dns.edns.Option] = {}
     for option in message.options:
         if option.otype in options:
@@ -141,8 +138,11 @@ def _options(message: dns.message.Message, directory: ZoneDirectory, client: Dns
 
 
 def truncated(query: bytes) -> bytes | None:
-    """The question back with the TC bit: come again over TCP. No longer than the query; None where there is none."""
-    at = HEADER.size
+    """Return an empty answer with the TC bit, which makes the client ask again over TCP; None for an invalid query.
+
+    The answer is not longer than the query.
+    """
+    at = wire.HEADER.size
     while at < len(query) and (length := query[at]):
         if length > 63:
             return None
@@ -150,46 +150,46 @@ def truncated(query: bytes) -> bytes | None:
     ends = at + 5
     if ends > len(query) or query[2] & 0x80:
         return None
-    identity, flags, *_ = HEADER.unpack_from(query)
+    identity, flags, *_ = wire.HEADER.unpack_from(query)
     kept = flags & (0x7800 | dns.flags.RD)
-    return HEADER.pack(identity, dns.flags.QR | dns.flags.TC | kept, 1, 0, 0, 0) + query[HEADER.size : ends]
+    return wire.HEADER.pack(identity, dns.flags.QR | dns.flags.TC | kept, 1, 0, 0, 0) + query[wire.HEADER.size : ends]
 
 
-def _not_believed(query: bytes, error: int, directory: ZoneDirectory, client: DnsClient | None) -> bytes:
+def _signature_error(query: bytes, error: int, directory: ZoneDirectory, client: DnsClient | None) -> bytes:
     try:
-        return signatures.refusal(query, error, directory, client.now if client else 0)
-    except (dns.exception.DNSException, ValueError):  # damaged after the parts that were parsed
-        return bare(query, dns.rcode.FORMERR)
+        return signatures.error_answer(query, error, directory, client.now if client else 0)
+    except (dns.exception.DNSException, ValueError):  # the message is damaged behind its signature
+        return header_only(query, dns.rcode.FORMERR)
 
 
-def bare(query: bytes, rcode: int) -> bytes:
-    """A header alone: for what could not be read, never longer than the query."""
-    identity, flags, *_ = HEADER.unpack_from(query)
+def header_only(query: bytes, rcode: int) -> bytes:
+    """Return an answer that is only a header with `rcode`, for a query that could not be parsed."""
+    identity, flags, *_ = wire.HEADER.unpack_from(query)
     kept = flags & (0x7800 | dns.flags.RD)  # the opcode
-    return HEADER.pack(identity, dns.flags.QR | kept | rcode, 0, 0, 0, 0)
+    return wire.HEADER.pack(identity, dns.flags.QR | kept | rcode, 0, 0, 0, 0)
 
 
-def _room(message: dns.message.Message, via: Transport) -> int:
+def _most_bytes(message: dns.message.Message, via: Transport) -> int:
+    """Return the maximum size of the answer."""
     if via == "tcp":
         return 65_535
     return max(512, min(message.payload, UDP_PAYLOAD)) if message.edns >= 0 else 512
 
 
-def _fill(response: dns.message.Message, directory: ZoneDirectory, room: int, via: Transport, rng: Random) -> Steps:
-    """Add the records to the response and return None, or return the complete encoded answer (large SRV sets)."""
+def _fill(
+    response: dns.message.Message, directory: ZoneDirectory, most_bytes: int, via: Transport, rng: Random
+) -> Steps:
+    """Add records to the response and return None, or return the encoded answer if it has many SRV records."""
     question = response.question[0]
     rdtype = question.rdtype
-    rcode = _refusal(rdtype, question.rdclass)
+    rcode = _unsupported(rdtype, question.rdclass)
     if rcode is not None:
         response.set_rcode(rcode)
         return None
     try:
         node = find(directory, question.name.labels)
-    except Outside:
-        response.set_rcode(dns.rcode.REFUSED)
-        return None
-    except NotLoaded:
-        response.set_rcode(dns.rcode.SERVFAIL)
+    except (OutsideZones, NotLoaded) as error:
+        response.set_rcode(error.rcode)
         return None
     response.flags |= dns.flags.AA
     if not node.exists:
@@ -199,60 +199,56 @@ def _fill(response: dns.message.Message, directory: ZoneDirectory, room: int, vi
         hinfo = _hinfo(IN, dns.rdatatype.HINFO, b"RFC8482", b"")
         _add(response.answer, question.name, directory.ttl_s, [hinfo])
         return None
-    elif rdtype == dns.rdatatype.SRV and via == "udp" and node.least > room:
-        response.flags |= dns.flags.TC  # without building what won't fit
+    elif rdtype == dns.rdatatype.SRV and via == "udp" and node.least > most_bytes:
+        response.flags |= dns.flags.TC  # the records would not fit
         return None
     elif rdtype == dns.rdatatype.SRV and node.services is not None and not response.had_tsig:
-        chosen = node.services(_limits(response, node, room, via).services, rng)
-        made = yield from services.message(response.to_wire(), chosen, directory, room)
-        if made is not None:
-            return made
+        chosen = node.services(_limits(response, node, most_bytes, via).services, rng)
+        encoded = yield from services.message(response.to_wire(), chosen, directory, most_bytes)
+        if encoded is not None:
+            return encoded
     else:
-        records = node.read(rdtype, _limits(response, node, room, via), rng)
+        records = node.read(rdtype, _limits(response, node, most_bytes, via), rng)
         if records.rdatas:
-            _add_records(response, question.name, records)
+            _add(response.answer, question.name, records.ttl_s, records.rdatas)
+            for name, rdata, ttl_s in records.extra:
+                _add(response.additional, name, ttl_s, [rdata])
             return None
     # RFC 2308 §3: the SOA contains the time for which a negative answer may be cached.
     _add(response.authority, node.zone.apex, directory.negative_ttl_s, [node.zone.soa()])
     return None
 
 
-def _refusal(rdtype: RdataType, rdclass: int) -> dns.rcode.Rcode | None:
-    """Return the refusal of questions outside the resolver's zones."""
+def _unsupported(rdtype: RdataType, rdclass: int) -> dns.rcode.Rcode | None:
+    """Return the error code for a type or class that is never answered, or None."""
     if rdclass != IN or rdtype in (dns.rdatatype.AXFR, dns.rdatatype.IXFR):
         return dns.rcode.REFUSED
     if rdtype in (dns.rdatatype.NONE, dns.rdatatype.OPT):
         return dns.rcode.FORMERR
     if 128 <= rdtype < dns.rdatatype.ANY:
-        return dns.rcode.NOTIMP  # questions about questions (RFC 6895 §3.1)
+        return dns.rcode.NOTIMP  # meta types (RFC 6895 §3.1)
     return None
 
 
 def addresses_fitting(octets: int, family: int) -> int:
-    """Return how many addresses of a name fit into `octets` octets of a datagram."""
+    """Return the number of address records of one name that fit into `octets` octets, at least 1. `family`: 4 or 6."""
     return max(1, min(UDP_LIMITS.addresses, octets // (_ADDRESS_BYTES + (4 if family == 4 else 16))))
 
 
-def _limits(response: dns.message.Message, node: ZoneNode, room: int, via: Transport) -> AnswerLimits:
-    """Return the limits of an answer. `response`: has only its question and options."""
+def _limits(response: dns.message.Message, node: ZoneNode, most_bytes: int, via: Transport) -> AnswerLimits:
+    """Return the limits of an answer. `response` has only its question and options so far."""
     if via == "udp":
         question = response.question[0]
-        used = HEADER.size + len(question.name.to_wire() or b"") + 4
+        used = wire.HEADER.size + len(question.name.to_wire() or b"") + 4
         if response.edns >= 0:
             used += OPT_BYTES + sum(4 + len(option.to_wire() or b"") for option in response.options)
-        fitting = addresses_fitting(room - used, 4 if question.rdtype == dns.rdatatype.A else 6)
+        fitting = addresses_fitting(most_bytes - used, 4 if question.rdtype == dns.rdatatype.A else 6)
         return AnswerLimits(fitting, UDP_LIMITS.services, UDP_LIMITS.pointers)
     if not node.task_bytes:
         return TCP_LIMITS
-    # A fifth more than the least a record takes covers indexes of seven digits.
+    # A fifth more than the minimum size of a record leaves space for indexes of seven digits.
     fitting = _TCP_SERVICES_BYTES // (node.task_bytes * 6 // 5) or 1
     return AnswerLimits(TCP_LIMITS.addresses, min(TCP_LIMITS.services, fitting), TCP_LIMITS.pointers)
-
-
-def _add_records(response: dns.message.Message, owner: dns.name.Name, records: Records) -> None:
-    _add(response.answer, owner, records.ttl_s, records.rdatas)
-    for name, rdata, ttl_s in records.extra:
-        _add(response.additional, name, ttl_s, [rdata])
 
 
 def _add(section: list[dns.rrset.RRset], owner: dns.name.Name, ttl_s: int, rdatas: list[dns.rdata.Rdata]) -> None:

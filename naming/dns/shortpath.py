@@ -1,13 +1,13 @@
-"""The common question over ready bytes: addresses of a task, a job or a service, asked over UDP. Pure.
+"""The short path: answers UDP queries for addresses of a task, a job or a service from prepared bytes. Pure.
 
-    datagram ─► known? ────────────────► id + flags + counts + question as asked + ready answer
-                  └─ no ─► parsed by hand ─► addresses | NODATA | NXDOMAIN   (addresses are kept)
-                                └─ anything else: None, and the long path (`naming.dns.resolver`) answers
+    datagram ─► prepared? ─ yes ─► id + flags + counts + question of the query + prepared answer
+                  └─ no ─► parse ─► addresses | NODATA | NXDOMAIN   (answers with addresses are stored)
+                             └─ any other query: None, and the long path (`naming.dns.resolver`) answers
 
-A question is known by its bytes in lower case behind the message's id: flags, counts, name, type, class and EDNS. Lower
-case changes nothing but names: lengths of labels are below 64, and of header and EDNS only forms that hold no capital
-letter are kept. A kept answer names its job or service and the revision of that, and is stale when it has moved on (no
-question comes between two events of one revision); where a table is replaced the directory's `generation` drops all.
+The key of a prepared answer is the query without its id, in lower case: flags, counts, name, type, class and EDNS. The
+lower case changes only names: lengths of labels are below 64, and only headers and EDNS records without bytes of
+capital letters are stored. A prepared answer is valid until the revision of its job or service changes. A change of the
+directory's `generation` removes all prepared answers.
 """
 
 from __future__ import annotations
@@ -23,41 +23,43 @@ from naming.dns.resolver import UDP_PAYLOAD, addresses_fitting
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.nodes import EXPIRE_S, REFRESH_S, RETRY_S
 from naming.table.jobs import NamedJob, NamedService
-from naming.table.names import SERVICE, InvalidName, is_service, parse_index
+from naming.table.names import SERVICE, is_service
 from naming.table.table import NameTable
 
-MOST_KEPT = 500_000  # answers; if there are more, all are dropped, because many are requested only once
-# In rings of records (`_Shuffled`), then they are dropped: a question has as many forms as EDNS sizes and flags.
-MOST_OCTETS = 64 * 2**20
-# Of one shuffle of a job's addresses, each use beginning at another of them. Where weights differ an answer is one draw
-# (`naming.table.pools`), used until each of it has been the first.
+MOST_KEPT = 500_000  # answers; if there are more, all are removed, because many are requested only once
+MOST_OCTETS = 64 * 2**20  # of all shuffled records (`_Shuffled`); if there are more, all are removed
+# Answers from one shuffle of a job's addresses, each of which begins with another address. If weights differ, one draw
+# (`naming.table.pools`) serves as many answers as it has addresses.
 USES = 64
 
 _FLAGS: Final = {bytes((rd, rest)) for rd in (0, 1) for rest in (0x00, 0x10, 0x20, 0x30)}  # RD, AD, CD
 _ALONE, _WITH_EDNS = b"\0\1\0\0\0\0\0\0", b"\0\1\0\0\0\0\0\1"  # counts
 _FAMILIES: Final = {b"\0\1\0\1": 4, b"\0\x1c\0\1": 6}  # by type and class
 _OPT: Final = b"\0\0\x29" + UDP_PAYLOAD.to_bytes(2) + bytes(6)
-_OPT_DO: Final = _OPT[:7] + b"\x80" + _OPT[8:]  # RFC 3225 §3: it is sent back
+_OPT_DO: Final = _OPT[:7] + b"\x80" + _OPT[8:]  # RFC 3225 §3: an answer repeats the DO flag
 _QR_AA = 0x84
 _NXDOMAIN = 3
 _QUESTION_AT = 12
-_LONGEST = 10 + 255 + 4 + len(_OPT)  # of what is read here, without its id
-_ANSWERS_AT = 4  # in a head: how many there are
-_IN_KEY = 2  # octets of the message that a key is without: its id
-_BESIDE_RING = 700  # octets, about: key, head and objects
+_LONGEST = 10 + 255 + 4 + len(_OPT)  # octets of a query without its id
+_ANSWERS_AT = 4  # offset of the number of answers in a header without its id
+_ID_SIZE = 2  # octets of the message id, which a key does not contain
+_BESIDE_RING = 700  # octets of the key, the header and the objects of an entry, approximately
 _WITHOUT_EDNS = 512  # octets of a datagram (RFC 1035 §2.3.4)
 
 
 class Question(NamedTuple):
-    """A parsed question. `labels`: in lower case, without the root. `ends`: behind its class, in the message. `tail`:
-    the OPT that is sent back, if it has one. `room`: octets of an answer that the client takes."""
+    """A parsed question.
+
+    `labels`: in lower case, without the root. `ends`: the offset in the message at which the question ends. `tail`: the
+    OPT record of the answer, or nothing. `most_bytes`: the maximum size of the answer.
+    """
 
     labels: list[bytes]
     ends: int
     fixed: bytes  # type and class
-    recursion: int  # RD, which is sent back
+    recursion: int  # the flag RD, which the answer repeats
     tail: bytes
-    room: int
+    most_bytes: int
 
     def head(self, rcode: int, *, answers: int, authority: int) -> bytes:
         return struct.pack("!BB4H", _QR_AA | self.recursion, rcode, 1, answers, authority, int(bool(self.tail)))
@@ -65,8 +67,11 @@ class Question(NamedTuple):
 
 @dataclass(slots=True)
 class _Shuffled:
-    """The records of a job or service, `size` octets each, `sent` of them at a time; as many more at the end as make
-    it a ring. `repeats`: tasks share an address, which an answer holds once."""
+    """The shuffled records of a job or service, `size` octets each. An answer contains `sent` neighbouring records.
+
+    `ring`: the records, followed by the first `sent - 1` records again. `left`: the number of answers that may still
+    use them. `repeats`: whether several tasks share an address, which an answer contains only once.
+    """
 
     named: NamedJob | NamedService
     revision: int
@@ -80,6 +85,7 @@ class _Shuffled:
     repeats: bool
 
     def take(self, query: bytes) -> bytes:
+        """Return the next answer."""
         self.left -= 1
         places = len(self.ring) // self.size - self.sent + 1
         first = self.left % places * self.size
@@ -93,7 +99,7 @@ class _Shuffled:
 
 
 class ShortPath:
-    """Prepared answers of one directory. `rng` shuffles the records of job names."""
+    """The prepared answers of one directory. `rng` shuffles the records of jobs and services."""
 
     def __init__(self, directory: ZoneDirectory, rng: Random) -> None:
         self._directory = directory
@@ -101,17 +107,17 @@ class ShortPath:
         self._generation = directory.generation
         self._tasks: dict[bytes, tuple[NamedJob, int, bytes, int, bytes]] = {}
         self._jobs: dict[bytes, _Shuffled] = {}
-        self._octets = 0  # of the latter
+        self._octets = 0  # of the entries in `_jobs`
 
     def __len__(self) -> int:
         """Return the number of prepared answers."""
         return len(self._tasks) + len(self._jobs)
 
     def answer(self, query: bytes) -> bytes | None:
-        """The response to a datagram, or None: the long path knows."""
+        """Return the response to a datagram, or None if the long path must answer."""
         if self._generation != self._directory.generation:
             self._drop()
-        key = query[_IN_KEY:].lower()
+        key = query[_ID_SIZE:].lower()
         known = self._tasks.get(key)
         if known is not None:
             job, revision, head, ends, answer = known
@@ -130,7 +136,7 @@ class ShortPath:
         self._generation = self._directory.generation
 
     def _find(self, query: bytes, key: bytes) -> bytes | None:
-        question = read(key)
+        question = parse_question(key)
         if question is None:
             return None
         labels, directory = question.labels, self._directory
@@ -152,8 +158,8 @@ class ShortPath:
             return self._negative(query, question, table, 0 if between else _NXDOMAIN)
         if depth == 3:
             return self._several(query, key, question, table, job)
-        index = _index(labels[0])
-        if index is None or index not in job.indexes:
+        index = job.index_of(above[0])
+        if index is None:
             return self._negative(query, question, table, _NXDOMAIN)
         return self._task(query, key, question, table, job, index)
 
@@ -161,7 +167,7 @@ class ShortPath:
         task, family = job.placed.get(index), _FAMILIES[question.fixed]
         if task is None or task.family != family:
             return self._negative(query, question, table, 0)
-        self._make_room()
+        self._limit_memory()
         head = question.head(0, answers=1, authority=0)
         answer = self._owner(question, job) + _data(packed(task.address, family)) + question.tail
         self._tasks[key] = (job, job.revision, head, question.ends, answer)
@@ -171,13 +177,13 @@ class ShortPath:
         self, query: bytes, key: bytes, question: Question, table: NameTable, named: NamedJob | NamedService
     ) -> bytes | None:
         if len(table.families) > 1:
-            return None  # tasks of the other address family would have to be filtered out
+            return None  # only the long path filters tasks by address family
         family, answering = _FAMILIES[question.fixed], named.answering
         if family not in table.families or not answering.strata:
             return self._negative(query, question, table, 0)
-        self._make_room()
+        self._limit_memory()
         even = answering.even
-        most = addresses_fitting(question.room - question.ends - len(question.tail), family)
+        most = addresses_fitting(question.most_bytes - question.ends - len(question.tail), family)
         chosen = answering.sample(most + USES if even else most, self._rng)
         owner = self._owner(question, named)
         records = [owner + _data(packed(task.address, family)) for task in chosen]
@@ -194,15 +200,12 @@ class ShortPath:
             left=USES if even else sent,
             repeats=len(set(records)) < len(records),
         )
-        self._keep(key, several)
-        return several.take(query)
-
-    def _keep(self, key: bytes, several: _Shuffled) -> None:
         before = self._jobs.get(key)
         self._octets += len(several.ring) - (len(before.ring) if before else -_BESIDE_RING)
         self._jobs[key] = several
+        return several.take(query)
 
-    def _make_room(self) -> None:
+    def _limit_memory(self) -> None:
         if len(self) >= MOST_KEPT:
             self._drop()
         if self._octets >= MOST_OCTETS:
@@ -210,13 +213,11 @@ class ShortPath:
             self._octets = 0
 
     def _owner(self, question: Question, named: NamedJob | NamedService) -> bytes:
-        """Return the bytes before the data of a record. The name is a pointer to the question."""
+        """Return the bytes of a record before its data. The owner is a pointer to the question."""
         return b"\xc0\x0c" + question.fixed + named.ttl_s_or(self._directory.ttl_s).to_bytes(4)
 
     def _negative(self, query: bytes, question: Question, table: NameTable, rcode: int) -> bytes:
-        """Return a negative answer with the SOA that gives its time to live (RFC 2308 §3), its names as pointers into
-        the question.
-        """
+        """Return a negative answer with the SOA record (RFC 2308 §3). Its names are pointers into the question."""
         directory = self._directory
         above = question.labels[: -len(directory.labels)]
         apex = _QUESTION_AT + sum(len(label) + 1 for label in above[:-1])
@@ -234,8 +235,11 @@ class ShortPath:
         )
 
 
-def read(key: bytes) -> Question | None:
-    """A question for addresses, from a message without its id, in lower case; None for anything else there may be."""
+def parse_question(key: bytes) -> Question | None:
+    """Return the question for addresses in a message, or None for any other message.
+
+    `key`: the message without its id, in lower case.
+    """
     flags, counts = key[:2], key[2:10]
     if flags not in _FLAGS or (counts != _ALONE and counts != _WITH_EDNS):
         return None
@@ -252,15 +256,15 @@ def read(key: bytes) -> Question | None:
         return None
     edns = counts == _WITH_EDNS
     if edns:
-        # Version 0, without options; an extended RCODE has no meaning in a question.
+        # EDNS has version 0 and no options. An extended RCODE has no meaning in a query.
         if len(rest) != len(_OPT) or rest[:3] != _OPT[:3] or rest[5:7] != b"\0\0" or rest[9:] != b"\0\0":
             return None
     elif rest:
         return None
-    # A key is in lower case, so of a size no more is to be known than whether it is as large as ours.
-    room = UDP_PAYLOAD if edns and int.from_bytes(rest[3:5]) >= UDP_PAYLOAD else _WITHOUT_EDNS
+    # The conversion to lower case may have changed the size, so it only shows whether the size is at least UDP_PAYLOAD.
+    most_bytes = UDP_PAYLOAD if edns and int.from_bytes(rest[3:5]) >= UDP_PAYLOAD else _WITHOUT_EDNS
     tail = (_OPT_DO if rest[7] & 0x80 else _OPT) if edns else b""
-    return Question(labels, at + 5 + _IN_KEY, fixed, flags[0], tail, room)
+    return Question(labels, at + 5 + _ID_SIZE, fixed, flags[0], tail, most_bytes)
 
 
 def _data(address: bytes) -> bytes:
@@ -269,14 +273,8 @@ def _data(address: bytes) -> bytes:
 
 @lru_cache(maxsize=65_536)
 def packed(address: str, family: int) -> bytes:
+    """Return an IP address as octets. `family`: 4 or 6."""
     return socket.inet_pton(socket.AF_INET if family == 4 else socket.AF_INET6, address)
-
-
-def _index(label: bytes) -> int | None:
-    try:
-        return parse_index(label.decode("latin-1"))
-    except InvalidName:
-        return None
 
 
 def _pointer(at: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Answers to questions whose signature is not valid: NOTAUTH, and the reason (TSIG, RFC 8945 §5.2). Pure."""
+"""Builds the answers to queries whose signature is not valid: NOTAUTH with the reason (TSIG, RFC 8945 §5.2). Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import dns.rdatatype
 import dns.rdtypes.ANY.TSIG
 import dns.tsig
 
+from naming.dns.protocol import wire
 from naming.dns.zones.directory import ZoneDirectory
 
 # Errors of dnspython, and their codes in an answer.
@@ -24,40 +25,38 @@ ERRORS: dict[type[Exception], int] = {
     dns.tsig.BadSignature: dns.rcode.BADSIG,
     dns.tsig.BadTime: dns.rcode.BADTIME,
 }
-_HEADER = struct.Struct("!HHHHHH")
-_FIXED = struct.Struct("!HHIH")
 _tsig: Any = dns.rdtypes.ANY.TSIG.TSIG  # untyped in dnspython
 _sign: Any = dns.tsig.sign
 
 
-def refusal(query: bytes, error: int, directory: ZoneDirectory, now: int) -> bytes:
-    """Return the question with the error, hardly longer than it came. `now`: seconds since the epoch.
+def error_answer(query: bytes, error: int, directory: ZoneDirectory, now: int) -> bytes:
+    """Return an answer with the question and the error code. `now`: seconds since the epoch.
 
-    If only the time is wrong, the answer has our time and is signed. Other answers are not signed, because the client
-    has not proved that it has the key.
+    If only the time of the signature is wrong, the answer contains this server's time and is signed. Other answers are
+    not signed, because the client has not proved that it has the key.
     """
     message = dns.message.from_wire(query, keyring=False)
     assert message.tsig is not None
-    owner, theirs = message.tsig.name, message.tsig[0]
+    owner, received = message.tsig.name, message.tsig[0]
     question = message.question[0]
     flags = dns.flags.QR | message.flags & (0x7800 | dns.flags.RD) | dns.rcode.NOTAUTH
     asked = (question.name.to_wire() or b"") + struct.pack("!HH", question.rdtype, question.rdclass)
-    plain = _HEADER.pack(message.id, flags, 1, 0, 0, 0) + asked
+    plain = wire.HEADER.pack(message.id, flags, 1, 0, 0, 0) + asked
     other = now.to_bytes(6) if error == dns.rcode.BADTIME else b""
     detail = _tsig(
         dns.rdataclass.ANY,
         dns.rdatatype.TSIG,
-        theirs.algorithm,
-        theirs.time_signed,
-        theirs.fudge,
+        received.algorithm,
+        received.time_signed,
+        received.fudge,
         b"",
         message.id,
         error,
         other,
     )
     if error == dns.rcode.BADTIME:
-        detail, _ = _sign(plain, directory.keyring[owner], detail, theirs.time_signed, theirs.mac)
+        detail, _ = _sign(plain, directory.keyring[owner], detail, received.time_signed, received.mac)
     data = detail.to_wire()
-    signature = (owner.to_wire() or b"") + _FIXED.pack(dns.rdatatype.TSIG, dns.rdataclass.ANY, 0, len(data))
+    signature = (owner.to_wire() or b"") + wire.FIXED.pack(dns.rdatatype.TSIG, dns.rdataclass.ANY, 0, len(data))
     whole: bytes = plain[:10] + b"\0\1" + plain[12:] + signature + data
     return whole

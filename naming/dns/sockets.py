@@ -1,7 +1,7 @@
 """The sockets of a resolver: UDP and TCP on one port, which several processes may share.
 
-datagram ─► rate ─► short path ─► bytes, or the long path
-stream ───► transfer (`naming.dns.primary`) | the long path
+datagram ─► rate limit ─► short path, or the long path if the short path has no answer
+stream ───► transfer (`naming.dns.primary`), or the long path
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ import dns.rcode
 import dns.rdatatype
 import structlog
 
-from naming.dns.primary import Peers, Primary, current_soa, read_transfer
+from naming.dns.primary import Peers, Primary, Seldom, current_soa, read_transfer
 from naming.dns.protocol.cookies import DnsClient, at_the_end
 from naming.dns.protocol.limiting import RateLimit, RateVerdict
 from naming.dns.protocol.streams import DnsStream, Streams
-from naming.dns.resolver import Steps, Transport, answering, bare, finished, truncated
+from naming.dns.resolver import Steps, Transport, answering, finished, header_only, truncated
 from naming.dns.shortpath import ShortPath
 from naming.dns.zones.directory import ZoneDirectory
-from naming.figures import ServerCounters
+from naming.figures import ServerCounters, increment
 from serving.ports import both_bound
 
 log = structlog.get_logger(__name__)
 
 TCP_IDLE_S = 10.0
-LONG_S = 0.002  # for one answer
-_ERROR_LOG_S = 1.0
+LONG_S = 0.002  # an answer that takes longer than this pauses before the next one
 _TRANSFERS = (int(dns.rdatatype.AXFR), int(dns.rdatatype.IXFR))
 
 
 class DnsServer:
-    """The sockets of the resolver. `port`: the port in use, also if 0 was requested."""
+    """The sockets of the resolver. `port`: the port in use. If 0 was requested, the system chooses the port."""
 
     def __init__(
         self,
@@ -61,18 +60,17 @@ class DnsServer:
         self._rng = Random()
         self.short = ShortPath(directory, self._rng)
         self._streams: set[asyncio.Task[None]] = set()
-        self.streams = Streams(self.figures.bounded)
+        self.streams = Streams(lambda limit: increment(self.figures.streams_bounded, limit))
         self.figures.streams = 0
-        self._turn = asyncio.Lock()
+        self._step_lock = asyncio.Lock()
         self._udp: asyncio.DatagramTransport | None = None
         self._tcp: asyncio.Server | None = None
-        self._error_logged_at = float("-inf")
+        self._error_log = Seldom(1.0)
 
     async def start(self, *, tcp: bool = True, shared: bool = False) -> None:
-        """Open the sockets. `tcp`: false if another process serves TCP. `shared`: other processes also serve UDP on
-        the port.
+        """Open the sockets. Raises `OSError` if the port cannot be opened.
 
-        Raises `OSError` when the port can't be had.
+        `tcp`: false if another process serves TCP. `shared`: whether other processes also serve UDP on the port.
         """
         loop = asyncio.get_running_loop()
         datagrams, streams = both_bound(self.host, self.port, tcp=tcp, shared=shared)
@@ -91,16 +89,17 @@ class DnsServer:
         await asyncio.gather(*self._streams, return_exceptions=True)
 
     def answer(self, query: bytes, via: Transport, source: str) -> bytes | None:
-        """Answer by the long path, in one step."""
+        """Return the answer of the long path, or None if no answer is to be sent."""
         return finished(self.answering(query, via, source))
 
     def answering(self, query: bytes, via: Transport, source: str) -> Steps:
+        """Build and count the answer of the long path, in steps."""
         figures = self.figures
         try:
             response = yield from self._answering(query, via, source)
-        except Exception:  # noqa: BLE001 - one question must never stop the answers to all others
+        except Exception:  # noqa: BLE001 - an error in one answer must not stop the other answers
             self.report_error()
-            response = bare(query, dns.rcode.SERVFAIL)
+            response = header_only(query, dns.rcode.SERVFAIL)
         if response is None:
             figures.unanswered += 1
         else:
@@ -116,16 +115,14 @@ class DnsServer:
         return (yield from answering(query, self.directory, via=via, rng=self._rng, client=client))
 
     def report_error(self) -> None:
-        """Log an error at most once per second, because a client may repeat the question."""
+        """Count an error, and log it at most once per second, because a client may repeat the query."""
         self.figures.errors += 1
-        now = asyncio.get_running_loop().time()
-        if now - self._error_logged_at >= _ERROR_LOG_S:
-            self._error_logged_at = now
-            log.exception("question not answered", errors=self.figures.errors)
+        if self._error_log.due(time.monotonic()):
+            log.exception("cannot answer a DNS query", errors=self.figures.errors)
 
     async def _serve_stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task, peer = asyncio.current_task(), writer.get_extra_info("peername")
-        if peer is None:  # it is gone already
+        if peer is None:  # the client has disconnected already
             writer.close()
             return
         assert task is not None
@@ -139,7 +136,7 @@ class DnsServer:
                 await self._serve_queries(reader, writer, stream, source)
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError) as error:
             log.debug("stream ended", reason=type(error).__name__)
-        except asyncio.CancelledError:  # by `stop` alone; Python 3.11 would tell of it as of an error
+        except asyncio.CancelledError:  # only `stop` cancels; Python 3.11 would log the cancellation as an error
             log.debug("stream ended", reason="stop")
         finally:
             self._streams.discard(task)
@@ -156,18 +153,17 @@ class DnsServer:
             async with asyncio.timeout(TCP_IDLE_S):
                 length = int.from_bytes(await reader.readexactly(2))
                 query = await reader.readexactly(length)
-            self.streams.answering(stream)
+            stream.busy = True
             if not await self._serve_query(query, writer, source):
                 return
             self.streams.answered(stream)
 
     async def _serve_query(self, query: bytes, writer: asyncio.StreamWriter, source: str) -> bool:
-        """Serve one query. Return whether there was an answer; a client whose query gets none is disconnected.
+        """Send the answer to one query. Return False if there is no answer; the caller then closes the connection.
 
-        Between two steps of any connections, datagrams are served first, because queries that were read ahead would
-        delay them. After a long step, datagrams get half of its time.
+        One connection at a time runs a step. Between two steps, the event loop serves datagrams.
         """
-        async with self._turn:
+        async with self._step_lock:
             transfer, response = self._transfer_asked(query), None
             if transfer is None:
                 response = await self._in_steps(query, source)
@@ -187,6 +183,7 @@ class DnsServer:
         return read_transfer(query, self.directory)
 
     async def _in_steps(self, query: bytes, source: str) -> bytes | None:
+        """Return the answer. After a long answer, the method pauses for half of its time to serve datagrams."""
         steps, took_s = self.answering(query, "tcp", source), 0.0
         while True:
             began = time.monotonic()
@@ -208,6 +205,8 @@ async def _send(writer: asyncio.StreamWriter, message: bytes) -> None:
 
 
 class Datagrams(asyncio.DatagramProtocol):
+    """The UDP side of a server."""
+
     def __init__(self, server: DnsServer) -> None:
         self._server = server
         self._short = server.short.answer
@@ -219,13 +218,13 @@ class Datagrams(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         if self._limit is not None and (verdict := self._verdict(data, addr[0])) is not RateVerdict.ANSWER:
-            self._server.figures.limit(verdict.value)
+            increment(self._server.figures.limited, verdict.value)
             if verdict is RateVerdict.TRUNCATE and (response := truncated(data)) is not None:
                 self._send(response, addr)
             return
         try:
             response = self._short(data)
-        except Exception:  # noqa: BLE001 - as for the long path, which answers instead
+        except Exception:  # noqa: BLE001 - the long path answers instead
             self._server.report_error()
             response = None
         if response is not None:
@@ -235,7 +234,7 @@ class Datagrams(asyncio.DatagramProtocol):
             self._send(response, addr)
 
     def _verdict(self, data: bytes, source: str) -> RateVerdict:
-        """Return the verdict of the rate limit. A client with our cookie has a real address and no limit."""
+        """Return the verdict of the rate limit. A client with a valid cookie has a real address and is not limited."""
         assert self._limit is not None
         verdict = self._limit.verdict(source, time.monotonic())
         if verdict is RateVerdict.ANSWER:
@@ -252,7 +251,7 @@ class Datagrams(asyncio.DatagramProtocol):
 
 
 def type_asked(query: bytes) -> int:
-    """Return the type of the first question; 0 if there is none."""
+    """Return the record type of the first question, or 0 if the message has no question."""
     at = 12
     while at < len(query) and 0 < (length := query[at]) < 64:
         at += length + 1
@@ -261,5 +260,5 @@ def type_asked(query: bytes) -> int:
 
 @lru_cache(maxsize=4_096)
 def packed(source: str) -> bytes:
-    """Return an address as octets, without the scope of a link-local address."""
+    """Return an IP address as octets, without the scope of a link-local address."""
     return ipaddress.ip_address(source.split("%", 1)[0]).packed

@@ -1,12 +1,12 @@
-"""Zone transfers: the messages that hand a cell's zone to other name servers. Pure.
+"""Builds the messages of zone transfers, which send a cell's zone to other name servers. Pure.
 
-    AXFR (RFC 5936)   SOA, everything, SOA
-    IXFR (RFC 1995)   SOA, then for each change: SOA before, removed, SOA after, added; and SOA. One SOA: up to date
+    AXFR (RFC 5936)   SOA, all records, SOA
+    IXFR (RFC 1995)   SOA, then per change: old SOA, removed records, new SOA, added records; then SOA
+                      only one SOA: the client is up to date
 
-A client that is too far behind for an IXFR, or has the zone from another process, gets an AXFR instead. Messages are
-built without dnspython and have about 16 KB, because pointers to names reach no further. Each takes less than a
-millisecond of the event loop.
-If the question was signed, each is signed after the one before it (TSIG, RFC 8945 §5.3.1).
+A client that is too far behind for an IXFR, or that got the zone from another process, gets an AXFR instead. Messages
+are built without dnspython. They have about 16 KB, because pointers to names reach no further. Building one takes less
+than a millisecond. If the query was signed, each message is signed (TSIG, RFC 8945 §5.3.1).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import dns.flags
@@ -28,12 +29,11 @@ from naming.dns.zones.rendering import Owner
 from naming.dns.zones.zone import Zone, ZoneChange
 from naming.table.table import serial_newer
 
-MESSAGE_BYTES = 16_000  # about; the most there may be are 65,535
-_HEADER = struct.Struct("!HHHHHH")
+MESSAGE_BYTES = 16_000  # approximately; the protocol allows 65,535
 _QR_AA, _RD = 0x8400, 0x0100
-_APEX = b"\xc0\x0c"  # the name of the question
+_APEX = b"\xc0\x0c"  # a pointer to the name of the question
 _MOST_POINTED = 0x3FFF
-_OPT = b"\0\0\x29\x04\xd0\0\0"  # EDNS 0, 1,232 octets; its flags and length come behind
+_OPT = b"\0\0\x29\x04\xd0\0\0"  # EDNS 0, 1,232 octets; the flags and the length of the options follow
 
 
 def wanted(query: dns.message.Message) -> bool:
@@ -42,7 +42,7 @@ def wanted(query: dns.message.Message) -> bool:
 
 
 def serial_asked(query: dns.message.Message) -> int | None:
-    """Return the serial that the sender of an IXFR has; None if it is missing."""
+    """Return the serial of the sender of an IXFR, or None if the query does not contain it."""
     for rrset in query.authority:
         if rrset.rdtype == SOA:
             return int(rrset[0].serial)
@@ -50,7 +50,7 @@ def serial_asked(query: dns.message.Message) -> int | None:
 
 
 def given(query: dns.message.Message, zone: Zone, source: str) -> str:
-    """Return the kind of answer of `messages`: `axfr`, `ixfr`, or `current` if nothing is new."""
+    """Return the kind of the answer of `messages`: `axfr`, `ixfr`, or `current` if the client is up to date."""
     changes = _changes(query, zone, source)
     if changes is None:
         return "axfr"
@@ -58,7 +58,7 @@ def given(query: dns.message.Message, zone: Zone, source: str) -> str:
 
 
 def messages(query: dns.message.Message, zone: Zone, source: str) -> Iterator[bytes]:
-    """The answer to a permitted question, in the order to send it: of the zone as it is now, whatever comes."""
+    """Yield the messages of the answer to a permitted query. They describe the zone as it is at the call."""
     return _signed(query, _contents(query, _records(query, zone, source)))
 
 
@@ -73,35 +73,21 @@ def _changes(query: dns.message.Message, zone: Zone, source: str) -> list[ZoneCh
 
 
 def _records(query: dns.message.Message, zone: Zone, source: str) -> Iterator[tuple[Owner, Iterable[bytes]]]:
-    """Yield owners with their records. The zone's present state is taken at the call."""
+    """Return owners with their records. The function copies the state of the zone at the call."""
     soa = _soa(zone, zone.soa)
     changes = _changes(query, zone, source)
-    if changes is not None:
-        return _steps(zone, soa, changes) if changes else iter([soa])
-    owners, data = zone.sets()
-    return _around(soa, zip(owners, data, strict=True))
+    if changes is None:
+        owners, data = zone.sets()
+        return chain([soa], zip(owners, data, strict=True), [soa])
+    return chain([soa], _steps(zone, changes), [soa]) if changes else iter([soa])
 
 
-def _around(
-    soa: tuple[Owner, Iterable[bytes]], records: Iterable[tuple[Owner, Iterable[bytes]]]
-) -> Iterator[tuple[Owner, Iterable[bytes]]]:
-    yield soa
-    yield from records
-    yield soa
-
-
-def _steps(
-    zone: Zone, soa: tuple[Owner, Iterable[bytes]], changes: Iterable[ZoneChange]
-) -> Iterator[tuple[Owner, Iterable[bytes]]]:
-    yield soa
+def _steps(zone: Zone, changes: Iterable[ZoneChange]) -> Iterator[tuple[Owner, Iterable[bytes]]]:
     for change in changes:
-        yield _soa(zone, change.before)
-        for record in change.removed:
-            yield record.owner, (record.data,)
-        yield _soa(zone, change.after)
-        for record in change.added:
-            yield record.owner, (record.data,)
-    yield soa
+        for soa, records in ((change.before, change.removed), (change.after, change.added)):
+            yield _soa(zone, soa)
+            for record in records:
+                yield record.owner, (record.data,)
 
 
 def _soa(zone: Zone, soa: dns.rdata.Rdata) -> tuple[Owner, Iterable[bytes]]:
@@ -109,7 +95,7 @@ def _soa(zone: Zone, soa: dns.rdata.Rdata) -> tuple[Owner, Iterable[bytes]]:
 
 
 def _contents(query: dns.message.Message, records: Iterator[tuple[Owner, Iterable[bytes]]]) -> Iterator[bytearray]:
-    """Yield messages without EDNS and signature. Each has the question, whose name compresses the owners."""
+    """Yield messages without EDNS and signature. Each contains the question, and owners point to its name."""
     question = query.question[0]
     asked = question.name.to_wire() + struct.pack("!HH", question.rdtype, question.rdclass)  # type: ignore[operator]
     flags = _QR_AA | (query.flags & _RD)
@@ -119,7 +105,7 @@ def _contents(query: dns.message.Message, records: Iterator[tuple[Owner, Iterabl
         short = None if owner else _APEX
         for each in data:
             if count and len(message) + len(name) + len(each) > MESSAGE_BYTES:
-                _HEADER.pack_into(message, 0, query.id, flags, 1, count, 0, 0)
+                wire.HEADER.pack_into(message, 0, query.id, flags, 1, count, 0, 0)
                 yield message
                 message, count, short = bytearray(12) + asked, 0, None if owner else _APEX
             if short is None:
@@ -130,13 +116,12 @@ def _contents(query: dns.message.Message, records: Iterator[tuple[Owner, Iterabl
                 message += short
             message += each
             count += 1
-    _HEADER.pack_into(message, 0, query.id, flags, 1, count, 0, 0)
+    wire.HEADER.pack_into(message, 0, query.id, flags, 1, count, 0, 0)
     yield message
 
 
 def _signed(query: dns.message.Message, contents: Iterator[bytearray]) -> Iterator[bytes]:
-    # dnspython knows with what, and in answer to which signature.
-    template: Any = dns.message.make_response(query)
+    template: Any = dns.message.make_response(query)  # contains the key, and the signature of the query
     sign: Any = dns.tsig.sign  # untyped
     context = None
     for message in contents:
@@ -156,7 +141,7 @@ def _signed(query: dns.message.Message, contents: Iterator[bytearray]) -> Iterat
                 True,
             )
             signature = tsig.to_wire()
-            message += template.tsig.name.to_wire() + struct.pack("!HHIH", dns.rdatatype.TSIG, 255, 0, len(signature))
+            message += template.tsig.name.to_wire() + wire.FIXED.pack(dns.rdatatype.TSIG, 255, 0, len(signature))
             message += signature
             message[10:12] = (additional + 1).to_bytes(2)
         yield bytes(message)

@@ -87,9 +87,7 @@ class SnapshotKeeper:
         if head.cell != path.stem:
             raise Unusable(f"it belongs to cell {head.cell}, not to {path.stem}")
         if age_s > EXPIRE_S:
-            raise Unusable(
-                f"it is {age_s / 86_400:.0f} days old, which is too old; a secondary DNS server would refuse it too"
-            )
+            raise Unusable(f"it is {age_s / 86_400:.0f} days old; the limit is {EXPIRE_S / 86_400:.0f} days")
         return head
 
     def written_at(self, cell: str) -> float:

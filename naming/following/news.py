@@ -1,14 +1,12 @@
 """The interface between the follower and the source of journal events.
 
-`naming.following.journal_news.JournalNews` reads PostgreSQL; `MemoryNews` holds a journal of its own and can be away.
+`naming.following.journal_news.JournalNews` implements it with PostgreSQL; tests use a journal in memory.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from scheduling.core.vocabulary.events import Event
@@ -76,92 +74,3 @@ class NewsSource(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@dataclass(slots=True)
-class _Cell:
-    facts: ZoneFacts
-    journal: list[DatedEvent] = field(default_factory=list)
-
-
-class MemoryNews:
-    """A journal in memory. While `away` is set every call fails as when PostgreSQL is down. `name`: of its history."""
-
-    def __init__(self, name: str = "memory") -> None:
-        self.name = name
-        self.away = False
-        self._cells: dict[int, _Cell] = {}
-        self._news = threading.Condition()
-        self._unheard = False
-
-    def add_cell(self, cell_id: int, name: str, *, start: int = 0) -> None:
-        with self._news:
-            self._cells[cell_id] = _Cell(ZoneFacts(cell_id, name, 0, 1, f"{self.name}-1", start))
-            self._wake()
-
-    def remove_cell(self, cell_id: int) -> None:
-        with self._news:
-            del self._cells[cell_id]
-            self._wake()
-
-    def write(self, cell_id: int, events: Iterable[Event]) -> int:
-        """Appends `events` under the cell's next revision and returns it."""
-        with self._news:
-            cell = self._cells[cell_id]
-            old = cell.facts
-            revision = old.revision + 1
-            cell.facts = replace(old, revision=revision)
-            cell.journal.extend(DatedEvent(revision, event, time.time()) for event in events)
-            self._wake()
-            return revision
-
-    def restore(self, cell_id: int, revision: int) -> None:
-        """Go back to an older revision, as a restored database would."""
-        with self._news:
-            cell = self._cells[cell_id]
-            old = cell.facts
-            ordinal = old.history_ordinal + 1
-            cell.facts = replace(old, revision=revision, history_ordinal=ordinal, history_id=f"{self.name}-{ordinal}")
-            cell.journal = [news for news in cell.journal if news.revision <= revision]
-            self._wake()
-
-    def forget(self, cell_id: int, revision: int) -> None:
-        """Drop what is not newer, as archived revisions are dropped."""
-        with self._news:
-            cell = self._cells[cell_id]
-            cell.journal = [news for news in cell.journal if news.revision > revision]
-
-    def _wake(self) -> None:
-        self._unheard = True
-        self._news.notify_all()
-
-    def _cell(self, cell_id: int) -> _Cell:
-        if self.away or cell_id not in self._cells:
-            raise NewsUnavailable("cannot reach the source of cell changes")
-        return self._cells[cell_id]
-
-    def cells(self) -> list[ZoneFacts]:
-        if self.away:
-            raise NewsUnavailable("cannot reach the source of cell changes")
-        with self._news:
-            return [cell.facts for cell in self._cells.values()]
-
-    def snapshot(self, cell_id: int) -> NamesSnapshot:
-        with self._news:
-            cell = self._cell(cell_id)
-            events = [news.event for news in cell.journal]
-            last = cell.journal[-1].revision if cell.journal else 0
-            facts = cell.facts
-            return NamesSnapshot(facts.revision, last, facts.history_ordinal, events, facts.history_id)
-
-    def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
-        with self._news:
-            return [news for news in self._cell(cell_id).journal if news.revision > after]
-
-    def wait(self, timeout_s: float) -> None:
-        with self._news:
-            self._news.wait_for(lambda: self._unheard, timeout_s)
-            self._unheard = False
-
-    def close(self) -> None:
-        pass

@@ -1,4 +1,4 @@
-"""The start of a resolver: the names of a cell from rows, as events that fill an empty table."""
+"""Reads the names of a cell from rows when a resolver starts, as events that fill an empty table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 import msgspec
-from django.db import connection, transaction
+from django.db import transaction
 
 from naming.following.news import NamesSnapshot, ZoneFacts
 from naming.following.snapshots import JobKept, job_events, task_events
@@ -15,12 +15,14 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.states import JobState, TaskState
+from scheduling.journal.sql import execute, query
 from scheduling.models import Cell, Job, Machine
 from scheduling.models import Task as TaskRow
 from scheduling.models.machines import REMOVED
 
 
 def cell_facts() -> list[ZoneFacts]:
+    """Return the facts of all cells, ordered by id."""
     rows = Cell.objects.order_by("id").values_list(
         "id", "name", "revision", "history_ordinal", "history_id", "created_at"
     )
@@ -33,25 +35,18 @@ def cell_facts() -> list[ZoneFacts]:
 def snapshot(cell_id: int) -> NamesSnapshot:
     """Return all names of a cell, from one consistent view of its rows. Raises `LookupError` for an unknown cell."""
     with transaction.atomic(durable=True):
-        with connection.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         facts = Cell.objects.filter(pk=cell_id).values_list("revision", "history_ordinal", "history_id").first()
         if facts is None:
             raise LookupError(f"no cell with id {cell_id}")
         revision, ordinal, history_id = facts
         made: list[Event] = [*_machines(cell_id), *_jobs(cell_id), *_placed(cell_id)]
-        return NamesSnapshot(revision, _names_revision(cell_id) or revision, ordinal, made, history_id.hex)
-
-
-def _names_revision(cell_id: int) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(
+        newest = query(
             "SELECT revision FROM scheduling_event WHERE cell_id = %s AND kind = ANY(%s)"
             " ORDER BY revision DESC LIMIT 1",
             [cell_id, list(NAMING_KINDS)],
         )
-        row = cursor.fetchone()
-    return 0 if row is None else row[0]
+        return NamesSnapshot(revision, newest[0][0] if newest else revision, ordinal, made, history_id.hex)
 
 
 def _machines(cell_id: int) -> Iterable[Event]:
@@ -83,37 +78,36 @@ def _jobs(cell_id: int) -> Iterable[Event]:
 
 
 def _index_ranges(cell_id: int) -> dict[int, list[tuple[int, int]]]:
-    """Return runs of consecutive indexes: index minus row number is constant within a run."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT job_id, min(index), max(index) FROM ("
-            "  SELECT t.job_id, t.index, t.index - row_number() OVER (PARTITION BY t.job_id ORDER BY t.index) AS run"
-            "  FROM scheduling_task t JOIN scheduling_job j ON j.id = t.job_id"
-            "  WHERE t.cell_id = %s AND j.state <> %s) AS runs"
-            " GROUP BY job_id, run ORDER BY job_id, min(index)",
-            [cell_id, JobState.DEAD.value],
-        )
-        ranges: dict[int, list[tuple[int, int]]] = {}
-        for job_id, first, last in cursor.fetchall():
-            ranges.setdefault(job_id, []).append((first, last))
+    """Return the ranges of task indexes by job id. Within a range, index minus row number is constant."""
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for job_id, first, last in query(
+        "SELECT job_id, min(index), max(index) FROM ("
+        "  SELECT t.job_id, t.index, t.index - row_number() OVER (PARTITION BY t.job_id ORDER BY t.index) AS run"
+        "  FROM scheduling_task t JOIN scheduling_job j ON j.id = t.job_id"
+        "  WHERE t.cell_id = %s AND j.state <> %s) AS runs"
+        " GROUP BY job_id, run ORDER BY job_id, min(index)",
+        [cell_id, JobState.DEAD.value],
+    ):
+        ranges.setdefault(job_id, []).append((first, last))
     return ranges
 
 
 def older_port_names(cell_id: int, job_id: int | None = None) -> dict[int, list[tuple[int, tuple[str, ...]]]]:
-    """Return the port names of older versions, for jobs that have placed tasks of such a version during an update."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT job_id, (data->>'spec_version')::integer, (data->'port_names')::text FROM scheduling_event"
-            " WHERE cell_id = %s AND kind IN ('job.submitted', 'job.changed') AND job_id IN ("
-            "  SELECT t.job_id FROM scheduling_task t JOIN scheduling_job j ON j.id = t.job_id"
-            "  WHERE t.cell_id = %s AND t.state = 'running' AND t.spec_version <> j.spec_version"
-            "  AND t.job_id = coalesce(%s, t.job_id))"
-            " ORDER BY job_id, revision, seq",
-            [cell_id, cell_id, job_id],
-        )
-        found: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
-        for job, version, names in cursor.fetchall():
-            found.setdefault(job, []).append((version, tuple(json.loads(names or "[]"))))
+    """Return job id -> (spec version, port names), for jobs with placed tasks of an older version of their spec.
+
+    With `job_id`, only this job is read.
+    """
+    found: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
+    for job, version, names in query(
+        "SELECT job_id, (data->>'spec_version')::integer, (data->'port_names')::text FROM scheduling_event"
+        " WHERE cell_id = %s AND kind IN ('job.submitted', 'job.changed') AND job_id IN ("
+        "  SELECT t.job_id FROM scheduling_task t JOIN scheduling_job j ON j.id = t.job_id"
+        "  WHERE t.cell_id = %s AND t.state = 'running' AND t.spec_version <> j.spec_version"
+        "  AND t.job_id = coalesce(%s, t.job_id))"
+        " ORDER BY job_id, revision, seq",
+        [cell_id, cell_id, job_id],
+    ):
+        found.setdefault(job, []).append((version, tuple(json.loads(names or "[]"))))
     return found
 
 

@@ -1,4 +1,4 @@
-"""A job and its indexes, and a service: a name over the jobs that carry it as a label. Pure."""
+"""The jobs and services of a name table. A service consists of the jobs that have its name as a label. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from naming.table.endpoints import weight_of
+from naming.table.names import InvalidName, parse_index
 from naming.table.pools import Answering, Pool
 
 
 class Indexes:
-    """The indexes a job has, as merged ranges with bounds included."""
+    """The task indexes of a job, as merged ranges that include both bounds."""
 
     __slots__ = ("_firsts", "_lasts", "size")
 
@@ -48,25 +49,27 @@ Weights = tuple[tuple[int, int, int], ...]  # of `scheduling.core.vocabulary.pub
 
 @dataclass(slots=True, eq=False)
 class NamedJob:
+    """A live job with its placed tasks."""
+
     job_id: int
     tenant: str
     name: str
-    kind: str  # job | alloc-set
+    kind: str  # "job" or "alloc-set"
     port_names: tuple[str, ...]
     labels: dict[str, str]
-    ttl_s: int = 0  # of its answers; 0: the directory's
+    ttl_s: int = 0  # of its answers; 0: the default of the directory
     weights: Weights = ()
     indexes: Indexes = field(default_factory=Indexes)
     placed: Pool = field(default_factory=Pool)
     serving: Pool = field(default_factory=Pool)
     revision: int = 0  # of the last change of its names, or `naming.table.table.GONE`
     versions: dict[int, tuple[str, ...]] = field(default_factory=dict)  # spec version -> names of its ports
-    service: NamedService | None = None  # that its labels name
-    _names: set[str] = field(default_factory=set)  # of ports, in any of `versions`
+    service: NamedService | None = None  # the service in its labels
+    _names: set[str] = field(default_factory=set)  # the port names of all `versions`
 
     @property
     def fails_open(self) -> bool:
-        """Return whether no placed task is healthy, so that its name answers with all of them."""
+        """Return whether tasks are placed and none of them serves, so that clients get all placed tasks."""
         return not self.serving and bool(self.placed)
 
     @property
@@ -86,12 +89,21 @@ class NamedJob:
         return len(self.serving)
 
     def ttl_s_or(self, otherwise: int) -> int:
+        """Return the time to live of its answers in seconds, or `otherwise` if the job does not set it."""
         return self.ttl_s or otherwise
 
+    def index_of(self, label: str) -> int | None:
+        """Return the task index that a DNS label denotes, or None if the job has no such task."""
+        try:
+            index = parse_index(label)
+        except InvalidName:
+            return None
+        return index if index in self.indexes else None
+
     def follow(self, version: int, port_names: tuple[str, ...]) -> None:
-        """Note the version of the job's spec that is in force."""
+        """Set the version of the job's spec that is in force, and its port names."""
         if port_names == self.port_names:
-            port_names = self.port_names  # one object, however many versions
+            port_names = self.port_names  # all versions share one object, which saves memory
         self.port_names = self.versions[version] = port_names
         self._names.update(port_names)
 
@@ -100,7 +112,7 @@ class NamedJob:
         return self._names
 
     def weigh(self, weights: Weights) -> None:
-        """Give its tasks other weights."""
+        """Set the weights of its tasks."""
         self.weights = weights
         for task in list(self.placed.tasks):
             weight = weight_of(task.index, weights)
@@ -113,7 +125,7 @@ class NamedJob:
 
 @dataclass(slots=True, eq=False)
 class NamedService:
-    """The jobs of one tenant that carry this name as the label `service`. It fails open as a whole."""
+    """A service: the jobs of one tenant that have its name as the label `service`. It fails open as a whole."""
 
     tenant: str
     name: str
@@ -134,7 +146,7 @@ class NamedService:
 
     @property
     def fails_open(self) -> bool:
-        """Return whether no job has a healthy task, so that the name answers with all placed ones."""
+        """Return whether tasks are placed and none of them serves, so that clients get all placed tasks."""
         return not self.serving_total and bool(self.placed_total)
 
     @property
@@ -147,5 +159,5 @@ class NamedService:
         return set[str]().union(*(job.all_port_names() for job in self.jobs.values()))
 
     def ttl_s_or(self, otherwise: int) -> int:
-        """The shortest of its jobs', each `otherwise` where it has none of its own."""
+        """Return the shortest time to live of its jobs in seconds. Jobs without a value count as `otherwise`."""
         return min((job.ttl_s or otherwise for job in self.jobs.values()), default=otherwise)

@@ -67,9 +67,7 @@ def capability_ask(
     session: Context,
     kind: Kind,
     reason: Reason,
-    user: Annotated[
-        str | None, typer.Option("--user", help="Member or service account of your tenant. Default: yourself.")
-    ] = None,
+    user: Annotated[str | None, typer.Option(help="Member or service account. Default: yourself.")] = None,
     cell: OfCell = "",
     until: Until = None,
     tenant: TenantOption = None,
@@ -94,10 +92,8 @@ def capability_answer(
     session: Context,
     number: Number,
     grant: Annotated[bool | None, typer.Option("--grant/--refuse", help="Grant or reject the request.")] = None,
-    answer: Annotated[str, typer.Option("--answer", help="Answer, shown to the person who sent the request.")] = "",
-    until: Annotated[
-        str | None, typer.Option("--until", help="Last day, or a time, instead of the requested one.")
-    ] = None,
+    answer: Annotated[str, typer.Option(help="Answer, shown to the person who sent the request.")] = "",
+    until: Annotated[str | None, typer.Option(help="Last day, or a time. Default: as requested.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Grant or reject a request for a capability. For SREs."""

@@ -57,9 +57,7 @@ def cells(session: Context) -> None:
 @app.command()
 def machines(
     session: Context,
-    state: Annotated[
-        str | None, typer.Option(help="List only machines in this state: up, draining, down or removed.")
-    ] = None,
+    state: Annotated[str | None, typer.Option(help="Show only this state: up, draining, down or removed.")] = None,
     cell: CellOption = None,
 ) -> None:
     """List the machines of a cell."""
@@ -140,7 +138,5 @@ def machine_join_token(
 def machine_path(session: Context, cell: str | None, hostname: str, verb: str = "") -> str:
     """Return the path of a machine, or of an action on it. Raises `CommandFailed` for an impossible host name."""
     if hostname in ("", ".", "..") or "/" in hostname:  # would lead to another path of the API
-        raise bad_usage(
-            f"{hostname!r} is not a host name; `borgctl machines` lists the machines", machine="not a host name"
-        )
+        raise bad_usage(f"{hostname!r} is not a host name; see `borgctl machines`", machine="not a host name")
     return f"/api/v1/cells/{part(session.cell(cell))}/machines/{part(hostname)}{f':{verb}' if verb else '/'}"

@@ -88,7 +88,7 @@ class Client:
             answer = self.get(path, **asked)
             if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
                 raise CommandFailed(
-                    "unexpected-answer", f"{self.profile.url}{path} did not answer with a list; is it a Borg Portal?"
+                    "unexpected-answer", f"{self.profile.url}{path} returned no list; is it a Borg Portal?"
                 )
             for row in answer["results"]:
                 if at_most is not None and given >= at_most:
@@ -112,7 +112,7 @@ class Client:
             return answer.json()
         except ValueError as error:
             raise CommandFailed(
-                "unexpected-answer", f"{self.profile.url} did not answer with JSON; is it a Borg Portal?"
+                "unexpected-answer", f"{self.profile.url} returned no JSON; is it a Borg Portal?"
             ) from error
 
     def _answer(self, method: str, path: str, *, params: dict[str, Any], **kwargs: Any) -> httpx.Response:

@@ -22,9 +22,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 Confirm = Annotated[
     int | None, typer.Option(min=0, help="Confirm the number of tasks that stop, if they are a large part of the cell.")
 ]
-JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="cell/tenant/job, tenant/job or job; the profile supplies the rest.")
-]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name: cell/tenant/job, tenant/job or job.")]
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)

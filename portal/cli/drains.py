@@ -27,20 +27,13 @@ def machine_drain(
     session: Context,
     reason: Annotated[str, typer.Option(help="Reason, shown to other people.")],
     hostnames: Annotated[list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Host names.")] = None,
-    rack: Annotated[str | None, typer.Option(help="Drain all machines of a rack, instead of naming them.")] = None,
-    power_domain: Annotated[
-        str | None, typer.Option(help="Drain all machines of a power domain, instead of naming them.")
-    ] = None,
+    rack: Annotated[str | None, typer.Option(help="Drain all machines of this rack.")] = None,
+    power_domain: Annotated[str | None, typer.Option(help="Drain all machines of this power domain.")] = None,
     deadline: Annotated[str | None, typer.Option(help="Time until the machines must be empty: 90s, 30m, 2h.")] = None,
     break_budgets: Annotated[
-        bool,
-        typer.Option(
-            "--break-budgets", help="At the deadline, evict the tasks that are left despite their disruption budgets."
-        ),
+        bool, typer.Option("--break-budgets", help="At the deadline, evict all remaining tasks despite their budgets.")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the machines are empty, and print the progress.")
-    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Print the progress until the machines are empty.")] = False,
     confirm: Confirm = None,
     cell: CellOption = None,
     dry_run: DryRun = False,
@@ -52,9 +45,7 @@ def machine_drain(
     """
     names = hostnames or []
     if sum(map(bool, (names, rack, power_domain))) != 1:
-        raise bad_usage(
-            "choose the machines in one way: names, --rack or --power-domain", machine="not given, or given twice"
-        )
+        raise bad_usage("no machines, or several selections: give names, --rack or --power-domain", machine="give one")
     body = {
         "reason": reason,
         "deadline_s": _seconds(deadline) if deadline is not None else None,
@@ -173,7 +164,5 @@ def _seconds(text: str) -> int:
     """Convert a duration such as `30m` to seconds."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise bad_usage(
-            f"--deadline {text!r} is not a duration: write it like 90s, 30m, 2h or 1d", deadline="not a duration"
-        )
+        raise bad_usage(f"--deadline {text!r} is not a duration: write 90s, 30m, 2h or 1d", deadline="not a duration")
     return int(match[1]) * _UNITS_S[match[2] or "s"]

@@ -61,7 +61,7 @@ def kill(
     session: Context,
     job: JobArgument,
     task: Annotated[
-        list[int] | None, typer.Option("--task", "-t", min=0, help="Kill only this task. Repeat for more tasks.")
+        list[int] | None, typer.Option("--task", "-t", min=0, help="Kill only this task. Repeat for more.")
     ] = None,
     reason: Annotated[str, typer.Option(help="Reason, shown by `borgctl why`.")] = "",
     confirm: Confirm = None,
@@ -83,9 +83,7 @@ def status(
         str | None, typer.Option(help="List only jobs in this state: pending, running, dead or live. Not with JOB.")
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="List only this tenant's jobs. Not with JOB.")] = None,
-    label: Annotated[
-        list[str] | None, typer.Option(help="List only jobs with this label, key=value. Not with JOB.")
-    ] = None,
+    label: Annotated[list[str] | None, typer.Option(help="List only jobs with this label, key=value.")] = None,
     cell: CellOption = None,
 ) -> None:
     """List the jobs that you can see, or show one job in full."""

@@ -78,9 +78,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _global(
     ctx: typer.Context,
-    profile: Annotated[
-        str | None, typer.Option(help="Profile in client.toml. Default: the file's default profile.")
-    ] = None,
+    profile: Annotated[str | None, typer.Option(help="Profile in client.toml. Default: `default_profile`.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")] = False,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")

@@ -43,24 +43,19 @@ def balance(session: Context) -> None:
 def budget(
     session: Context,
     tenant: TenantOption = None,
-    monthly: Annotated[
-        str | None, typer.Option(help="Credits per month, or `none` for no limit except the available credits.")
-    ] = None,
+    monthly: Annotated[str | None, typer.Option(help="Limit in credits per month, or `none` for no limit.")] = None,
     alert: Annotated[
         list[int] | None, typer.Option(min=1, max=1000, help="Send a notification at this percentage. Repeat for more.")
     ] = None,
     action: Annotated[
-        str | None, typer.Option(help="What happens at 100 %: none, stop-buying, stop-submitting or drop.")
+        str | None, typer.Option(help="Action at 100 %: none, stop-buying, stop-submitting, drop.")
     ] = None,
     overdraft: Annotated[str | None, typer.Option(help="Credits that the balance may go below zero. For SREs.")] = None,
     grant: Annotated[str | None, typer.Option(help="Credits to give to the tenant. For SREs.")] = None,
     hand_down: Annotated[
-        str | None,
-        typer.Option("--hand-down", help="Credits to transfer to --to, which is a team or the team's organisation."),
+        str | None, typer.Option(help="Credits to transfer to the tenant --to: a team or its organisation.")
     ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", help="With --hand-down: the tenant that receives the credits.")
-    ] = None,
+    to: Annotated[str | None, typer.Option(help="With --hand-down: the tenant that gets the credits.")] = None,
     text: Annotated[str, typer.Option(help="With --grant or --hand-down: the purpose.")] = "",
     dry_run: DryRun = False,
 ) -> None:
@@ -74,9 +69,7 @@ def budget(
     path = f"{_QUOTA}budgets/{part(session.tenant(tenant))}/"
     watched = _watched(monthly, alert, action, overdraft)
     if sum((bool(watched), grant is not None, hand_down is not None)) > 1:
-        raise bad_usage(
-            "settings, --grant and --hand-down cannot be combined: use one at a time", budget="several changes"
-        )
+        raise bad_usage("settings, --grant and --hand-down cannot be combined: use one", budget="give one change")
     if (hand_down is None) != (to is None):
         raise bad_usage("--hand-down and --to are needed together: give both", to="one without the other")
     if grant is not None:
@@ -143,7 +136,7 @@ def invoice(
         str | None, typer.Argument(metavar="[NUMBER]", help="Number of the invoice. Without it: a preview for --month.")
     ] = None,
     month: Month = None,
-    pdf: Annotated[Path | None, typer.Option("--pdf", metavar="FILE", help="Write the invoice to a PDF file.")] = None,
+    pdf: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the invoice to a PDF file.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print the lines as CSV.")] = False,
     tenant: TenantOption = None,
 ) -> None:

@@ -20,15 +20,8 @@ _HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 @app.command()
 def resolve(
     session: Context,
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="job, tenant/job, cell/tenant/job, each with /N; tenant/service/NAME; machine/HOST; or /bns/…"
-        ),
-    ],
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Keep running and print one line per change, until Ctrl-C.")
-    ] = False,
+    name: Annotated[str, typer.Argument(help="[cell/]tenant/job, JOB/N, tenant/service/NAME, machine/HOST or /bns/…")],
+    watch: Annotated[bool, typer.Option("--watch", help="Print one line per change, until Ctrl-C.")] = False,
 ) -> int | None:
     """Show the addresses, ports, health, weight and load behind a name."""
     path = _path(session, name)
@@ -36,9 +29,7 @@ def resolve(
         from portal.cli import watching  # takes 50 ms, so other commands do not import it
 
         if path.split("/")[3] == "machine":
-            raise bad_usage(
-                f"{name!r} is a machine; --watch works only for jobs, tasks and services", watch="a machine"
-            )
+            raise bad_usage(f"{name!r} is a machine; use --watch only for a job, task or service", watch="a machine")
         return watching.run(session, path)
     answer = session.client.get(path)
     if session.json:
@@ -88,9 +79,7 @@ def _path(session: Context, name: str) -> str:
     if kind == "machine" and len(segments) <= 3 and (len(segments) == 3 or not whole):
         cell = session.cell(segments[0] if len(segments) == 3 else None)
         if not _HOST.fullmatch(segments[-1]):
-            raise bad_usage(
-                f"{segments[-1]!r} is not a host name; `borgctl machines` lists the machines", machine="not a host name"
-            )
+            raise bad_usage(f"{segments[-1]!r} is not a host name; see `borgctl machines`", machine="not a host name")
         return f"/bns/{part(cell)}/machine/{part(segments[-1])}/"
     if kind == "service" and (len(segments) == 4 or (len(segments) <= 3 and not whole)):
         return _service(session, segments)

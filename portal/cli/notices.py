@@ -23,11 +23,9 @@ Sre = Annotated[bool, typer.Option("--sre", help="Add a channel for the SREs ins
 def notices_list(
     session: Context,
     unread: Annotated[bool, typer.Option("--unread", help="List only unread notifications.")] = False,
-    kind: Annotated[
-        str | None, typer.Option(help="List only this kind, or kinds that begin with this text, for example order.")
-    ] = None,
+    kind: Annotated[str | None, typer.Option(help="List only kinds that begin with this text.")] = None,
     level: Annotated[str | None, typer.Option(help="List only this level and higher: info, warning or urgent.")] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="List only this tenant's notifications.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="List only this tenant's notifications.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of notifications.")] = 20,
     read: Annotated[bool, typer.Option("--read", help="Also mark the inbox as read, up to the newest one.")] = False,
 ) -> None:
@@ -84,11 +82,7 @@ def add(
     session: Context,
     target: Annotated[str, typer.Argument(metavar="TO", help="E-mail address, or the https://… address of a webhook.")],
     kind: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kind",
-            help="Send only this kind, or kinds that begin with this text, for example order. Repeat for more.",
-        ),
+        list[str] | None, typer.Option(help="Send only kinds that begin with this text. Repeatable.")
     ] = None,
     level: Annotated[str, typer.Option(help="Send only this level and higher: info, warning or urgent.")] = "info",
     tenant: TenantOption = None,
@@ -151,8 +145,7 @@ def secret(
     channel: Channel,
     rotate: Annotated[bool, typer.Option("--rotate", help="Create a new secret.")] = False,
     overlap_hours: Annotated[
-        int | None,
-        typer.Option(min=0, help="With --rotate: hours for which the old secret still signs too. Default: 24."),
+        int | None, typer.Option(min=0, help="With --rotate: hours until the old secret ends. Default: 24.")
     ] = None,
 ) -> None:
     """Show the secrets that sign a webhook now, newest first. For owners."""

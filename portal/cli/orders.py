@@ -28,7 +28,7 @@ def orders(
         typer.Option(help="List only orders in this state: pending, approved, active, expired, rejected or cancelled."),
     ] = None,
     tenant: TenantOption = None,
-    cell: Annotated[str | None, typer.Option("--cell", help="List only orders for this cell.")] = None,
+    cell: Annotated[str | None, typer.Option(help="List only orders for this cell.")] = None,
 ) -> None:
     """List the orders of your tenants. --state pending lists those that wait for a decision."""
     return session.table(
@@ -143,7 +143,7 @@ def change(
 def transfer(
     session: Context,
     number: Number,
-    to: Annotated[str, typer.Option("--to", help="Tenant that receives the order and pays for the rest of it.")],
+    to: Annotated[str, typer.Option(help="Tenant that receives the order and pays for the rest of it.")],
     note: Annotated[str, typer.Option(help="Purpose.")] = "",
     yes: Yes = False,
     dry_run: DryRun = False,

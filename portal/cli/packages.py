@@ -64,9 +64,7 @@ def package_build(
 @package.command("upload")
 def package_upload(
     session: Context,
-    what: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Archive, OCI image layout in a tar, or a folder to pack.")
-    ],
+    what: Annotated[Path, typer.Argument(metavar="FILE", help="Archive, OCI image layout in a tar, or a folder.")],
     name: Annotated[str, typer.Option(help="Name of the package.")],
     tag: Annotated[str, typer.Option(help="Tag for this version.")] = LATEST,
     *,
@@ -157,9 +155,7 @@ def _split(reference: str) -> tuple[str, str]:
     name, *rest = reference.split("@")
     version = rest[-1] if rest else LATEST
     if any(text in ("", ".", "..") or "/" in text for text in (name, version)):  # would lead to another path of the API
-        raise bad_usage(
-            f"{reference!r} is not a package: write name, name@tag or name@sha256:…", package="not a package name"
-        )
+        raise bad_usage(f"{reference!r} is not a package: write name, name@tag or name@sha256:…", package="not valid")
     return name, version
 
 

@@ -21,9 +21,7 @@ quota = Commands(
     "Write quantities as in job files: --cpu 200 or 500m, --ram 64Gi, --disk 2Ti."
 )
 
-BandOption = Annotated[
-    str | None, typer.Option("--band", help="Priority band: production, batch, …; `quota bands` lists them.")
-]
+BandOption = Annotated[str | None, typer.Option("--band", help="Priority band. `quota bands` lists all bands.")]
 From = Annotated[str | None, typer.Option("--from", help="First day, or a time. Default: now.")]
 Until = Annotated[str | None, typer.Option("--until", help="Last day, or a time.")]
 
@@ -35,7 +33,7 @@ class Sizes(OptionGroup):
     cpu: Annotated[str | None, typer.Option(help="Number of CPU cores: 200, or 500m for half a core.")] = None
     ram: Annotated[str | None, typer.Option(help="Memory in bytes: 64Gi.")] = None
     disk: Annotated[str | None, typer.Option(help="Disk space in bytes: 2Ti.")] = None
-    disk_bandwidth: Annotated[str | None, typer.Option("--disk-bandwidth", help="Bytes per second: 200M.")] = None
+    disk_bandwidth: Annotated[str | None, typer.Option(help="Bytes per second: 200M.")] = None
     accelerators: Annotated[str | None, typer.Option(help="Number of accelerators: 2, or 500m for half of one.")] = None
 
     def given(self) -> dict[str, str]:
@@ -48,14 +46,10 @@ class WantedQuota(OptionGroup):
 
     band: BandOption = None
     sizes: Sizes
-    like: Annotated[str | None, typer.Option(metavar="JOB", help="Use the quantities, cell and band of this job.")] = (
-        None
-    )
+    like: Annotated[str | None, typer.Option(metavar="JOB", help="Copy quantities, cell and band of this job.")] = None
     begin: From = None
     until: Until = None
-    days: Annotated[
-        int | None, typer.Option("--days", min=1, max=36_500, help="Number of days, instead of --until.")
-    ] = None
+    days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Number of days, instead of --until.")] = None
 
     def body(self, session: Context, tenant: str | None, cell: str | None) -> dict[str, Any]:
         """Return the body of a quote. Other options override the values of `--like`. Raises `CommandFailed`."""
@@ -148,20 +142,10 @@ def price(session: Context, wanted: WantedQuota, tenant: TenantOption = None, ce
 def buy(
     session: Context,
     wanted: WantedQuota,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="Order the same quota again each time the period ends.")
-    ] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Order the same quota again after each period.")] = False,
     note: Annotated[str, typer.Option(help="Purpose, shown to the person who approves the order.")] = "",
-    at_most: Annotated[
-        str | None,
-        typer.Option("--at-most", metavar="CREDITS", help="Order only if the price is not higher than this."),
-    ] = None,
-    key: Annotated[
-        str,
-        typer.Option(
-            help="Name that you choose for this order. Repeating the command with the same key orders only once."
-        ),
-    ] = "",
+    at_most: Annotated[str | None, typer.Option(metavar="CREDITS", help="Do not order if the price is higher.")] = None,
+    key: Annotated[str, typer.Option(help="Any name for this order. The portal accepts only one order per key.")] = "",
     yes: Yes = False,
     tenant: TenantOption = None,
     cell: CellOption = None,
@@ -206,7 +190,7 @@ def calendar_days(
     begin: From = None,
     days: Annotated[int, typer.Option(min=1, max=366, help="Number of days to show.")] = 14,
     resource: Annotated[
-        list[str] | None, typer.Option("--resource", help="Show only this resource. Repeat for more resources.")
+        list[str] | None, typer.Option(help="Show only this resource. Repeat for more resources.")
     ] = None,
     tenant: TenantOption = None,
     cell: CellOption = None,

@@ -58,13 +58,10 @@ def add(
 def account_set(
     session: Context,
     name: Name,
-    role: Annotated[Role | None, typer.Option("--role", help="New role.")] = None,
+    role: Annotated[Role | None, typer.Option(help="New role.")] = None,
     description: Annotated[str | None, typer.Option(help="Purpose.")] = None,
     enabled: Annotated[
-        bool | None,
-        typer.Option(
-            "--enable/--disable", help="Enable or disable it. If it is disabled, all its tokens stop working at once."
-        ),
+        bool | None, typer.Option("--enable/--disable", help="Disable: all tokens of the account stop working at once.")
     ] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
@@ -97,10 +94,8 @@ def token(
     session: Context,
     name: Name,
     called: Annotated[str, typer.Option("--name", help="Name for the token, so that you can recognise it.")],
-    scope: Annotated[
-        list[Scope] | None, typer.Option(help="Scope of the token. Repeat for more. Default: read and write.")
-    ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Last day, or a time. Default: in 90 days.")] = None,
+    scope: Annotated[list[Scope] | None, typer.Option(help="Scope. Repeatable. Default: read and write.")] = None,
+    until: Annotated[str | None, typer.Option(help="Last day, or a time. Default: in 90 days.")] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:

@@ -127,22 +127,13 @@ def logs(
     session: Context,
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Keep printing new output until the task ends or you press Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Print new output until the task ends, or Ctrl-C.")
     ] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Show standard error instead of standard output.")] = False,
-    grep: Annotated[
-        str, typer.Option(metavar="TEXT", help="Show only lines that contain this text, with their times.")
-    ] = "",
-    ignore_case: Annotated[
-        bool,
-        typer.Option("--ignore-case", "-i", help="With --grep: ignore the difference between upper and lower case."),
-    ] = False,
-    since: Annotated[
-        str, typer.Option(help="Show only output since then: 10m, 2h, 3d, or a time like 2026-11-21T20:15Z.")
-    ] = "",
-    incarnation: Annotated[
-        int | None, typer.Option(min=1, help="Show the output of an earlier incarnation of the task.")
-    ] = None,
+    grep: Annotated[str, typer.Option(metavar="TEXT", help="Show only lines with this text, and their times.")] = "",
+    ignore_case: Annotated[bool, typer.Option("--ignore-case", "-i", help="With --grep: ignore letter case.")] = False,
+    since: Annotated[str, typer.Option(help="Show only newer output: 10m, 2h, 3d, or 2026-11-21T20:15Z.")] = "",
+    incarnation: Annotated[int | None, typer.Option(min=1, help="Show the output of this incarnation.")] = None,
 ) -> None:
     """Show the last 64 KiB of a task's output. With -f, follow new output. With --grep, search the whole log."""
     job, index = session.task(task)

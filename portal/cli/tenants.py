@@ -27,9 +27,7 @@ RoleOption = Annotated[Role, typer.Option("--role", help="Role. Each role includ
 @tenant.command("list")
 def tenant_list(
     session: Context,
-    below: Annotated[
-        str | None, typer.Option("--below", metavar="TENANT", help="List only the teams of this organisation.")
-    ] = None,
+    below: Annotated[str | None, typer.Option(metavar="TENANT", help="List only teams of this organisation.")] = None,
 ) -> None:
     """List the tenants that you can see."""
     return session.table(
@@ -70,13 +68,12 @@ def create(
     session: Context,
     name: Annotated[str, typer.Argument(help="Lower-case letters, digits and hyphens. It is part of all job names.")],
     below: Annotated[
-        str | None,
-        typer.Option("--below", metavar="TENANT", help="Organisation of the team. Default: the profile's tenant."),
+        str | None, typer.Option(metavar="TENANT", help="Organisation. Default: the profile's tenant.")
     ] = None,
     alone: Annotated[bool, typer.Option("--alone", help="Create a tenant without an organisation. For SREs.")] = False,
     title: Annotated[str, typer.Option(help="Display name.")] = "",
     contact: Annotated[str, typer.Option(help="E-mail address of the contact.")] = "",
-    time_zone: Annotated[str | None, typer.Option("--time-zone", help="Time zone, for example Europe/Zurich.")] = None,
+    time_zone: Annotated[str | None, typer.Option(help="Time zone, for example Europe/Zurich.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Create a team in an organisation that you own.
@@ -98,14 +95,10 @@ def tenant_set(
     session: Context,
     title: Annotated[str | None, typer.Option(help="Display name.")] = None,
     contact: Annotated[str | None, typer.Option(help="E-mail address of the contact.")] = None,
-    time_zone: Annotated[str | None, typer.Option("--time-zone", help="Time zone, for example Europe/Zurich.")] = None,
-    task_api: Annotated[
-        str | None, typer.Option("--task-api", help="Highest API permission of its tasks: none, read or submit.")
-    ] = None,
-    max_jobs: Annotated[int | None, typer.Option("--max-jobs", min=0, help="Maximum number of jobs. For SREs.")] = None,
-    max_teams: Annotated[
-        int | None, typer.Option("--max-teams", min=0, help="Maximum number of teams. For SREs.")
-    ] = None,
+    time_zone: Annotated[str | None, typer.Option(help="Time zone, for example Europe/Zurich.")] = None,
+    task_api: Annotated[str | None, typer.Option(help="Highest API permission of tasks: none, read or submit.")] = None,
+    max_jobs: Annotated[int | None, typer.Option(min=0, help="Maximum number of jobs. For SREs.")] = None,
+    max_teams: Annotated[int | None, typer.Option(min=0, help="Maximum number of teams, for SREs.")] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -134,9 +127,7 @@ def tenant_set(
 def move(
     session: Context,
     name: Annotated[str, typer.Argument(metavar="TENANT")],
-    below: Annotated[
-        str | None, typer.Option("--below", metavar="TENANT", help="New organisation of the tenant.")
-    ] = None,
+    below: Annotated[str | None, typer.Option(metavar="TENANT", help="New organisation.")] = None,
     alone: Annotated[bool, typer.Option("--alone", help="Make it a tenant without an organisation.")] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -196,7 +187,7 @@ def invite(
     session: Context,
     email: Annotated[str, typer.Argument(metavar="EMAIL")],
     role: RoleOption = Role.VIEWER,
-    until: Annotated[str | None, typer.Option("--until", help="Last day, or a time. Default: in 7 days.")] = None,
+    until: Annotated[str | None, typer.Option(help="Last day, or a time. Default: in 7 days.")] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -243,9 +234,7 @@ def withdraw(
 ) -> None:
     """Withdraw an invitation: its link stops working."""
     if not key.isalnum():
-        raise bad_usage(
-            f"{key!r} is not a key of an invitation; `borgctl tenant invitations` lists the keys", key="not a key"
-        )
+        raise bad_usage(f"{key!r} is not the key of an invitation; see `borgctl tenant invitations`", key="not a key")
     path = f"{path_of(session.tenant(tenant))}invitations/{part(key)}/"
     answer = session.client.delete(path, dry_run=dry_run)
     return session.say(answer, f"The invitation for {answer['email']} {would_be(dry_run)} withdrawn.")

@@ -71,14 +71,12 @@ def tokens_issue(
     session: Context,
     name: Annotated[str, typer.Argument(help="Name for the token, so that you can recognise it.")],
     scope: Annotated[
-        list[str] | None, typer.Option(help="Scope: read, write or admin. Repeat for more. Default: read and write.")
+        list[str] | None, typer.Option(help="Scope: read, write or admin. Repeatable. Default: read, write.")
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Make the token valid only in this tenant.")] = None,
     expires: Annotated[
         str | None,
-        typer.Option(
-            help="Time such as 2030-01-31T00:00:00Z. Default: in 90 days, or with the parent token if that is earlier."
-        ),
+        typer.Option(help="Time such as 2030-01-31T00:00:00Z. Default: in 90 days, at most the end of the parent."),
     ] = None,
 ) -> None:
     """Issue a token for yourself. Its secret is shown only once.

@@ -92,9 +92,9 @@ def truth(name: Any) -> Any:
     """What somebody sees who asks now: without revisions, which move with other people's news."""
     who = system("test")
     if isinstance(name, ServiceName):
-        state: Any = selectors.service_endpoints(who, name, zone="borg.internal")
+        state: Any = selectors.endpoints(who, name, zone="borg.internal")
     else:
-        state = selectors.job_endpoints(who, name, zone="borg.internal")
+        state = selectors.endpoints(who, name, zone="borg.internal")
     return without_revisions(state)
 
 

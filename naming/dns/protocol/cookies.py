@@ -1,9 +1,9 @@
-"""DNS cookies (RFC 7873, RFC 9018): a client that returns our cookie has not forged its address. Pure.
+"""DNS cookies (RFC 7873, RFC 9018): a client that returns a valid server cookie has not forged its address. Pure.
 
-    server cookie = version, three zeros, time in s (4 octets), keyed hash of all that and of the client (8 octets)
+    server cookie = version, three zeros, time in s (4 octets), keyed hash of these fields and of the client (8 octets)
 
-RFC 9018 recommends SipHash. The hash is BLAKE2 instead, because Python includes it and only this server reads it.
-Processes that share a port share the key.
+RFC 9018 recommends the hash SipHash. This module uses BLAKE2 instead, because Python includes BLAKE2, and only this
+server reads the hash. Processes that share a port share the key.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ import hmac
 from typing import NamedTuple
 
 CLIENT_SIZE, SERVER_SIZE = 8, 16
-OLDEST_S, NEWEST_S = 3_600, 300  # of a valid cookie; clocks of our processes differ a little
-_FRESH = b"\1\0\0\0"
-# What an OPT record with nothing but both cookies ends with: length of its options, code and length of this one.
+OLDEST_S, NEWEST_S = 3_600, 300  # limits on the age of a valid cookie; the clocks of the processes differ a little
+_FRESH = b"\1\0\0\0"  # version and three zeros
+# The octets before the cookies in an OPT record with only a cookie option: length of all options, code and length.
 _TAIL = b"\0\x1c\0\x0a\0\x18"
 
 
 class DnsClient(NamedTuple):
-    """The client that asks. `address`: 4 or 16 octets; `now`: seconds since the epoch."""
+    """The client of a query, and the time of the query. `address`: 4 or 16 octets; `now`: seconds since the epoch."""
 
     address: bytes
     now: int
 
 
 class Cookies:
-    """Creates and checks cookies with a key of 16 to 64 octets."""
+    """The server cookies of one key, which has 16 to 64 octets."""
 
     def __init__(self, key: bytes) -> None:
         if not 16 <= len(key) <= 64:
-            raise ValueError(f"a key of {len(key)} octets; 16 to 64 are wanted")
+            raise ValueError(f"the key of the DNS cookies has {len(key)} octets; use 16 to 64 octets")
         self._key = key
 
     @classmethod
     def from_secret(cls, secret: str) -> Cookies:
-        """Derive the key from the installation's secret, so that all its processes agree."""
+        """Return cookies with a key that is derived from the installation's secret, the same in all its processes."""
         return cls(hashlib.blake2b(b"dns cookies " + secret.encode(), digest_size=32).digest())
 
     def server(self, cookie: bytes, client: DnsClient) -> bytes:
-        """The server cookie for a client's own cookie."""
+        """Return a server cookie for a client that sent the client cookie `cookie`."""
         fresh = _FRESH + client.now.to_bytes(4)
         return fresh + self._hash(cookie, fresh, client.address)
 
     def believed(self, cookie: bytes, server: bytes, client: DnsClient) -> bool:
-        """Return whether this server cookie was recently issued to this client."""
+        """Return whether the server cookie `server` was recently issued to this client for its client cookie."""
         if len(cookie) != CLIENT_SIZE or len(server) != SERVER_SIZE or server[:4] != _FRESH:
             return False
         made = int.from_bytes(server[4:8])
@@ -58,8 +58,9 @@ class Cookies:
 
 
 def at_the_end(query: bytes) -> tuple[bytes, bytes] | None:
-    """Return both cookies of a message whose last record is EDNS with only them, as clients send it; None for
-    others.
+    """Return the client cookie and the server cookie at the end of a message, or None.
+
+    Clients send both cookies as the only option of the last record (EDNS). Other messages return None.
     """
     both = CLIENT_SIZE + SERVER_SIZE
     if query[-both - len(_TAIL) : -both] != _TAIL:

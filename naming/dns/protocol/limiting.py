@@ -1,8 +1,8 @@
-"""A limit on the rate of UDP questions per network, because their source address may be forged. Pure.
+"""Limits the rate of UDP queries per network, because their source address may be forged. Pure.
 
-Beyond the rate, every second question gets an empty answer with the TC bit, so that a real client retries over TCP.
-The others are dropped. So a victim of forged questions receives no more than the rate. Given networks are exempt; the
-caller also exempts clients with a valid cookie.
+Above the rate, every second query gets an empty answer with the TC bit, so that a real client retries over TCP. The
+other queries are dropped. So the victim of forged queries receives at most the rate. Some networks are exempt, and the
+caller exempts clients with a valid cookie.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from enum import Enum
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Our own networks, where forged questions can be traced.
+# Private networks, in which the operator can find the sender of forged queries.
 PRIVATE = tuple(
     ipaddress.ip_network(text)
     for text in ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7")
 )
-PREFIX_4, PREFIX_6 = 24, 56  # bits: addresses that share them count as one network
+PREFIX_4, PREFIX_6 = 24, 56  # bits; addresses with the same prefix count as one network
 _MOST_REMEMBERED = 65_536  # addresses
 
 
 def plain_address(text: str) -> Address:
-    """Return an address as IPv4 if it is one, also from a socket of both families."""
+    """Return the parsed address. An IPv4 address that is mapped into IPv6 becomes an IPv4 address."""
     address = ipaddress.ip_address(text.split("%", 1)[0])
     return getattr(address, "ipv4_mapped", None) or address
 
@@ -36,17 +36,17 @@ class RateVerdict(Enum):
 
 
 class RateLimit:
-    """A rate limit. `rate`: answers per second to one network."""
+    """A limit on the answers per second to one network."""
 
     def __init__(self, rate: int, exempt: Iterable[Network] = PRIVATE) -> None:
         self._rate = rate
         self._exempt = tuple(exempt)
-        self._networks: dict[str, str] = {}  # address -> its network, empty for an exempt one
+        self._networks: dict[str, str] = {}  # address -> network, empty for an exempt address
         self._counts: dict[str, int] = {}
         self._second = 0
 
     def verdict(self, address: str, now: float) -> RateVerdict:
-        """Return whether to answer. `now`: seconds of a monotonic clock."""
+        """Count a query and return how to handle it. `now`: seconds of a monotonic clock."""
         network = self._networks.get(address)
         if network is None:
             network = self._remember(address)

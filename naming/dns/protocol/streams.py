@@ -1,10 +1,10 @@
-"""Limits on open TCP connections, in all and per source, and the choice of one to close for a new one. Pure.
+"""Limits the open TCP connections, in total and per source, and chooses which connection to close for a new one. Pure.
 
-    new connection ─► its source is at its limit ─► the idlest connection of this source is closed
-                  └─► all are in use             ─► the idlest connection of the source with most is closed
+    new connection ─► its source is at its limit   ─► the connection of this source that was unused longest is closed
+                  └─► the total is at its limit    ─► the same for the source with the most connections
 
-A connection whose question is being answered is never closed. If none can be closed, the new one is rejected. So a
-source that opens many connections uses only its share, and new sources are served even if all are in use.
+A connection whose query is being answered is never closed. If no connection can be closed, the new one is rejected. So
+a source that opens many connections uses only its share, and new sources are served although the limit is reached.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from naming.dns.protocol.limiting import plain_address
 
 MOST = 512
 MOST_A_SOURCE = 64
-MOST_A_SECONDARY = 256  # for servers that may transfer zones: one per zone, and questions for serials
+MOST_A_SECONDARY = 256  # for servers that may transfer zones: one connection per zone, and queries for serials
 _SOURCE_6 = 64  # bits: the owner of an IPv6 address usually has the whole network of this prefix
 
 
 @dataclass(eq=False, slots=True)
 class DnsStream:
-    """A TCP connection. `busy`: an answer is being made or sent. `used`: number of its last use, in order of all
-    uses.
+    """A TCP connection. `busy`: an answer is being built or sent. `used`: the place of its last use in the order of all
+    uses. `give_way` closes the connection.
     """
 
     source: str
@@ -42,7 +42,7 @@ class Streams:
     def __init__(self, note: Callable[[str], None], *, most: int = MOST, most_a_source: int = MOST_A_SOURCE) -> None:
         self._note = note
         self._most, self._most_a_source = most, most_a_source
-        self._by_source: dict[str, dict[DnsStream, None]] = {}  # in each the one used longest ago is the first
+        self._by_source: dict[str, dict[DnsStream, None]] = {}  # per source, ordered by the last use
         self._number = 0
         self._uses = 0
 
@@ -50,27 +50,27 @@ class Streams:
         return self._number
 
     def open(self, address: str, give_way: Callable[[], None], *, secondary: bool = False) -> DnsStream | None:
-        """Accept one more connection from a source, which may end another; None: it is rejected."""
+        """Register a new connection, which may close another one. Return None if the new connection is rejected."""
         source = source_of(address)
         most = MOST_A_SECONDARY if secondary else self._most_a_source
-        bound, leaving = "", None
+        limit, chosen = "", None
         if len(self._by_source.get(source, ())) >= most:
-            bound, leaving = "source", _idlest(self._by_source[source])
+            limit, chosen = "source", _idlest(self._by_source[source])
         elif self._number >= self._most:
-            bound, leaving = "all", self._of_most()
-        if bound:
-            self._note(bound)
-            if leaving is None:
+            limit, chosen = "all", self._idlest_of_largest_source()
+        if limit:
+            self._note(limit)
+            if chosen is None:
                 return None
-            self.close(leaving)
-            leaving.give_way()
+            self.close(chosen)
+            chosen.give_way()
         stream = DnsStream(source, give_way, self._next())
         self._by_source.setdefault(source, {})[stream] = None
         self._number += 1
         return stream
 
     def close(self, stream: DnsStream) -> None:
-        """Forget a connection that has ended, even if it was chosen to be closed before."""
+        """Remove a connection that has ended. A second call for the same connection has no effect."""
         mine = self._by_source.get(stream.source, {})
         if stream in mine:
             del mine[stream]
@@ -78,10 +78,8 @@ class Streams:
             if not mine:
                 del self._by_source[stream.source]
 
-    def answering(self, stream: DnsStream) -> None:
-        stream.busy = True
-
     def answered(self, stream: DnsStream) -> None:
+        """Mark a connection as idle. Callers set `stream.busy` before they answer."""
         stream.busy, stream.used = False, self._next()
         mine = self._by_source.get(stream.source, {})
         if stream in mine:
@@ -92,7 +90,7 @@ class Streams:
         self._uses += 1
         return self._uses
 
-    def _of_most(self) -> DnsStream | None:
+    def _idlest_of_largest_source(self) -> DnsStream | None:
         idle = [(len(mine), -one.used, one) for mine in self._by_source.values() if (one := _idlest(mine))]
         return max(idle, key=lambda found: found[:2])[2] if idle else None
 

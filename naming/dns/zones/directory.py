@@ -1,4 +1,4 @@
-"""The cells that a resolver answers for, and the constants of their zones. Pure: the server fills it."""
+"""The directory: the cells that a resolver answers for, and the constants of their zones. Pure."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ DEFAULT_ZONE = "borg.internal"
 
 
 class Status(StrEnum):
-    """The status of the resolver at `health.<zone>`."""
+    """The status that the resolver publishes at `health.<zone>`."""
 
-    LOADING = "loading"  # some cell's names are not known yet; they answer SERVFAIL
+    LOADING = "loading"  # the names of a cell are not loaded yet; their answers are SERVFAIL
     OK = "ok"
-    STALE = "stale"  # the journal has not been reached for longer than the bound; answers go on from memory
+    STALE = "stale"  # the resolver has not reached the journal for a long time, and answers from memory
 
 
 @dataclass(slots=True)
 class ZoneDirectory:
-    """The cells of a resolver. `loaded`: the list of cells was read once, so other cells do not exist.
+    """The cells of a resolver, and the constants of their zones.
 
-    `nameserver`: address of this resolver as its clients reach it, the A or AAAA of `ns.<zone>`.
-    `serial`: of the parent zone, which changes when cells come and go; the highest id of a cell, so far.
-    `keyring`: keys that questions may be signed with (TSIG), by name.
-    `nsid`: name of this process for clients that ask for it (RFC 5001); `cookies`: none for no cookies.
-    `ttl_s`: how long answers may be remembered where a job does not say; `negative_ttl_s`: that there is none.
-    `reverse`: networks whose reverse zones are ours; `caa`: records of that type at the apexes of the other zones.
-    `generation`: moves when a cell's table is replaced or leaves, not with what happens inside one.
+    `loaded`: whether the list of cells was read, so that a cell that is not in `cells` does not exist.
+    `nameserver`: the address at which clients reach this resolver, published at `ns.<zone>`.
+    `serial`: the serial of the parent zone, which is the highest id of a cell so far.
+    `keyring`: keys with which queries may be signed (TSIG), by name.
+    `nsid`: the name of this process for clients that ask for it (RFC 5001). `cookies`: None disables DNS cookies.
+    `ttl_s`: seconds for which clients may cache answers, if the job does not set a value.
+    `negative_ttl_s`: seconds for which clients may cache that a name does not exist.
+    `reverse`: networks whose reverse zones the resolver serves. `caa`: CAA records at the apexes of the other zones.
+    `generation`: a number that rises when a table is added, replaced or removed, but not when a table changes.
     """
 
     zone: str = DEFAULT_ZONE
@@ -53,8 +55,8 @@ class ZoneDirectory:
     cookies: Cookies | None = None
     reverse: tuple[Network, ...] = ()
     caa: tuple[dns.rdata.Rdata, ...] = ()
-    reverse_apexes: frozenset[tuple[bytes, ...]] = field(init=False)  # labels without the root
-    labels: tuple[bytes, ...] = field(init=False)  # of the zone, without the root
+    reverse_apexes: frozenset[tuple[bytes, ...]] = field(init=False)  # as labels without the root
+    labels: tuple[bytes, ...] = field(init=False)  # the labels of the zone, without the root
 
     def __post_init__(self) -> None:
         self.zone = check_zone(self.zone)

@@ -1,4 +1,4 @@
-"""A name as a node of a zone, with its records. Pure."""
+"""The node of a zone: a name with its records. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import dns.rdtypes.ANY.SOA
 import dns.rdtypes.ANY.TXT
 import dns.rdtypes.IN.A
 import dns.rdtypes.IN.AAAA
+from dns.rcode import REFUSED, SERVFAIL
 from dns.rdataclass import IN
 from dns.rdatatype import AAAA, NS, SOA, TXT, A, RdataType
 
@@ -64,12 +65,12 @@ class Records:
 
 
 NOTHING = Records([], 0, [])
-Read = Callable[[RdataType, AnswerLimits, Random], Records]
+Read = Callable[[RdataType, AnswerLimits, Random], Records]  # returns the records of a type
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneApex:
-    """The apex from which a negative answer takes its SOA."""
+    """The apex of a zone, and a function that returns its current SOA record for negative answers."""
 
     apex: dns.name.Name
     soa: Callable[[], dns.rdata.Rdata]
@@ -79,8 +80,8 @@ class ZoneApex:
 class ZoneNode:
     """A name in a zone. If `exists` is false, the answer is NXDOMAIN.
 
-    `least`: minimum size in octets of all its SRV records; `task_bytes`: approximate size of those of one task;
-    `services`: a function that chooses the SRV records, for names that may have many.
+    `least`: minimum size of all its SRV records in octets. `task_bytes`: approximate size of the SRV records of one
+    task. `services`: a function that chooses the tasks of an SRV answer, for names that may have many tasks.
     """
 
     zone: ZoneApex
@@ -91,27 +92,28 @@ class ZoneNode:
     services: Choose | None = None
 
 
-class Outside(Exception):
-    """The name is in none of the zones of this resolver. The answer is REFUSED."""
+class OutsideZones(Exception):
+    """The error for a name that is in none of the zones of this resolver. The answer is REFUSED."""
+
+    rcode = REFUSED
 
 
 class NotLoaded(Exception):
-    """The name may exist, but its cell is not loaded yet. The answer is SERVFAIL, so that clients ask again."""
+    """The error for a name whose cell is not loaded yet. The answer is SERVFAIL, so that clients ask again."""
+
+    rcode = SERVFAIL
 
 
 @lru_cache(maxsize=65_536)
 def address_record(address: str) -> dns.rdata.Rdata:
-    """Return the A or AAAA record. Raises `ValueError` for text that is not an IP address."""
-    record: dns.rdata.Rdata
-    if ipaddress.ip_address(address).version == 4:
-        record = _a(IN, A, address)
-    else:
-        record = _aaaa(IN, AAAA, address)
+    """Return the A or AAAA record of an IP address. Raises `ValueError` for text that is not an IP address."""
+    four = ipaddress.ip_address(address).version == 4
+    record: dns.rdata.Rdata = _a(IN, A, address) if four else _aaaa(IN, AAAA, address)
     return record
 
 
 def absolute(labels: Iterable[str | bytes], directory: ZoneDirectory) -> dns.name.Name:
-    """Return the name of these labels below the directory's zone."""
+    """Return the absolute name of these labels below the directory's zone."""
     given = tuple(label.encode() if isinstance(label, str) else label for label in labels)
     return dns.name.Name(given + directory.labels + ROOT)
 
@@ -133,9 +135,9 @@ def one_address(address: str, ttl_s: int) -> Read:
 
 
 def soa(directory: ZoneDirectory, mailbox: dns.name.Name, serial: int) -> dns.rdata.Rdata:
-    """Return the SOA. Its minimum and its TTL are the same, so every negative answer is cached equally long.
+    """Return the SOA record of a zone.
 
-    That is what RFC 2308 §3 makes of the two: whichever is less.
+    Clients cache a negative answer for the smaller of its TTL and its minimum (RFC 2308 §3). Both are the same here.
     """
     times = (REFRESH_S, RETRY_S, EXPIRE_S, directory.negative_ttl_s)
     record: dns.rdata.Rdata = _soa_record(IN, SOA, absolute(["ns"], directory), mailbox, serial, *times)
@@ -143,7 +145,7 @@ def soa(directory: ZoneDirectory, mailbox: dns.name.Name, serial: int) -> dns.rd
 
 
 def apex(directory: ZoneDirectory, zone: ZoneApex, more: Read) -> Read:
-    """Return the apex of a zone: SOA and NS, and other types from `more`."""
+    """Return a function that reads the records of an apex: SOA and NS, and other types from `more`."""
 
     def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype == SOA:

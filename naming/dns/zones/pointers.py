@@ -1,4 +1,4 @@
-"""Reverse names (PTR): the owner of an address, in the zones of the directory's networks. Pure.
+"""Reverse names (PTR): find the owner of an address, in the reverse zones of the directory's networks. Pure.
 
     <zone of a network>                        SOA NS
     <address>                                  PTR     the machine, or the task if it has its own address
@@ -22,7 +22,7 @@ from naming.dns.zones.nodes import (
     ROOT,
     AnswerLimits,
     NotLoaded,
-    Outside,
+    OutsideZones,
     Read,
     Records,
     ZoneApex,
@@ -39,10 +39,13 @@ _ptr: Any = dns.rdtypes.ANY.PTR.PTR  # untyped in dnspython
 
 
 def find(directory: ZoneDirectory, lowered: tuple[bytes, ...]) -> ZoneNode:
-    """The node of a name given by its labels in lower case, without the root. Raises `Outside` and `NotLoaded`."""
+    """Return the node of a reverse name. `lowered`: its labels in lower case, without the root.
+
+    Raises `OutsideZones` and `NotLoaded`.
+    """
     above = next((n for n in range(len(lowered) + 1) if lowered[n:] in directory.reverse_apexes), None)
     if above is None:
-        raise Outside
+        raise OutsideZones
     zone = _zone(directory, lowered[above:])
     place = path_of_labels(lowered)
     if place is None:
@@ -66,7 +69,7 @@ def find(directory: ZoneDirectory, lowered: tuple[bytes, ...]) -> ZoneNode:
 
 
 def _zone(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneApex:
-    """Return the reverse zone. It is not transferable, so it can use the serial of the parent zone."""
+    """Return the apex of a reverse zone. Secondaries cannot transfer the zone, so it uses the parent zone's serial."""
     mailbox = absolute(["hostmaster"], directory)
     return ZoneApex(dns.name.Name(labels + ROOT), lambda: soa(directory, mailbox, directory.serial))
 
@@ -79,13 +82,12 @@ def _pointers(directory: ZoneDirectory, tables: list[NameTable], path: Path) -> 
         owners = owners[: limits.pointers]
         return Records(
             [_ptr(IN, PTR, absolute([*labels, table.cell], directory)) for table, labels in owners],
-            min(_ttl_s(directory, table, labels) for table, labels in owners),
+            min(ttl_s(table, labels) for table, labels in owners),
             [],
         )
 
+    def ttl_s(table: NameTable, labels: Labels) -> int:
+        job = table.job(labels[-1], labels[-2])
+        return directory.ttl_s if job is None else job.ttl_s_or(directory.ttl_s)
+
     return read
-
-
-def _ttl_s(directory: ZoneDirectory, table: NameTable, labels: Labels) -> int:
-    job = table.job(labels[-1], labels[-2])
-    return (job.ttl_s if job is not None else 0) or directory.ttl_s

@@ -1,17 +1,17 @@
-"""From a name to its records: the node of a zone that a name denotes, and its records of each type. Pure.
+"""Finds the node of a zone that a name denotes, and its records of each type. Pure.
 
     <zone>                                     SOA NS CAA TXT    the cells
-    ns.<zone>                                  A | AAAA
-    health.<zone>                              TXT               of the resolver itself
-    <cell>.<zone>                              SOA NS CAA TXT    one zone a cell
+    ns.<zone>                                  A | AAAA          this resolver
+    health.<zone>                              TXT               the status of this resolver
+    <cell>.<zone>                              SOA NS CAA TXT    one zone per cell
     <host>.machine.<cell>.<zone>               A | AAAA
     <job>.<tenant>.<cell>.<zone>               A AAAA SRV TXT    serving tasks, in random order
-    <service>.service.<tenant>.<cell>.<zone>   A AAAA SRV TXT    those of all jobs with this label
-    <index>.<job>.<tenant>.<cell>.<zone>       A | AAAA, SRV TXT one task, wherever it is placed
+    <service>.service.<tenant>.<cell>.<zone>   A AAAA SRV TXT    serving tasks of all jobs with this label
+    <index>.<job>.<tenant>.<cell>.<zone>       A | AAAA, SRV TXT one task
     _<port>._tcp.<job, service or task>        SRV               one port
     <reverse name of an address>               PTR               see `naming.dns.zones.pointers`
 
-What lies between these (`<tenant>.<cell>.<zone>`, `machine.…`, `service.…`, `_tcp.…`) exists and holds nothing
+The names between these (`<tenant>.<cell>.<zone>`, `machine.…`, `service.…`, `_tcp.…`) exist and have no records
 (RFC 8020).
 """
 
@@ -34,7 +34,7 @@ from naming.dns.zones.nodes import (
     AnswerLimits,
     Extra,
     NotLoaded,
-    Outside,
+    OutsideZones,
     Read,
     Records,
     ZoneApex,
@@ -49,28 +49,28 @@ from naming.dns.zones.nodes import (
 )
 from naming.dns.zones.services import Services
 from naming.table.jobs import NamedJob, NamedService
-from naming.table.names import RESERVED_CELLS, SERVICE, InvalidName, is_service, parse_index
+from naming.table.names import RESERVED_CELLS, SERVICE, is_service
 from naming.table.pools import Answering, Owner, PlacedTask
 from naming.table.reverse import V4, V6
 from naming.table.table import NameTable
 
 _srv: Any = dns.rdtypes.IN.SRV.SRV  # untyped in dnspython
 
-SRV_FIXED = 18  # bytes of an SRV record beside its target: owner as pointer, type, class, TTL, length, three numbers
+SRV_FIXED = 18  # octets of an SRV record without its target: owner as pointer, type, class, TTL, length, three numbers
 
 
 def find(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneNode:
-    """The node of an absolute name given by its labels, root included, in any case.
+    """Return the node of an absolute name. `labels`: its labels in any letter case, including the root.
 
-    Raises `Outside` and `NotLoaded`.
+    Raises `OutsideZones` and `NotLoaded`.
     """
     lowered = tuple(label.lower() for label in labels[:-1])
     depth = len(lowered) - len(directory.labels)
     if depth < 0 or lowered[depth:] != directory.labels:
         if lowered[-2:] in (V4, V6):
             return pointers.find(directory, lowered)
-        raise Outside
-    # Bytes outside ASCII match no label of ours, however they decode.
+        raise OutsideZones
+    # No label of a zone has bytes outside ASCII, so the decoding of such bytes does not matter.
     above = [label.decode("latin-1") for label in lowered[:depth]]
     if depth == 0:
         return ZoneNode(_parent(directory), True, _parent_apex(directory))
@@ -89,7 +89,10 @@ def find(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneNode:
 
 
 def in_cell(directory: ZoneDirectory, table: NameTable, above: list[str]) -> ZoneNode:
-    """The node of the labels above a cell's own name, in lower case. Of this table, whichever the directory has now."""
+    """Return the node of a name in a cell. `above`: its labels before the name of the cell, in lower case.
+
+    The function reads `table`, even if the directory has a newer table of the cell.
+    """
     zone = cell_zone(directory, table)
     missing, between = ZoneNode(zone, False, empty), ZoneNode(zone, True, empty)
     if not above:
@@ -115,12 +118,12 @@ def in_cell(directory: ZoneDirectory, table: NameTable, above: list[str]) -> Zon
 
 
 def _below(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedService, above: list[str]) -> ZoneNode:
-    """The name of a job or service itself, or below it."""
+    """Return the node of a job or service, or of a name below it. `above`: the labels before the job or service."""
     zone = cell_zone(directory, table)
     missing, between = ZoneNode(zone, False, empty), ZoneNode(zone, True, empty)
     index = None
     if isinstance(named, NamedJob) and above and not above[-1].startswith("_"):
-        index = _index(above.pop(), named)
+        index = named.index_of(above.pop())
         if index is None:
             return missing
     if above == ["_tcp"]:
@@ -149,21 +152,13 @@ def _below(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedSe
     return ZoneNode(zone, True, read, least, max((octets for octets, _ in sizes), default=0), services)
 
 
-def _index(label: str, job: NamedJob) -> int | None:
-    try:
-        index = parse_index(label)
-    except InvalidName:
-        return None
-    return index if index in job.indexes else None
-
-
 def with_port(answering: Answering, port: str) -> Answering:
     """Return the tasks whose job has the port."""
     return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
 
 
 def _srv_bytes(directory: ZoneDirectory, table: NameTable, job: Owner, port: str | None) -> int:
-    """Return the least size of the SRV records of a task of this job. Targets do not compress."""
+    """Return the minimum size in octets of the SRV records of one task of this job. Targets are not compressed."""
     target = 2 + sum(1 + len(part) for part in (job.name, job.tenant, table.cell, directory.zone)) + 1
     return (SRV_FIXED + target) * (len(job.port_names) if port is None else 1)
 
@@ -213,7 +208,7 @@ def _health(directory: ZoneDirectory) -> Read:
 
 
 def _several(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedService) -> Read:
-    """Return the records of a job or a service."""
+    """Return a function that reads the records of a job or a service."""
 
     def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         ttl_s = named.ttl_s_or(directory.ttl_s)
@@ -234,7 +229,7 @@ def _several(directory: ZoneDirectory, table: NameTable, named: NamedJob | Named
 
 
 def about(named: NamedJob | NamedService) -> Iterable[str]:
-    """Return the TXT records."""
+    """Yield the texts of the TXT record of a job or a service."""
     if isinstance(named, NamedService):
         yield f"jobs={len(named.jobs)}"
     else:
@@ -261,7 +256,7 @@ def _task(directory: ZoneDirectory, table: NameTable, job: NamedJob, task: Place
 
 
 def about_task(task: PlacedTask | None, ttl_s: int) -> Iterable[str]:
-    """Return the TXT records of a task; None if it is not placed."""
+    """Return the texts of the TXT record of a task. `task` is None if the task is not placed."""
     if task is None:
         return ("placed=no",)
     return (
@@ -284,7 +279,7 @@ def _srv_of(
     tasks: Answering | list[PlacedTask],
     port: str,
 ) -> Read:
-    """Return the SRV records of one port of these tasks."""
+    """Return a function that reads the SRV records of one port of these tasks."""
 
     def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype != SRV:
@@ -298,7 +293,7 @@ def _srv_of(
 def _srv_records(
     directory: ZoneDirectory, table: NameTable, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int
 ) -> Records:
-    """SRV of one port, or of all when `port` is None; every target's address in `extra`."""
+    """Return the SRV records of one port, or of all ports if `port` is None, with the addresses as extra records."""
     rdatas: list[dns.rdata.Rdata] = []
     extra: list[Extra] = []
     for task in tasks:

@@ -1,5 +1,4 @@
-"""The records of each name of a cell's zone as bytes, without limits: a fast version of `naming.dns.zones.records`.
-Pure.
+"""Renders the records of each name of a cell's zone as bytes: a fast `naming.dns.zones.records` without limits. Pure.
 
 A change of one task also changes the names of its job and of its service, each with a record for every task. So these
 records are built without dnspython. Machines and the zone itself change seldom, so dnspython builds their records.
@@ -23,18 +22,16 @@ from naming.table.pools import PlacedTask
 from naming.table.table import NameTable
 
 _WITHOUT_LIMITS = AnswerLimits(addresses=2**31, services=2**31, pointers=0, whole=True)
-_RNG = Random(0)  # order means nothing in a zone
+_RNG = Random(0)  # the order of records in a zone does not matter
+MOST_KNOWN = 500_000  # tasks; if there are more, all stored records are removed
+_LONGEST = 255  # octets of a name (RFC 1035 §2.3.4); names of ports may be longer
 
-MOST_KNOWN = 500_000  # tasks; then all are forgotten, those that have left among them
-
-_LONGEST = 255  # octets of a name (RFC 1035 §2.3.4); of ports some may be longer
-
-Owner = tuple[str, ...]  # labels below the apex, the apex itself ()
-Data = tuple[bytes, ...]  # records without their owner, each once
+Owner = tuple[str, ...]  # labels below the apex; () is the apex
+Data = tuple[bytes, ...]  # records without their owner, without duplicates
 
 
 class _Services(NamedTuple):
-    """SRV records of one task. All that may change of it while it is placed is its weight."""
+    """The SRV records of one task. While a task is placed, only its weight may change."""
 
     weight: int
     all: Data
@@ -42,18 +39,18 @@ class _Services(NamedTuple):
 
 
 class Renderer:
-    """The renderer of one table. Records of tasks are kept: a change of one is rendered with all others of its job."""
+    """The renderer of one table. It stores the SRV records of tasks, because names of jobs repeat them."""
 
     def __init__(self, directory: ZoneDirectory, table: NameTable) -> None:
         self._directory = directory
         self._table = table
         self._known: dict[int, dict[PlacedTask, _Services]] = {}  # by TTL
         self._zone = wire.name((table.cell, *directory.labels)) + b"\0"
-        self._room = _LONGEST - len(self._zone)
+        self._longest = _LONGEST - len(self._zone)
 
     def render(self, owner: Owner) -> Data:
-        """Render a name; nothing for a name that does not exist or is too long for a question."""
-        if sum(map(len, owner)) + len(owner) > self._room:
+        """Return the records of a name; none for a name that does not exist or is too long for a query."""
+        if sum(map(len, owner)) + len(owner) > self._longest:
             return ()
         if not owner or owner[-1] == "machine":
             return self._found(owner)
@@ -102,7 +99,7 @@ class Renderer:
         return (*addresses, *self._services([task], None, ttl_s), wire.texts(ttl_s, about_task(task, ttl_s)))
 
     def _services(self, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int) -> list[bytes]:
-        """SRV of one port, or of all when `port` is None."""
+        """Return the SRV records of one port, or of all ports if `port` is None."""
         made: list[bytes] = []
         known = self._known.setdefault(ttl_s, {})
         if len(known) > MOST_KNOWN:

@@ -1,4 +1,4 @@
-"""SRV answers, built without dnspython, which would block all other answers for 100 ms per 1,000 tasks. Pure.
+"""Builds SRV answers without dnspython, which would block all other answers for 100 ms per 1,000 tasks. Pure.
 
     message without records ─► header, question │ SRV of each task │ its address │ EDNS
 
@@ -17,13 +17,13 @@ from naming.table.pools import Owner, PlacedTask
 
 STEP = 50  # tasks
 _HEADER = 12  # octets
-_FIXED = 4  # of a question behind its name: type, class
-_OWNER = b"\xc0\x0c"  # the name of the question
+_FIXED = 4  # octets of a question after its name: type and class
+_OWNER = b"\xc0\x0c"  # a pointer to the name of the question
 _TC = 0x02  # in the third octet
 
 
 class Services(NamedTuple):
-    """Tasks of a cell whose ports the answer lists: one port, or all ports if `port` is None."""
+    """The tasks of a cell in an SRV answer, and the port that it lists. If `port` is None, it lists all ports."""
 
     tasks: Sequence[PlacedTask]
     port: str | None
@@ -35,12 +35,12 @@ Choose = Callable[[int, Random], Services]  # (most tasks, random source) -> the
 
 
 def message(
-    bare: bytes, services: Services, directory: ZoneDirectory, room: int
+    bare: bytes, services: Services, directory: ZoneDirectory, most_bytes: int
 ) -> Generator[None, None, bytes | None]:
-    """Build an answer of at most `room` octets, or None without records. Each step takes about 0.1 ms.
+    """Build an answer of at most `most_bytes` octets, in steps of about 0.1 ms. Return None if there are no records.
 
-    `bare`: the answer without records, its question not compressed, followed by EDNS, if any. If the SRV records do not
-    fit, the answer has none of them and the TC bit. It has as many addresses as fit.
+    `bare`: the answer without records. Its question is not compressed, and EDNS may follow. If the SRV records do not
+    fit, the answer has no records, and the TC bit is set. The answer has as many addresses as fit.
     """
     parts = _Parts(bare, services, directory)
     for start in range(0, len(services.tasks), STEP):
@@ -50,7 +50,7 @@ def message(
     if not parts.records:
         return None
     answer = b"".join(parts.records)
-    left = room - len(bare) - len(answer)
+    left = most_bytes - len(bare) - len(answer)
     if left < 0:
         return bare[:2] + bytes((bare[2] | _TC,)) + bare[3:]
     fitting = 0
@@ -66,8 +66,10 @@ def message(
 
 
 class _OfJob(NamedTuple):
-    """The common parts of the records of a job's tasks. `target` and `owner` lack the index; the owner ends in a
-    pointer.
+    """The parts that the records of a job's tasks share.
+
+    `target`: the target of SRV records, without the index. `owner`: the owner of address records, without the index and
+    with a pointer at its end.
     """
 
     target: bytes
@@ -76,7 +78,7 @@ class _OfJob(NamedTuple):
 
 
 class _Parts:
-    """The records under construction. `ends`: where the question ends in the answer."""
+    """The records under construction. `ends`: the offset in the answer at which the question ends."""
 
     def __init__(self, bare: bytes, services: Services, directory: ZoneDirectory) -> None:
         self.records: list[bytes] = []
@@ -93,13 +95,13 @@ class _Parts:
         self._jobs: dict[Owner, _OfJob] = {}
 
     def add(self, tasks: Iterable[PlacedTask]) -> None:
-        wished, ttl_s = self._port, self._port_ttl_s
+        port, ttl_s = self._port, self._port_ttl_s
         for task in tasks:
             target, owner, address_ttl_s = self._jobs.get(task.job) or self._of(task.job)
-            if wished is None:
+            if port is None:
                 numbers: Iterable[int] = dict.fromkeys(task.ports[: len(task.port_names)])
             else:
-                numbers = [number for name, number in task.named_ports() if name == wished]
+                numbers = [number for name, number in task.named_ports() if name == port]
             if not numbers:
                 continue
             index = wire.label(str(task.index))
@@ -114,7 +116,7 @@ class _Parts:
         return known
 
     def _pointing(self, name: bytes) -> bytes:
-        """Return the name as labels and a pointer into the question, which ends with the same cell and zone."""
+        """Return the name as labels and a pointer into the question, whose name ends with the same cell and zone."""
         for start in self._starts:
             end = self._name[start:]
             if name.endswith(end):

@@ -1,9 +1,9 @@
 """The complete zone of a cell for secondaries: all its records at a serial, and the changes between serials. Pure.
 
-    NameTable.touched ─► publishing ─► owners rendered again ─► removed, added ─► changes ─► IXFR
+    NameTable.touched ─► publishing ─► changed names are rendered ─► removed and added records ─► changes ─► IXFR
                                                 └─► content ─► AXFR
 
-A secondary gets the same records that `naming.dns.zones.records` returns, but without limits of size
+A secondary gets the same records that `naming.dns.zones.records` returns, but without limits on their number
 (`naming.dns.zones.rendering`).
 """
 
@@ -32,9 +32,7 @@ STEP = 200  # records: about half a millisecond
 
 
 class ZoneRecord(NamedTuple):
-    """A record. `data`: the bytes after the owner, as in `naming.dns.protocol.wire`. Records that differ only in their
-    TTL are different records.
-    """
+    """A record. `data`: the bytes after the owner, as in `naming.dns.protocol.wire`, including the TTL."""
 
     owner: Owner
     data: bytes
@@ -46,7 +44,7 @@ class ZoneRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZoneChange:
-    """The change from one serial to the next, without SOA records."""
+    """The change from one serial to the next. `removed` and `added` do not contain the SOA records."""
 
     before: SOA
     after: SOA
@@ -59,11 +57,11 @@ class ZoneChange:
 
 
 class Zone:
-    """The zone of one loaded table. It sets `table.touched`, so that the table collects changed names. The zone is
-    empty until `fill` has ended.
+    """The zone of one loaded table. It sets `table.touched`, so that the table collects changed names.
 
-    `taken_by`: addresses of the secondaries that received this zone. Another secondary with the same serial received
-    the zone from another process or table. Its record with the revision may differ, so changes would not fit its copy.
+    The zone is empty until `fill` has ended. `taken_by`: addresses of the secondaries that received this zone. Another
+    secondary with the same serial received the zone from another process or table. Its copy may have another revision
+    record, so changes would not fit that copy.
     """
 
     def __init__(self, directory: ZoneDirectory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED) -> None:
@@ -77,13 +75,13 @@ class Zone:
         self._remembered, self._most_remembered = 0, most_remembered
         self._content: dict[Owner, Data] = {}
         self._below: dict[Owner, set[Owner]] = {}  # name of a job or service -> itself and all below it
-        self._dirty: set[Owner] = set()  # owners of a publication that was interrupted
+        self._interrupted: set[Owner] = set()  # owners of a publication that was interrupted
         self.renderer = Renderer(directory, table)
         table.touched = set()
         self.soa = self._soa()
 
     def fill(self) -> Iterator[None]:
-        """Read all names of the table, in steps. The table may change between two steps."""
+        """Render all names of the table, in steps. The table may change between two steps."""
         done = 0
         for owner in list(self._all_owners()):
             data = self.renderer.render(owner)
@@ -108,7 +106,7 @@ class Zone:
         return self._content.get(owner, ())
 
     def sets(self) -> tuple[list[Owner], list[Data]]:
-        """Return the current records by owner, without the SOA."""
+        """Return the owners, and the records of each owner in the same order, without the SOA."""
         return list(self._content), list(self._content.values())
 
     def publishing(self) -> Iterator[None]:
@@ -119,7 +117,7 @@ class Zone:
         """
         if self.table.serial == self.serial:
             return
-        work = _Work(self, self._touched() | self._dirty)
+        work = _Work(self, self._touched() | self._interrupted)
         self.table.before.append(work.before)
         try:
             yield from work.render()
@@ -128,7 +126,7 @@ class Zone:
         finally:
             self.table.before.remove(work.before)
             if not work.ended:
-                self._dirty |= work.owners
+                self._interrupted |= work.owners
         for owner, data in work.rendered.items():
             self._put(owner, data)
         change = ZoneChange(self.soa, work.soa, tuple(work.removed), tuple(work.added))
@@ -139,7 +137,7 @@ class Zone:
             self._remembered -= self.changes.popleft().size
 
     def _touched(self) -> set[Owner]:
-        """Return the owners to render since the last call."""
+        """Return the owners that changed since the last call, and the apex."""
         touched, self.table.touched = self.table.touched or set(), set()
         return {(), *(owner for item in touched for owner in self._owners_of(item))}
 
@@ -182,7 +180,7 @@ class Zone:
                 yield from _with_ports(service, (service.name, SERVICE, service.tenant))
 
     def _owners_of(self, touched: Touched) -> Iterator[Owner]:
-        """Return the owners that exist or existed."""
+        """Yield the owners of a change, also owners that no longer exist."""
         tenant, name, index, whole, of_service = touched
         if tenant == "machine":
             yield (name, "machine")
@@ -200,7 +198,7 @@ class Zone:
 
 
 class _Work:
-    """A publication: the current owners, rendered one by one, or just before an event changes them."""
+    """A publication: changed owners that are rendered one by one, or just before an event changes them again."""
 
     def __init__(self, zone: Zone, owners: set[Owner]) -> None:
         self.owners = owners
@@ -239,7 +237,7 @@ class _Work:
                 yield
 
     def before(self, event: Event) -> None:
-        """Prepare for an event that is about to be applied."""
+        """Render the owners that the event will change. The table calls this before it applies the event."""
         if not self._left:
             return
         if isinstance(event, events.MachineSet | events.MachineRemoved):
@@ -259,16 +257,14 @@ class _Work:
                 self._take(list(self._left.get((job.service.name, SERVICE, job.tenant), ())))
 
     def _before_job(self, names: set[tuple[str, str]]) -> None:
-        """Render all names of these jobs and of their tenants' services first, because jobs may join or leave
-        services.
-        """
+        """Render all names of these jobs and of their tenants' services, because jobs may join or leave services."""
         tenants = {tenant for _, tenant in names}
         for named in list(self._left):
             if named in names or (named[1:2] == (SERVICE,) and named[-1] in tenants):
                 self._take(list(self._left[named]))
 
     def _before_machine(self, event: events.MachineSet | events.MachineRemoved) -> None:
-        """Render all names of a machine that moves. This is rare, so everything is rendered at once."""
+        """Render the names of a machine, or all names if its address changes, because this is rare."""
         machine = self._table.machines.get(event.machine_id)
         hosts = {machine.hostname} if machine else set()
         if isinstance(event, events.MachineSet):
@@ -291,7 +287,7 @@ class _Work:
 
 
 def _named(owner: Owner) -> Owner:
-    """Return the name of the job or service that contains the owner; the owner itself for a machine or the apex."""
+    """Return the name of the job or service that contains the owner. For a machine or the apex, return the owner."""
     if owner[-2:-1] == (SERVICE,) and len(owner) > 2 and is_service(owner[-3]):
         return owner[-3:]
     return owner if owner[-1:] == ("machine",) else owner[-2:]

@@ -1,4 +1,4 @@
-"""Settings of an installation's zones: reverse zones and CAA records. Pure."""
+"""Parses the settings of an installation's zones: reverse zones and CAA records. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from dns.rdatatype import CAA
 from naming.table.reverse import Network
 
 _caa: Any = dns.rdtypes.ANY.CAA.CAA  # untyped in dnspython
-# Tags in the registry of RFC 8659 §7. Authorities ignore unknown tags, so a misspelt tag would forbid nothing.
+# Tags in the registry of RFC 8659 §7. Certificate authorities ignore unknown tags, so a misspelt tag has no effect.
 TAGS = ("issue", "issuewild", "iodef", "issuemail", "issuevmc", "contactemail", "contactphone")
 _RECORD = re.compile(r'\s*(\d{1,3})\s+([A-Za-z0-9]+)\s+(?:"([^"]*)"|([^\s";]+))\s*(?:[;\n]|$)')
 _EXAMPLE = 'give records such as 0 issue "ca.example", separated by ;'
 
 
 class InvalidZones(ValueError):
-    """An invalid setting of zones. The text names it and says what to write instead."""
+    """The error for an invalid setting of zones. The text names the setting and says what to write instead."""
 
 
 def read_reverse(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Return the networks of `BORG_DNS_REVERSE`, adjacent ones merged; "none" means none. Raises `InvalidZones`."""
+    """Return the networks of `BORG_DNS_REVERSE`, with adjacent networks merged. Raises `InvalidZones`.
+
+    The single value "none" means no networks.
+    """
     if list(texts) == ["none"]:
         return ()
     networks = [_network(text) for text in texts]
@@ -40,30 +43,28 @@ def _network(text: str) -> Network:
         network = ipaddress.ip_network(text.strip())
     except ValueError as error:
         raise InvalidZones(
-            f"BORG_DNS_REVERSE: {text!r} is not a network ({error}); give networks such as 10.0.0.0/8"
+            f"BORG_DNS_REVERSE: {text!r} is not a network ({error}); use 10.0.0.0/8, for example"
         ) from error
     if network.prefixlen == 0:
-        raise InvalidZones(f"BORG_DNS_REVERSE: {text!r} holds all addresses; give your own networks")
+        raise InvalidZones(f"BORG_DNS_REVERSE: {text!r} contains all addresses; give only your own networks")
     return network
 
 
 def read_caa(text: str) -> tuple[dns.rdata.Rdata, ...]:
-    """Return the records of `BORG_DNS_CAA` (RFC 8659).
+    """Return the records of `BORG_DNS_CAA` (RFC 8659). Raises `InvalidZones`.
 
-    Records are written `flags tag value`, separated by `;` or line ends. Values with blanks or
-    `;` are quoted. Raises `InvalidZones`.
+    A record is written as `flags tag value`. Records are separated by `;` or line ends. Values with spaces or `;` need
+    quotes.
     """
     found: list[dns.rdata.Rdata] = []
     rest = text.strip()
     while rest:
         match = _RECORD.match(rest)
         if match is None:
-            raise InvalidZones(f"BORG_DNS_CAA: {rest[:64]!r} cannot be read as a record; {_EXAMPLE}")
+            raise InvalidZones(f"BORG_DNS_CAA: {rest[:64]!r} is not a CAA record; {_EXAMPLE}")
         flags, tag, quoted, plain = match.groups()
         if int(flags) not in (0, 128):
-            raise InvalidZones(
-                f"BORG_DNS_CAA: the flags {flags} before {tag!r} are unknown; the flags are 0, or 128 for critical"
-            )
+            raise InvalidZones(f"BORG_DNS_CAA: flags {flags} before {tag!r} are not valid; use 0, or 128 for critical")
         if tag.lower() not in TAGS:
             raise InvalidZones(f"BORG_DNS_CAA: {tag!r} is not a tag; use one of {', '.join(TAGS)}")
         value = (plain if quoted is None else quoted).encode()

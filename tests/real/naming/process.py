@@ -25,10 +25,10 @@ import uvloop
 
 from naming.dns.protocol.cookies import Cookies
 from naming.dns.zones.directory import ZoneDirectory
-from naming.following.news import MemoryNews
 from naming.server import serve
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
+from tests.memory_news import MemoryNews
 from tests.unit.naming.cells import machine, placed, reported, running, submitted
 
 ROOT = Path(__file__).resolve().parents[3]

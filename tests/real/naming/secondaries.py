@@ -22,8 +22,8 @@ import dns.zone
 from naming.dns.primary import Peers, Primary
 from naming.dns.zones.directory import ZoneDirectory
 from naming.following.follower import Follower
-from naming.following.news import MemoryNews
 from naming.server import DnsServer
+from tests.memory_news import MemoryNews
 
 CELL, ZONE = 3, "cc.borg.internal"
 BOUND_S = 30.0

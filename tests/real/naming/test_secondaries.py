@@ -23,11 +23,11 @@ import dns.zone
 import pytest
 
 from naming.dns.primary import InvalidPeers, Peers
-from naming.following.news import MemoryNews
 from naming.server import DnsServer
 from naming.table.table import STARTS_A_SECOND, serial_start
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
+from tests.memory_news import MemoryNews
 from tests.ports import free_port
 from tests.real.naming.secondaries import (
     BOUND_S,

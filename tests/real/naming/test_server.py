@@ -17,9 +17,9 @@ import pytest
 from naming.dns.resolver import Steps, Transport
 from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.following.follower import Follower
-from naming.following.news import MemoryNews
 from naming.server import DnsServer, nameserver_address
 from scheduling.core.vocabulary import events
+from tests.memory_news import MemoryNews
 from tests.unit.naming.cells import machine, reported, running, texts
 
 CELL = 3

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from naming.dns.primary import Peers
-from naming.following.news import MemoryNews
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
+from tests.memory_news import MemoryNews
 from tests.real.naming.secondaries import CELL, ZONE, primary, transferred
 from tests.unit.naming.cells import machine, placed, reported, running, submitted
 

@@ -18,11 +18,11 @@ import dns.tsig
 import pytest
 
 from naming.dns.primary import Peers, Primary, read_transfer
-from naming.dns.resolver import answer, at_a_glance
+from naming.dns.resolver import quick_rcode
 from naming.dns.sockets import DnsServer
 from tests.bombarded import Bombarded
 from tests.malformed import KEY, KINDS, packets, questions, well_formed
-from tests.unit.naming.cells import ask, directory_of, running, table_of, texts
+from tests.unit.naming.cells import answer, ask, directory_of, running, table_of, texts
 
 PACKETS = 5_000
 BOUND_S = 20.0
@@ -96,8 +96,8 @@ def test_whole_questions_are_well_formed_and_answered() -> None:
 
 def test_a_name_of_hundreds_of_labels_is_refused_unread_and_those_of_addresses_are_read() -> None:
     reverse = dns.message.make_query("1." * 32 + "ip6.arpa.", "PTR")
-    assert at_a_glance(reverse.to_wire()) is None
-    assert at_a_glance(dns.message.make_query("x." * 100, "A").to_wire()) == dns.rcode.REFUSED
+    assert quick_rcode(reverse.to_wire()) is None
+    assert quick_rcode(dns.message.make_query("x." * 100, "A").to_wire()) == dns.rcode.REFUSED
 
 
 def test_records_beside_a_question_are_not_a_question() -> None:

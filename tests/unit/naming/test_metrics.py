@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from naming.dns.primary import Peers, Primary
 from naming.dns.protocol.limiting import RateLimit
 from naming.dns.sockets import DnsServer, type_asked
-from naming.figures import Board, CellFigures, ServerCounters, together
+from naming.figures import Board, CellFigures, ServerCounters, add_up, increment
 from naming.following.follower import Follower
-from naming.following.news import MemoryNews
 from naming.metrics import MetricsServer, exposition
 from naming.reporting import MetricsReporter
+from tests.memory_news import MemoryNews
 from tests.unit.naming.cells import directory_of, reported, running, table_of
 
 Samples = dict[tuple[str, ...], float]
@@ -203,7 +203,7 @@ def test_processes_are_one_figure() -> None:
     first.short[0] = 5
     first.cells = {"cc": CellFigures(9, 9, jobs=2, placed=3, serving=1)}
     first.secondaries = {"cc": {"192.0.2.1": 8}}
-    first.transfer("ixfr")
+    increment(first.transfers, "ixfr")
     second.short[3], second.udp[0] = 2, 1
     second.cells = {"cc": CellFigures(7, 6)}
     second.observe_lag(0.03)
@@ -211,7 +211,7 @@ def test_processes_are_one_figure() -> None:
     board.write(1, second)
     board.ended(1)
     board.ended(1)
-    found = samples(exposition(together([first, *board.others(0)]), board.restarts()))
+    found = samples(exposition(add_up([first, *board.others(0)]), board.restarts()))
     assert (
         found.items()
         >= {

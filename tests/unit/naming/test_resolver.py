@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from naming.dns.protocol.cookies import DnsClient
-from naming.dns.resolver import UDP_PAYLOAD, answer
+from naming.dns.resolver import UDP_PAYLOAD
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.zone_settings import read_reverse
 from naming.table.names import JobName
@@ -28,6 +28,7 @@ from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from tests.unit.naming.cells import (
     WEB,
+    answer,
     ask,
     ask_wire,
     directory_of,

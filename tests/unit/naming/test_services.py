@@ -12,13 +12,14 @@ import dns.rdatatype
 import dns.tsig
 import pytest
 
-from naming.dns.resolver import Transport, answer, answering
+from naming.dns.resolver import Transport, answering
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.services import STEP
 from naming.dns.zones.zone_settings import read_caa
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
 from tests.unit.naming.cells import (
+    answer,
     ask,
     ask_wire,
     changed,

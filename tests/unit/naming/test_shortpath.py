@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naming.dns.resolver import UDP_LIMITS, answer
+from naming.dns.resolver import UDP_LIMITS
 from naming.dns.shortpath import USES, ShortPath
 from naming.dns.zones.directory import ZoneDirectory
 from naming.table.jobs import NamedJob, NamedService
@@ -22,6 +22,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
 from tests.unit.naming.cells import (
     WEB,
+    answer,
     changed,
     directory_of,
     ended,

@@ -18,7 +18,6 @@ import pytest
 from naming.dns.zones.directory import Status, ZoneDirectory
 from naming.following.follower import Follower
 from naming.following.keeping import SnapshotKeeper
-from naming.following.news import MemoryNews
 from naming.following.snapshots import SLICE, Capture, Unusable, read_head, restore
 from naming.table.jobs import Indexes, NamedJob, NamedService
 from naming.table.pools import PlacedTask, Pool
@@ -26,6 +25,7 @@ from naming.table.reverse import AddressIndex
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
+from tests.memory_news import MemoryNews
 from tests.unit.naming.cells import ended, evicted, machine, placed, reported, running, submitted, table_of
 
 CELL, ZONE = 3, "borg.internal"

@@ -17,7 +17,6 @@ import dns.zone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naming.dns.resolver import answer
 from naming.dns.transfer import messages
 from naming.dns.zones.directory import ZoneDirectory
 from naming.dns.zones.zone import Zone
@@ -26,6 +25,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
 from tests.unit.naming.cells import (
     WEB,
+    answer,
     changed,
     directory_of,
     ended,

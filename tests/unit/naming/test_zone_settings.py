@@ -75,12 +75,12 @@ def test_caa_records_as_they_are_written(text: str, records: list[str]) -> None:
 @pytest.mark.parametrize(
     "text, told",
     [
-        ("ca.example", "cannot be read"),
-        ('0 issue "ca.example', "cannot be read"),
-        ('0 issue "a" "b"', "cannot be read"),
-        ("1 issue ca.example", "flags are 0, or 128"),
+        ("ca.example", "is not a CAA record"),
+        ('0 issue "ca.example', "is not a CAA record"),
+        ('0 issue "a" "b"', "is not a CAA record"),
+        ("1 issue ca.example", "use 0, or 128"),
         ("0 isue ca.example", "'isue' is not a tag; use one of issue"),
-        ("0 issue a.example; nonsense", "'nonsense' cannot be read"),
+        ("0 issue a.example; nonsense", "'nonsense' is not a CAA record"),
     ],
 )
 def test_invalid_caa_records_are_rejected(text: str, told: str) -> None:
