@@ -1,9 +1,6 @@
-"""`python -m naming.server`: the resolver process.
+"""`python -m naming.server`: the resolver process, which answers DNS queries from memory.
 
-Settings: BORG_DNS_HOST, BORG_DNS_PORT, BORG_ZONE, BORG_CELLS; for transfers of zones BORG_DNS_TRANSFER, BORG_DNS_KEYS,
-BORG_DNS_SECONDARIES; BORG_DNS_PROCESSES, BORG_DNS_SNAPSHOT, BORG_DNS_STALE, BORG_DNS_METRICS_HOST and
-BORG_DNS_METRICS_PORT. It answers from memory. `TXT health.<zone>` has its status: loading, ok or
-stale.
+`deploy/borg.env` explains its settings. `TXT health.<zone>` returns its status: loading, ok or stale.
 """
 
 from __future__ import annotations
@@ -38,20 +35,21 @@ from serving.processes import Parent, Worker
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_S = 30.0  # for answers, of a worker that others can stand in for
+PATIENCE_S = 30.0  # wait for names, if other workers can answer meanwhile
 ALONE = Worker()
 
 
 def nameserver_address(host: str) -> str:
-    """Return the address of `ns.<zone>`: the address listened on, or the one this machine shows to the world."""
+    """Return the address of `ns.<zone>`: `host`, or the address of this machine if `host` means all addresses."""
     if not ipaddress.ip_address(host).is_unspecified:
         return host
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    elsewhere = "2001:db8::1" if ":" in host else "192.0.2.1"
+    family, other, loopback = (
+        (socket.AF_INET6, "2001:db8::1", "::1") if ":" in host else (socket.AF_INET, "192.0.2.1", "127.0.0.1")
+    )
     with socket.socket(family, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect((elsewhere, 53))  # sends nothing, chooses a route
+        probe.connect((other, 53))  # sends nothing; the kernel chooses the source address
         return str(probe.getsockname()[0])
-    return "::1" if ":" in host else "127.0.0.1"
+    return loopback
 
 
 def _settle_memory() -> None:
@@ -75,12 +73,13 @@ async def serve(
     board: Board | None = None,
     metrics: tuple[str, int] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `snapshots`: folder of names kept; `cells`: names of those served, empty for all.
+    """Serve until SIGTERM or SIGINT. Raises `NoPort`.
 
-    Only the first of several workers has TCP, transfers and NOTIFY. It also writes snapshots and serves the metrics of
-    all workers at the address `metrics`. The workers share their figures on `board`. Raises `NoPort`.
+    `snapshots`: the folder of stored names. `cells`: the names of the served cells; all cells if empty. `board`: memory
+    in which the workers share their figures. Only the first of several workers serves TCP, transfers and NOTIFY. It
+    also writes the files of stored names, and serves the metrics of all workers at the address `metrics`.
     """
-    gc.set_threshold(100_000, 50, 100)  # a table is many objects and hardly a cycle
+    gc.set_threshold(100_000, 50, 100)  # tables have many objects and few reference cycles
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -91,11 +90,11 @@ async def serve(
     follower = Follower(directory, source, on_loaded=_settle_memory, stale_s=stale_s, figures=figures)
     keeper = SnapshotKeeper(follower, snapshots) if snapshots else None
     reporter = MetricsReporter(figures, follower, keeper, board=board, number=worker.number)
-    teller = MetricsServer(*metrics, reporter.exposition) if metrics and worker.first else None
-    if teller is not None and metrics is not None:
+    metrics_server = MetricsServer(*metrics, reporter.exposition) if metrics and worker.first else None
+    if metrics_server is not None and metrics is not None:
         with wanted("BORG_DNS_METRICS_PORT", *metrics):
-            await teller.start()
-        log.info("metrics served", host=teller.host, port=teller.port)
+            await metrics_server.start()
+        log.info("the metrics are available", host=metrics_server.host, port=metrics_server.port)
     if not worker.waits:
         await _listen(server, worker)
     if keeper is not None and await keeper.load(frozenset(cells)):
@@ -111,7 +110,7 @@ async def serve(
     try:
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            task.result()  # raise the error: the supervisor restarts the process
+            task.result()  # raises the error of the task; the supervisor then restarts the process
     finally:
         for task in ends:
             task.cancel()
@@ -119,22 +118,20 @@ async def serve(
         if keeper is not None and worker.first:
             await keeper.close()
         await server.stop()
-        if teller is not None:
-            teller.stop()
-        log.info("resolver stopped")
+        if metrics_server is not None:
+            metrics_server.stop()
+        log.info("the resolver has stopped")
 
 
 async def _listen(server: DnsServer, worker: Worker) -> None:
     with wanted("BORG_DNS_PORT", server.host, server.port):
         await server.start(tcp=worker.first, shared=worker.of > 1)
-    log.info("resolver listens", host=server.host, port=server.port, zone=server.directory.zone, worker=worker.number)
+    zone = server.directory.zone
+    log.info("the resolver listens", host=server.host, port=server.port, zone=zone, worker=worker.number)
 
 
 async def _listen_later(server: DnsServer, worker: Worker, follower: Follower) -> None:
-    """Start to receive DNS queries once this server has data.
-
-    After a timeout start anyway, and answer that no data is available.
-    """
+    """Open the sockets once the directory has names, or after `PATIENCE_S` seconds. Then wait until cancelled."""
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             await follower.answers.wait()
@@ -143,6 +140,7 @@ async def _listen_later(server: DnsServer, worker: Worker, follower: Follower) -
 
 
 def main() -> int:
+    """Run the resolver and return its exit status."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.production")
     import django
 
@@ -182,7 +180,7 @@ def _work(worker: Worker, peers: Peers, port: int, board: Board | None = None) -
         nsid=settings.BORG_DNS_NSID.encode(),
         cookies=Cookies.from_secret(settings.SECRET_KEY),
     )
-    rate = -(-settings.BORG_DNS_RATE // worker.of)  # each worker has its share of a network's questions
+    rate = -(-settings.BORG_DNS_RATE // worker.of)  # the workers share the rate equally
     running = serve(
         directory,
         JournalNews(cells=settings.BORG_CELLS),
@@ -208,7 +206,7 @@ def _work(worker: Worker, peers: Peers, port: int, board: Board | None = None) -
 
 
 def _log_no_port(error: NoPort) -> int:
-    log.error("resolver cannot start", error=error.strerror)
+    log.error("the resolver cannot start", error=error.strerror)
     return 1
 
 
@@ -216,4 +214,4 @@ if __name__ == "__main__":
     ended = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(ended)  # without waiting for a thread that waits for PostgreSQL
+    os._exit(ended)  # does not wait for a thread that waits for PostgreSQL

@@ -1,15 +1,14 @@
 """Feeds for load balancers and monitoring: the formats of `naming.api.feeds` over HTTP. Callers need a token.
 
-Each answer has an ETag. A client that sends it back (`If-None-Match`) gets 304 while the answer would be the same. If
-no name has changed, that costs one query at the end of the journals. A change of load alone does not change the ETag.
+Each answer has an ETag. A client that sends the ETag (`If-None-Match`) gets 304 if the answer has not changed. If no
+name has changed, such a request needs one query. A change of load alone does not change the ETag.
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -27,7 +26,6 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
 MOST_CLUSTERS = 1_000  # in one discovery request
-_MOST_TAGS = 1_000  # kept by this process
 _FILTERS = {
     "cell": "Only tasks in this cell.",
     "tenant": "Only tasks of this tenant.",
@@ -42,33 +40,19 @@ _PARAMETERS.append(
         "If-None-Match",
         str,
         "header",
-        description="The ETag of the last answer; if the answer is still the same, the server returns 304.",
+        description="The ETag of the last answer. If the answer is the same, the server returns 304.",
     )
 )
-_SAME = OpenApiResponse(description="The answer is the same as the one with the ETag given.")
+_SAME = OpenApiResponse(description="The answer has not changed since the ETag.")
 
 
-class _Tags:
-    """ETags of this process's answers: (request, caller's rights) -> (stamp of the names, ETag)."""
+@lru_cache(maxsize=1_000)
+def _known_tag(asked: Hashable) -> dict[str, str]:
+    """Return the mutable entry of a request and its caller's rights: the stamp of the names, and the ETag at that time.
 
-    def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, tuple[str, str]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, asked: Hashable, stamp: str) -> str:
-        with self._lock:
-            known = self._known.get(asked)
-            return known[1] if known is not None and known[0] == stamp else ""
-
-    def put(self, asked: Hashable, stamp: str, tag: str) -> None:
-        with self._lock:
-            self._known[asked] = (stamp, tag)
-            self._known.move_to_end(asked)
-            while len(self._known) > _MOST_TAGS:
-                self._known.popitem(last=False)
-
-
-_tags = _Tags()
+    This process stores the entries of the most recent requests.
+    """
+    return {}
 
 
 def _fed(
@@ -77,24 +61,21 @@ def _fed(
     form: Callable[[list[FeedService]], Any],
     compared: Callable[[Any], Any] = lambda form: form,
 ) -> Response:
-    """Return the answer, or 304 if the caller sent its ETag. `compared` returns the part of it that the ETag covers."""
-    shown = {part.strip() for part in request.headers.get("If-None-Match", "").split(",")}
-    stamp = selectors.names_stamp()  # first, so that the rows read are never older than it
-    asked = (request.get_full_path(), _rights(request.auth))  # type: ignore[arg-type]
-    if (tag := _tags.get(asked, stamp)) and tag in shown:
-        return _unchanged(tag)
-    answer = form(read())
-    tag = f'W/"{_digest(compared(answer))}"'
-    _tags.put(asked, stamp, tag)
-    return _unchanged(tag) if tag in shown else Response(answer, headers=_headers(tag))
+    """Return the answer of a feed, or 304 if the caller sent its ETag.
 
-
-def _unchanged(tag: str) -> Response:
-    return Response(status=304, headers=_headers(tag))
-
-
-def _headers(tag: str) -> dict[str, str]:
-    return {"ETag": tag, "Cache-Control": "private, no-cache"}
+    `compared` returns the part of the answer that the ETag covers.
+    """
+    shown = {part.strip() for part in request.headers.get("If-None-Match", "").split(",")} - {""}
+    stamp = selectors.names_stamp()  # before the rows are read, so that they are never older than the stamp
+    known = _known_tag((request.get_full_path(), _rights(request.auth)))  # type: ignore[arg-type]
+    tag, answer = known.get(stamp, ""), None
+    if tag not in shown:
+        answer = form(read())
+        tag = f'W/"{_digest(compared(answer))}"'
+        known.clear()
+        known[stamp] = tag
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    return Response(status=304, headers=headers) if tag in shown else Response(answer, headers=headers)
 
 
 def _digest(answer: Any) -> str:
@@ -102,7 +83,7 @@ def _digest(answer: Any) -> str:
 
 
 def _rights(principal: Principal) -> Hashable:
-    """Return what decides which jobs the caller may see. Callers with the same rights share ETags."""
+    """Return the rights that decide which jobs the caller may see. Callers with the same rights share ETags."""
     return (
         principal.sre,
         principal.tenant,
@@ -114,32 +95,33 @@ def _rights(principal: Principal) -> Hashable:
     )
 
 
-def _asked(request: Request, *also: str) -> dict[str, Any]:
-    """Return the filters of a request. Raises `Rejected`: a misspelt one would silently widen or empty the answer."""
+def _reader(request: Request, *also: str) -> Callable[[], list[FeedService]]:
+    """Return a function that reads the services of a request. `also`: further parameters of the request.
+
+    Raises `Rejected` for an unknown parameter, or for a value that is not valid.
+    """
     known = (*_FILTERS, *also)
     for name, values in request.query_params.lists():
         if name not in known:
-            raise Rejected(
-                "invalid",
-                f"{name}: this filter does not exist; use one of {', '.join(known)}",
-                fields={name: "unknown"},
-            )
+            detail = f"{name}: this filter does not exist; use one of {', '.join(known)}"
+            raise Rejected("invalid", detail, fields={name: "unknown"})
         if wrong := _wrong(name, values):
             raise Rejected("invalid", f"{name}: {wrong}", fields={name: wrong})
-    return {
-        "labels": dict(text.split(":", 1) for text in request.query_params.getlist("label")),
-        **{name: request.query_params.get(name, "") for name in ("cell", "tenant", "job", "service")},
+    filters: dict[str, Any] = {
+        name: request.query_params.get(name, "") for name in ("cell", "tenant", "job", "service")
     }
+    filters["labels"] = dict(text.split(":", 1) for text in request.query_params.getlist("label"))
+    return partial(selectors.services, request.auth, **filters)  # type: ignore[arg-type]
 
 
 def _wrong(name: str, values: Sequence[str]) -> str:
-    """Return what is wrong with the values of a filter and what to give, or "" if they are valid."""
+    """Return the error of the values of a filter, or an empty text if they are valid."""
     if len(values) > 1 and name != "label":
-        return f"is given {len(values)} times; give it once, and send one request per value"
+        return f"is given {len(values)} times; give one value per request"
     if not all(values):
-        return "is empty; leave it out, or give a value"
+        return "is empty; omit it, or give a value"
     if any("\x00" in value for value in values):
-        return "contains a NUL character; leave it out"
+        return "contains a NUL character; remove the character"
     if name == "label":
         return _wrong_labels(values)
     try:
@@ -158,7 +140,7 @@ def _wrong_labels(values: Sequence[str]) -> str:
         if not key or ":" not in text:
             return f"{text[:64]!r} is not a label; give name:value"
         if keys.count(key) > 1:
-            return f"{key[:64]!r} is given {keys.count(key)} times; a job has one value per label, so give it once"
+            return f"{key[:64]!r} is given {keys.count(key)} times; give it once, because a job has one value per label"
     return ""
 
 
@@ -183,12 +165,8 @@ class PrometheusView(APIView):
     )
     def get(self, request: Request) -> Response:
         """List every port of every placed task, with facts about the task as `__meta_borg_…` labels."""
-        asked, port = _asked(request), request.query_params.get("port", "")
-
-        def targets(found: Iterable[FeedService]) -> list[dict[str, Any]]:
-            return feeds.prometheus(found, port=port)
-
-        return _fed(request, lambda: selectors.services(request.auth, **asked), targets, feeds.without_loads)  # type: ignore[arg-type]
+        read, form = _reader(request), partial(feeds.prometheus, port=request.query_params.get("port", ""))
+        return _fed(request, read, form, feeds.without_loads)
 
 
 class TraefikView(APIView):
@@ -204,19 +182,15 @@ class TraefikView(APIView):
         },
     )
     def get(self, request: Request) -> Response:
-        """List one Traefik service per job (`<job>-<tenant>-<cell>`) and per service of jobs
-        (`<service>.service.<tenant>.<cell>`), each with one server per serving task."""
-        asked, port = _asked(request, "scheme"), request.query_params.get("port", "")
-        scheme = request.query_params.get("scheme", "http")
+        """List one Traefik service per job and per service of jobs, each with one server per serving task.
+
+        Their names are `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
+        """
+        read, scheme = _reader(request, "scheme"), request.query_params.get("scheme", "http")
         if scheme not in ("http", "https", "h2c"):
-            raise Rejected(
-                "invalid", f"scheme: {scheme!r} is unknown; use http, https or h2c", fields={"scheme": "unknown"}
-            )
-
-        def configuration(found: Iterable[FeedService]) -> dict[str, Any]:
-            return feeds.traefik(found, port=port, scheme=scheme)
-
-        return _fed(request, lambda: selectors.services(request.auth, **asked), configuration)  # type: ignore[arg-type]
+            detail = f"scheme: {scheme!r} is unknown; use http, https or h2c"
+            raise Rejected("invalid", detail, fields={"scheme": "unknown"})
+        return _fed(request, read, partial(feeds.traefik, port=request.query_params.get("port", ""), scheme=scheme))
 
 
 class EnvoyRequestSerializer(serializers.Serializer[Any]):
@@ -253,7 +227,7 @@ class EnvoyView(APIView):
         },
     )
     def post(self, request: Request) -> Response:
-        """Return addresses and health of the clusters' tasks. 304 if nothing has changed since `version_info`."""
+        """Return addresses and health of the clusters' tasks, or 304 if nothing has changed since `version_info`."""
         given = EnvoyRequestSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         wanted = {cluster: _cluster(cluster) for cluster in given.validated_data["resource_names"]}
@@ -268,7 +242,7 @@ class EnvoyView(APIView):
 
 
 def _cluster(cluster: str) -> tuple[JobName | ServiceName, str]:
-    """Return the job or service that a cluster is named after, and its port. Raises `Rejected`."""
+    """Return the job or service in the name of a cluster, and the name of the port, if any. Raises `Rejected`."""
     port, rest = "", cluster
     if cluster.startswith("_"):
         port, _, rest = cluster[1:].partition("._tcp.")

@@ -1,11 +1,11 @@
-"""Endpoints in the forms that load balancers and monitoring read (§2.6). Pure.
+"""Endpoints in the formats of load balancers and monitoring (§2.6). Pure.
 
-    prometheus    HTTP service discovery: every port of every placed task, what is known of it as `__meta_borg_…`
+    prometheus    HTTP service discovery: every port of every placed task, with facts as labels `__meta_borg_…`
     traefik       HTTP provider: one service per job, one server per serving task
-    envoy         endpoint discovery over REST: one assignment per cluster, named as in DNS, with each task's health
+    envoy         endpoint discovery over REST: one assignment per cluster, named as in DNS, with the health of tasks
 
-If no task serves, load balancers get all placed tasks (fail open), as in DNS. Weights are those of SRV records; clients
-use a task of weight 0 only if no other task serves (`naming.table.endpoints.shares`).
+If no task serves, load balancers get all placed tasks (fail open), as in DNS. Weights are the same as in SRV records.
+Clients use a task of weight 0 only if no other task serves (`naming.table.endpoints.shares`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from naming.table.endpoints import TaskEndpoint, fails_open, shares
 from naming.table.names import SERVICE, JobName, ServiceName
 
 ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
-METADATA = "borg"  # the key of our facts in Envoy's filters and logs
-# Per cent. With it the second priority is asked only where the whole first one is down; Envoy's own 140 would send
-# clients there as soon as 29 % of the first are.
+METADATA = "borg"  # the key of the facts about tasks in Envoy's filters and logs
+# Overprovisioning factor in per cent. Envoy uses the second priority only if all tasks of the first priority are down.
+# With Envoy's default of 140, Envoy would use the second priority as soon as 29 % of the first are down.
 ONLY_WHEN_DOWN = 1_000_000
 LOAD = "__meta_borg_load"
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
@@ -29,7 +29,7 @@ _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 @dataclass(frozen=True, slots=True)
 class FeedService:
-    """A job or a service, and its placed tasks. `labels`: all labels of the job, or only the service's own."""
+    """A job or a service, and its placed tasks. `labels`: the labels of the job, or only the label of the service."""
 
     name: JobName | ServiceName
     labels: Mapping[str, str]
@@ -41,12 +41,12 @@ class FeedService:
 
 
 def prometheus(services: Iterable[FeedService], *, port: str = "") -> list[dict[str, Any]]:
-    """Return the targets to scrape: one port of each task of each job, or all ports without `port`."""
+    """Return the targets to scrape: the port `port` of each task of each job, or all ports if `port` is empty."""
     return [
         {
             "targets": [_host(endpoint.address, number)],
             "labels": {
-                **of_job,
+                **shared,
                 "__meta_borg_task": str(endpoint.index),
                 "__meta_borg_port": name,
                 "__meta_borg_machine": endpoint.machine,
@@ -57,25 +57,23 @@ def prometheus(services: Iterable[FeedService], *, port: str = "") -> list[dict[
                 **({LOAD: f"{endpoint.load:.2f}"} if endpoint.load is not None else {}),
             },
         }
-        for service, of_job in _of_jobs(services)
+        for service, shared in _jobs_with_labels(services)
         for endpoint in service.endpoints
         for name, number in endpoint.ports.items()
         if port in ("", name)
     ]
 
 
-def _of_jobs(services: Iterable[FeedService]) -> Iterable[tuple[FeedService, dict[str, str]]]:
-    """Yield each job and the labels that its targets share. Tasks of a service are already listed under its jobs."""
+def _jobs_with_labels(services: Iterable[FeedService]) -> Iterable[tuple[FeedService, dict[str, str]]]:
+    """Yield each job and the labels that its targets share. Tasks of services are already listed under their jobs."""
     for service in services:
         if isinstance(service.name, JobName):
-            labels = {
+            labels = {f"__meta_borg_label_{_NO_LABEL.sub('_', key)}": str(text) for key, text in service.labels.items()}
+            labels |= {
                 "__meta_borg_cell": service.name.cell,
                 "__meta_borg_tenant": service.name.tenant,
                 "__meta_borg_job": service.name.job,
                 "__meta_borg_fail_open": "true" if service.fails_open else "false",
-            }
-            labels |= {
-                f"__meta_borg_label_{_NO_LABEL.sub('_', key)}": str(value) for key, value in service.labels.items()
             }
             if SERVICE in service.labels:
                 labels["__meta_borg_service"] = str(service.labels[SERVICE])
@@ -83,20 +81,18 @@ def _of_jobs(services: Iterable[FeedService]) -> Iterable[tuple[FeedService, dic
 
 
 def without_loads(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return Prometheus targets for comparison: a change of load alone does not count."""
-    compared = []
-    for target in targets:
-        labels = dict(target["labels"])
-        labels.pop(LOAD, None)
-        compared.append({**target, "labels": labels})
-    return compared
+    """Return the targets of Prometheus without the loads, to compare them with later targets."""
+    return [
+        {**target, "labels": {name: value for name, value in target["labels"].items() if name != LOAD}}
+        for target in targets
+    ]
 
 
 def traefik(services: Iterable[FeedService], *, port: str = "", scheme: str = "http") -> dict[str, Any]:
-    """Return services `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
+    """Return the configuration with services `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
 
-    Each task has the port of that name or, without `port`, its first one. Weights of 1 are left out, because older
-    versions of Traefik do not support weights.
+    Each server has the port with the name `port`, or the first port of the task if `port` is empty. Weights of 1 are
+    omitted, because older versions of Traefik do not support weights.
     """
     made = {}
     for service in services:
@@ -117,7 +113,10 @@ def _traefik_name(name: JobName | ServiceName) -> str:
 
 
 def envoy(services: Mapping[str, tuple[FeedService | None, str]], *, version: str) -> dict[str, Any]:
-    """Return a discovery response for clusters: a service and a port each. Unknown clusters have no endpoints."""
+    """Return a discovery response. `services`: the service and the port of each cluster.
+
+    A cluster without a service has no endpoints.
+    """
     return {
         "version_info": version,
         "type_url": ASSIGNMENT,
@@ -133,13 +132,13 @@ def _assignment(service: FeedService | None, port: str) -> dict[str, Any]:
     if service is None:
         return {"endpoints": []}
     fail_open = service.fails_open
-    first = [one for one in service.endpoints if one.weight]
-    last = [one for one in service.endpoints if not one.weight]
-    groups = [list(_lb_endpoints(group, port, fail_open)) for group in (first, last)]
+    weighed = [one for one in service.endpoints if one.weight]
+    others = [one for one in service.endpoints if not one.weight]
+    groups = [list(_lb_endpoints(group, port, fail_open)) for group in (weighed, others)]
     assignment: dict[str, Any] = {
         "endpoints": [
             {"lb_endpoints": group, **({"priority": priority} if priority else {})}
-            for priority, group in enumerate([group for group in groups if group])
+            for priority, group in enumerate(filter(None, groups))
         ]
     }
     if all(groups):
@@ -151,6 +150,7 @@ def _lb_endpoints(endpoints: Iterable[TaskEndpoint], port: str, fail_open: bool)
     for endpoint in endpoints:
         number = _port(endpoint, port)
         if number is not None:
+            facts = {"name": endpoint.name, "health": endpoint.health, "fail_open": fail_open}
             yield {
                 "endpoint": {
                     "address": {"socket_address": {"address": endpoint.address, "port_value": number}},
@@ -158,11 +158,7 @@ def _lb_endpoints(endpoints: Iterable[TaskEndpoint], port: str, fail_open: bool)
                 },
                 "health_status": "HEALTHY" if endpoint.serving or fail_open else "UNHEALTHY",
                 "load_balancing_weight": endpoint.weight or 1,
-                "metadata": {
-                    "filter_metadata": {
-                        METADATA: {"name": endpoint.name, "health": endpoint.health, "fail_open": fail_open}
-                    }
-                },
+                "metadata": {"filter_metadata": {METADATA: facts}},
             }
 
 

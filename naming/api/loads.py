@@ -1,7 +1,7 @@
-"""Load of placed tasks: CPU used now as a share of the limit, from the last reports of their Borglets.
+"""The load of placed tasks: CPU used now as a share of the limit, from the last reports of their Borglets.
 
-It is kept only in Redis (`scheduling.usage.live`), and not in DNS, because a secondary must equal the primary.
-Without Redis, or without a recent report, a task's load is unknown.
+The load is stored only in Redis (`scheduling.usage.live`). DNS does not contain it, because the zones of secondaries
+must equal the zone of the primary. Without Redis, or without a recent report, the load of a task is unknown.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from scheduling.usage import live
 
 log = structlog.get_logger(__name__)
 
-FRESH_S = 60.0  # older news say nothing about now
+FRESH_S = 60.0  # older reports do not describe the present load
 
 
 class Busy(NamedTuple):
-    """A placed task, as far as its load is concerned. `limit_mcpu`: 0 for none."""
+    """The facts of a placed task from which its load is computed. `limit_mcpu` is 0 if the task has no CPU limit."""
 
     task_id: int
     incarnation: int
@@ -31,13 +31,13 @@ class Busy(NamedTuple):
 
 
 def loads_of(cell_id: int, tasks: Collection[Busy]) -> dict[int, float]:
-    """Return task id -> load, rounded to a hundredth, without unknown loads. One Redis command for any number."""
+    """Return task id -> load, rounded to a hundredth, without unknown loads. The function sends one Redis command."""
     if not tasks or not wakeups.answers():
         return {}
     try:
         read = live.read_machines(cell_id, {task.machine_id for task in tasks})
     except redis.RedisError as error:
-        log.warning("loads are not known", error=str(error))
+        log.warning("cannot read the loads of tasks from Redis", error=str(error))
         return {}
     rows = read.rows
     wanted = np.fromiter((task.task_id for task in tasks), np.int64, len(tasks))

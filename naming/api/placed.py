@@ -1,4 +1,4 @@
-"""Endpoints of tasks from rows: addresses, publication and load. This module checks no permissions."""
+"""Builds the endpoints of tasks from rows and from their load. Callers check the permissions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from django.conf import settings
@@ -22,7 +22,7 @@ from scheduling.models import Cell, Job
 
 
 class PlacedRow(NamedTuple):
-    """The columns of a task; those of the machine are empty while the task is not placed."""
+    """The columns of a task and its machine. The columns of the machine are None while the task is not placed."""
 
     task_id: int
     job_id: int
@@ -41,7 +41,7 @@ class PlacedRow(NamedTuple):
     machine_address: str | None
 
 
-# Feeds read many rows: the ORM takes as long to convert them as PostgreSQL and we take for all the rest.
+# Feeds read many rows. Their conversion by the ORM would double the time of an answer.
 _ROWS = """
 SELECT t.id, t.job_id, t.index, t.state, t.phase, t.health, t.up, t.incarnation, t.spec_version, t.ports, t.address,
     t."limit"[1], t.machine_id, m.hostname, host(m.address)
@@ -49,8 +49,10 @@ FROM scheduling_task AS t LEFT JOIN scheduling_machine AS m ON m.id = t.machine_
 
 
 def rows_of(jobs: Collection[int], *, tasks: Collection[int] | None = None, pending: bool = False) -> list[PlacedRow]:
-    """Return the placed tasks of these jobs, by job and index. `tasks`: only these ids. `pending`: also those that
-    are not placed. One query."""
+    """Return the placed tasks of these jobs, ordered by job and index. The function makes one query.
+
+    `tasks`: only these task ids. `pending`: also return tasks that are not placed.
+    """
     found = query(
         f"{_ROWS} WHERE t.job_id = ANY(%(jobs)s) AND (%(pending)s OR t.state = %(running)s)"
         " AND (%(tasks)s::bigint[] IS NULL OR t.id = ANY(%(tasks)s)) ORDER BY t.job_id, t.index",
@@ -65,9 +67,9 @@ def rows_of(jobs: Collection[int], *, tasks: Collection[int] | None = None, pend
 
 
 def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[PlacedRow], *, zone: str) -> list[TaskEndpoint]:
-    """Return one endpoint for each of `rows`. `jobs` have their cells and tenants.
+    """Return one endpoint per row. `jobs` were read with their cells and tenants.
 
-    One query a cell in which an update is under way, and one question to Redis a cell with placed tasks.
+    The function makes one query per cell with a running update, and one request to Redis per cell with placed tasks.
     """
     ports = _port_names(jobs, rows)
     loads = _loads(jobs, rows)
@@ -104,57 +106,51 @@ def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[PlacedRow], *, zone: st
 
 
 def job_answer(job: Job, endpoints: Sequence[TaskEndpoint], *, zone: str) -> JobEndpoints:
-    """Return the answer for a job. `endpoints`: those of its placed tasks."""
-    name = name_of(job)
-    return JobEndpoints(
-        name=name.path,
-        dns=name.dns(zone),
-        tasks=job.tasks_total,
-        placed=len(endpoints),
-        serving=sum(one.serving for one in endpoints),
-        fail_open=fails_open(endpoints),
-        ttl_s=ttl_of([job]),
-        labels=job.labels,
-        revision=job.cell.revision,
-        history=job.cell.history_ordinal,
-        endpoints=endpoints,
-    )
+    """Return the answer for a job. `endpoints`: the endpoints of its placed tasks."""
+    return JobEndpoints(labels=job.labels, **_summary(name_of(job), job.cell, [job], endpoints, zone))
 
 
 def service_answer(
     name: ServiceName, cell: Cell, jobs: Collection[Job], endpoints: Sequence[TaskEndpoint], *, zone: str
 ) -> ServiceEndpoints:
-    """Return the answer for a service. `endpoints`: those of the placed tasks of all `jobs`."""
-    return ServiceEndpoints(
-        name=name.path,
-        dns=name.dns(zone),
-        jobs=[name_of(job).path for job in jobs],
-        tasks=sum(job.tasks_total for job in jobs),
-        placed=len(endpoints),
-        serving=sum(one.serving for one in endpoints),
-        fail_open=fails_open(endpoints),
-        ttl_s=ttl_of(jobs),
-        revision=cell.revision,
-        history=cell.history_ordinal,
-        endpoints=endpoints,
-    )
+    """Return the answer for a service. `endpoints`: the endpoints of the placed tasks of all `jobs`."""
+    return ServiceEndpoints(jobs=[name_of(job).path for job in jobs], **_summary(name, cell, jobs, endpoints, zone))
+
+
+def _summary(
+    name: JobName | ServiceName, cell: Cell, jobs: Collection[Job], endpoints: Sequence[TaskEndpoint], zone: str
+) -> dict[str, Any]:
+    return {
+        "name": name.path,
+        "dns": name.dns(zone),
+        "tasks": sum(job.tasks_total for job in jobs),
+        "placed": len(endpoints),
+        "serving": sum(one.serving for one in endpoints),
+        "fail_open": fails_open(endpoints),
+        "ttl_s": ttl_of(jobs),
+        "revision": cell.revision,
+        "history": cell.history_ordinal,
+        "endpoints": endpoints,
+    }
 
 
 def name_of(job: Job) -> JobName:
+    """Return the name of a job that was read with its cell and tenant."""
     return JobName(job.cell.name, job.tenant.name, job.name)
 
 
 def published_of(job: Job) -> Published:
+    """Return the settings for the names of a job."""
     return msgspec.convert(job.published, Published)
 
 
 def ttl_of(jobs: Collection[Job]) -> int:
-    """Return the time to live of a name over these jobs: the shortest of theirs."""
+    """Return the time to live of a name in seconds: the shortest value of its jobs."""
     return min((published_of(job).ttl_s or settings.BORG_DNS_TTL for job in jobs), default=settings.BORG_DNS_TTL)
 
 
 def _port_names(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int, dict[int, tuple[str, ...]]]:
-    """Return job -> version of its spec -> names of its ports, for versions that placed tasks run."""
+    """Return job id -> spec version -> port names, for the versions that placed tasks run."""
     behind = {row.job_id for row in rows if row.machine_id is not None and row.version != jobs[row.job_id].spec_version}
     older: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
     only = next(iter(behind)) if len(behind) == 1 else None
@@ -166,7 +162,7 @@ def _port_names(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int,
 
 
 def busy_of(rows: Iterable[PlacedRow]) -> list[Busy]:
-    """Return the loads of the placed tasks."""
+    """Return the placed tasks, as `loads_of` expects them."""
     return [
         Busy(row.task_id, row.incarnation, row.machine_id, row.limit_mcpu or 0)
         for row in rows

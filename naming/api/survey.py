@@ -1,4 +1,4 @@
-"""Query all resolvers and secondaries of a cell's names at once, within a time limit, and report how far each is."""
+"""Queries all resolvers and secondaries of a cell at once, within a time limit, for the changes that each has."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
 
 import dns.asyncquery
 import dns.exception
@@ -15,7 +16,7 @@ import dns.message
 import dns.rcode
 from django.conf import settings
 
-from naming.dns.primary import InvalidPeers, server_address
+from naming.dns.primary import server_address
 from naming.dns.zones.directory import Status
 from naming.table.table import SERIAL_MODULUS, serial_newer
 
@@ -29,15 +30,15 @@ class ServerRole(StrEnum):
 
 
 class FollowState(StrEnum):
-    """How a server follows a cell."""
+    """The state of a server that follows a cell."""
 
     CAUGHT_UP = "caught-up"
     BEHIND = "behind"
     LOADING = "loading"
-    STALE = "stale"  # it reports that it has not reached the journal for long
+    STALE = "stale"  # the server reports that it has not reached the journal for a long time
     SILENT = "silent"
-    NO_ZONE = "no-zone"  # it answers, but does not have this zone
-    UNKNOWN = "unknown"  # a secondary, while no resolver reports its own serial
+    NO_ZONE = "no-zone"  # the server answers, but does not have this zone
+    UNKNOWN = "unknown"  # a secondary, if no resolver reports its serial
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,10 @@ class SurveyedServer:
 
 @dataclass(frozen=True, slots=True)
 class FollowerReport:
-    """The state of a cell's zone on a server. `serial`, `revision`: None if not reported; `detail`: the error.
+    """The state of a cell's zone on a server.
 
-    `behind`: for a secondary, how far its serial is below a resolver's.
+    `serial` and `revision` are None if the server does not report them. `detail`: the error. `behind`: the difference
+    between a secondary's serial and the lowest serial of the resolvers.
     """
 
     server: SurveyedServer
@@ -80,7 +82,7 @@ class FollowerReport:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An answer. `facts`: from TXT records, by name. Without an answer `rcode` is empty and `error` is the reason."""
+    """An answer. `facts`: the values of TXT records, by name. If there is no answer, `error` contains the reason."""
 
     rcode: str = ""
     serial: int | None = None
@@ -89,31 +91,18 @@ class _Answer:
 
 
 def servers() -> list[SurveyedServer]:
-    """Return the servers that the settings name. Raises `naming.dns.primary.InvalidPeers`."""
-    resolvers = [_resolver_at(text) for text in settings.BORG_DNS_RESOLVERS]
+    """Return the servers in the settings, or the own resolver if there are none. Raises `InvalidPeers`."""
+    resolvers = [server_address("BORG_DNS_RESOLVERS", text) for text in settings.BORG_DNS_RESOLVERS]
+    resolvers = resolvers or [server_address("BORG_DNS_HOST", f"{settings.BORG_DNS_HOST}@{settings.BORG_DNS_PORT}")]
+    secondaries = [server_address("BORG_DNS_SECONDARIES", text) for text in settings.BORG_DNS_SECONDARIES]
     return [
-        *(resolvers or [_own_resolver()]),
-        *(
-            SurveyedServer(ServerRole.SECONDARY, *server_address("BORG_DNS_SECONDARIES", text))
-            for text in settings.BORG_DNS_SECONDARIES
-        ),
+        *(SurveyedServer(ServerRole.RESOLVER, _reachable(address), port) for address, port in resolvers),
+        *(SurveyedServer(ServerRole.SECONDARY, address, port) for address, port in secondaries),
     ]
 
 
-def _own_resolver() -> SurveyedServer:
-    try:
-        return SurveyedServer(ServerRole.RESOLVER, _reachable(settings.BORG_DNS_HOST), settings.BORG_DNS_PORT)
-    except ValueError:
-        raise InvalidPeers(f"BORG_DNS_HOST: {settings.BORG_DNS_HOST!r} is not an IP address; try 127.0.0.1") from None
-
-
-def _resolver_at(text: str) -> SurveyedServer:
-    address, port = server_address("BORG_DNS_RESOLVERS", text)
-    return SurveyedServer(ServerRole.RESOLVER, _reachable(address), port)
-
-
 def _reachable(host: str) -> str:
-    """Return the address to query: loopback if the resolver listens on all addresses of this host."""
+    """Return the address to query: a loopback address if the resolver listens on all addresses of this host."""
     address = ipaddress.ip_address(host)
     if not address.is_unspecified:
         return str(address)
@@ -123,31 +112,27 @@ def _reachable(host: str) -> str:
 def followers(
     cell: str, *, wanted: int, asked: Sequence[SurveyedServer], timeout_s: float = TIMEOUT_S
 ) -> list[FollowerReport]:
-    """Return how far each server of `asked` has followed a cell whose journal is at revision `wanted`.
+    """Return one report per server of `asked`, in this order, for a cell whose journal is at revision `wanted`.
 
-    Takes at most `timeout_s`, even if many servers are silent.
+    The function takes at most `timeout_s` seconds, even if many servers are silent.
     """
-    zone = f"{cell}.{settings.BORG_ZONE}"
-    answers = asyncio.run(_ask_all(zone, asked, timeout_s))
-    newest = [
-        facts[0].serial for server, facts in zip(asked, answers, strict=True) if server.role is ServerRole.RESOLVER
+    answers = asyncio.run(_ask_all(f"{cell}.{settings.BORG_ZONE}", asked, timeout_s))
+    found = list(zip(asked, answers, strict=True))
+    serials = [
+        zone.serial for server, (zone, _) in found if server.role is ServerRole.RESOLVER and zone.serial is not None
     ]
-    serials = [serial for serial in newest if serial is not None]
     return [
-        _resolver(server, zone_answer, health, wanted)
+        _resolver(server, zone, health, wanted)
         if server.role is ServerRole.RESOLVER
-        else _secondary(server, zone_answer, serials)
-        for server, (zone_answer, health) in zip(asked, answers, strict=True)
+        else _secondary(server, zone, serials)
+        for server, (zone, health) in found
     ]
 
 
 def newest_serial(found: Sequence[FollowerReport]) -> int | None:
     """Return the newest serial by the arithmetic of RFC 1982, or None if no server reported one."""
-    newest: int | None = None
-    for one in found:
-        if one.serial is not None and (newest is None or serial_newer(one.serial, newest)):
-            newest = one.serial
-    return newest
+    serials = [one.serial for one in found if one.serial is not None]
+    return reduce(lambda a, b: b if serial_newer(b, a) else a, serials) if serials else None
 
 
 def _resolver(server: SurveyedServer, zone: _Answer, health: _Answer, wanted: int) -> FollowerReport:
@@ -157,9 +142,8 @@ def _resolver(server: SurveyedServer, zone: _Answer, health: _Answer, wanted: in
         return FollowerReport(server, FollowState.SILENT, detail=zone.error)
     if revision is None:
         loading = status == Status.LOADING.value or zone.rcode == "SERVFAIL"
-        return FollowerReport(
-            server, FollowState.LOADING if loading else FollowState.NO_ZONE, detail=zone.rcode or zone.error
-        )
+        state = FollowState.LOADING if loading else FollowState.NO_ZONE
+        return FollowerReport(server, state, detail=zone.rcode or zone.error)
     state = FollowState.CAUGHT_UP if revision >= wanted else FollowState.BEHIND
     if status == Status.STALE.value:
         state = FollowState.STALE
@@ -167,7 +151,7 @@ def _resolver(server: SurveyedServer, zone: _Answer, health: _Answer, wanted: in
 
 
 def _secondary(server: SurveyedServer, zone: _Answer, serials: Sequence[int]) -> FollowerReport:
-    """Return a secondary's state. It has caught up if its serial is not older than all `serials` of the resolvers."""
+    """Return the report of a secondary. It has caught up unless its serial is older than all `serials` of resolvers."""
     if zone.error:
         return FollowerReport(server, FollowState.SILENT, detail=zone.error)
     serial = zone.serial

@@ -1,4 +1,4 @@
-"""Routes below /bns/, with or without a final slash, and of the feeds: /api/v1/feeds/ and the path of Envoy."""
+"""The routes below /bns/, with or without a final slash, and the routes of the feeds."""
 
 from __future__ import annotations
 

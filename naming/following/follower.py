@@ -1,8 +1,8 @@
-"""Keeps a directory equal to the journals of its cells. Blocking reads run in one thread, the loop never blocks.
+"""Keeps a directory equal to the journals of its cells. One thread makes all blocking reads.
 
-    round: cells() ─► for each cell that moved: tail, or snapshot when new, restored or cut ─► wait for a notice
+    round: cells() ─► per changed cell: tail, or a snapshot if the cell is new or restored ─► wait for a notification
 
-A cell that is known but not read yet answers SERVFAIL; a cell whose source is away keeps its last answers.
+The answer for a cell that is not read yet is SERVFAIL. While the journal is unreachable, the last names stay.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
-SLICE = 1_000  # events applied between two looks at the sockets: about a millisecond
-COALESCE_S = 0.02  # between rounds under constant news
-POLL_S = 0.5  # notices may be lost without an error
+SLICE = 1_000  # events that are applied in one step of the event loop, which takes about a millisecond
+COALESCE_S = 0.02  # between two rounds
+POLL_S = 0.5  # between two rounds without a notification, because notifications may be lost
 RETRY_S = 0.2
 FAULT_S = 5.0
 STALE_S = 30.0
 MOST_BEHIND = 200_000  # revisions; a follower that is further behind reads the rows, which is faster
-PATIENCE_S = 1.0  # for the journal, before names that were kept answer without it
+PATIENCE_S = 1.0  # wait for the journal before the resolver answers from stored names
 
 
 class Follower:
-    """The follower of journals. `on_loaded` is called once, when every cell has been read for the first time.
+    """The follower of the journals of all cells. `on_loaded` is called once, after every cell has been read.
 
-    `stale_s`: seconds without contact after which the directory calls itself stale.
+    `stale_s`: seconds without contact to the journal, after which the status becomes stale.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class Follower:
         self._histories: dict[int, str] = {}  # history id by cell
         self._began_at = asyncio.get_running_loop().time()
         self._heard_at: float | None = None  # of the loop's clock
-        self._kept: list[NameTable] = []  # that are not known to be right
+        self._kept: list[NameTable] = []  # tables from files that have not caught up with the journal yet
         self._loaded = self._away = False
-        self.answers = asyncio.Event()  # set when there is something to answer from
+        self.answers = asyncio.Event()  # set once the directory has names
 
     def start_from(self, cell_id: int, table: NameTable, history_id: str) -> None:
-        """Continue from a stored table. Call it before `run`.
+        """Continue from a stored table, which replaces another table of this cell. Call this method before `run`.
 
-        It answers once it has caught up; where the journal can't be reached at once, without, and as stale. It takes
-        the place of another one of this cell.
+        The table is used once it has caught up with the journal. If the journal is unreachable, the table is used
+        without it, and the status is stale.
         """
         table.ready = False
         if cell_id in self._tables:
@@ -78,11 +78,11 @@ class Follower:
         self.directory.serial = max(self.directory.serial, cell_id)
 
     def _answer_from_kept(self) -> None:
-        """Answer from stored names, because old answers are better than none."""
+        """Use the stored tables without the journal, because old answers are better than no answers."""
         if self._kept:
             for table in self._kept:
                 table.ready = True
-            log.warning("answering from stored names", cells=len(self._kept))
+            log.warning("the resolver answers from stored names", cells=len(self._kept))
             self._kept.clear()
             self.directory.status = Status.STALE
             self.answers.set()
@@ -97,7 +97,7 @@ class Follower:
         return asyncio.get_running_loop().time() - (self._heard_at or self._began_at)
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Follow the journals until the task is cancelled."""
         watch = asyncio.create_task(self._watch())
         try:
             while True:
@@ -107,13 +107,13 @@ class Follower:
                     await self._call(self._source.wait, POLL_S)
                 except NewsUnavailable as error:
                     if not self._away:
-                        log.warning("journal unreachable, answering from memory", error=str(error))
+                        log.warning("the journal is unreachable; the resolver answers from memory", error=str(error))
                     self._away = True
                     self._answer_from_kept()
                     await asyncio.sleep(RETRY_S)
                 except Exception:
-                    # Old answers are better than none. The status becomes stale, and the log contains the cause.
-                    log.exception("journal not followed, answering from memory")
+                    # Old answers are better than no answers. The status becomes stale, and the log contains the cause.
+                    log.exception("cannot follow the journal; the resolver answers from memory")
                     self._answer_from_kept()
                     await asyncio.sleep(FAULT_S)
         finally:
@@ -131,7 +131,7 @@ class Follower:
             await self._catch_up(facts)
         self._heard_at = asyncio.get_running_loop().time()
         if self._away or self.directory.status is Status.STALE:
-            log.info("journal reached again", cells=len(cells))
+            log.info("the journal is reachable again", cells=len(cells))
         self._away = False
         if not self._loaded:
             self._loaded = True
@@ -140,7 +140,7 @@ class Follower:
         self.answers.set()
 
     def _keep_only(self, cells: Iterable[ZoneFacts]) -> None:
-        """Update the tables: new cells get one that is not ready, and removed and renamed cells lose theirs."""
+        """Create empty tables for new cells, and remove the tables of cells that were removed or renamed."""
         known = {facts.cell_id: facts for facts in cells}
         for cell_id, table in list(self._tables.items()):
             if cell_id not in known or known[cell_id].name != table.cell:
@@ -177,9 +177,9 @@ class Follower:
             try:
                 news = await self._call(self._source.tail, facts.cell_id, table.revision)
                 if not news or news[0].revision != table.revision + 1:
-                    raise NewsUnreadable(f"revision {table.revision + 1} is not in the journal any more")
+                    raise NewsUnreadable(f"the journal no longer contains revision {table.revision + 1}")
             except NewsUnreadable as error:
-                log.warning("journal has a gap, reading rows", cell=facts.name, reason=str(error))
+                log.warning("the journal has a gap; the resolver reads the rows", cell=facts.name, reason=str(error))
                 await self._take_snapshot(facts)
                 return
             await self._apply(table, news)
@@ -199,7 +199,7 @@ class Follower:
             self._figures.observe_lag(max(0.0, time.time() - news[0].at))
 
     async def _take_snapshot(self, facts: ZoneFacts) -> None:
-        """Load a snapshot beside the table in service, and replace that table as a whole."""
+        """Load a snapshot into a new table, and then replace the table of the cell."""
         snapshot = await self._call(self._source.snapshot, facts.cell_id)
         table = NameTable(facts.name, history_ordinal=snapshot.history_ordinal, start=facts.start)
         for start in range(0, len(snapshot.events), SLICE):
@@ -223,7 +223,7 @@ class Follower:
         )
 
     async def _watch(self) -> None:
-        """Mark the answers as stale when the journal is silent for too long, also while a read hangs."""
+        """Set the status to stale if the journal is unreachable for too long, also while a read hangs."""
         await asyncio.sleep(PATIENCE_S)
         self._answer_from_kept()
         while True:
@@ -232,4 +232,4 @@ class Follower:
             silent_s = 0.0 if heard is None else asyncio.get_running_loop().time() - heard
             if silent_s > self._stale_s and self.directory.status is not Status.STALE:
                 self.directory.status = Status.STALE
-                log.warning("names are stale, answering from memory", silent_s=round(silent_s, 1))
+                log.warning("the names are stale; the resolver answers from memory", silent_s=round(silent_s, 1))

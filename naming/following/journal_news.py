@@ -1,4 +1,4 @@
-"""Changes from PostgreSQL: rows at the start, then the journal. Redis' notices wake the reader."""
+"""Reads changes from PostgreSQL: rows at the start, then the journal. Notifications from Redis wake the reader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduling.journal import journal, wakeups
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# A dead network must be noticed while answers are fresh. Seconds, milliseconds, as libpq wants them.
+# Options of libpq that detect a broken network within seconds. `tcp_user_timeout` is in milliseconds, the rest in s.
 _CONNECTION = {
     "connect_timeout": 2,
     "tcp_user_timeout": 5_000,
@@ -24,14 +24,11 @@ _CONNECTION = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
-
-
-# Between two looks at PostgreSQL while no notices come.
-_DEAF_S = 0.25
+_POLL_S = 0.25  # between two reads of the journal while Redis is unreachable
 
 
 class JournalNews:
-    """The source of changes in PostgreSQL. `cells`: names of cells to follow, empty for all. For one thread."""
+    """The source of changes in PostgreSQL, for use in one thread. `cells`: names of cells to follow, empty for all."""
 
     def __init__(self, *, cells: Sequence[str] = ()) -> None:
         self._only = frozenset(cells)
@@ -41,14 +38,14 @@ class JournalNews:
 
     def cells(self) -> list[ZoneFacts]:
         cells = self._followed()
-        # A notice sent before the subscription is lost, so what is new since then is read again.
+        # A notification before the subscription is lost, so the cells are read again after a new subscription.
         return self._followed() if self._subscribe(facts.cell_id for facts in cells) else cells
 
     def snapshot(self, cell_id: int) -> NamesSnapshot:
         try:
             return self._read(rows.snapshot, cell_id)
         except LookupError as error:
-            raise NewsUnavailable(f"the cell is gone: {error}") from error
+            raise NewsUnavailable(f"the cell was removed: {error}") from error
 
     def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
         try:
@@ -61,7 +58,7 @@ class JournalNews:
         if self._waiter is None:
             time.sleep(timeout_s)  # there is no cell yet
         else:
-            self._waiter.wait(timeout_s if self._waiter.hears else min(timeout_s, _DEAF_S))
+            self._waiter.wait(timeout_s if self._waiter.hears else min(timeout_s, _POLL_S))
 
     def close(self) -> None:
         if self._waiter is not None:
@@ -74,7 +71,7 @@ class JournalNews:
         return [facts for facts in cells if not self._only or facts.name in self._only]
 
     def _subscribe(self, cell_ids: Iterable[int]) -> bool:
-        """Update the subscription. Return whether it had to change."""
+        """Subscribe to the notifications of these cells. Return whether the subscription has changed."""
         ids = tuple(sorted(cell_ids))
         if ids == self._waits_for:
             return False

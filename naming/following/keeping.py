@@ -1,9 +1,10 @@
-"""Files with the names of one cell each. They are written when names change and at the end, and read at the start.
+"""Stores the names of each cell in a file. The resolver reads the files when it starts, and writes them when names
+change and when it ends.
 
-    table ─► Capture ─► blocks, in slices of the loop ─► thread: file.new, fsync, rename ─► <cell>.names
-    <cell>.names ─► whole? ours? fresh? ─► table, stale until the journal is reached ─► Follower continues from there
+    table ─► Capture ─► blocks, in small steps ─► thread: new file, fsync, rename ─► <cell>.names
+    <cell>.names ─► complete, of this zone and recent? ─► table ─► the follower continues from this table
 
-An unusable file is logged and left alone: the next snapshot replaces it.
+The resolver logs an unusable file and does not delete it. The next snapshot replaces it.
 """
 
 from __future__ import annotations
@@ -24,29 +25,30 @@ from naming.table.table import NameTable
 
 log = structlog.get_logger(__name__)
 
-EVERY_S = 60.0  # at most, while names move
-IDLE_S = 600.0  # while only leases and the like move: the journal's tail must reach back to here
-FIRST_S = 5.0  # after the names were read
+EVERY_S = 60.0  # between two files of a cell while names change
+IDLE_S = 600.0  # between two files while no name changes; the journal must reach back to the last file
+FIRST_S = 5.0  # wait after the start
 _LOOK_S = 1.0
-_PAUSE_S = 0.001  # between two slices
+_PAUSE_S = 0.001  # between two steps
 _SUFFIX = ".names"
 
 
 class SnapshotKeeper:
-    """Stores a follower's tables in `folder`. `clock`: seconds since the epoch."""
+    """The keeper of the files in `folder`, for the tables of a follower. `clock` returns seconds since the epoch."""
 
     def __init__(self, follower: Follower, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._follower = follower
         self._folder = folder
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="names")
-        # By cell: the time of the last attempt (the loop's clock), and what is on disk.
+        # By cell: the time of the last attempt (the loop's clock), and the head of the file on disk.
         self._written: dict[str, tuple[float, Head | None]] = {}
         self.failed = 0
 
     async def load(self, only: frozenset[str] = frozenset()) -> int:
-        """Load the usable files into the follower. Return the number of cells. `only`: names of cells, empty for
-        all.
+        """Load the usable files into the follower. Return the number of loaded cells.
+
+        `only`: names of the cells to load; all cells if empty.
         """
         loaded: dict[int, Head] = {}  # by cell
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
@@ -58,13 +60,13 @@ class SnapshotKeeper:
                 head = self._checked(path, read_head(data))
                 other = loaded.get(head.cell_id)
                 if other is not None and other.written_at > head.written_at:
-                    self._written[head.cell] = (asyncio.get_running_loop().time(), head)  # to be removed
-                    raise Unusable(f"a newer snapshot has this cell under the name {other.cell}")
+                    self._written[head.cell] = (asyncio.get_running_loop().time(), head)  # `_forget` deletes the file
+                    raise Unusable(f"a newer file contains this cell under the name {other.cell}")
                 table = NameTable(head.cell)
                 for _ in restore(data, head, table):
                     await asyncio.sleep(0)
             except (OSError, Unusable) as error:
-                log.warning("snapshot of names ignored", file=str(path), reason=str(error))
+                log.warning("cannot use a snapshot of names", file=str(path), reason=str(error))
                 continue
             self._follower.start_from(head.cell_id, table, head.history_id)
             self._written[head.cell] = (asyncio.get_running_loop().time(), head)
@@ -83,7 +85,7 @@ class SnapshotKeeper:
         zone = self._follower.directory.zone
         age_s = self._clock() - head.written_at
         if head.zone != zone:
-            raise Unusable(f"it is of zone {head.zone}, this resolver answers for {zone}")
+            raise Unusable(f"it belongs to zone {head.zone}, but this resolver answers for {zone}")
         if head.cell != path.stem:
             raise Unusable(f"it belongs to cell {head.cell}, not to {path.stem}")
         if age_s > EXPIRE_S:
@@ -91,12 +93,12 @@ class SnapshotKeeper:
         return head
 
     def written_at(self, cell: str) -> float:
-        """Return when the cell's file was written, in seconds since the epoch; 0 if there is none."""
+        """Return the time at which the cell's file was written, in seconds since the epoch; 0 if there is no file."""
         _, head = self._written.get(cell, (0.0, None))
         return 0.0 if head is None else head.written_at
 
     async def run(self) -> None:
-        """Keep snapshots until cancelled."""
+        """Write files when they are due, until the task is cancelled."""
         await asyncio.sleep(FIRST_S)
         while True:
             now = asyncio.get_running_loop().time()
@@ -107,7 +109,7 @@ class SnapshotKeeper:
             await asyncio.sleep(_LOOK_S)
 
     async def close(self) -> None:
-        """A last time, without pauses; nothing may be applied to the tables any more."""
+        """Write the last files, without pauses. The tables must not change any more."""
         for table in list(self._follower.directory.cells.values()):
             if self._due(table, float("inf")):
                 await self._try(table, pause_s=0.0)
@@ -129,9 +131,9 @@ class SnapshotKeeper:
     async def _try(self, table: NameTable, *, pause_s: float) -> None:
         try:
             await self._keep(table, pause_s=pause_s)
-        except Exception:  # answers don't end because the next start would lack a file
+        except Exception:  # the resolver must go on, even if it cannot write the file
             self.failed += 1
-            log.exception("snapshot of names not written", cell=table.cell)
+            log.exception("cannot write a snapshot of names", cell=table.cell)
 
     async def _keep(self, table: NameTable, *, pause_s: float) -> None:
         follower = self._follower
@@ -141,7 +143,7 @@ class SnapshotKeeper:
             table, zone=follower.directory.zone, cell_id=cell_id, history_id=history_id, written_at=self._clock()
         )
         _, before = self._written.get(table.cell, (0.0, None))
-        self._written[table.cell] = (loop.time(), before)  # should it fail: not again before its time
+        self._written[table.cell] = (loop.time(), before)  # after a failure, the next attempt is at the usual time
         parts: list[bytes] = []
         table.before.append(capture.before)
         began = loop.time()
@@ -156,7 +158,7 @@ class SnapshotKeeper:
             size = await loop.run_in_executor(self._thread, _write, path, parts)
         except OSError as error:
             self.failed += 1
-            log.warning("snapshot of names not written", file=str(path), error=str(error))
+            log.warning("cannot write a snapshot of names", file=str(path), error=str(error))
             return
         self._written[table.cell] = (loop.time(), capture.head)
         log.info(
@@ -168,21 +170,20 @@ class SnapshotKeeper:
         )
 
     def _forget(self) -> None:
-        """Delete files of cells that no longer exist, so that they are not answered after the next start."""
+        """Delete the files of removed cells, so that the resolver does not answer for them after the next start."""
         directory = self._follower.directory
         for cell in [cell for cell in self._written if cell not in directory.cells]:
             del self._written[cell]
             path = self._folder / f"{cell}{_SUFFIX}"
             try:
                 path.unlink(missing_ok=True)
+                log.info("deleted the snapshot of a removed cell", file=str(path))
             except OSError as error:
-                log.warning("cannot delete the snapshot of a cell that was removed", file=str(path), error=str(error))
-            else:
-                log.info("deleted the snapshot of a cell that was removed", file=str(path))
+                log.warning("cannot delete the snapshot of a removed cell", file=str(path), error=str(error))
 
 
 def _write(path: Path, parts: list[bytes]) -> int:
-    """Write a file atomically to the disk. Return its size in bytes."""
+    """Write a file atomically, and wait until it is on the disk. Return its size in bytes."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:

@@ -13,15 +13,15 @@ from scheduling.core.vocabulary.events import Event
 
 
 class NewsUnavailable(Exception):
-    """The source can't be reached now. Answers go on from memory; the follower asks again."""
+    """The error if the source is unreachable. The resolver then answers from memory, and the follower retries."""
 
 
 class NewsUnreadable(Exception):
-    """The journal can't be followed from here: an event is unknown, or older ones are gone. Take a snapshot."""
+    """The error if the journal has an unknown event, or lacks events. The follower then reads a snapshot."""
 
 
 class DatedEvent(NamedTuple):
-    """An event and its revision. `at`: when it was written, seconds since the epoch; 0 if unknown."""
+    """An event and its revision. `at`: the time at which it was written, in seconds since the epoch; 0 if unknown."""
 
     revision: int
     event: Event
@@ -30,9 +30,7 @@ class DatedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZoneFacts:
-    """Facts of a zone. `history_id`: changes after a restore, and in another database. `start`: first serial of its
-    zone.
-    """
+    """The facts of a cell. `history_id`: differs after a restore and in another database. `start`: the first serial."""
 
     cell_id: int
     name: str
@@ -44,9 +42,9 @@ class ZoneFacts:
 
 @dataclass(frozen=True, slots=True)
 class NamesSnapshot:
-    """A cell's names at `revision`, as events that make an empty table equal to them.
+    """The names of a cell at `revision`, as events that fill an empty table.
 
-    `names_revision`: of the last event that could change a name; the serial continues from it.
+    `names_revision`: the revision of the last event that could change a name. The serial depends on it.
     """
 
     revision: int
@@ -57,16 +55,14 @@ class NamesSnapshot:
 
 
 class NewsSource(Protocol):
-    """A source of changes. All calls block and come from one thread. They raise `NewsUnavailable` and
-    `NewsUnreadable`.
-    """
+    """A source of changes. All calls block, and one thread makes them. They raise `NewsUnavailable`."""
 
     def cells(self) -> list[ZoneFacts]: ...
 
     def snapshot(self, cell_id: int) -> NamesSnapshot: ...
 
     def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
-        """Return whole revisions after `after`, oldest first, possibly not all of them."""
+        """Return the next complete revisions after `after`, oldest first. Raises `NewsUnreadable`."""
         ...
 
     def wait(self, timeout_s: float) -> None:

@@ -56,7 +56,7 @@ def _machines(cell_id: int) -> Iterable[Event]:
 
 
 def _jobs(cell_id: int) -> Iterable[Event]:
-    """Return each live job with its port names in every version that a placed task still runs."""
+    """Yield the events of all live jobs, with their port names in every version that a placed task still runs."""
     older = older_port_names(cell_id)
     ranges = _index_ranges(cell_id)
     for job in Job.objects.filter(cell_id=cell_id).exclude(state=JobState.DEAD.value).select_related("tenant"):

@@ -1,12 +1,11 @@
-"""A cell's names as bytes for a file, from which a resolver starts if PostgreSQL is unreachable. Pure.
+"""Converts the names of a cell to bytes and back. A resolver starts from them if PostgreSQL is unreachable. Pure.
 
-    line of JSON    what it is: format, zone, cell, history, revisions, when it was written
-    blocks          length (4 octets), then MessagePack: machines, jobs, tasks a few hundred at a time
-    end             length 0, then BLAKE2b of everything before it (16 octets)
+    line of JSON    head: format, zone, cell, history, revisions, time
+    blocks          length (4 octets), then MessagePack: machines, jobs, and tasks in groups of a few hundred
+    end             length 0, then BLAKE2b of all octets before it (16 octets)
 
-A `Capture` holds the table as it was at one instant, although the table continues to change. Jobs are written one after
-the other, and a job that is about to change is copied just before (`before`). So each step is short in a cell of any
-size.
+A `Capture` describes the table at one instant, although the table continues to change. It writes one job after the
+other. Just before a job changes, it copies the job (`before`). So each step is short, even in a large cell.
 """
 
 from __future__ import annotations
@@ -28,19 +27,17 @@ from scheduling.core.vocabulary.requirement import Group, Requirement
 
 FORMAT: Final = 1
 SLICE = 400  # tasks: about half a millisecond
-LARGEST_BLOCK = 2**24  # octets; ours are far smaller
+LARGEST_BLOCK = 2**24  # octets; valid blocks are far smaller
 _DIGEST_SIZE = 16
-_NO_REQUIREMENT = Requirement(limit=())  # names don't ask what a task needs
+_NO_REQUIREMENT = Requirement(limit=())  # names do not depend on the resources of a task
 
 
 class Unusable(ValueError):
-    """A file that is not a usable snapshot. The text has the reason."""
+    """The error for a file that is not a usable snapshot. The text contains the reason."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of a file. `written_at`: seconds since the epoch. `history_id`: of the cell's row, different per
-    database.
-    """
+    """The head of a file. `written_at`: seconds since the epoch. `history_id`: the id of the cell's history."""
 
     format: int = FORMAT
     zone: str
@@ -51,18 +48,18 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     names_revision: int
     written_at: float
-    start: int = 0  # of its zone's serials
+    start: int = 0  # the first serial of the zone
 
 
 class SnapshotMachines(msgspec.Struct, frozen=True, array_like=True, tag="machines"):
-    """The machines as (id, host, address). `gone`: ids of removed machines that still have tasks."""
+    """Machines as (id, host, address). `gone`: ids of removed machines that still have tasks."""
 
     machines: list[tuple[int, str, str]]
     gone: list[int]
 
 
 class JobKept(msgspec.Struct, frozen=True, array_like=True, tag="job"):
-    """A job in a file; its tasks follow it. `versions`: port names by version of the spec, the current version last."""
+    """A job in a file. Its tasks follow. `versions`: spec versions with their port names, the current version last."""
 
     job_id: int
     tenant: str
@@ -81,6 +78,8 @@ TaskKept = tuple[int, int, int, int, tuple[int, ...], str, str, bool, str, int]
 
 
 class SnapshotTasks(msgspec.Struct, frozen=True, array_like=True, tag="tasks"):
+    """Tasks of a job in a file."""
+
     job_id: int
     tasks: list[TaskKept]
 
@@ -92,7 +91,7 @@ _head_decoder = msgspec.json.Decoder(Head)
 
 @dataclass(slots=True)
 class _Held:
-    """An earlier state of a job: copies of `facts` and `tasks`, and the tasks that changed since, by index."""
+    """The copy of a job. `early`: the former state of tasks that have changed since the copy, by index."""
 
     job: NamedJob
     facts: JobKept
@@ -102,9 +101,9 @@ class _Held:
 
 
 class Capture:
-    """The names of a loaded table as they are at this moment.
+    """The names of a loaded table at the time of the construction.
 
-    The caller keeps the method `before` in the list `table.before` until the capture is complete.
+    The caller adds the method `before` to the list `table.before` until all blocks are read.
     """
 
     def __init__(self, table: NameTable, *, zone: str, cell_id: int, history_id: str, written_at: float) -> None:
@@ -127,6 +126,7 @@ class Capture:
         self._held: dict[int, _Held] = {}
 
     def before(self, event: Event) -> None:
+        """Copy the state that an event is about to change."""
         if isinstance(event, events.MachineSet):
             self._before_machine(event)
             return
@@ -192,7 +192,7 @@ class Capture:
 
     def _hold(self, job: NamedJob) -> _Held:
         known = list(job.versions.items())
-        # The last one is in force: a job may have gone back to the ports of an older version.
+        # The version in force comes last. A job may use the ports of an older version again.
         known.sort(key=lambda item: item[1] == job.port_names)
         facts = JobKept(
             job.job_id,
@@ -232,9 +232,9 @@ def _facts(machine: MachineAddress) -> tuple[int, str, str]:
 
 
 def read_head(data: bytes) -> Head:
-    """Read the head of a file. Raises `Unusable` if it is not complete or its format is unknown."""
+    """Return the head of a file. Raises `Unusable` if the file is damaged or its format is unknown."""
     if len(data) <= _DIGEST_SIZE:
-        raise Unusable("it is empty or cut off")
+        raise Unusable("it is empty or incomplete")
     content, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
     line, newline, _ = content.partition(b"\n")
     try:
@@ -243,9 +243,9 @@ def read_head(data: bytes) -> Head:
     except (msgspec.DecodeError, KeyError, TypeError):
         raise Unusable("it is not a snapshot of names") from None
     if found != FORMAT:
-        raise Unusable(f"it has format {found}, this version reads {FORMAT}")
+        raise Unusable(f"it has format {found}, but this version reads only format {FORMAT}")
     if not newline or hashlib.blake2b(content, digest_size=_DIGEST_SIZE).digest() != digest:
-        raise Unusable("its checksum is wrong: it is damaged or was not written to its end")
+        raise Unusable("its checksum is wrong: the file is damaged or incomplete")
     try:
         return _head_decoder.decode(line)
     except msgspec.DecodeError as error:
@@ -253,7 +253,7 @@ def read_head(data: bytes) -> Head:
 
 
 def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
-    """Fill an empty table in steps. It is ready after the last one. Raises `Unusable` for a file that is not valid."""
+    """Fill an empty table in steps. After the last step, the table is ready. Raises `Unusable` for an invalid file."""
     gone: list[int] = []
     try:
         for block in _blocks(memoryview(data)[:-_DIGEST_SIZE], data.index(b"\n") + 1):
@@ -265,7 +265,7 @@ def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
         raise Unusable(f"its content cannot be read: {error}") from None
     for machine_id in gone:
         table.apply(events.MachineRemoved(machine_id=machine_id), 0)
-    for machine in table.machines.values():  # one that has left may have had the name of one that came
+    for machine in table.machines.values():  # a removed machine may have had the same host name
         table.hosts.setdefault(machine.hostname, machine)
     table.history_ordinal, table.start = head.history_ordinal, head.start
     table.revision, table.names_revision = head.revision, head.names_revision
@@ -275,7 +275,7 @@ def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
 def _blocks(content: memoryview, at: int) -> Iterator[SnapshotMachines | JobKept | SnapshotTasks]:
     while size := int.from_bytes(content[at : at + 4]):
         if size > LARGEST_BLOCK or at + 4 + size > len(content):
-            raise Unusable("a block of it is longer than the file")
+            raise Unusable("a block is longer than the file")
         yield _decoder.decode(content[at + 4 : at + 4 + size])
         at += 4 + size
 
@@ -291,7 +291,7 @@ def _apply(table: NameTable, block: SnapshotMachines | JobKept | SnapshotTasks) 
                 table.apply(event, block.revision)
         case SnapshotTasks():
             job = table.jobs[block.job_id]
-            revision = job.revision  # of what was last to change, which may be a task that has left
+            revision = job.revision  # of the last change, which may be a change of a task that is no longer placed
             for task in block.tasks:
                 for event in task_events(block.job_id, *task[:-1]):
                     table.apply(event, task[-1])
@@ -318,7 +318,7 @@ def task_events(
 
 
 def job_events(job: JobKept) -> Iterator[Event]:
-    """Yield the events that submit a job and give it the port names of its later versions."""
+    """Yield the events that submit a job and set the port names of its later versions."""
     first_version, first_names = job.versions[0]
     facts: dict[str, Any] = {
         "job_id": job.job_id,

@@ -1,7 +1,7 @@
-"""Endpoints of tasks for `/bns/`, feeds and watchers, and the tasks that clients should use. Pure.
+"""The endpoints of tasks for `/bns/`, feeds and watchers, and the choice of the tasks that clients should use. Pure.
 
-Clients should use serving tasks by their weights. If none has a weight, they use all serving tasks. If none serves,
-they use all tasks that have an address (fail open). DNS answers follow the same rule.
+Clients should use serving tasks in proportion to their weights. If all weights are 0, they use all serving tasks. If no
+task serves, they use all tasks that have an address (fail open). DNS answers follow the same rule.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-# (first, last, weight) of ranges whose weight is not 1: `scheduling.core.vocabulary.published`
+# (first index, last index, weight) of ranges whose weight is not 1: `scheduling.core.vocabulary.published`
 Weights = Sequence[tuple[int, int, int]]
 
 
 class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
-    """The endpoint of one task. `machine` and `address` are empty while it is not placed.
+    """The endpoint of one task. `machine` and `address` are empty while the task is not placed.
 
-    `ports`: by name, in the order of the job file. `load`: CPU used now as a share of the limit; None: not known.
-    `ttl_s`: how long its addresses may be remembered. `revision`, `history`: as of `JobEndpoints`.
+    `ports`: by name, in the order of the job file. `load`: CPU used now as a share of the limit, or None if unknown.
+    `ttl_s`: seconds for which clients may cache the address. `revision` and `history`: those of the cell.
     """
 
     name: str
@@ -39,10 +39,11 @@ class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
     history: int
 
 
-class JobEndpoints(msgspec.Struct, frozen=True, gc=False):
-    """The endpoints of a job's placed tasks. `fail_open`: none serves, so clients get all of them.
+class _Summary(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The common fields of the endpoints of jobs and services. `endpoints`: the placed tasks.
 
-    `revision`, `history`: of the cell when this was read; the latter rises when a cell is restored from a backup.
+    `fail_open`: whether no placed task serves, so that clients get all of them. `revision` and `history`: those of the
+    cell at the time of the read. `history` rises when a cell is restored from a backup.
     """
 
     name: str
@@ -52,29 +53,26 @@ class JobEndpoints(msgspec.Struct, frozen=True, gc=False):
     serving: int
     fail_open: bool
     ttl_s: int
+    revision: int
+    history: int
+    endpoints: Sequence[TaskEndpoint]
+
+
+class JobEndpoints(_Summary, frozen=True, gc=False, kw_only=True):
+    """The endpoints of a job."""
+
     labels: Mapping[str, str]
-    revision: int
-    history: int
-    endpoints: Sequence[TaskEndpoint]
 
 
-class ServiceEndpoints(msgspec.Struct, frozen=True, gc=False):
-    """The endpoints of all live jobs of a service, like `JobEndpoints`. `jobs` has their BNS names."""
+class ServiceEndpoints(_Summary, frozen=True, gc=False, kw_only=True):
+    """The endpoints of all live jobs of a service. `jobs`: the paths of the jobs, `/bns/…`."""
 
-    name: str
-    dns: str
     jobs: Sequence[str]
-    tasks: int
-    placed: int
-    serving: int
-    fail_open: bool
-    ttl_s: int
-    revision: int
-    history: int
-    endpoints: Sequence[TaskEndpoint]
 
 
 class MachineEndpoint(msgspec.Struct, frozen=True, gc=False):
+    """The address and state of a machine."""
+
     name: str
     dns: str
     machine: str
@@ -86,7 +84,7 @@ class MachineEndpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 def fails_open(endpoints: Iterable[TaskEndpoint]) -> bool:
-    """Return whether tasks are placed and none of them serves."""
+    """Return whether tasks are placed and none of them serves, so that clients get all of them."""
     placed = [one.serving for one in endpoints if one.address]
     return bool(placed) and not any(placed)
 
@@ -100,5 +98,6 @@ def shares(endpoints: Sequence[TaskEndpoint]) -> list[tuple[TaskEndpoint, int]]:
 
 
 def weight_of(index: int, weights: Weights) -> int:
+    """Return the weight of the task with this index."""
     at = bisect_right(weights, index, key=lambda one: one[0]) - 1
     return weights[at][2] if at >= 0 and index <= weights[at][1] else 1

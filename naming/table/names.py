@@ -1,8 +1,8 @@
-"""The two spellings of a name: `/bns/<cell>/<tenant>/<job>[/<index>]` and `[<index>.]<job>.<tenant>.<cell>.<zone>`.
+"""The two forms of a name: `/bns/<cell>/<tenant>/<job>[/<index>]` and `[<index>.]<job>.<tenant>.<cell>.<zone>`.
 
 §2.6: "the fiftieth task in job jfoo owned by user ubar in cell cc would be reachable via
-50.jfoo.ubar.cc.borg.google.com". Every part is a DNS label in lower case, so that both spellings have the
-same letters and neither needs escaping.
+50.jfoo.ubar.cc.borg.google.com". Each part is a DNS label in lower case, so both forms have the same letters, and
+neither form needs escapes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,6}")
 
 
 class InvalidName(ValueError):
-    """A name that breaks a rule. `field` is the part that is wrong; the text says what to write instead."""
+    """The error for an invalid name. `field` is the wrong part of the name. The text says what to write instead."""
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"{field}: {detail}")
@@ -35,38 +35,52 @@ class InvalidName(ValueError):
         self.detail = detail
 
 
+class _Name:
+    """The common base of all names. `segments`: the parts of the path, from the cell down."""
+
+    __slots__ = ()
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    @property
+    def path(self) -> str:
+        return PREFIX + "/".join(self.segments)
+
+    def dns(self, zone: str) -> str:
+        """Return the absolute DNS name, without the final dot."""
+        return ".".join((*reversed(self.segments), zone))
+
+
 @dataclass(frozen=True, slots=True, order=True)
-class JobName:
+class JobName(_Name):
+    """The name of a job."""
+
     cell: str
     tenant: str
     job: str
 
     @property
-    def path(self) -> str:
-        return f"{PREFIX}{self.cell}/{self.tenant}/{self.job}"
-
-    def dns(self, zone: str) -> str:
-        """Return the absolute DNS name, without the final dot."""
-        return f"{self.job}.{self.tenant}.{self.cell}.{zone}"
+    def segments(self) -> tuple[str, ...]:
+        return self.cell, self.tenant, self.job
 
     def task(self, index: int) -> TaskName:
         return TaskName(self.cell, self.tenant, self.job, index)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TaskName:
+class TaskName(_Name):
+    """The name of a task."""
+
     cell: str
     tenant: str
     job: str
     index: int
 
     @property
-    def path(self) -> str:
-        return f"{PREFIX}{self.cell}/{self.tenant}/{self.job}/{self.index}"
-
-    def dns(self, zone: str) -> str:
-        """Return the absolute DNS name, without the final dot."""
-        return f"{self.index}.{self.job}.{self.tenant}.{self.cell}.{zone}"
+    def segments(self) -> tuple[str, ...]:
+        return self.cell, self.tenant, self.job, str(self.index)
 
     @property
     def of_job(self) -> JobName:
@@ -74,7 +88,7 @@ class TaskName:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ServiceName:
+class ServiceName(_Name):
     """The name of a service: all jobs of a tenant in a cell whose label `service` has this value."""
 
     cell: str
@@ -82,32 +96,26 @@ class ServiceName:
     service: str
 
     @property
-    def path(self) -> str:
-        return f"{PREFIX}{self.cell}/{self.tenant}/{SERVICE}/{self.service}"
-
-    def dns(self, zone: str) -> str:
-        """Return the absolute DNS name, without the final dot."""
-        return f"{self.service}.{SERVICE}.{self.tenant}.{self.cell}.{zone}"
+    def segments(self) -> tuple[str, ...]:
+        return self.cell, self.tenant, SERVICE, self.service
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class MachineName:
+class MachineName(_Name):
+    """The name of a machine."""
+
     cell: str
     host: str
 
     @property
-    def path(self) -> str:
-        return f"{PREFIX}{self.cell}/{MACHINE}/{self.host}"
-
-    def dns(self, zone: str) -> str:
-        """Return the absolute DNS name, without the final dot."""
-        return f"{self.host}.{MACHINE}.{self.cell}.{zone}"
+    def segments(self) -> tuple[str, ...]:
+        return self.cell, MACHINE, self.host
 
 
 def check_label(label: str, field: str) -> str:
-    """Return `label`. Raises `InvalidName` unless it is a DNS label in lower case of at most 63 characters."""
+    """Return `label` if it is a DNS label in lower case. Raises `InvalidName` with `field` otherwise."""
     if not label:
-        raise InvalidName(field, "is empty; give 1 to 63 letters, digits and hyphens")
+        raise InvalidName(field, "is empty; give 1 to 63 letters, digits or hyphens")
     if len(label) > MAX_LABEL:
         raise InvalidName(field, f"{label[:16]!r}… has {len(label)} characters; a DNS label has at most {MAX_LABEL}")
     if _LABEL.fullmatch(label):
@@ -122,20 +130,20 @@ def check_label(label: str, field: str) -> str:
 
 
 def is_service(text: str) -> bool:
-    """Return whether `text` can be a service's name: a DNS label in lower case that begins with a letter."""
+    """Return whether `text` can be the name of a service: a DNS label in lower case that begins with a letter."""
     return _SERVICE.fullmatch(text) is not None
 
 
 def check_service(text: str) -> str:
-    """Return `text`. Raises `InvalidName` unless it can be a service's name."""
+    """Return `text` if it can be the name of a service. Raises `InvalidName` otherwise."""
     check_label(text, "service")
     if not is_service(text):
-        raise InvalidName("service", f"{text!r} begins with a digit, as task indexes do; begin it with a letter")
+        raise InvalidName("service", f"{text!r} begins with a digit, like a task index; begin it with a letter")
     return text
 
 
 def check_zone(zone: str) -> str:
-    """Return `zone` in lower case without the final dot, e.g. `borg.internal`. Raises `InvalidName`."""
+    """Return a DNS zone in lower case, without the final dot. Raises `InvalidName` if it is not valid."""
     name = zone.removesuffix(".").lower()
     for label in name.split("."):
         check_label(label, "zone")
@@ -145,7 +153,7 @@ def check_zone(zone: str) -> str:
 
 
 def parse_index(text: str) -> int:
-    """Return a task's index as written in names: no sign, no leading zero. Raises `InvalidName`."""
+    """Parse a task index, which has no sign and no leading zero. Raises `InvalidName`."""
     if not _INDEX.fullmatch(text) or int(text) >= MAX_TASKS:
         raise InvalidName("index", f"{text[:16]!r} is not a task index; give a number from 0 to {MAX_TASKS - 1}")
     return int(text)
@@ -164,14 +172,12 @@ def _from_parts(cell: str, tenant: str, job: str, index: str | None) -> Name:
 
 
 def parse_path(path: str) -> Name:
-    """Parse a path of BNS. A final slash is allowed. Raises `InvalidName`.
+    """Parse a path below `/bns/`, with or without a final slash. Raises `InvalidName`.
 
     `/bns/<cell>/<tenant>/<job>[/<index>]`, `/bns/<cell>/<tenant>/service/<name>` or `/bns/<cell>/machine/<host>`.
     """
     if not path.startswith(PREFIX):
-        raise InvalidName(
-            "name", f"{path[:32]!r} does not begin with {PREFIX}; write /bns/<cell>/<tenant>/<job>[/<index>]"
-        )
+        raise InvalidName("name", f"{path[:32]!r} does not begin with {PREFIX}; write /bns/<cell>/<tenant>/<job>")
     parts = path.removeprefix(PREFIX).removesuffix("/").split("/")
     if len(parts) not in (3, 4):
         raise InvalidName("name", f"{path[:64]!r} has {len(parts)} parts; write /bns/<cell>/<tenant>/<job>[/<index>]")
@@ -179,7 +185,7 @@ def parse_path(path: str) -> Name:
 
 
 def parse_dns(name: str, zone: str) -> Name:
-    """Parse a DNS name in any letter case. A final dot is allowed. Raises `InvalidName`.
+    """Parse a DNS name in any letter case, with or without a final dot. Raises `InvalidName`.
 
     `[<index>.]<job>.<tenant>.<cell>.<zone>`, `<name>.service.<tenant>.<cell>.<zone>` or `<host>.machine.<cell>.<zone>`.
     """

@@ -1,9 +1,9 @@
-"""The tasks of a job, and the tasks that a name answers with, each in proportion to its weight. Pure.
+"""The tasks of a job, and the choice of the tasks in an answer, each in proportion to its weight. Pure.
 
-Clients may take the first address or any address, and resolvers on the way shuffle them. So each task appears in
-answers in proportion to its weight, and never twice in one answer. That limits the number of tasks in an answer to the
-sum of the weights divided by the greatest weight (equal probability systematic sampling generalised to weights, Madow
-1949). With equal weights it has no effect.
+A client may use the first address or any address of an answer, and other resolvers shuffle the addresses. So each task
+appears in answers in proportion to its weight, and never twice in one answer. This limits the number of tasks in an
+answer to the sum of the weights divided by the greatest weight (systematic sampling with unequal probabilities, Madow
+1949). Equal weights cause no such limit.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from typing import NamedTuple, Protocol
 
 @dataclass(slots=True)
 class MachineAddress:
+    """A machine and its address."""
+
     machine_id: int
     hostname: str
-    address: str  # IPv4 or IPv6 in text
-    family: int  # 4, 6, or 0 for an address that is none: its tasks have no address record
+    address: str  # IPv4 or IPv6 as text
+    family: int  # 4 or 6; 0 for text that is not an address, so that its tasks have no address record
 
 
 class Owner(Protocol):
-    """The job of a task, as far as the task needs it (`naming.table.jobs.NamedJob`)."""
+    """The attributes of a job that a task uses (`naming.table.jobs.NamedJob`)."""
 
     @property
     def tenant(self) -> str: ...
@@ -43,7 +45,7 @@ class Owner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PlacedTask:
-    """A placed incarnation. `ports` are numbers in the order of `port_names`."""
+    """A placed incarnation of a task. `ports`: port numbers in the order of `port_names`."""
 
     job: Owner
     index: int
@@ -54,8 +56,8 @@ class PlacedTask:
     phase: str = "assigned"
     health: str = "unknown"
     serves: bool = False
-    revision: int = 0  # of its last change
-    own_address: str = ""  # of a network of its own
+    revision: int = 0  # the revision of its last change
+    own_address: str = ""  # its address if it has its own network; otherwise empty
     weight: int = 1
 
     @property
@@ -73,6 +75,7 @@ class PlacedTask:
 
 
 def family_of(address: str) -> int:
+    """Return 4 or 6, or 0 for text that is not an IP address."""
     try:
         return ipaddress.ip_address(address).version
     except ValueError:
@@ -80,7 +83,7 @@ def family_of(address: str) -> int:
 
 
 class Stratum(NamedTuple):
-    """The tasks of one job with one weight, at least one. Callers must neither change nor keep the list."""
+    """The tasks of one job that have the same weight, at least one task. Callers must not change or store the list."""
 
     weight: int
     tasks: Sequence[PlacedTask]
@@ -88,7 +91,7 @@ class Stratum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """The tasks that a name answers with, in strata of equal weight. Weight 0 counts only if there are no others."""
+    """The tasks in the answers of a name, by weight. Tasks of weight 0 are included only if there are no others."""
 
     strata: Sequence[Stratum]
 
@@ -105,7 +108,7 @@ class Answering:
 
     @property
     def even(self) -> bool:
-        """Return whether all weights are the same."""
+        """Return whether all weights are equal."""
         return len({weight for weight, _ in self.strata}) < 2
 
     def of_family(self, family: int) -> Answering:
@@ -113,24 +116,23 @@ class Answering:
         return Answering([stratum for stratum in kept if stratum.tasks])
 
     def sample(self, most: int, rng: Random) -> list[PlacedTask]:
-        """Return at most `most` tasks in random order. Each is included, and is first, in proportion to its weight."""
+        """Return at most `most` tasks in random order, each with a probability that is proportional to its weight."""
         if len(self.strata) == 1:
             tasks = self.strata[0].tasks
             return rng.sample(tasks, min(most, len(tasks)))
         return _in_proportion([Stratum(weight or 1, tasks) for weight, tasks in self.strata], most, rng)
 
     def any(self, most: int, rng: Random) -> list[PlacedTask]:
-        """Return at most `most` tasks in random order, all equally likely, for records that contain weights."""
+        """Return at most `most` tasks in random order, regardless of weights, for records that contain the weights."""
         tasks = list(self)
         return rng.sample(tasks, min(most, len(tasks)))
 
 
 def _in_proportion(strata: Sequence[Stratum], most: int, rng: Random) -> list[PlacedTask]:
-    """Draw tasks in proportion to weight: equally spaced points, the first at random, on a line with a segment per
-    task.
+    """Draw tasks in proportion to their weights, at equally spaced points on a line with one segment per task.
 
-    No task is longer than the distance, so none is hit twice; a hit of a stratum falls on any of its tasks alike.
-    In whole numbers, so that shares are exact.
+    The first point is random. No segment is longer than the distance between two points, so no task is drawn twice. The
+    tasks of a stratum are equally likely. The function uses whole numbers, so that the probabilities are exact.
     """
     if not strata:
         return []
@@ -149,7 +151,7 @@ def _in_proportion(strata: Sequence[Stratum], most: int, rng: Random) -> list[Pl
 
 
 class Bag:
-    """The tasks of one job by index, with O(1) change, in a list to draw from."""
+    """The tasks of one job by index, with changes in O(1), in a list for random draws."""
 
     __slots__ = ("_at", "_tasks")
 
@@ -168,7 +170,7 @@ class Bag:
 
     @property
     def tasks(self) -> Sequence[PlacedTask]:
-        """Return the tasks in no order. Do not change or keep the list."""
+        """Return the tasks in any order. Callers must not change or store the list."""
         return self._tasks
 
     def get(self, index: int) -> PlacedTask | None:
@@ -176,7 +178,7 @@ class Bag:
         return None if at is None else self._tasks[at]
 
     def put(self, task: PlacedTask) -> PlacedTask | None:
-        """The one of this index that it takes the place of."""
+        """Add a task. Return the task with the same index that it replaces, or None."""
         at = self._at.get(task.index)
         if at is None:
             self._at[task.index] = len(self._tasks)
@@ -186,6 +188,7 @@ class Bag:
         return before
 
     def discard(self, index: int) -> PlacedTask | None:
+        """Remove and return the task with this index, or return None if there is no such task."""
         at = self._at.pop(index, None)
         if at is None:
             return None
@@ -197,10 +200,10 @@ class Bag:
 
 
 class Pool(Bag):
-    """The tasks of one job with O(1) change and O(k) random choice, for jobs of any size.
+    """The tasks of one job with changes in O(1) and a random choice of k tasks in O(k), for jobs of any size.
 
-    Where weights other than 1 have been seen, tasks lie in a bag for each weight besides. The weight of a task
-    changes only while it is in no pool.
+    Once a task has a weight other than 1, the pool also has one bag per weight. The weight of a task must change only
+    while the task is in no pool.
     """
 
     __slots__ = ("_by_weight",)
@@ -224,8 +227,6 @@ class Pool(Bag):
         return before
 
     def discard(self, index: int) -> PlacedTask | None:
-        if index not in self._at:
-            return None
         task = Bag.discard(self, index)
         if task is not None and self._by_weight is not None:
             self._unweigh(task)
@@ -243,6 +244,7 @@ class Pool(Bag):
             del self._by_weight[task.weight]
 
     def strata(self) -> list[Stratum]:
+        """Return the tasks grouped by weight."""
         if self._by_weight is None:
             return [Stratum(1, self._tasks)]
         return [Stratum(weight, bag.tasks) for weight, bag in self._by_weight.items()]

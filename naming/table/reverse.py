@@ -1,9 +1,9 @@
 """Reverse names: the zones of networks, and the owners of addresses. Pure.
 
-    192.0.2.1      1.2.0.192.in-addr.arpa                   a label an octet
-    2001:db8::1    1.0.0.0. … .8.b.d.0.1.0.0.2.ip6.arpa     a label a nibble
+    192.0.2.1      1.2.0.192.in-addr.arpa                   one label per octet
+    2001:db8::1    1.0.0.0. … .8.b.d.0.1.0.0.2.ip6.arpa     one label per 4 bits
 
-A *path* is an address with a byte for each label, from the top down.
+A *path* is an address with one byte per label, from the top of the name down.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Iterable
 from itertools import islice
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Labels = tuple[str, ...]  # of a name below its cell
+Labels = tuple[str, ...]  # labels of a name below its cell
 Path = bytes
 
 V4, V6 = (b"in-addr", b"arpa"), (b"ip6", b"arpa")
 _OCTETS = {str(number).encode(): bytes([number]) for number in range(256)}
 _NIBBLES = {f"{number:x}".encode(): bytes([number]) for number in range(16)}
-_DEPTHS: dict[tuple[bytes, ...], int] = {V4: 4, V6: 32}  # labels of a whole address
+_DEPTHS: dict[tuple[bytes, ...], int] = {V4: 4, V6: 32}  # number of labels of a complete address
 
 
 class AddressIndex:
     """The owners of addresses, and the paths that have addresses below them. Changes take O(1).
 
-    The paths are a trie that is only as deep as needed to distinguish addresses. A node has the one address below its
-    path, or the number of addresses below it. An address takes one entry, and those that it shares with neighbours.
+    The paths form a trie that is only as deep as needed to distinguish the addresses. A node contains the only address
+    below its path, or the number of addresses below its path.
     """
 
     __slots__ = ("_below", "_owners")
@@ -36,7 +36,7 @@ class AddressIndex:
         self._below: dict[bytes, Path | int] = {}  # by `_key`
 
     def add(self, address: str, owner: Labels) -> None:
-        """Add an owner. Text that is not an address is ignored."""
+        """Add an owner of an address. Ignore text that is not an address."""
         path = path_of(address)
         if path is None:
             return
@@ -50,6 +50,7 @@ class AddressIndex:
             self._owners[path] = {known, owner}
 
     def discard(self, address: str, owner: Labels) -> None:
+        """Remove an owner of an address, if the owner exists."""
         path = path_of(address)
         known = None if path is None else self._owners.get(path)
         if path is None or known is None:
@@ -70,7 +71,7 @@ class AddressIndex:
         return list(islice(known, most)) if isinstance(known, set) else [known]
 
     def below(self, path: Path, depth: int) -> bool:
-        """Return whether there is an address at or below this path of addresses with `depth` labels."""
+        """Return whether an address exists at or below this path. `depth`: number of labels of a complete address."""
         for length in range(1, len(path) + 1):
             held = self._below.get(_key(path[:length], depth))
             if held is None:
@@ -123,8 +124,10 @@ def path_of(address: str) -> Path | None:
 
 
 def path_of_labels(labels: tuple[bytes, ...]) -> tuple[Path, int] | None:
-    """The path of a name in lower case without the root, and how many labels a whole one has; None where no address
-    has such a name above it or at it."""
+    """Return the path of a reverse name, and the number of labels of a complete address.
+
+    `labels`: in lower case, without the root. Return None for a name that no address can have at or below it.
+    """
     top = labels[-2:]
     depth = _DEPTHS.get(top)
     if depth is None or len(labels) - 2 > depth:
@@ -137,7 +140,7 @@ def path_of_labels(labels: tuple[bytes, ...]) -> tuple[Path, int] | None:
 def apexes(networks: Iterable[Network]) -> frozenset[tuple[bytes, ...]]:
     """Return the apexes of the reverse zones of these networks, as labels without the root.
 
-    A network that ends within a label makes several: 172.16.0.0/12 those of 172.16 to 172.31.
+    A network whose prefix ends within a label has several zones. For example, 172.16.0.0/12 has 16 zones.
     """
     found = set()
     for network in networks:

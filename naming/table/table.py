@@ -1,9 +1,8 @@
-"""The names of one cell: a table in memory that follows the cell's journal (§2.6).
+"""The names of one cell: a table in memory that follows the cell's journal (§2.6). Pure.
 
-`apply` takes every event of the journal in order, in O(1) for an event of a task. So a name is correct as soon as its
-event is applied. This module uses no DNS, clock or database.
-
-A task *serves* when its Borglet's report says that it is up: phase `up`, and healthy where a check is declared.
+`apply` applies every event of the journal in order, in O(1) for an event of a task. A name is correct as soon as its
+event is applied. A task *serves* if its Borglet reports it as up: it is in phase `up`, and healthy if its job has a
+health check.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import Group
 
 SERIAL_MODULUS = 1 << 32
-# A restored cell continues this far above what it may have published before: more revisions than a restore
-# can lose (a week at 100 a second), and far less than the half circle that RFC 1982 allows for one step.
+# A restore of a cell raises the serial by this step. It is more than the revisions that a restore can lose (a week at
+# 100 per second), and far less than the largest step that RFC 1982 allows.
 HISTORY_STEP = 1 << 26
-# A cell created again under its name starts so many serials above for each second between: above what the first one has
-# published if that lived for less than eight years, with fewer revisions a second, and was not restored in its last
-# 97 days.
+# The first serial of a cell rises by this number per second of its creation time. So a cell that is created again under
+# its name starts above the serials of the first cell, if that cell lived for less than eight years, had fewer revisions
+# per second, and was not restored in its last 97 days.
 STARTS_A_SECOND = 8
 
-GONE = -1  # the revision of a job or service that has ended: its cached answers are no longer valid
+GONE = -1  # the revision of a job or service that has ended, whose prepared answers are no longer valid
 
 
 def serial_start(made_at: float) -> int:
-    """Return the first serial of a cell; `made_at`: seconds since the epoch."""
+    """Return the first serial of a cell. `made_at`: its creation time in seconds since the epoch."""
     return int(made_at * STARTS_A_SECOND) % SERIAL_MODULUS
 
 
 def serial_of(revision: int, history_ordinal: int = 1, start: int = 0) -> int:
-    """The zone's DNS serial for a revision.
+    """Return the serial of a zone for a revision.
 
-    It has 32 bits, differs for every revision, and is never 0, which some secondary servers treat as unknown.
+    The serial has 32 bits and differs for every revision. It is never 0, which some secondaries treat as unknown.
     """
     return 1 + (start + revision - 1 + (history_ordinal - 1) * HISTORY_STEP) % (SERIAL_MODULUS - 1)
 
@@ -50,12 +49,15 @@ def serial_newer(a: int, b: int) -> bool:
 
 
 class Touched(NamedTuple):
-    """Names that may have changed: a machine's, a job's own (`task` None), a task's, all below a job (`whole`), or
-    all of a service."""
+    """Names that may have changed: the names of a machine, a job, a task or a service.
+
+    `tenant` is `machine` for a machine. `name`: the host, the job or the service. `task`: the index of a changed task.
+    `whole`: whether all names below the job changed.
+    """
 
     tenant: str
-    name: str  # of the job, of the service or, where `tenant` is `machine`, the host
-    task: int | None = None  # its index
+    name: str
+    task: int | None = None
     whole: bool = False
     service: bool = False
 
@@ -63,12 +65,11 @@ class Touched(NamedTuple):
 class NameTable:
     """The names of a cell. `ready` becomes true when the table has caught up with its cell for the first time.
 
-    `revision` is the last one applied, `names_revision` the last that changed a name. The serial is derived from
-    the latter, so it changes only with names, and is equal on every resolver of the cell.
-    `history_ordinal` is raised by every restore of the cell to an older revision; the serial rises with it. `start`
-    is above what an earlier cell of this name has reached.
-    `touched` collects changed names for a reader that sets it to a set and empties it (`naming.dns.zones.zone`). The
-    functions in `before` are called with each event before it is applied, while a snapshot is written.
+    `revision`: the last applied revision. `names_revision`: the last revision that changed a name. The serial depends
+    on `names_revision`, so the serial changes only with names and is equal on every resolver of the cell.
+    `history_ordinal`: rises with every restore of the cell, and the serial rises too. `start`: the first serial.
+    `touched`: collects changed names for a reader that sets it to a set and empties it (`naming.dns.zones.zone`).
+    `before`: functions that the table calls with each event before it applies the event.
     """
 
     def __init__(self, cell: str, *, history_ordinal: int = 1, start: int = 0) -> None:
@@ -80,7 +81,7 @@ class NameTable:
         self.ready = False
         self.machines: dict[int, MachineAddress] = {}
         self.hosts: dict[str, MachineAddress] = {}
-        self.families: set[int] = set()  # of addresses that its machines have or have had
+        self.families: set[int] = set()  # families of all present and former addresses of machines and tasks
         self.jobs: dict[int, NamedJob] = {}
         self.tenants: dict[str, dict[str, NamedJob]] = {}
         self.services: dict[str, dict[str, NamedService]] = {}  # by tenant
@@ -104,9 +105,9 @@ class NameTable:
         return len(jobs), sum(len(job.placed) for job in jobs), sum(len(job.serving) for job in jobs)
 
     def apply(self, event: events.Event, revision: int) -> bool:
-        """Apply one event. Return whether a name changed. Late events of departed jobs and tasks change none."""
-        for detail in self.before:
-            detail(event)
+        """Apply one event. Return whether a name changed. Late events of ended jobs and tasks change no names."""
+        for prepare in self.before:
+            prepare(event)
         self.revision = max(self.revision, revision)
         handler = _HANDLERS.get(type(event))
         if handler is None or not handler(self, event, revision):
@@ -115,7 +116,7 @@ class NameTable:
         return True
 
     def _machine_set(self, event: events.MachineSet, revision: int) -> bool:
-        """Set a machine. Its tasks refer to it, so a new address takes effect for all of them at once."""
+        """Set a machine. Tasks refer to their machine, so a new address takes effect for all its tasks at once."""
         machine = self.machines.get(event.machine_id)
         host, family = event.hostname.lower(), family_of(event.address)
         if machine is None:
@@ -127,7 +128,7 @@ class NameTable:
             self.hosts.pop(before, None)
             self.reverse.discard(machine.address, (before, "machine"))
             machine.hostname, machine.address, machine.family = host, event.address, family
-            for job in self.jobs.values():  # rare, and names of all its tasks change
+            for job in self.jobs.values():  # a new address is rare
                 if job.placed.any_on(machine):
                     self._touch(job, revision, whole=True)
             self._note(Touched("machine", before))
@@ -220,22 +221,26 @@ class NameTable:
             self._forget_address(job, before)
         return self._touch(job, revision, event.index)
 
-    def _task_left(self, event: events.TaskEvicted | events.TaskEnded, revision: int) -> bool:
-        """Remove a task from the answers at the decision, before its processes get a signal."""
+    def _placed(self, event: events.TaskEvicted | events.TaskEnded | events.TaskReported) -> PlacedTask | None:
+        """Return the task of an event if this incarnation of the task is placed."""
         job = self.jobs.get(event.job_id)
         task = None if job is None else job.placed.get(event.index)
-        if job is None or task is None or task.incarnation != event.incarnation:
+        return task if task is not None and task.incarnation == event.incarnation else None
+
+    def _task_left(self, event: events.TaskEvicted | events.TaskEnded, revision: int) -> bool:
+        """Remove a task from the answers as soon as it is evicted or ended, before its processes get a signal."""
+        if (task := self._placed(event)) is None:
             return False
+        job = self.jobs[event.job_id]
         job.placed.discard(event.index)
         job.serving.discard(event.index)
         self._forget_address(job, task)
         return self._touch(job, revision, event.index)
 
     def _task_reported(self, event: events.TaskReported, revision: int) -> bool:
-        job = self.jobs.get(event.job_id)
-        task = None if job is None else job.placed.get(event.index)
-        if job is None or task is None or task.incarnation != event.incarnation:
+        if (task := self._placed(event)) is None:
             return False
+        job = self.jobs[event.job_id]
         detail = (event.phase, event.health, event.up, event.address)
         if (task.phase, task.health, task.serves, task.own_address) == detail:
             return False
@@ -261,7 +266,7 @@ class NameTable:
             self._forget_address(job, task)
 
     def _serve_under_its_label(self, job: NamedJob, revision: int) -> None:
-        """Make it one of the jobs of the service that its labels name now."""
+        """Add a job to the service in its labels, and remove it from its former service."""
         name = job.labels.get("service", "") if job.kind == "job" else ""
         if not is_service(name):
             name = ""
@@ -314,7 +319,7 @@ def _ranges(groups: Iterable[Group]) -> list[tuple[int, int]]:
     return [bounds for group in groups for bounds in group.ranges]
 
 
-# One line for every event that can change a name; all others only advance the revision.
+# The events that can change a name. All other events only advance the revision.
 _HANDLERS: dict[Any, Callable[[NameTable, Any, int], bool]] = {
     events.MachineSet: NameTable._machine_set,
     events.MachineRemoved: NameTable._machine_removed,
@@ -327,5 +332,5 @@ _HANDLERS: dict[Any, Callable[[NameTable, Any, int], bool]] = {
     events.TaskEnded: NameTable._task_left,
     events.TaskReported: NameTable._task_reported,
 }
-# Their tags in the journal: the newest of these is the revision that names stand at.
+# The kinds of these events in the journal. The newest event of these kinds has the last revision of a name.
 NAMING_KINDS = tuple(sorted(str(event.__struct_config__.tag) for event in _HANDLERS))

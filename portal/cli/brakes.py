@@ -13,16 +13,16 @@ from portal.cli.client import part
 from portal.cli.context import CellOption, Commands, Context, DryRun, OptionGroup
 from portal.cli.output import would_be
 
-brake = Commands(help="Safety brakes, which hold back risky actions until an SRE decides: list, release, keep.")
+brake = Commands(help="Safety brakes, which stop risky actions until an SRE decides: list, release, keep.")
 quarantine = Commands(help="Tasks that run on machines but are unknown to the cell: list, stop, keep.")
 
-Kind = Annotated[str, typer.Argument(metavar="BRAKE", help="lost or stops.")]
+Kind = Annotated[str, typer.Argument(metavar="BRAKE", help="Name of the brake: lost or stops.")]
 Reason = Annotated[str, typer.Option(help="Reason, shown to other people.")]
 
 
 @dataclass(kw_only=True)
 class QuarantinedTasks(OptionGroup):
-    """Options that choose quarantined tasks of a machine."""
+    """The options that choose quarantined tasks of a machine."""
 
     hostname: Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
     keys: Annotated[
@@ -45,10 +45,11 @@ class QuarantinedTasks(OptionGroup):
 def brake_list(session: Context, cell: CellOption = None) -> None:
     """List both brakes.
 
-    `lost` holds back placing the tasks of lost machines elsewhere. `stops` holds back automatic stops of tasks.
+    `lost`: the cell does not place the tasks of lost machines elsewhere. `stops`: the cell does not stop tasks
+    automatically.
     """
     return session.table(
-        session.client.get(_path(session, cell)),
+        session.client.get(f"{session.cell_path(cell)}brakes/"),
         {
             "BRAKE": "brake",
             "STATE": "state",
@@ -70,7 +71,7 @@ def brake_release(
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Release a brake: the cell continues with the actions that it holds back."""
+    """Release a brake, so that the cell continues with the stopped actions."""
     _decide(session, cell, kind, "release", {"reason": reason, "seconds": seconds}, dry_run=dry_run)
 
 
@@ -82,8 +83,8 @@ def brake_keep(session: Context, kind: Kind, reason: Reason, cell: CellOption = 
 
 @quarantine.command("list")
 def quarantine_list(session: Context, cell: CellOption = None) -> None:
-    """List tasks that run on machines but are unknown to the cell's history."""
-    rows = list(session.client.pages(f"/api/v1/cells/{part(session.cell(cell))}/quarantine/"))
+    """List the tasks that run on machines but are unknown to the cell."""
+    rows = list(session.client.pages(f"{session.cell_path(cell)}quarantine/"))
     if session.json:
         return output.as_json(rows)
     return output.table(
@@ -93,27 +94,22 @@ def quarantine_list(session: Context, cell: CellOption = None) -> None:
             for row in rows
             for task in row["tasks"]
         ],
-        empty="Nothing is in quarantine.",
+        empty="No task is in quarantine.",
     )
 
 
 @quarantine.command("stop")
 def quarantine_stop(session: Context, tasks: QuarantinedTasks) -> None:
-    """Stop the tasks, after their notice."""
+    """Stop quarantined tasks, after their notice."""
     tasks.release(session, "stop")
 
 
 @quarantine.command("keep")
 def quarantine_keep(session: Context, tasks: QuarantinedTasks) -> None:
-    """Leave the tasks running, unmanaged."""
+    """Let quarantined tasks run. The cell does not manage them."""
     tasks.release(session, "keep")
 
 
-def _path(session: Context, cell: str | None) -> str:
-    return f"/api/v1/cells/{part(session.cell(cell))}/brakes/"
-
-
 def _decide(session: Context, cell: str | None, kind: str, verb: str, body: dict[str, Any], *, dry_run: bool) -> None:
-    path = f"{_path(session, cell)}{part(kind)}:{verb}"
-    answer = session.client.post(path, body, dry_run=dry_run)
+    answer = session.client.post(f"{session.cell_path(cell)}brakes/{part(kind)}:{verb}", body, dry_run=dry_run)
     return session.say(answer, f"Brake {kind} {would_be(dry_run)} {answer['state']}.")

@@ -18,15 +18,15 @@ capability = Commands(help="Capabilities, which SREs grant: list, requests, ask,
 _CAPABILITIES = "/api/v1/capabilities/"
 _REQUESTS = f"{_CAPABILITIES}requests/"
 Kind = Annotated[CapabilityKind, typer.Argument(metavar="KIND", help=", ".join(CapabilityKind))]
-Reason = Annotated[str, typer.Option("--reason", help="Purpose, shown to the person who decides.")]
-OfCell = Annotated[str, typer.Option("--cell", help="Only in this cell. Default: in every cell.")]
-Until = Annotated[str | None, typer.Option("--until", help="Last day, or a time. Default: in 90 days.")]
-Number = Annotated[int, typer.Argument(metavar="REQUEST", help="Number shown by `capability requests`.")]
+Reason = Annotated[str, typer.Option(help="Purpose, shown to the person who decides.")]
+OfCell = Annotated[str, typer.Option(help="Cell of the capability. Default: every cell.")]
+Until = Annotated[str | None, typer.Option(help="Last day, or a time. Default: in 90 days.")]
+Number = Annotated[int, typer.Argument(metavar="REQUEST", help="Number in the list of `capability requests`.")]
 
 
 @capability.command("list")
 def capability_list(session: Context) -> None:
-    """List your capabilities and those of the members of your tenants. SREs see all of them."""
+    """List your capabilities and the capabilities of the members of your tenants. SREs see all capabilities."""
     return session.table(
         session.client.pages(_CAPABILITIES),
         {
@@ -44,7 +44,7 @@ def capability_list(session: Context) -> None:
 
 @capability.command("requests")
 def capability_requests(session: Context) -> None:
-    """List the requests for capabilities and their answers."""
+    """List the requests for capabilities, with their answers."""
     return session.table(
         session.client.pages(_REQUESTS),
         {
@@ -98,7 +98,7 @@ def capability_answer(
 ) -> None:
     """Grant or reject a request for a capability. For SREs."""
     if grant is None:
-        raise bad_usage("no decision is given: use --grant or --refuse", grant="give it, or --refuse")
+        raise bad_usage("no decision is given: use --grant or --refuse", grant="use it, or --refuse")
     body: dict[str, Any] = {"granted": grant, "answer": answer, **session.end("until", until, None)}
     done = session.client.put(f"{_REQUESTS}{part(number)}/", body, dry_run=dry_run)
     return session.say(done, f"Request {number} of {done['user']} {would_be(dry_run)} {done['state']}.")
@@ -125,9 +125,8 @@ def capability_grant(
 @capability.command("revoke")
 def capability_revoke(
     session: Context,
-    number: Annotated[int, typer.Argument(help="Number shown by `capability list`.")],
+    number: Annotated[int, typer.Argument(help="Number in the list of `capability list`.")],
     dry_run: DryRun = False,
 ) -> None:
     """Revoke a capability at once. For SREs."""
-    session.client.delete(f"{_CAPABILITIES}{part(number)}/", dry_run=dry_run)
-    return session.say({"removed": not dry_run}, f"Capability {number} {would_be(dry_run)} revoked.")
+    session.delete(f"{_CAPABILITIES}{part(number)}/", f"Capability {number}", "revoked", dry_run=dry_run)

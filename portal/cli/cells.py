@@ -22,7 +22,7 @@ Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of t
 
 @dataclass(kw_only=True)
 class MachineAction(OptionGroup):
-    """Options of an action on one machine."""
+    """The options of an action on one machine."""
 
     hostname: Hostname
     reason: Annotated[str, typer.Option(help="Reason.")] = ""
@@ -30,7 +30,7 @@ class MachineAction(OptionGroup):
     dry_run: DryRun = False
 
     def post(self, session: Context, verb: str, message: str) -> None:
-        """Post the action and print `message`, with {host}, {would} and {state} filled in."""
+        """Send the action `verb` and print `message`, in which {host}, {would} and {state} are replaced."""
         path = machine_path(session, self.cell, self.hostname, verb)
         answer = session.client.post(path, {"reason": self.reason}, dry_run=self.dry_run)
         would = would_be(self.dry_run)
@@ -39,7 +39,7 @@ class MachineAction(OptionGroup):
 
 @dataclass(kw_only=True)
 class ExplainedAction(MachineAction):
-    """Options of an action that needs a reason."""
+    """The options of an action that needs a reason."""
 
     reason: Annotated[str, typer.Option(help="Reason, shown to other people.")] = field()
 
@@ -62,7 +62,7 @@ def machines(
 ) -> None:
     """List the machines of a cell."""
     return session.table(
-        session.client.pages(f"/api/v1/cells/{part(session.cell(cell))}/machines/", state=state),
+        session.client.pages(f"{session.cell_path(cell)}machines/", state=state),
         {
             "MACHINE": "hostname",
             "STATE": "state",
@@ -102,7 +102,7 @@ def machine_undrain(session: Context, action: MachineAction) -> None:
 
 @machine.command("grow")
 def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellOption = None) -> None:
-    """Raise the capacity that the cell uses of a machine. Its attribute capacity.claimed holds what it reports."""
+    """Raise the capacity of a machine that the cell uses. Its attribute capacity.claimed is the reported capacity."""
     capacity = sizes.given()
     if not capacity:
         raise bad_usage("no capacity is given: use --cpu, --ram, --disk …", capacity="not given")
@@ -112,31 +112,30 @@ def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellO
 
 @machine.command("rotate")
 def machine_rotate(session: Context, action: MachineAction) -> None:
-    """Give a machine a new secret at its next poll. The old one ends once the machine has used the new one."""
+    """Send a new secret to a machine at its next poll. The old secret ends when the machine has used the new secret."""
     action.post(session, "rotate", "{host} {would} given a new secret.")
 
 
 @machine.command("revoke")
 def machine_revoke(session: Context, action: ExplainedAction) -> None:
-    """Disconnect a machine at once: its secret ends, and its tasks are placed elsewhere."""
-    action.post(session, "revoke", "{host} {would} disconnected; it can join again with a new token.")
+    """Disconnect a machine at once. Its secret ends, and the cell places its tasks elsewhere."""
+    action.post(session, "revoke", "{host} {would} disconnected. It can join again with a new token.")
 
 
 @machine.command("join-token")
 def machine_join_token(
     session: Context,
-    uses: Annotated[int, typer.Option(min=1, help="Number of machines that can join with it.")] = 1,
-    ttl: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 3600,
+    uses: Annotated[int, typer.Option(min=1, help="Number of machines that can join with the token.")] = 1,
+    ttl: Annotated[int, typer.Option(min=1, help="Seconds until the token expires.")] = 3600,
     cell: CellOption = None,
 ) -> None:
-    """Issue a token with which machines join the cell. It is shown only once."""
-    path = f"/api/v1/cells/{part(session.cell(cell))}/join-tokens/"
-    answer = session.client.post(path, {"uses": uses, "ttl_s": ttl})
+    """Issue a token with which machines join the cell. The token is shown only once."""
+    answer = session.client.post(f"{session.cell_path(cell)}join-tokens/", {"uses": uses, "ttl_s": ttl})
     return session.say(answer, answer["token"])
 
 
 def machine_path(session: Context, cell: str | None, hostname: str, verb: str = "") -> str:
-    """Return the path of a machine, or of an action on it. Raises `CommandFailed` for an impossible host name."""
-    if hostname in ("", ".", "..") or "/" in hostname:  # would lead to another path of the API
+    """Return the API path of a machine, or of the action `verb` on it. Raises `CommandFailed` for a bad host name."""
+    if hostname in ("", ".", "..") or "/" in hostname:  # such a name would lead to another path of the API
         raise bad_usage(f"{hostname!r} is not a host name; see `borgctl machines`", machine="not a host name")
-    return f"/api/v1/cells/{part(session.cell(cell))}/machines/{part(hostname)}{f':{verb}' if verb else '/'}"
+    return f"{session.cell_path(cell)}machines/{part(hostname)}{f':{verb}' if verb else '/'}"

@@ -1,6 +1,6 @@
-"""HTTP client for the portal: one connection per command, and problem documents as `CommandFailed`.
+"""The HTTP client for the portal. It converts problem documents to `CommandFailed`.
 
-During an outage of the portal, the client repeats requests that are safe to repeat, for up to a minute.
+If the portal is temporarily unable to answer, the client repeats requests that are safe to repeat, for up to a minute.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import ssl
 import time
 import uuid
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -19,21 +20,20 @@ from portal.cli.failure import BAD_USAGE, CommandFailed
 from portal.cli.profiles import Profile
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
-_LEAST_S = 1.0  # to wait for an answer, even at the deadline
-# The last attempt begins at most this long after the first.
-_REPEAT_S = 60.0
+_LEAST_S = 1.0  # minimum wait for an answer, even at the deadline
+_REPEAT_S = 60.0  # between the beginning of the first attempt and of the last attempt
 _LONGEST_PAUSE_S = 30.0
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
-# Errors that end by themselves. A full disk does not, and a missing machine is not an outage of the portal.
+# Errors that end without an action of the caller.
 _PASSES = frozenset({"database-unavailable", "redis-unavailable", "overloaded", "deadline-exceeded", "cell-busy"})
 _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=900.0)
 
 
 class Client:
-    """Client for the portal of a profile. Every method raises `CommandFailed`.
+    """The client for the portal of a profile. Every method raises `CommandFailed`.
 
-    A value of a query that is None or False is omitted, and True is sent as 1.
-    `until`: time on the monotonic clock after which the caller no longer needs an answer.
+    Query parameters that are None or False are omitted, and True is sent as 1.
+    `until`: the time on the monotonic clock after which the caller no longer needs an answer.
     """
 
     until: float | None = None
@@ -43,12 +43,10 @@ class Client:
         headers = {"Accept": "application/json", "User-Agent": "borgctl"}
         if profile.token:
             if not (profile.token.isascii() and profile.token.isprintable()):
-                raise CommandFailed(
-                    "bad-token",
-                    f"the token of profile {profile.name!r} contains invalid characters; sign in with `borgctl login`",
-                )
+                problem = f"the token of profile {profile.name!r} has invalid characters; sign in with `borgctl login`"
+                raise CommandFailed("bad-token", problem)
             headers["Authorization"] = f"Bearer {profile.token}"
-        # Loading the machine's certificate authorities takes a tenth of the start, so only `https:` does it.
+        # Loading the certificate authorities takes a tenth of the start time, so only `https:` loads them.
         verify = ssl.create_default_context() if profile.url.startswith("https:") else False
         try:
             # The profile names the portal directly, so proxy settings of the environment do not apply.
@@ -59,13 +57,14 @@ class Client:
             raise _bad_url(profile, error) from error
 
     def get(self, path: str, **query: Any) -> Any:
+        """Return the JSON answer to a GET request."""
         return self._call("GET", path, params=query)
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
         return self._call("POST", path, json=body if body is not None else {}, params=query)
 
     def submit(self, path: str, body: Any, **query: Any) -> Any:
-        """Post with an idempotency key, so that the portal performs a repeated request only once."""
+        """Send a POST request with an idempotency key, so that the portal executes a repeated request only once."""
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         return self._call("POST", path, json=body, params=query, headers=headers)
 
@@ -73,7 +72,7 @@ class Client:
         return self._call("PUT", path, json=body, params=query)
 
     def upload(self, path: str, chunks: Iterator[bytes], size: int, *, digest: str, **query: Any) -> Any:
-        """Upload an archive of `size` bytes. The portal answers after it has checked all of it."""
+        """Upload an archive of `size` bytes. The portal answers after it has checked the whole archive."""
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size), "X-Package-Digest": digest}
         return self._call("PUT", path, content=chunks, headers=headers, params=query, timeout=_UPLOAD_TIMEOUT)
 
@@ -81,27 +80,24 @@ class Client:
         return self._call("DELETE", path, params=query)
 
     def pages(self, path: str, *, at_most: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
-        """Yield all rows of a list, page by page, or the first `at_most`."""
-        given = 0
-        asked = query if at_most is None else {**query, "limit": min(at_most, 1000)}
+        """Yield all rows of a list, or the first `at_most` rows. The client requests further pages when needed."""
+        limit = {} if at_most is None else {"limit": min(at_most, 1000)}
+        return islice(self._all_rows(path, query | limit), at_most)
+
+    def _all_rows(self, path: str, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
         while True:
-            answer = self.get(path, **asked)
+            answer = self.get(path, **query)
             if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
-                raise CommandFailed(
-                    "unexpected-answer", f"{self.profile.url}{path} returned no list; is it a Borg Portal?"
-                )
-            for row in answer["results"]:
-                if at_most is not None and given >= at_most:
-                    return
-                given += 1
-                yield row
-            if not answer.get("next") or given == at_most:
+                problem = f"the answer of {self.profile.url}{path} is not a list; is it a Borg Portal?"
+                raise CommandFailed("unexpected-answer", problem)
+            yield from answer["results"]
+            if not answer.get("next"):
                 return
-            # Only the query is used: behind a proxy the portal may have another address than in the profile.
-            asked = dict(parse_qsl(urlsplit(answer["next"]).query))
+            # Only the query is used, because behind a proxy the portal may have another address than in the profile.
+            query = dict(parse_qsl(urlsplit(answer["next"]).query))
 
     def download(self, path: str, **query: Any) -> bytes:
-        """Return an answer that is not JSON, as bytes."""
+        """Return the answer to a GET request as bytes."""
         return self._answer("GET", path, params=query).content
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
@@ -111,12 +107,11 @@ class Client:
         try:
             return answer.json()
         except ValueError as error:
-            raise CommandFailed(
-                "unexpected-answer", f"{self.profile.url} returned no JSON; is it a Borg Portal?"
-            ) from error
+            problem = f"the answer of {self.profile.url} is not JSON; is it a Borg Portal?"
+            raise CommandFailed("unexpected-answer", problem) from error
 
     def _answer(self, method: str, path: str, *, params: dict[str, Any], **kwargs: Any) -> httpx.Response:
-        """Return the answer of the last attempt."""
+        """Return the first successful answer. Repeat the request while the portal asks for it."""
         kwargs["params"] = {k: 1 if v is True else v for k, v in params.items() if v is not None and v is not False}
         keyed = "Idempotency-Key" in kwargs.get("headers", {})
         repeatable = (method in _REPEATABLE or keyed) and "content" not in kwargs and self.until is None
@@ -140,19 +135,20 @@ class Client:
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
             raise _bad_url(self.profile, error) from error
         except httpx.HTTPError as error:
-            raise CommandFailed(
-                "unreachable",
-                f"cannot reach the portal at {self.profile.url}: {error or type(error).__name__}. "
-                f"Is it running (`make up`)?",
-                passing=True,
-            ) from error
+            raise unreachable(self.profile.url, error) from error
         except UnicodeError as error:
             raise CommandFailed("bad-usage", f"an argument is not valid text: {error}", status=BAD_USAGE) from error
 
 
 def part(text: object) -> str:
-    """Quote one segment of a path."""
+    """Return the text as a quoted segment of a URL path."""
     return quote(str(text), safe="", errors="surrogateescape")
+
+
+def unreachable(url: str, error: Exception) -> CommandFailed:
+    """Return the failure for a portal that does not answer. A retry may succeed."""
+    problem = f"cannot reach the portal at {url}: {error or type(error).__name__}. Is it running (`make up`)?"
+    return CommandFailed("unreachable", problem, passing=True)
 
 
 def _bad_url(profile: Profile, error: Exception) -> CommandFailed:
@@ -164,7 +160,7 @@ def _bad_url(profile: Profile, error: Exception) -> CommandFailed:
 
 
 def _pause_s(answer: httpx.Response) -> float | None:
-    """Return the seconds until the next attempt, if the portal asks for one with Retry-After."""
+    """Return the seconds until the next attempt, or None if the portal does not ask for a retry (Retry-After)."""
     pause = answer.headers.get("Retry-After", "")
     if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or not (pause.isascii() and pause.isdigit()):
         return None
@@ -172,25 +168,23 @@ def _pause_s(answer: httpx.Response) -> float | None:
 
 
 def _failure(answer: httpx.Response) -> CommandFailed:
-    own_trouble = answer.status_code >= 500
+    passing = answer.status_code >= 500
     try:
         document = answer.json()
         code, detail = str(document["code"]), str(document["detail"])
         fields = {str(name): str(what) for name, what in (document.get("fields") or {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        return CommandFailed("unexpected-answer", _unexplained(answer), passing=own_trouble)
+        return CommandFailed("unexpected-answer", _unexplained(answer), passing=passing)
     if code == "not-authenticated":
         detail = f"{detail.rstrip('.')}. Sign in with `borgctl login`."
-    return CommandFailed(code, detail, fields=fields, document=document, passing=own_trouble)
+    return CommandFailed(code, detail, fields=fields, document=document, passing=passing)
 
 
 def _unexplained(answer: httpx.Response) -> str:
     summary = f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}".rstrip()
     if answer.is_redirect:
-        return (
-            f"{summary}: the portal is at {answer.headers.get('location', 'another address')}; "
-            "write that address into the profile"
-        )
+        place = answer.headers.get("location", "another address")
+        return f"{summary}: the portal is at {place}; write this address into the profile"
     if request_id := answer.headers.get("x-request-id"):
         return f"{summary}; the portal's log has details about request {request_id}"
     return summary

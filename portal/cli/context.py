@@ -1,4 +1,4 @@
-"""Context of all commands: the profile, the connection, and the parsing of job names."""
+"""The context of all commands: the profile, the client, and the parsing of job names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from portal.cli.client import Client, part
 from portal.cli.failure import CommandFailed, bad_usage
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the request without changing anything.")]
-CellOption = Annotated[str | None, typer.Option("--cell", help="Cell to use instead of the profile's.")]
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Tenant to use instead of the profile's.")]
+CellOption = Annotated[str | None, typer.Option(help="Cell. Default: the profile's cell.")]
+TenantOption = Annotated[str | None, typer.Option(help="Tenant. Default: the profile's tenant.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Confirm = Annotated[
-    int | None, typer.Option(min=0, help="Confirm the number of tasks that stop, if they are a large part of the cell.")
-]
+Confirm = Annotated[int | None, typer.Option(min=0, help="Number of tasks that may stop, to confirm a large number.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name: cell/tenant/job, tenant/job or job.")]
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -33,7 +31,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass
 class Context:
-    """Profile and client, loaded on first use, so that `--help` works without a profile."""
+    """The profile and the client of a command. They are loaded on first use, so that `--help` needs no profile."""
 
     profile_name: str | None = None
     json: bool = False
@@ -47,42 +45,59 @@ class Context:
         return Client(self.profile)
 
     def say(self, answer: Any, text: str) -> None:
-        """Write the API's answer with `--json`, else a sentence."""
+        """Print the answer of the API with `--json`, otherwise a sentence."""
         return output.as_json(answer) if self.json else output.say(text)
 
+    def delete(self, path: str, what: str, outcome: str = "removed", *, dry_run: bool) -> None:
+        """Delete the resource at an API path, and print that `what` is removed or has another `outcome`."""
+        self.client.delete(path, dry_run=dry_run)
+        return self.say({"removed": not dry_run}, f"{what} {output.would_be(dry_run)} {outcome}.")
+
     def table(self, rows: Iterable[Any], columns: Mapping[str, Column] | Sequence[NamedColumn], *, empty: str) -> None:
-        """Write the API's rows with `--json`, else a table. `columns`: heads with a field, or function, of a row."""
+        """Print the rows of the API with `--json`, otherwise a table.
+
+        `columns`: the heads, each with a field or a function of a row. `empty`: the text if there are no rows.
+        """
         if self.json:
             return output.as_json(list(rows))
         pairs = list(columns.items()) if isinstance(columns, Mapping) else columns
         cells = [[row[of] if isinstance(of, str) else of(row) for _, of in pairs] for row in rows]
         return output.table([head for head, _ in pairs], cells, empty=empty)
 
+    def cell_path(self, given: str | None = None) -> str:
+        """Return the API path of the given cell, or of the profile's cell. Raises `CommandFailed`."""
+        return f"/api/v1/cells/{part(self.cell(given))}/"
+
     def cell(self, given: str | None = None) -> str:
+        """Return the given cell, or the profile's cell. Raises `CommandFailed`."""
         cell = given or self.profile.cell
         if not cell:
             raise CommandFailed("no-cell", "no cell is given: use --cell, or set `cell` in the profile.", status=2)
         return label(cell, "cell")
 
     def tenant(self, given: str | None = None) -> str:
+        """Return the given tenant, or the profile's tenant. Raises `CommandFailed`."""
         tenant = given or self.profile.tenant
         if not tenant:
             raise bad_usage("no tenant is given: use --tenant, or set `tenant` in the profile", tenant="not given")
         return tenant
 
     def time_zone(self, tenant: str) -> str:
-        """Return the tenant's time zone, in which `--from` and `--until` count days."""
+        """Return the time zone of a tenant. Days in `--from` and `--until` are in this time zone."""
         return self.client.get(f"/api/v1/tenants/{part(tenant)}/").get("time_zone") or "UTC"
 
     def end(self, field: str, until: str | None, tenant: str | None) -> dict[str, str]:
-        """Return `--until`, if given, as a request field. Days are in the tenant's time zone, or else in UTC."""
+        """Return `--until` as the request field `field`, or nothing if it is not given.
+
+        Days are in the time zone of the tenant, or in UTC without a tenant.
+        """
         if until is None:
             return {}
         home = self.time_zone(tenant) if tenant else "UTC"
         return {field: periods.end("until", until, time_zone=home).isoformat()}
 
     def job(self, name: str) -> JobReference:
-        """Parse `cell/tenant/job`, `tenant/job` or `job`; the profile supplies the rest. Raises `CommandFailed`."""
+        """Parse `cell/tenant/job`, `tenant/job` or `job`. The profile has the missing parts. Raises `CommandFailed`."""
         segments = name.strip("/").split("/")
         if not 1 <= len(segments) <= 3 or not all(segments):
             raise bad_usage(f"{name!r} is not a job name: write cell/tenant/job, or just job", job="not a job name")
@@ -96,12 +111,14 @@ class Context:
         """Parse `JOB/N`. Raises `CommandFailed`."""
         job, index = split_index(name)
         if index is None:
-            raise bad_usage(f"{name!r} is not a task: write job/0, or cell/tenant/job/0", task="has no number")
+            raise bad_usage(f"{name!r} is not a task: write job/0, or cell/tenant/job/0", task="without a number")
         return self.job(job), index
 
 
 @dataclass(frozen=True)
 class JobReference:
+    """The full name of a job."""
+
     cell: str
     tenant: str
     name: str
@@ -115,19 +132,19 @@ class JobReference:
 
 
 def split_index(name: str) -> tuple[str, int | None]:
-    """Split `job/7` into `job` and 7. Job names begin with a letter, so a number is always a task index."""
+    """Split `job/7` into `job` and 7, or return the name and None. A number at the end is always a task index."""
     job, slash, index = name.rpartition("/")
     return (job, int(index)) if slash and job and _INDEX.fullmatch(index) else (name, None)
 
 
 class OptionGroup:
-    """Base class of dataclasses that declare several options of a command, one per field."""
+    """The base class of dataclasses that declare several options of a command, one option per field."""
 
 
 class Commands(typer.Typer):
-    """Group of commands. A command has a `Context` as its first parameter, in the place of typer's context.
+    """A group of commands. The first parameter of a command is a `Context` instead of typer's context.
 
-    A parameter whose type is an `OptionGroup` stands for the options of that group.
+    A parameter with the type of an `OptionGroup` stands for all options of this group.
     """
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_F], _F]:
@@ -146,7 +163,7 @@ class Commands(typer.Typer):
 
 
 def _parameters(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
-    """Yield the parameters for typer: its context, and one parameter per argument and option."""
+    """Yield the parameters for typer: typer's context, and one parameter per argument and option."""
     for each in inspect.signature(function, eval_str=True).parameters.values():
         if _is_group(each):
             yield from _parameters(each.annotation)
@@ -157,7 +174,7 @@ def _parameters(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 
 def _call(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Call a function, or create an option group, with the values of its parameters."""
+    """Call a function, or create an option group. `values` contains the values of its parameters by name."""
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     return function(
         **{each.name: _call(each.annotation, values) if _is_group(each) else values[each.name] for each in parameters}

@@ -1,16 +1,14 @@
-"""Commands to drain machines, racks or power domains, and to show the progress."""
+"""Commands that drain machines, racks or power domains, and that show the progress."""
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
+from portal.cli import output, periods
 from portal.cli.cells import machine, machine_path
-from portal.cli.client import part
 from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import would_be
@@ -18,8 +16,6 @@ from portal.cli.output import would_be
 app = Commands()
 
 _LOOK_EVERY_S = 1.0
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"([0-9]{1,9})([smhd]?)", re.ASCII)
 
 
 @machine.command("drain")
@@ -38,10 +34,10 @@ def machine_drain(
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Move the tasks of machines elsewhere, within their jobs' disruption budgets, and place no new ones there.
+    """Move the tasks of machines elsewhere, within their jobs' disruption budgets. New tasks are not placed there.
 
-    With --wait, exit status 1 if the deadline has passed while disruption budgets still hold tasks, or if a machine
-    goes down before it reports that all tasks have stopped.
+    With --wait, the exit status is 1 if disruption budgets still hold tasks at the deadline, or if a machine goes down
+    before it reports that all its tasks have stopped.
     """
     names = hostnames or []
     if sum(map(bool, (names, rack, power_domain))) != 1:
@@ -57,7 +53,7 @@ def machine_drain(
         states = [(names[0], answer["state"])]
     else:
         chosen = {"machines": names} if names else {"rack": rack} if rack else {"power_domain": power_domain}
-        path = f"/api/v1/cells/{part(session.cell(cell))}/machines:drain"
+        path = f"{session.cell_path(cell)}machines:drain"
         answer = session.client.post(path, {**body, **chosen}, dry_run=dry_run)
         states = [(row["machine"], row["state"]) for row in answer]
     if wait and not dry_run:
@@ -71,7 +67,7 @@ def machine_drain(
 
 @app.command()
 def drains(session: Context, cell: CellOption = None) -> None:
-    """List the draining machines, the tasks left on them, and the disruption budgets they wait for."""
+    """List the draining machines, their remaining tasks, and the disruption budgets that they wait for."""
     return session.table(
         _progress(session, cell),
         {
@@ -91,12 +87,15 @@ def drains(session: Context, cell: CellOption = None) -> None:
 
 
 def _progress(session: Context, cell: str | None) -> list[dict[str, Any]]:
-    return list(session.client.pages(f"/api/v1/cells/{part(session.cell(cell))}/drains/"))
+    return list(session.client.pages(f"{session.cell_path(cell)}drains/"))
 
 
 def _wait(session: Context, cell: str | None, wanted: set[str]) -> None:
-    """Print changes until no task is left. Raises `CommandFailed` once only disruption budgets hold tasks past the
-    last deadline, or the remaining machines are down."""
+    """Print changes until no task is left on the machines `wanted`.
+
+    Raises `CommandFailed` if the remaining machines are down, or if only disruption budgets hold tasks after the
+    deadline.
+    """
     last = ""
     while True:
         rows = [row for row in _progress(session, cell) if row["machine"] in wanted]
@@ -108,7 +107,7 @@ def _wait(session: Context, cell: str | None, wanted: set[str]) -> None:
             raise CommandFailed("deadline", f"the deadline has passed: {summary}", document={"drains": rows})
         if all(_stuck(row) or _unreachable(row) for row in left):
             down = format_machines([row for row in left if _unreachable(row)])
-            why = f"{down}: down, so it is unknown whether its last tasks have stopped: {summary}"
+            why = f"cannot finish the drain: {down} is down and cannot report that its tasks have stopped: {summary}"
             raise CommandFailed("machine-down", why, document={"drains": rows})
         if summary != last and not session.json:
             output.say(summary)
@@ -132,13 +131,13 @@ def _format_progress(rows: list[dict[str, Any]], left: list[dict[str, Any]]) -> 
 
 
 def _stuck(row: dict[str, Any]) -> bool:
-    """Return whether only disruption budgets hold its tasks, past its deadline."""
+    """Return whether the deadline has passed and only disruption budgets hold the machine's tasks."""
     held = row["tasks_left"] and not row["tasks_leaving"]
     return bool(row["overdue"] and not row["break_budgets"] and held)
 
 
 def _unreachable(row: dict[str, Any]) -> bool:
-    """Return whether all tasks are placed elsewhere, but the machine is down and can't report that they stopped."""
+    """Return whether the machine is down, has no placed task, and has not reported that its last tasks stopped."""
     return bool(row["state"] == "down" and not row["tasks_left"] and row["tasks_stopping"])
 
 
@@ -161,8 +160,8 @@ def _deadline(row: dict[str, Any]) -> str:
 
 
 def _seconds(text: str) -> int:
-    """Convert a duration such as `30m` to seconds."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
+    """Convert a duration such as `30m`, or a number of seconds, to seconds. Raises `CommandFailed`."""
+    seconds = periods.duration_s(text if text[-1:].isalpha() else f"{text}s")
+    if seconds is None:
         raise bad_usage(f"--deadline {text!r} is not a duration: write 90s, 30m, 2h or 1d", deadline="not a duration")
-    return int(match[1]) * _UNITS_S[match[2] or "s"]
+    return seconds

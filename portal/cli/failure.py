@@ -1,4 +1,4 @@
-"""Failure of a command: exit status 1 for rejected or failed, 2 for bad usage."""
+"""The failure of a command. Its exit status is 1 for a rejected or failed request, and 2 for wrong usage."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ REFUSED, BAD_USAGE = 1, 2
 
 
 class CommandFailed(Exception):
-    """A failed command, shown as one sentence and one line per wrong field; with `--json`, as the problem document.
+    """The failure of a command, with a sentence, one line per wrong field, and a problem document for `--json`.
 
-    `passing`: the portal was not reachable or had an internal error, so a retry may succeed soon.
+    `passing`: whether the portal was unreachable or had an internal error, so that a retry may succeed.
     """
 
     def __init__(
@@ -32,18 +32,18 @@ class CommandFailed(Exception):
         self.status, self.passing = status, passing
 
     def hints(self) -> list[str]:
-        """Return lines that explain a lack of quota: the jobs that hold it, and how to get more."""
-        document = self.document.get("problem") or self.document  # a plan contains the problem
+        """Return lines about missing quota: the jobs that use the quota, and a command that buys more."""
+        document = self.document.get("problem") or self.document  # a plan contains a problem document
         figures = document.get("figures") if isinstance(document, dict) else None
-        return [*_held(figures), *_cured(figures)] if isinstance(figures, dict) else []
+        return [*_holders(figures), *_cures(figures)] if isinstance(figures, dict) else []
 
 
 def bad_usage(detail: str, **fields: str) -> CommandFailed:
-    """Return the failure for wrong arguments. Nothing was sent to the portal."""
+    """Return the failure for wrong arguments, with one text per wrong argument in `fields`."""
     return CommandFailed("bad-usage", detail, fields=fields, status=BAD_USAGE)
 
 
-def _held(figures: dict[str, Any]) -> list[str]:
+def _holders(figures: dict[str, Any]) -> list[str]:
     holders = figures.get("holders")
     if not isinstance(holders, list) or not holders:
         return []
@@ -54,7 +54,7 @@ def _held(figures: dict[str, Any]) -> list[str]:
 
 
 def _amounts(holds: Mapping[str, int], short: Mapping[str, Any]) -> str:
-    """Format amounts; only those of the resources in `short`, if it is not empty."""
+    """Format the amounts of the resources in `short`, or of all resources if `short` is empty."""
     return ", ".join(_amount(name, value) for name, value in holds.items() if not short or name in short) or "-"
 
 
@@ -66,7 +66,7 @@ def _amount(name: str, value: int) -> str:
     return f"{resources.format_number(value)} {name}"
 
 
-def _cured(figures: dict[str, Any]) -> list[str]:
+def _cures(figures: dict[str, Any]) -> list[str]:
     cure = figures.get("cure")
     if not isinstance(cure, dict):
         return []
@@ -74,20 +74,18 @@ def _cured(figures: dict[str, Any]) -> list[str]:
         return [f"the missing quota cannot be bought: {cure['problem']}"]
     left = ", ".join(_amount(name, value) for name, value in (cure.get("left") or {}).items())
     if left:
-        return [f"the cell has only {left} left to sell until {cure['until']}", *_instead(cure)]
+        return [f"the cell has only {left} left to sell until {cure['until']}", *_alternatives(cure)]
     return [
         f"the missing quota costs {cure['price_text']} credits from {cure['from']} until {cure['until']}:",
         f"  {cure['command']}",
     ]
 
 
-def _instead(cure: dict[str, Any]) -> list[str]:
-    """Return lines about other bands or times at which the missing quota is for sale."""
+def _alternatives(cure: dict[str, Any]) -> list[str]:
+    """Return lines about other bands or times in which the cell can sell the missing quota."""
     lines = []
     for other in cure.get("instead") or ():
         at = "" if other["band"] == cure.get("band") else f" at {other['band']}, for a job with its priority"
-        lines += [
-            f"it can sell all the missing quota{at} from {other['from']} until {other['until']}:",
-            f"  {other['command']}",
-        ]
+        lines.append(f"the cell can sell all the missing quota{at} from {other['from']} until {other['until']}:")
+        lines.append(f"  {other['command']}")
     return lines or ["no other time or band has enough: request less, or submit at priority 0, which is free"]

@@ -1,4 +1,4 @@
-"""Job files in Jsonnet, YAML or JSON, chosen by the file extension; `-` reads any of them from standard input."""
+"""Reads job files in Jsonnet, YAML or JSON. The file extension decides the language. `-` is standard input."""
 
 from __future__ import annotations
 
@@ -13,50 +13,39 @@ from portal.cli.failure import BAD_USAGE, CommandFailed
 from scheduling.spec.nesting import TOO_DEEP, too_deep
 
 STDIN = "<stdin>"
-MAX_BYTES = 4 * 2**20  # the limit of the server too
+MAX_BYTES = 4 * 2**20  # the server has the same limit
 
-# Beginnings of Jsonnet that YAML block mappings do not have.
+# A text that begins like this is Jsonnet, and no YAML block mapping begins like this.
 _JSONNET_STARTS = ("{", "(", "//", "/*", "local ", "import ", "assert ")
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return the job in the file. Raises `CommandFailed` with the file's name, and the line if there is one."""
+    """Return the job in the file. Raises `CommandFailed` with the name of the file and, if known, the line."""
     if name == "-":
-        return _checked(_any(_text(STDIN, _bytes(sys.stdin.buffer) if sys.stdin else b"")), STDIN)
+        text = _text(STDIN, sys.stdin.buffer) if sys.stdin else ""
+        parse = _jsonnet if text.lstrip().startswith(_JSONNET_STARTS) else _yaml
+        return _checked(parse(STDIN, text), STDIN)
     file = Path(name)
     try:
         with file.open("rb") as opened:
-            text = _text(name, _bytes(opened))
+            text = _text(name, opened)
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "strerror", None) or error)
-        raise CommandFailed("no-file", f"{name}: {reason}", fields={"FILE": reason}, status=BAD_USAGE) from error
-    if file.suffix in (".yaml", ".yml"):
-        return _checked(_yaml(name, text), name)
-    if file.suffix == ".json":
-        return _checked(_json(name, text), name)
-    return _checked(_jsonnet(name, text), name)
+        problem = f"cannot read {name}: {reason}; check the name of the file"
+        raise CommandFailed("no-file", problem, fields={"FILE": reason}, status=BAD_USAGE) from error
+    parse = {".yaml": _yaml, ".yml": _yaml, ".json": _json}.get(file.suffix, _jsonnet)
+    return _checked(parse(name, text), name)
 
 
-def _bytes(file: BinaryIO) -> bytes:
-    """Read the file, or one byte more than the limit."""
-    return file.read(MAX_BYTES + 1)
-
-
-def _text(name: str, data: bytes) -> str:
+def _text(name: str, file: BinaryIO) -> str:
+    data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise _bad(name, f"{name}: has more than {MAX_BYTES} bytes, the limit for a job file")
+        raise _bad(name, f"{name}: the file has more than {MAX_BYTES} bytes, the limit of a job file; shorten it")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise _bad(name, f"{name}:{line}: is not UTF-8") from error
-
-
-def _any(text: str) -> Any:
-    """Parse Jsonnet (which includes JSON) or YAML, chosen by how the text begins."""
-    if text.lstrip().startswith(_JSONNET_STARTS):
-        return _jsonnet(STDIN, text)
-    return _yaml(STDIN, text)
+        raise _bad(name, f"{name}:{line}: the line is not UTF-8; save the file as UTF-8") from error
 
 
 def _json(name: str, text: str) -> Any:
@@ -70,17 +59,16 @@ def _json(name: str, text: str) -> Any:
 
     def number(text: str) -> float:
         if not math.isfinite(value := float(text)):
-            raise _bad(name, f"{name}: a job cannot contain the number {text}")
+            raise _bad(name, f"{name}: a job cannot contain the number {text}; use a finite number")
         return value
 
     try:
         return json.loads(text, object_pairs_hook=once, parse_constant=number, parse_float=number)
     except json.JSONDecodeError as error:
         raise _bad(name, f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
-    except RecursionError as error:
-        raise _bad(name, f"{name}: not a JSON job file: {TOO_DEEP}") from error
-    except ValueError as error:  # a number with thousands of digits
-        raise _bad(name, f"{name}: not a JSON job file: {error}") from error
+    except (RecursionError, ValueError) as error:  # for example, a number with thousands of digits
+        reason = TOO_DEEP if isinstance(error, RecursionError) else error
+        raise _bad(name, f"{name}: not a JSON job file: {reason}") from error
 
 
 def _yaml(name: str, text: str) -> Any:
@@ -100,9 +88,9 @@ def _jsonnet(name: str, text: str) -> Any:
     except RecursionError as error:
         raise _bad(name, f"{name}: not a Jsonnet job file: {TOO_DEEP}") from error
     except jsonnet.JsonnetError as error:
-        lines = str(error).strip().splitlines() or ["it has no result"]
+        lines = str(error).strip().splitlines() or ["the program has no result"]
         kind, _, reason = lines[0].partition(": ")
-        # The lines below an evaluation error are its places, the innermost first.
+        # The lines after an evaluation error are its places, beginning with the innermost place.
         where = f"{lines[1].split()[0]}: " if len(lines) > 1 and ":" in lines[1].split()[0] else ""
         summary = f"{where}{reason}" if kind.endswith("ERROR") else lines[0]
         prefix = "" if name in summary else f"{name}: "
@@ -115,7 +103,7 @@ def _bad(name: str, detail: str) -> CommandFailed:
 
 def _checked(job: Any, name: str) -> dict[str, Any]:
     if not isinstance(job, dict):
-        raise _bad(name, f"{name} does not contain a job: a job is an object with `name` and `task`")
+        raise _bad(name, f"{name} does not contain a job: write an object with `name` and `task`")
     if too_deep(job):
         raise _bad(name, f"{name}: {TOO_DEEP}")
     return job

@@ -24,14 +24,14 @@ def submit(session: Context, file: File, dry_run: DryRun = False) -> None:
     job = _target(session, spec)
     answer = session.client.submit(f"/api/v1/cells/{part(job.cell)}/jobs/", _body(spec, job), dry_run=dry_run)
     if answer["outcome"] == "unchanged":
-        return session.say(answer, f"{job} already runs with this spec; nothing changes.")
+        return session.say(answer, f"{job} already has this spec; nothing changes.")
     tasks = output.number(answer["tasks"]["added"], "task")
     return session.say(answer, f"{job} {would_be(dry_run)} admitted: {tasks}.")
 
 
 @app.command()
 def plan(session: Context, file: File) -> None:
-    """Show what submitting or updating with FILE would do, and change nothing. Exit status 1 if rejected."""
+    """Show the effect of a submission or an update with FILE. The exit status is 1 if it would be rejected."""
     spec = jobfile.read(file)
     job = _target(session, spec)
     answer = session.client.post(f"{job.path}plan/", _body(spec, job))
@@ -67,7 +67,7 @@ def kill(
     confirm: Confirm = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Stop a job, or some of its tasks, after the notice set in its job file."""
+    """Stop a job, or some of its tasks, after the notice in its job file."""
     named = session.job(job)
     body = {"reason": reason, "confirm": confirm, **({"indexes": task} if task else {})}
     answer = session.client.post(f"{named.path}kill/", body, dry_run=dry_run)
@@ -86,11 +86,11 @@ def status(
     label: Annotated[list[str] | None, typer.Option(help="List only jobs with this label, key=value.")] = None,
     cell: CellOption = None,
 ) -> None:
-    """List the jobs that you can see, or show one job in full."""
+    """List the jobs that you can see, or show all details of one job."""
     if job is not None:
         answer = session.client.get(session.job(job).path)
         return output.as_json(answer) if session.json else _show(answer)
-    path = f"/api/v1/cells/{part(session.cell(cell))}/jobs/"
+    path = f"{session.cell_path(cell)}jobs/"
     return session.table(
         session.client.pages(path, state=state, tenant=tenant, label=label or None),
         {
@@ -108,7 +108,7 @@ def status(
 
 
 def in_short(answer: dict[str, Any]) -> str:
-    """Summarise a job: `2 of 3 tasks running, 1 pending`."""
+    """Return a summary of a job, such as `2 of 3 tasks running, 1 pending`."""
     parts = [f"{answer['tasks_up']} of {output.number(answer['tasks_total'], 'task')} running"]
     for key, word in (("tasks_crashing", "crashing"), ("tasks_pending", "pending"), ("tasks_dead", "dead")):
         if answer.get(key):
@@ -117,24 +117,25 @@ def in_short(answer: dict[str, Any]) -> str:
 
 
 def _health(answer: dict[str, Any]) -> str:
-    """Return the health of a job, or its outcome if it has ended. Older portals return only the state."""
+    """Return the health of a job, or its outcome if the job has ended. Older portals return only the state."""
     if answer["outcome"]:
         return str(answer["outcome"])
     return str(answer.get("health", answer["state"]))
 
 
 def _target(session: Context, spec: dict[str, Any]) -> JobReference:
-    """Return the job that a file describes; the profile supplies missing fields. Raises `CommandFailed`."""
+    """Return the full name of the job in a job file. Missing parts come from the profile. Raises `CommandFailed`."""
     found: dict[str, str] = {}
     for field, otherwise in (("name", ""), ("tenant", session.profile.tenant), ("cell", session.profile.cell)):
         value = spec.get(field) or otherwise
         if not isinstance(value, str) or not value:
             what = "is missing; add it" if not value else f"{value!r} is not a string; put it in quotes"
-            raise CommandFailed("invalid-spec", f"{field}: {what}", fields={field: what})
-        if value in (".", "..") or "/" in value:  # would lead to another path of the API
-            what = f"{value!r} is not a DNS label"
-            raise CommandFailed("invalid-spec", f"{field}: {what}", fields={field: what})
-        found[field] = value
+        elif value in (".", "..") or "/" in value:  # such a value would lead to another path of the API
+            what = f"{value!r} is not a DNS label; use lower-case letters, digits and hyphens"
+        else:
+            found[field] = value
+            continue
+        raise CommandFailed("invalid-spec", f"{field}: {what}", fields={field: what})
     return JobReference(found["cell"], found["tenant"], found["name"])
 
 
@@ -163,7 +164,7 @@ def _show_change(session: Context, answer: dict[str, Any]) -> None:
 
 
 def _kind(answer: dict[str, Any]) -> str:
-    """Describe the special properties of a job; empty for a plain one."""
+    """Return a text about the special properties of a job, or an empty text if there are none."""
     parts = ["alloc set"] if answer["kind"] == "alloc-set" else []
     if answer["alloc_set"]:
         parts.append(f"inside alloc set {answer['alloc_set']}")

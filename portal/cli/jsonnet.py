@@ -1,7 +1,7 @@
-"""Evaluation of Jsonnet to JSON, in a separate process with limits that the kernel enforces.
+"""Evaluates Jsonnet to JSON, in a separate process with limits that the kernel enforces.
 
-A Jsonnet program may run forever or fill the memory, and neither Ctrl-C nor a timer of this process interrupts the
-library. This file is also the program of the separate process.
+A Jsonnet program may run forever or fill the memory. Neither Ctrl-C nor a timer interrupts the library. The separate
+process runs this file as its program.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 
 CPU_S = 10
 MEMORY_BYTES = 2**30
-MAX_RESULT_BYTES = 4 * 2**20  # as a job file may have
+MAX_RESULT_BYTES = 4 * 2**20  # the same limit as for a job file
 LIBRARY = Path(__file__).parent
 _FAILED = 3
 
 
 class JsonnetError(Exception):
-    """The program has no result. The text has the lines of the library's message."""
+    """The error for a program without a result. The text is the message of the library."""
 
 
 def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:
-    """Return the result of the program in `text` as JSON. Imports are searched in `folder` first.
+    """Return the result of the program `text` as JSON. `folder` is the first place for imports.
 
-    Raises `JsonnetError`, also after `cpu_s` seconds of CPU.
+    Raises `JsonnetError`, also if the program uses more than `cpu_s` seconds of CPU.
     """
     done = subprocess.run(
         [sys.executable, "-P", __file__, name, str(folder), str(cpu_s)],
@@ -40,8 +40,8 @@ def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:
     if done.returncode == _FAILED:
         raise JsonnetError(done.stderr.decode(errors="replace"))
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise JsonnetError(f"it used more than {cpu_s} s of CPU; look for an infinite recursion")
-    raise JsonnetError(f"it used more than {MEMORY_BYTES >> 20} MiB of memory; reduce its result")
+        raise JsonnetError(f"the program used more than {cpu_s} s of CPU; look for an infinite recursion")
+    raise JsonnetError(f"the program used more than {MEMORY_BYTES >> 20} MiB of memory; reduce its result")
 
 
 def _main(name: str, folder: Path, cpu_s: int) -> int:
@@ -57,7 +57,7 @@ def _main(name: str, folder: Path, cpu_s: int) -> int:
             candidate = place / wanted
             if candidate.is_file():
                 return str(candidate), candidate.read_bytes()
-        raise RuntimeError("it is neither beside the job file nor in the library")
+        raise RuntimeError("the file is neither beside the job file nor in the library; check its name")
 
     try:
         made = _jsonnet.evaluate_snippet(name, sys.stdin.buffer.read().decode(), import_callback=find).encode()
@@ -65,7 +65,7 @@ def _main(name: str, folder: Path, cpu_s: int) -> int:
         sys.stderr.buffer.write(str(error).encode())
         return _FAILED
     if len(made) > MAX_RESULT_BYTES:
-        sys.stderr.write(f"the result has {len(made)} bytes; a job file may have at most {MAX_RESULT_BYTES}")
+        sys.stderr.write(f"the result has {len(made)} bytes; reduce it to at most {MAX_RESULT_BYTES} bytes")
         return _FAILED
     sys.stdout.buffer.write(made)
     return 0
@@ -75,4 +75,4 @@ if __name__ == "__main__":
     code = _main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # skips freeing the library's memory
+    os._exit(code)  # does not free the memory of the library, which takes time

@@ -1,4 +1,4 @@
-"""borgctl, the command line of a Borg cell. Exit status: 0 done, 1 rejected or failed, 2 bad usage."""
+"""borgctl, the command line of a Borg cell. Its exit status is 0 for success, 1 for a failure, 2 for wrong usage."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ for group, name in (
 ):
     app.add_typer(group, name=name, no_args_is_help=True)
 
-# `--json` and `--profile` are accepted anywhere on the line, because people add them at the end.
+# borgctl accepts `--json` and `--profile` anywhere on the line, because people add them at the end.
 _GLOBAL_FLAGS = ("--json",)
 _GLOBAL_OPTIONS = ("--profile",)
 
@@ -88,7 +88,8 @@ def _global(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    if sys.stdout is None:  # the parent process closed it
+    """Run the command of `arguments`, or of the command line, and exit with its status."""
+    if sys.stdout is None:  # the parent process closed standard output
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - stays open until the process ends
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
@@ -110,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments into global options, found anywhere before a `--`, and the rest. Raises `CommandFailed`."""
+    """Split the arguments before a `--` into global options and all others. Raises `CommandFailed`."""
     front: list[str] = []
     rest: list[str] = []
     remaining = iter(arguments)
@@ -122,7 +123,7 @@ def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
         elif argument in _GLOBAL_OPTIONS:
             value = next(remaining, None)
             if value is None:
-                raise bad_usage(f"{argument} has no value; write a name after it")
+                raise bad_usage(f"{argument} has no value; write the name of a profile after it")
             front += [argument, value]
         else:
             rest.append(argument)
@@ -136,12 +137,12 @@ def _run(arguments: list[str]) -> int:
     except _WrongUsage as error:
         return _explain_usage(error)
     except typer.Abort as error:
-        raise CommandFailed("aborted", "aborted: no answer was given") from error
+        raise CommandFailed("aborted", "no answer was given, so nothing was changed; repeat the command") from error
     return ended if isinstance(ended, int) else 0
 
 
 def _explain_usage(error: Any) -> int:
-    """Report a usage error and name the command whose help to read. Raises `CommandFailed`."""
+    """Show the help if a command is missing. For other errors, raise `CommandFailed`, which names the help to read."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return BAD_USAGE
@@ -152,6 +153,6 @@ def _explain_usage(error: Any) -> int:
 
 
 def _give_up_output(status: int) -> int:
-    """Redirect standard output to /dev/null, because the interpreter flushes it once more at exit."""
+    """Redirect standard output to /dev/null, because the interpreter flushes it at exit. Return `status`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

@@ -24,7 +24,7 @@ Month = Annotated[str | None, typer.Option("--month", help="Month, for example 2
 
 @app.command()
 def balance(session: Context) -> None:
-    """Show the credits of each of your tenants: available, held for orders, owed, and spent this month."""
+    """Show the credits of each of your tenants: available, held for orders, owed, and spent in this month."""
     return session.table(
         session.client.pages(f"{_QUOTA}balances/"),
         {
@@ -35,7 +35,7 @@ def balance(session: Context) -> None:
             "OF": lambda row: credits_of(row["running"]["limit"]),
             "PERCENT": lambda row: f"{row['running']['percent']} %",
         },
-        empty="No tenants whose money you may see.",
+        empty="You may not see the money of any tenant.",
     )
 
 
@@ -95,7 +95,7 @@ def ledger(
     order: Annotated[int | None, typer.Option(min=1, help="List only postings of this order.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of postings.")] = 50,
 ) -> None:
-    """List the postings of the ledger, newest first, with the accounts that each credit came from and went to."""
+    """List the postings of the ledger, newest first, with the accounts of each posting."""
     return session.table(
         session.client.pages(f"{_QUOTA}ledger/", at_most=limit, tenant=tenant, kind=kind, order=order),
         {
@@ -140,7 +140,7 @@ def invoice(
     csv: Annotated[bool, typer.Option("--csv", help="Print the lines as CSV.")] = False,
     tenant: TenantOption = None,
 ) -> None:
-    """Show an invoice with its lines, whose sum equals the ledger.
+    """Show an invoice with its lines.
 
     Example: borgctl quota invoice 2027-000017 --pdf january.pdf
     """
@@ -150,7 +150,7 @@ def invoice(
         path = f"{_QUOTA}invoices/drafts/{part(session.tenant(tenant))}/"
         answer = session.client.get(path, month=_month(month))
     elif month is not None:
-        raise bad_usage("give either a number or --month, not both", month="given together with a number")
+        raise bad_usage("a number and --month cannot be combined: use one", month="given together with a number")
     else:
         path = f"{_QUOTA}invoices/{part(number)}"
         if pdf is not None:
@@ -160,7 +160,7 @@ def invoice(
         answer = session.client.get(f"{path}/")
     if session.json:
         return output.as_json(answer)
-    name = f"Invoice {answer['number']}" if answer["number"] != "draft" else "Not issued yet: the invoice"
+    name = f"Invoice {answer['number']}" if answer["number"] != "draft" else "Preview of the invoice"
     output.say(f"{name} of {answer['tenant']} for {answer['month']} ({answer['time_zone']})")
     output.table(
         ("TIME", "ITEM", "CREDITS"),
@@ -204,13 +204,11 @@ def _month(given: str | None) -> str | None:
 
 
 def _watched(monthly: str | None, alert: list[int] | None, action: str | None, overdraft: str | None) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {"action": action} if action is not None else {}
     if monthly is not None:
         given["monthly"] = None if monthly == "none" else credits_given("monthly", monthly)
     if alert:
         given["alerts"] = sorted(set(alert))
-    if action is not None:
-        given["action"] = action
     if overdraft is not None:
         given["overdraft"] = credits_given("overdraft", overdraft)
     return given
@@ -237,7 +235,7 @@ def _account(entry: dict[str, Any]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write to a file, or to standard output for `-`. Raises `CommandFailed`."""
+    """Write `content` to a file, or to standard output if the path is `-`. Raises `CommandFailed`."""
     if str(path) == "-":
         sys.stdout.buffer.write(content)
         return

@@ -1,4 +1,4 @@
-"""Names: the addresses of tasks, jobs, services and machines (§2.6)."""
+"""The command that resolves names: the addresses of tasks, jobs, services and machines (§2.6)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def resolve(
     name: Annotated[str, typer.Argument(help="[cell/]tenant/job, JOB/N, tenant/service/NAME, machine/HOST or /bns/…")],
     watch: Annotated[bool, typer.Option("--watch", help="Print one line per change, until Ctrl-C.")] = False,
 ) -> int | None:
-    """Show the addresses, ports, health, weight and load behind a name."""
+    """Show the addresses of a name, with ports, health, weight and load."""
     path = _path(session, name)
     if watch:
         from portal.cli import watching  # takes 50 ms, so other commands do not import it
@@ -68,10 +68,10 @@ def _tasks(answer: dict[str, Any]) -> None:
 
 
 def _path(session: Context, name: str) -> str:
-    """Return the path of a name below the portal's address. Raises `CommandFailed`.
+    """Return the URL path of a name. Raises `CommandFailed`.
 
-    `/bns/…` is a complete name. For other names the profile supplies the rest, and `service` or `machine` before the
-    last segment states the kind.
+    `/bns/…` is a complete name. For other names, the profile supplies missing parts. A segment `service` or `machine`
+    before the last segment denotes a service or a machine.
     """
     whole = name.startswith("/bns/")
     segments = name.removeprefix("/bns/").strip("/").split("/")
@@ -95,9 +95,8 @@ def _service(session: Context, segments: list[str]) -> str:
     cell = session.cell(segments[0] if len(segments) == 4 else None)
     tenant = segments[-3] if len(segments) >= 3 else session.profile.tenant
     if not tenant:
-        raise CommandFailed(
-            "no-tenant", f"no tenant is given for service {segments[-1]!r}: write tenant/service/NAME.", status=2
-        )
+        problem = f"no tenant is given for service {segments[-1]!r}: write tenant/service/NAME."
+        raise CommandFailed("no-tenant", problem, status=2)
     names = [label(tenant, "tenant"), "service", label(segments[-1], "service")]
     return f"/bns/{part(cell)}/{'/'.join(map(part, names))}/"
 

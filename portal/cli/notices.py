@@ -1,4 +1,4 @@
-"""Commands for the inbox, and for the channels that also deliver notifications."""
+"""Commands for the inbox of notifications, and for channels, which deliver notifications by e-mail or webhook."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import typer
 from portal.cli import output
 from portal.cli.client import part
 from portal.cli.context import Commands, Context, DryRun, TenantOption
-from portal.cli.output import would_be
 
-notices = Commands(help="Your inbox of notifications, and the channels that also deliver them.")
+notices = Commands(help="Your inbox of notifications, and channels, which deliver notifications elsewhere.")
 
 _NOTICES = "/api/v1/notices/"
 _CHANNELS = f"{_NOTICES}channels/"
 Channel = Annotated[int, typer.Argument(metavar="CHANNEL", min=1, help="Number of the channel.")]
-Sre = Annotated[bool, typer.Option("--sre", help="Add a channel for the SREs instead of a tenant.")]
 
 
 @notices.command("list")
@@ -55,7 +53,7 @@ def notices_list(
 @notices.command()
 def kinds(session: Context) -> None:
     """List the kinds of notifications."""
-    return session.table(session.client.get(f"{_NOTICES}kinds/"), {"KIND": "name", "ABOUT": "about"}, empty="None.")
+    return session.table(session.client.get(f"{_NOTICES}kinds/"), {"KIND": "name", "ABOUT": "about"}, empty="No kinds.")
 
 
 @notices.command()
@@ -86,10 +84,10 @@ def add(
     ] = None,
     level: Annotated[str, typer.Option(help="Send only this level and higher: info, warning or urgent.")] = "info",
     tenant: TenantOption = None,
-    sre: Sre = False,
+    sre: Annotated[bool, typer.Option("--sre", help="Add a channel for the SREs instead of a tenant.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Also send a tenant's notifications to an address. `secret` shows the secrets that sign a webhook.
+    """Add a channel, which sends a tenant's notifications to an address. `secret` shows the secrets of a webhook.
 
     \b
     Examples:
@@ -111,7 +109,7 @@ def add(
 
 @notices.command()
 def test(session: Context, channel: Channel) -> None:
-    """Send a test notification through a channel. This also ends a pause. `deliveries` shows the result."""
+    """Send a test notification through a channel, and end a pause of the channel. `deliveries` shows the result."""
     answer = session.client.post(f"{_CHANNELS}{part(channel)}/test/")
     return session.say(answer, "A test notification is on its way.")
 
@@ -162,8 +160,7 @@ def secret(
 @notices.command()
 def remove(session: Context, channel: Channel, dry_run: DryRun = False) -> None:
     """Remove a channel. The inbox keeps all notifications."""
-    session.client.delete(f"{_CHANNELS}{part(channel)}/", dry_run=dry_run)
-    return session.say({"removed": not dry_run}, f"Channel {channel} {would_be(dry_run)} removed.")
+    session.delete(f"{_CHANNELS}{part(channel)}/", f"Channel {channel}", dry_run=dry_run)
 
 
 def _state(row: dict[str, Any]) -> str:

@@ -30,18 +30,17 @@ FormatOption = Annotated[str, typer.Option("--format", help="Format of the archi
 
 @dataclass(kw_only=True)
 class Store(OptionGroup):
-    """Options that choose the store of a cell, and a tenant's packages in it."""
+    """The options that choose a cell's store, and a tenant whose packages are in the store."""
 
     cell: CellOption = None
     tenant: TenantOption = None
 
     def path(self, session: Context, name: str, version: str) -> str:
-        """Return the path of a package. Raises `CommandFailed`."""
+        """Return the API path of a package. Raises `CommandFailed`."""
         if not (owner := self.tenant or session.profile.tenant):
             problem = "no tenant is given: use --tenant, or set `tenant` in the profile."
             raise CommandFailed("no-tenant", problem, status=2)
-        cell = part(session.cell(self.cell))
-        return f"/api/v1/cells/{cell}/packages/{part(owner)}/{part(name)}/{part(version)}/"
+        return f"{session.cell_path(self.cell)}packages/{part(owner)}/{part(name)}/{part(version)}/"
 
 
 @package.command("build")
@@ -51,7 +50,7 @@ def package_build(
     out: Annotated[Path, typer.Option("--output", "-o", help="Archive file to write.")],
     format: FormatOption = "tar+gzip",
 ) -> None:
-    """Pack a folder into an archive. The same files always produce the same bytes."""
+    """Pack a folder into an archive. Equal files produce equal archives."""
     try:
         with out.open("w+b") as file:
             built = _pack(folder, file, format)
@@ -71,7 +70,7 @@ def package_upload(
     store: Store,
     dry_run: DryRun = False,
 ) -> None:
-    """Upload an archive to the cell's package store as name@tag. Uploading it again changes nothing."""
+    """Upload an archive to the cell's package store as name@tag. A second upload of an archive changes nothing."""
     path = store.path(session, name, tag)
     with tempfile.TemporaryFile() as packed, _opened(what, packed) as file:
         digest, size = _measured(file)
@@ -89,9 +88,9 @@ def package_tag(
     store: Store,
     dry_run: DryRun = False,
 ) -> None:
-    """Add a tag to a package in the store, or move an existing tag to it.
+    """Add a tag to a package in the store, or move an existing tag to the package.
 
-    Jobs use the new package from their next update on.
+    Jobs use the new package after their next update.
     """
     name, version = _split(reference)
     found = session.client.get(store.path(session, name, version))
@@ -107,7 +106,7 @@ def package_list(
     store: Store,
 ) -> None:
     """List the packages in a cell's store."""
-    path = f"/api/v1/cells/{part(session.cell(store.cell))}/packages/"
+    path = f"{session.cell_path(store.cell)}packages/"
     return session.table(
         session.client.pages(path, tenant=store.tenant or session.profile.tenant or None, name=name),
         {
@@ -143,7 +142,7 @@ def package_show(session: Context, reference: Reference, store: Store) -> None:
 
 @package.command("delete")
 def package_delete(session: Context, reference: Reference, store: Store, dry_run: DryRun = False) -> None:
-    """Delete a tag, or with a digest the package and all its tags. A package without tags is deleted too."""
+    """Delete a tag of a package, or with a digest the package. A package without tags is deleted too."""
     name, version = _split(reference)
     answer = session.client.delete(store.path(session, name, version), dry_run=dry_run)
     kept = "" if answer["deleted"] else "; the package stays, because it has other tags"
@@ -151,16 +150,16 @@ def package_delete(session: Context, reference: Reference, store: Store, dry_run
 
 
 def _split(reference: str) -> tuple[str, str]:
-    """Split a reference into name and tag or digest. Raises `CommandFailed`."""
+    """Split a reference into the name and the tag or digest. Raises `CommandFailed`."""
     name, *rest = reference.split("@")
     version = rest[-1] if rest else LATEST
-    if any(text in ("", ".", "..") or "/" in text for text in (name, version)):  # would lead to another path of the API
+    if any(text in ("", ".", "..") or "/" in text for text in (name, version)):  # such a text is another API path
         raise bad_usage(f"{reference!r} is not a package: write name, name@tag or name@sha256:…", package="not valid")
     return name, version
 
 
 def _opened(what: Path, packed: BinaryIO) -> BinaryIO:
-    """Open the archive for reading. A folder is packed into `packed` first. Raises `CommandFailed`."""
+    """Open an archive for reading, or pack a folder into `packed`. Raises `CommandFailed`."""
     if what.is_dir():
         _pack(what, packed, "tar+gzip")
         return packed
@@ -171,9 +170,8 @@ def _opened(what: Path, packed: BinaryIO) -> BinaryIO:
 
 
 def _pack(folder: Path, out: BinaryIO, format: str) -> dict[str, Any]:
-    """Pack a folder and describe the archive. Raises `CommandFailed`."""
-    # Imported here, because other commands do not need it.
-    from borglet.packages.archives.build import CannotPack, pack
+    """Write the archive of a folder to `out`, and return its description. Raises `CommandFailed`."""
+    from borglet.packages.archives.build import CannotPack, pack  # other commands do not need this import
 
     try:
         built = pack(folder, out, format_=format)

@@ -1,4 +1,4 @@
-"""Periods of orders as people type them: days in the tenant's time zone, or moments with their own (pure)."""
+"""Parses the periods, days and times that people type. Days are in the tenant's time zone. Times have a zone. Pure."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from portal.cli.failure import CommandFailed, bad_usage
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _MONTH = re.compile(r"[0-9]{4}-[0-9]{2}", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class TimeRange(NamedTuple):
-    """Period in UTC, in whole seconds. `begins` is None for "now" by the portal's clock."""
+    """A period in UTC, in whole seconds. If `begins` is None, the period begins when the portal gets the request."""
 
     begins: dt.datetime | None
     ends: dt.datetime
 
     def body(self) -> dict[str, str]:
+        """Return the fields of a request."""
         fields = {"ends_at": self.ends.isoformat()}
         return fields | ({"starts_at": self.begins.isoformat()} if self.begins is not None else {})
 
 
 def zone(name: str) -> ZoneInfo:
-    """Return the time zone. Raises `CommandFailed` if this machine does not know it."""
+    """Return a time zone. Raises `CommandFailed` if this machine has no data about it."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
-        raise CommandFailed(
-            "no-time-zone",
-            f"this machine does not know the tenant's time zone {name}; install tzdata, "
-            "or write times with a zone, such as 2027-01-31T00:00:00Z",
-        ) from error
+        problem = f"this machine has no data about the tenant's time zone {name}; install tzdata, "
+        raise CommandFailed("no-time-zone", f"{problem}or write times such as 2027-01-31T00:00:00Z") from error
 
 
 def period(begin: str | None, until: str | None, days: int | None, *, time_zone: str, now: dt.datetime) -> TimeRange:
@@ -42,7 +42,7 @@ def period(begin: str | None, until: str | None, days: int | None, *, time_zone:
     Days are in the tenant's time zone, and the day of `--until` is included. A period from today begins now.
     """
     if (until is None) == (days is None):
-        raise bad_usage("the end is missing or given twice: use either --until or --days", until="give it, or --days")
+        raise bad_usage("the end is missing or given twice: use either --until or --days", until="use it, or --days")
     home = zone(time_zone)
     first = _moment("from", begin, home) if begin is not None else now
     begins: dt.datetime | None = None if begin is None or _is_today(begin, home, now) else first
@@ -59,24 +59,30 @@ def period(begin: str | None, until: str | None, days: int | None, *, time_zone:
 
 
 def end(name: str, text: str, *, time_zone: str) -> dt.datetime:
-    """Return the end of the given day, or the given time. Raises `CommandFailed`."""
+    """Return the end of a day, or a time. `name`: the option, for error messages. Raises `CommandFailed`."""
     return _moment(name, text, zone(time_zone), after=1)
 
 
+def duration_s(text: str) -> int | None:
+    """Convert a duration such as `30m` to seconds. Return None for any other text."""
+    match = _DURATION.fullmatch(text)
+    return int(match[1]) * _UNITS_S[match[2]] if match else None
+
+
 def month(text: str) -> str:
-    """Return a month such as `2027-01`. Raises `CommandFailed`."""
+    """Return `text` if it is a month such as `2027-01`. Raises `CommandFailed`."""
     if not _MONTH.fullmatch(text) or not 1 <= int(text[5:]) <= 12:
         raise bad_usage(f"{text!r} is not a month: write it like 2027-01", month="not a month")
     return text
 
 
 def day(name: str, text: str) -> str:
-    """Return a day such as `2027-01-31`. Raises `CommandFailed`."""
+    """Return `text` if it is a day such as `2027-01-31`. Raises `CommandFailed`."""
     try:
         if _DAY.fullmatch(text):
             return dt.date.fromisoformat(text).isoformat()
     except ValueError:
-        pass  # such as the 31st of June: reported below
+        pass  # for example, the 31st of June
     raise bad_usage(f"--{name} {text!r} is not a day: write it like 2027-01-31", **{name: "not a day"})
 
 
@@ -85,7 +91,7 @@ def _is_today(text: str, home: ZoneInfo, now: dt.datetime) -> bool:
 
 
 def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datetime:
-    """Return the midnight that begins a day (`after`: days to add), or the given time. Raises `CommandFailed`."""
+    """Return the first moment of a day, `after` days later, or a time in UTC. Raises `CommandFailed`."""
     try:
         if _DAY.fullmatch(text):
             wanted = dt.date.fromisoformat(text) + dt.timedelta(days=after)
@@ -99,14 +105,14 @@ def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datet
 
 
 def _after(first: dt.datetime, days: int, home: ZoneInfo, *, exactly: bool) -> dt.datetime:
-    """Return the time `days` later: at midnight, counting the first day, or to the second. Raises `CommandFailed`."""
+    """Return the time `days` later, or with `exactly=False` the midnight at its beginning. Raises `CommandFailed`."""
     try:
         if exactly:
             return first + dt.timedelta(days=days)
         last = first.astimezone(home).date() + dt.timedelta(days=days)
         return dt.datetime.combine(last, dt.time(), home).astimezone(dt.UTC)
     except OverflowError as error:
-        raise bad_usage(f"--days {days} goes beyond the end of the calendar", days="too many") from error
+        raise bad_usage(f"--days {days} is too many: the calendar ends in year 9999", days="too many") from error
 
 
 def _no_moment(name: str, text: str) -> CommandFailed:

@@ -1,7 +1,7 @@
-"""Loader for YAML job files: the core schema of YAML 1.2, which has the data types of JSON.
+"""Loads YAML job files in the core schema of YAML 1.2, which has the data types of JSON.
 
-PyYAML reads YAML 1.1 by default, which turns `on` (a field of `restart: {on: failure}`) into `true`, `1:00` into a
-number, and some versions into dates. Here everything is text except true, false, null and decimal numbers.
+By default, PyYAML reads YAML 1.1, which converts `on` (a field of `restart: {on: failure}`) to `true`, `1:00` to a
+number, and some versions to dates. In this module, a value is text unless it is true, false, null or a decimal number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RESOLVERS = (
 
 
 class NotPlain(Exception):
-    """The text is not a job. `line` and `column` count from 1; 0 means unknown."""
+    """The error for a text that is not a job. `line` and `column` count from 1; 0 means unknown."""
 
     def __init__(self, detail: str, mark: yaml.Mark | None = None) -> None:
         super().__init__(detail)
@@ -37,7 +37,7 @@ def load(text: str) -> Any:
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader with fewer types
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise NotPlain(error.problem or error.context or "it can't be read", mark) from error
+        raise NotPlain(error.problem or error.context or "the text is not valid YAML", mark) from error
     except yaml.YAMLError as error:  # a character that YAML does not allow
         raise NotPlain(str(error).splitlines()[0]) from error
     except ValueError as error:  # a number with thousands of digits
@@ -45,10 +45,10 @@ def load(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Loader that also rejects aliases, because a few bytes of aliases can expand to gigabytes.
+    """A loader that rejects aliases, because a few bytes of aliases can expand to gigabytes, and deep nesting.
 
-    The scanner runs ahead of the composer and checks all open brackets at each token, so it counts the levels itself.
-    It does not see a sequence that is not indented, so callers check the depth of the result as well.
+    The scanner counts the levels, because it runs before the composer and checks all open brackets at each token. A
+    sequence without indentation is not counted, so callers also check the depth of the result.
     """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
@@ -72,15 +72,15 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             place: yaml.Mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise NotPlain("aliases are not supported; repeat the value instead", place)
+            raise NotPlain("aliases are not supported; repeat the value", place)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         found: dict[Hashable, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise NotPlain("a key must be a string", key_node.start_mark)
-            key = str(key_node.value)  # as it is written: `0:` in overrides is '0'
+                raise NotPlain("a key is not a string; use only strings as keys", key_node.start_mark)
+            key = str(key_node.value)  # the text in the file, so that `0:` in overrides is '0'
             if key in found:
                 raise NotPlain(f"{key!r} appears twice in one mapping; keep one", key_node.start_mark)
             found[key] = self.construct_object(value_node, deep=True)
@@ -89,11 +89,11 @@ class _Loader(yaml.SafeLoader):
     def _number(self, node: yaml.ScalarNode) -> float:
         value = float(self.construct_scalar(node))
         if not math.isfinite(value):
-            raise NotPlain(f"{node.value} is too large for a number", node.start_mark)
+            raise NotPlain(f"the number {node.value} is too large; use a smaller number", node.start_mark)
         return value
 
     def _other(self, node: yaml.Node) -> Any:
-        raise NotPlain(f"a job cannot contain the type {node.tag}", node.start_mark)
+        raise NotPlain(f"a job cannot contain the type {node.tag}; use a type of JSON", node.start_mark)
 
 
 for _tag, _pattern, _first in _RESOLVERS:

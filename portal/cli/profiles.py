@@ -1,11 +1,11 @@
-"""Profiles: address, token and defaults in `client.toml`, which `make up` and `borgctl login` write.
+"""Profiles: the address, the token and the defaults in `client.toml`. `make up` and `borgctl login` write this file.
 
 default_profile = "demo"
-url = "http://127.0.0.1:8000"
+url = "http://127.0.0.1:8000"    # url, cell and tenant may be here or in a profile
 cell = "dev"
 [profiles.demo]
 token = "borg_…"
-tenant = "demo"        # any of url, cell, tenant may stand here or above
+tenant = "demo"
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from portal.cli.failure import CommandFailed
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Address, token and defaults for one portal. Values that are not set are empty strings."""
+    """The address, the token and the defaults for one portal. Values that are not set are empty."""
 
     name: str
     url: str
@@ -34,17 +34,18 @@ class Profile:
 
 
 def path() -> Path:
-    """Return `$BORG_CLIENT`, or client.toml in `$BORG_HOME`, in ./.borg, or in the user's configuration folder."""
+    """Return the path of the file: `$BORG_CLIENT`, or client.toml in `$BORG_HOME`, ./.borg or the user's folder."""
     if given := os.environ.get("BORG_CLIENT"):
         return Path(given)
     if home := os.environ.get("BORG_HOME"):
         return Path(home) / "client.toml"
     here = Path(".borg") / "client.toml"
-    return here if here.exists() else _user_folder() / "client.toml"
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return here if here.exists() else folder / "borg" / "client.toml"
 
 
 def load(name: str | None = None) -> Profile:
-    """Return the profile `name`, that of `$BORG_PROFILE`, or the file's default. Raises `CommandFailed`.
+    """Return the profile `name`, the profile in `$BORG_PROFILE`, or the file's default. Raises `CommandFailed`.
 
     `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` override the file. Without a file, a task uses its own
     identity (`$BORG_IDENTITY_FILE`, `$BORG_API_URL`).
@@ -74,20 +75,20 @@ def load(name: str | None = None) -> Profile:
 
 
 def save(profile: Profile) -> Path:
-    """Add or replace one profile, make it the default and keep the others. The write is atomic; the mode is 0600.
+    """Add or replace one profile in the file, and make it the default. Return the path of the file.
 
-    Raises `CommandFailed` if the file can't be read or written.
+    The write is atomic, and the mode of the file is 0600. Raises `CommandFailed` if the file cannot be read or written.
     """
     file = path()
     table = _read(file)
-    # All four, even empty ones: the file's shared values may belong to another portal.
+    # The profile contains empty values too, because the shared values of the file may belong to another portal.
     entry = {"url": profile.url, "token": profile.token, "cell": profile.cell, "tenant": profile.tenant}
     profiles = {**table.get("profiles", {}), profile.name: entry}
     shared = {key: value for key, value in table.items() if isinstance(value, str)}
     text = as_toml({**shared, "default_profile": profile.name}, dict(sorted(profiles.items())))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, fresh = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")  # of mode 0600
+        descriptor, fresh = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")  # has mode 0600
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:
             out.write(text)
         Path(fresh).replace(file)
@@ -110,43 +111,27 @@ def _read(file: Path) -> dict[str, Any]:
         for key, value in entry.items():
             if not isinstance(value, str):
                 place = f"profiles.{name}.{key}" if name else key
-                raise CommandFailed(
-                    "bad-profile-file",
-                    f"{file}: {place} is not a string; put it in quotes",
-                    fields={place: "not a string"},
-                )
+                problem = f"{file}: {place} is not a string; put it in quotes"
+                raise CommandFailed("bad-profile-file", problem, fields={place: "not a string"})
     return table
 
 
 def _of_the_task() -> Profile | None:
-    """Return the identity of the task in which this runs, or None outside of tasks. Raises `CommandFailed`."""
+    """Return the identity of the task that runs this process, or None outside of tasks. Raises `CommandFailed`."""
     url, file = os.environ.get("BORG_API_URL", ""), os.environ.get("BORG_IDENTITY_FILE", "")
     if not url or not file:
         return None
     try:
         token = os.environ.get("BORG_TOKEN") or Path(file).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandFailed(
-            "no-identity",
-            f"cannot read this task's identity from {file}: {error}. It arrives when the machine first contacts"
-            " its cell; try again in a few seconds",
-            passing=True,
-        ) from error
-    return Profile(
-        name="task",
-        url=(os.environ.get("BORG_URL") or url).rstrip("/"),
-        token=token,
-        cell=os.environ.get("BORG_CELL", ""),
-        tenant=os.environ.get("BORG_TENANT", ""),
-    )
-
-
-def _user_folder() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "borg"
+        problem = f"cannot read this task's identity from {file}: {error}. The machine gets the identity from its cell;"
+        raise CommandFailed("no-identity", f"{problem} try again in a few seconds", passing=True) from error
+    address = (os.environ.get("BORG_URL") or url).rstrip("/")
+    return Profile("task", address, token, os.environ.get("BORG_CELL", ""), os.environ.get("BORG_TENANT", ""))
 
 
 def as_toml(shared: Mapping[str, str], profiles: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the text of a file with these profiles. `shared`: values outside of profiles."""
+    """Return the text of a file with these profiles. `shared`: the values outside of profiles."""
     lines = _lines(shared)
     for name, values in profiles.items():
         lines += ["", f"[profiles.{_quoted(name)}]", *_lines(values)]
@@ -162,5 +147,5 @@ def _key(key: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a TOML basic string. It equals the JSON string, except that TOML must also escape DEL."""
+    """Return a TOML string. It is equal to the JSON string, but TOML also escapes the character DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""Commands for service accounts, which programs sign in with, and for their tokens, which expire."""
+"""Commands for service accounts, with which programs sign in, and for their tokens."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Create a service account. `service-account token NAME` issues a token for it."""
+    """Create a service account. `service-account token NAME` issues a token for the account."""
     owner = session.tenant(tenant)
     body = {"name": name, "role": role.value, "description": description}
     answer = session.client.post(_path(owner), body, dry_run=dry_run)
@@ -85,8 +85,7 @@ def remove(
     owner = session.tenant(tenant)
     if not (yes or dry_run):
         output.sure(f"Remove service account {name} of {owner}? Its tokens stop working at once, permanently.")
-    session.client.delete(_path(owner, name), dry_run=dry_run)
-    return session.say({"removed": not dry_run}, f"Service account {name} of {owner} {would_be(dry_run)} removed.")
+    session.delete(_path(owner, name), f"Service account {name} of {owner}", dry_run=dry_run)
 
 
 @account.command()
@@ -99,9 +98,9 @@ def token(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Issue a token for a service account, valid only in its tenant. The secret is shown only once.
+    """Issue a token for a service account. The token is valid only in the tenant. Its secret is shown only once.
 
-    `borgctl tokens revoke KEY` revokes it.
+    `borgctl tokens revoke KEY` revokes the token.
     """
     owner = session.tenant(tenant)
     body: dict[str, object] = {"name": called, **session.end("expires_at", until, owner)}
@@ -113,7 +112,7 @@ def token(
 
 @account.command()
 def tokens(session: Context, name: Name, tenant: TenantOption = None) -> None:
-    """List the tokens of a service account. Their secrets are not stored."""
+    """List the tokens of a service account. The portal does not store secrets."""
     rows = list(session.client.pages(f"{_path(session.tenant(tenant), name)}tokens/"))
     return output.as_json(rows) if session.json else shown(rows)
 

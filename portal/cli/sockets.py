@@ -1,4 +1,4 @@
-"""WebSockets to the portal with the profile's token. The import takes 50 ms, so only commands that need it load it."""
+"""WebSockets to the portal. The import takes 50 ms, so only commands that need WebSockets import this module."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from portal.cli.client import unreachable
 from portal.cli.context import Context
 from portal.cli.failure import CommandFailed
 
-# Meaning of the WebSocket close codes.
+# The error codes that the WebSocket close codes stand for.
 CODES = {
     4401: "not-authenticated",
     4403: "forbidden",
@@ -30,7 +31,10 @@ PASSING = (4429, 4503)
 def dialled(
     session: Context, path: str, *, what: str, max_size: int, compression: str | None = None
 ) -> Iterator[ClientConnection]:
-    """Open a WebSocket. `what` names its purpose in error messages. Raises `CommandFailed`."""
+    """Open a WebSocket to `path` with the token of the profile. Raises `CommandFailed`.
+
+    `what`: the purpose of the WebSocket, for error messages.
+    """
     portal = session.profile.url.rstrip("/")
     try:
         socket = connect(  # type: ignore[call-overload]
@@ -47,16 +51,9 @@ def dialled(
         )
     except InvalidStatus as error:
         status = error.response.status_code
-        raise CommandFailed(
-            "refused",
-            f"{portal} answered with status {status}; is it a Borg Portal that supports {what}?",
-            passing=status >= 500,
-        ) from error
+        problem = f"{portal} answered with status {status}; is it a Borg Portal that supports {what}?"
+        raise CommandFailed("refused", problem, passing=status >= 500) from error
     except (OSError, TimeoutError, InvalidHandshake) as error:
-        raise CommandFailed(
-            "unreachable",
-            f"cannot reach the portal at {portal}: {error or type(error).__name__}. Is it running (`make up`)?",
-            passing=True,
-        ) from error
+        raise unreachable(portal, error) from error
     with socket:
         yield socket

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 import time
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
-from portal.cli.client import part
+from portal.cli import output, periods
 from portal.cli.context import CellOption, Commands, Context, JobArgument, JobReference, split_index
 from portal.cli.failure import CommandFailed, bad_usage
 
@@ -19,11 +17,8 @@ app = Commands()
 
 _TAIL_BYTES = 65536
 _PAUSE_S = 0.5
-_AGO = re.compile(r"([0-9]{1,6})([smhd])", re.ASCII)
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# The time that a portal, a link or a machine needs to recover from a failure.
-_PATIENCE_S = 60.0
-# Columns of the usage that hold bytes, by their head.
+_PATIENCE_S = 60.0  # a portal, a link or a machine recovers from a failure within this time
+# The columns of the usage whose values are bytes: head and field.
 _USED_BYTES = (
     ("RAM", "average_usage_memory"),
     ("MAX", "maximum_usage_memory"),
@@ -33,7 +28,7 @@ _USED_BYTES = (
     ("READ/S", "read_bytes_s"),
     ("WRITTEN/S", "written_bytes_s"),
 )
-# The task waits for a machine, or its machine has not started it yet.
+# Errors of a task that has no machine yet, or that its machine has not started yet.
 _NO_LOG_YET = ("no-log", "log-unavailable")
 
 
@@ -45,7 +40,7 @@ def tasks(
 ) -> None:
     """List the tasks of a job with their state, health and machine."""
     rows = list(session.client.pages(f"{session.job(job).path}tasks/", state=state))
-    # The columns for allocs and accelerators appear only if a task has one.
+    # The table has columns for allocs and accelerators only if a task uses them.
     placed = [name for name in ("alloc", "devices") if any(row.get(name) for row in rows)]
     return session.table(
         rows,
@@ -66,7 +61,7 @@ def tasks(
 
 
 def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
-    """Return phase, health and machine; for an unplaced task, those of the incarnation that is still stopping."""
+    """Return phase, health and machine. For a pending task, describe its last incarnation while this still stops."""
     if row["machine"] is None and (stopping := row.get("stopping")):
         return "stopping", "", stopping[-1]["machine"]
     return row["phase"], row["health"], row["machine"]
@@ -74,7 +69,7 @@ def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
 
 @app.command()
 def why(session: Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]")]) -> None:
-    """Explain why a job or task is pending, or why it runs on its machine."""
+    """Explain why a job or task is pending, or why a task runs on its machine."""
     named, index = split_index(name)
     answer = session.client.get(f"{session.job(named).path}why/", index=index)
     if session.json:
@@ -106,7 +101,7 @@ def events(
     cell: CellOption = None,
 ) -> None:
     """List the events of a job, or of the whole cell, newest first."""
-    path = f"{session.job(job).path}events/" if job else f"/api/v1/cells/{part(session.cell(cell))}/events/"
+    path = f"{session.job(job).path}events/" if job else f"{session.cell_path(cell)}events/"
     return session.table(
         session.client.pages(path, at_most=limit),
         {
@@ -139,7 +134,7 @@ def logs(
     job, index = session.task(task)
     stream = "stderr" if stderr else "stdout"
     if follow and (grep or since or incarnation):
-        raise bad_usage("-f cannot be combined with --grep, --since or --incarnation: it shows only new output")
+        raise bad_usage("-f cannot be combined with --grep, --since or --incarnation; use one of these options")
     if follow:
         return _follow(session, job, index, stream)
     asked = {"since": _since(since), "incarnation": incarnation}
@@ -149,14 +144,14 @@ def logs(
     if session.json:
         return output.as_json(chunk)
     output.write(chunk["text"])
-    while since and chunk["text"]:  # since that time: all output, not only the end
+    while since and chunk["text"]:  # with --since, print the whole output and not only its end
         chunk = _chunk(session, job, index, stream, chunk["end"], **asked)
         output.write(chunk["text"])
     return None
 
 
 def _search(session: Context, job: JobReference, index: int, stream: str, asked: dict[str, Any]) -> None:
-    """Search part by part: a machine searches for less than half a second per request."""
+    """Search the log in several requests, because a machine searches less than half a second per request."""
     offset, complete = 0, False
     while not complete:
         chunk = _chunk(session, job, index, stream, offset, **asked)
@@ -173,12 +168,11 @@ def _since(given: str) -> str | None:
     """Convert `--since` to an ISO time. Raises `CommandFailed`."""
     if not given:
         return None
-    if found := _AGO.fullmatch(given):
-        ago = dt.timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
-        return (dt.datetime.now(dt.UTC) - ago).isoformat()
     try:
+        if (ago_s := periods.duration_s(given)) is not None:
+            return (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=ago_s)).isoformat()
         at = dt.datetime.fromisoformat(given)
-    except ValueError:
+    except (ValueError, OverflowError):
         what = "write 10m, 2h, 3d, or a time like 2026-11-21T20:15Z"
         raise bad_usage(f"--since {given!r} is not a time: {what}", since=what) from None
     return (at if at.tzinfo else at.astimezone()).isoformat()
@@ -190,7 +184,7 @@ def usage(
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     hours: Annotated[int, typer.Option(min=1, max=168, help="Number of hours to show.")] = 3,
 ) -> None:
-    """Show the resource usage of a task in windows of five minutes."""
+    """Show the resource usage of a task per window of five minutes."""
     job, index = session.task(task)
     return session.table(
         session.client.get(f"{job.path}tasks/{index}/usage/", hours=hours),
@@ -213,7 +207,7 @@ def ssh(
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
 ) -> int:
-    """Open a shell in a running task, or run a command there and exit with its status."""
+    """Open a shell in a running task, or run a command in the task and exit with the command's status."""
     from portal.cli import shell  # takes 50 ms, so other commands do not import it
 
     job, index = session.task(task)
@@ -221,7 +215,7 @@ def ssh(
 
 
 def _follow(session: Context, job: JobReference, index: int, stream: str) -> None:
-    """Print new output until the task ends, also across restarts, moves and short outages."""
+    """Print new output until the task ends. Continue after restarts, moves and short outages."""
     task: dict[str, Any] = session.client.get(f"{job.path}tasks/{index}/")
     offset, patient_until = -_TAIL_BYTES, time.monotonic() + _PATIENCE_S
     while True:
@@ -233,7 +227,7 @@ def _follow(session: Context, job: JobReference, index: int, stream: str) -> Non
             if now["incarnation"] == task["incarnation"]:
                 offset, text = chunk["end"], chunk["text"]
             else:
-                offset = 0  # each incarnation has its own log, and it is unclear which one this chunk belongs to
+                offset = 0  # each incarnation has its own log, and this chunk may belong to either incarnation
             task, patient_until = now, time.monotonic() + _PATIENCE_S
         except CommandFailed as trouble:
             waits = trouble.code in _NO_LOG_YET and not over

@@ -1,4 +1,4 @@
-"""Tenants: organisations, the teams below them, and their members (§2.5)."""
+"""Commands for tenants: organisations, teams below organisations, and members (§2.5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quota.vocabulary.permissions import Role
 
 tenant = Commands(
     help="Tenants: teams, members and their roles, invitations, service accounts, capabilities.\n\n"
-    "Commands use the profile's tenant, or --tenant. Only owners change a tenant, with a token of scope admin."
+    "Commands use the profile's tenant, or --tenant. Changes need the role owner and a token with scope admin."
 )
 
 _TENANTS = "/api/v1/tenants/"
@@ -42,7 +42,7 @@ def show(
     session: Context,
     name: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Default: the profile's tenant.")] = None,
 ) -> None:
-    """Show all details of a tenant, with its teams and members."""
+    """Show all details of a tenant, its teams and its members."""
     owner = session.tenant(name)
     answer = session.client.get(path_of(owner))
     teams = list(session.client.pages(_TENANTS, parent=owner))
@@ -81,7 +81,7 @@ def create(
     Example: borgctl tenant create acme-search --below acme --title Search
     """
     if alone and below:
-        raise bad_usage("--below and --alone cannot be combined: give one of them", below="given together with --alone")
+        raise bad_usage("--below and --alone cannot be combined: use one of them", below="given together with --alone")
     body: dict[str, Any] = {"name": name, "title": title, "contact": contact}
     body |= {"parent": None if alone else session.tenant(below)}
     body |= {"time_zone": time_zone} if time_zone else {}
@@ -104,21 +104,14 @@ def tenant_set(
 ) -> None:
     """Change a tenant's settings. Options that you omit keep their values."""
     owner = session.tenant(tenant)
-    given = {
-        "title": title,
-        "contact": contact,
-        "time_zone": time_zone,
-        "task_api": task_api,
-        "max_jobs": max_jobs,
-        "max_teams": max_teams,
-    }
+    given: dict[str, Any] = {"title": title, "contact": contact, "time_zone": time_zone, "task_api": task_api}
+    given |= {"max_jobs": max_jobs, "max_teams": max_teams}
     changed = {key: value for key, value in given.items() if value is not None}
     if not changed:
         raise bad_usage("no change is given: use --title, --contact, --time-zone …", options="not given")
     before = session.client.get(path_of(owner))
-    answer = session.client.put(
-        path_of(owner), {"title": before["title"], "contact": before["contact"], **changed}, dry_run=dry_run
-    )
+    kept = {"title": before["title"], "contact": before["contact"]}
+    answer = session.client.put(path_of(owner), kept | changed, dry_run=dry_run)
     settings = ", ".join(f"{key.replace('_', ' ')} {value!r}" for key, value in changed.items())
     return session.say(answer, f"Tenant {owner} {'would have' if dry_run else 'has'} {settings}.")
 
@@ -133,14 +126,14 @@ def move(
 ) -> None:
     """Move a tenant to another organisation, or out of its organisation. For SREs."""
     if alone == bool(below):
-        raise bad_usage("no destination is given: use --below TENANT or --alone", below="give it, or --alone")
+        raise bad_usage("no destination is given: use --below TENANT or --alone", below="use it, or --alone")
     answer = session.client.post(f"{path_of(name)}move/", {"parent": below}, dry_run=dry_run)
     return session.say(answer, f"Tenant {name} {would_be(dry_run)} {f'below {below}' if below else 'on its own'} now.")
 
 
 @tenant.command()
 def members(session: Context, tenant: TenantOption = None) -> None:
-    """List the members of a tenant and their roles, without the owners of its organisation, who own it too."""
+    """List the members of a tenant and their roles. The list does not contain the owners of the organisation."""
     rows = list(session.client.pages(f"{path_of(session.tenant(tenant))}members/"))
     return output.as_json(rows) if session.json else _members(rows)
 
@@ -153,13 +146,11 @@ def add(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Add a person who has an account as a member. For SREs. Owners use `invite`, which the person accepts."""
+    """Add a person with an account as a member. For SREs. Owners use `invite`, and the person accepts."""
     owner = session.tenant(tenant)
     if (known := _role_of(session, owner, user)) is not None:
-        raise CommandFailed(
-            "already-member",
-            f"{user} is already a member of {owner} with role {known}: change the role with `borgctl tenant role`",
-        )
+        problem = f"{user} is already a member of {owner} with role {known}; use `borgctl tenant role` to change it"
+        raise CommandFailed("already-member", problem)
     _set_role(session, owner, user, role, dry_run=dry_run)
 
 
@@ -167,7 +158,7 @@ def add(
 def member_role(
     session: Context, user: UserArgument, role: RoleArgument, tenant: TenantOption = None, dry_run: DryRun = False
 ) -> None:
-    """Change the role of a member. It takes effect at once, also for the member's tokens."""
+    """Change the role of a member. The change takes effect at once, also for the member's tokens."""
     owner = session.tenant(tenant)
     if _role_of(session, owner, user) is None:
         raise CommandFailed("not-found", f"{user} is not a member of {owner}; invite them with `borgctl tenant invite`")
@@ -176,10 +167,9 @@ def member_role(
 
 @tenant.command()
 def remove(session: Context, user: UserArgument, tenant: TenantOption = None, dry_run: DryRun = False) -> None:
-    """Remove a member from a tenant. With your own name you leave it. The last owner cannot be removed."""
+    """Remove a member from a tenant. You can also remove yourself. The last owner cannot be removed."""
     owner = session.tenant(tenant)
-    session.client.delete(f"{path_of(owner)}members/{part(user)}/", dry_run=dry_run)
-    return session.say({"removed": not dry_run}, f"{user} {would_be(dry_run)} removed from {owner}.")
+    session.delete(f"{path_of(owner)}members/{part(user)}/", user, f"removed from {owner}", dry_run=dry_run)
 
 
 @tenant.command()
@@ -191,7 +181,7 @@ def invite(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Invite a person by e-mail. The link is shown only once. Any person who has it can join, also without an account.
+    """Invite a person by e-mail. The link is shown only once. Any person with the link can join the tenant.
 
     Example: borgctl tenant invite kim@example.com --role operator
     """
@@ -232,7 +222,7 @@ def withdraw(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Withdraw an invitation: its link stops working."""
+    """Withdraw an invitation, so that its link stops working."""
     if not key.isalnum():
         raise bad_usage(f"{key!r} is not the key of an invitation; see `borgctl tenant invitations`", key="not a key")
     path = f"{path_of(session.tenant(tenant))}invitations/{part(key)}/"
@@ -241,6 +231,7 @@ def withdraw(
 
 
 def path_of(tenant: str) -> str:
+    """Return the API path of a tenant."""
     return f"{_TENANTS}{part(tenant)}/"
 
 

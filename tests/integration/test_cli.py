@@ -86,7 +86,7 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     assert ann.out("submit", file, "--dry-run") == "cc/ubar/web would be admitted: 3 tasks.\n"
     assert not Job.objects.exists()
     assert ann.out("submit", file) == "cc/ubar/web is admitted: 3 tasks.\n"
-    assert ann.out("submit", file) == "cc/ubar/web already runs with this spec; nothing changes.\n"
+    assert ann.out("submit", file) == "cc/ubar/web already has this spec; nothing changes.\n"
     job = Job.objects.get()
     world.bring_up(job, rows.a_machine(cell))
 

@@ -148,7 +148,7 @@ def test_invoices_and_costs(ann, ubar) -> None:
     bought(ubar)
     assert "No invoices yet" in ann.out("quota", "invoices")
     draft = ann.out("quota", "invoice")
-    assert draft.startswith("Not issued yet: the invoice of ubar for ")
+    assert draft.startswith("Preview of the invoice of ubar for ")
     assert draft.splitlines()[-1].startswith("Total: ")
     ann.failing("quota", "invoice", "--csv", status=2)
     ann.failing("quota", "invoice", "--month", "soon", status=2)

@@ -96,7 +96,7 @@ def test_what_is_wrong_about_a_drain_is_reported(cell, busy, sre, eve) -> None:
     assert "m9" in sre.failing("machine", "drain", "m1", "m9", "--reason", "x")[0]
     assert "break_budgets" in sre.failing("machine", "drain", "m1", "--reason", "x", "--break-budgets")[0]
     assert "30m" in sre.failing("machine", "drain", "m1", "--reason", "x", "--deadline", "soon", status=2)[0]
-    assert "choose the machines in one way: names" in sre.failing("machine", "drain", "--reason", "x", status=2)[0]
+    assert "no machines, or several selections: give names" in sre.failing("machine", "drain", "--reason", "x", status=2)[0]
     assert not Drain.objects.exists()
 
 
@@ -144,7 +144,7 @@ def _held(cell) -> dict[str, int]:
 
 
 def test_quarantine_is_listed_and_decided(cell, busy, sre, eve) -> None:
-    assert sre.out("quarantine", "list") == "Nothing is in quarantine.\n"
+    assert sre.out("quarantine", "list") == "No task is in quarantine.\n"
     items = [{"key": key, "name": "cc/ubar/old/0", "since": "2026-11-21T12:00:00+00:00", "release": ""} for key in KEYS]
     Machine.objects.filter(hostname="m3").update(quarantined=items)
     assert eve.failing("quarantine", "list")[1]["code"] == "forbidden"

@@ -37,10 +37,6 @@ class ZoneRecord(NamedTuple):
     owner: Owner
     data: bytes
 
-    @property
-    def rdtype(self) -> int:
-        return int.from_bytes(self.data[:2])
-
 
 @dataclass(frozen=True, slots=True)
 class ZoneChange:
@@ -66,7 +62,6 @@ class Zone:
 
     def __init__(self, directory: ZoneDirectory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED) -> None:
         assert table.ready
-        self.filled = False
         self.taken_by: set[str] = set()
         self.directory = directory
         self.table = table
@@ -93,7 +88,6 @@ class Zone:
         for owner in self._touched():
             self._put(owner, self.renderer.render(owner))
         self.soa = self._soa()
-        self.filled = True
 
     @property
     def serial(self) -> int:

@@ -43,7 +43,7 @@ def _network(text: str) -> Network:
         network = ipaddress.ip_network(text.strip())
     except ValueError as error:
         raise InvalidZones(
-            f"BORG_DNS_REVERSE: {text!r} is not a network ({error}); use 10.0.0.0/8, for example"
+            f"BORG_DNS_REVERSE: {text!r} is not a network ({error}); give networks like 10.0.0.0/8"
         ) from error
     if network.prefixlen == 0:
         raise InvalidZones(f"BORG_DNS_REVERSE: {text!r} contains all addresses; give only your own networks")

@@ -87,16 +87,16 @@ def test_keys_of_yaml_are_texts_as_they_are_written(tmp_path: Path) -> None:
         ("j.json", '{"a": ' + "9" * 5000 + "}", "not a JSON job file: Exceeds the limit"),
         ("j.json", "[" * 100_000, "nested too deeply|maximum recursion"),
         ("j.json", '{"a":' * 100 + "1" + "}" * 100, "nested too deeply"),
-        ("j.json", "[1]", "does not contain a job: a job is an object"),
-        ("j.json", b'{"name":\n "\xff"}', "j.json:2: is not UTF-8"),
+        ("j.json", "[1]", "does not contain a job: write an object"),
+        ("j.json", b'{"name":\n "\xff"}', "j.json:2: .*is not UTF-8"),
         ("j.yaml", "name: web\ntask: [a", "j.yaml:2:9: not a YAML job file"),
         ("j.yaml", "name: web\n\ttasks: 2", "j.yaml:2:1: not a YAML job file: found character"),
         ("j.yaml", "name: a\nname: b", "j.yaml:2:1: .*'name' appears twice"),
         ("j.yaml", "a: &x [1]\nb: *x", "j.yaml:2:4: .*aliases are not supported"),
         ("j.yaml", "a: !!python/object:os.system 1", "j.yaml:1:4: .*a job cannot contain the type tag"),
         ("j.yaml", "a: !!timestamp 2024-01-01", "j.yaml:1:4: .*a job cannot contain the type tag"),
-        ("j.yaml", "[a, b]: c", "j.yaml:1:1: .*a key must be a string"),
-        ("j.yaml", "a: 1.0e999", "j.yaml:1:4: .*too large for a number"),
+        ("j.yaml", "[a, b]: c", "j.yaml:1:1: .*a key is not a string"),
+        ("j.yaml", "a: 1.0e999", "j.yaml:1:4: .*is too large"),
         ("j.yaml", "a: " + "9" * 5000, "not a YAML job file: Exceeds the limit"),
         ("j.yaml", "a: \x01", "not a YAML job file"),
         ("j.yaml", "a: " + "[" * 20_000, "nested too deeply"),
@@ -143,7 +143,7 @@ def test_standard_input_may_hold_any_of_the_three(text: str, monkeypatch: pytest
     assert jobfile.read("-") == {"name": "web"}
 
 
-@pytest.mark.parametrize("data, told", [(b"{", "<stdin>"), (b"a: [", "<stdin>:1"), (b"\xff", "<stdin>:1: is not")])
+@pytest.mark.parametrize("data, told", [(b"{", "<stdin>"), (b"a: [", "<stdin>:1"), (b"\xff", "<stdin>:1: .*is not")])
 def test_standard_input_that_can_not_be_read_is_reported(
     data: bytes, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

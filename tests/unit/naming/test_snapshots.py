@@ -163,7 +163,7 @@ def test_no_step_is_longer_than_its_slice() -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda data: b"", "empty or cut off"),
+        (lambda data: b"", "empty or incomplete"),
         (lambda data: b"x" * 100, "not a snapshot"),
         (lambda data: b'{"format": 99}\n' + data, "format 99"),
         (lambda data: data[: len(data) // 2], "checksum"),

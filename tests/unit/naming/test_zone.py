@@ -173,7 +173,7 @@ def test_a_change_of_how_long_answers_last_alone_reaches_secondaries() -> None:
     assert secondary.zone.get_rdataset("front.service.ubar.cc.borg.internal.", "SRV").ttl == 2
     assert secondary.zone.get_rdataset("1.canary.ubar.cc.borg.internal.", "A").ttl == 5
     (change,) = primary.changes
-    assert {record.owner for record in change.added if record.rdtype == dns.rdatatype.A} == {
+    assert {record.owner for record in change.added if int.from_bytes(record.data[:2]) == dns.rdatatype.A} == {
         ("front", "service", "ubar"),
         ("web", "ubar"),
         *((str(n), "web", "ubar") for n in range(3)),
@@ -247,7 +247,6 @@ def test_what_changes_while_a_zone_is_filled_is_in_it() -> None:
     primary = Zone(directory, table)
     for number, _ in enumerate(primary.fill()):
         table.apply(ended(number), 200 + number)
-    assert primary.filled
     secondary = Secondary()
     secondary.refresh(primary)
     assert_equal_to_answers(secondary, directory)
