@@ -50,7 +50,7 @@ class _SummarySerializer(serializers.Serializer[Any]):
     fail_open = serializers.BooleanField(help_text="No placed task serves, so use all of them.")
     ttl_s = serializers.IntegerField(help_text="Seconds for which clients may cache the answer.")
     revision = serializers.IntegerField(
-        help_text="The revision of the cell when this was read. Give it to a watch as `after`."
+        help_text="The revision of the cell at this time. Give it to a watch as `after`."
     )
     history = serializers.IntegerField(help_text=_HISTORY)
 

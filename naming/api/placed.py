@@ -16,7 +16,6 @@ from naming.following.rows import older_port_names
 from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint, fails_open, weight_of
 from naming.table.names import JobName, ServiceName
 from scheduling.core.vocabulary.published import Published
-from scheduling.core.vocabulary.states import TaskState
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job
 
@@ -54,14 +53,9 @@ def rows_of(jobs: Collection[int], *, tasks: Collection[int] | None = None, pend
     `tasks`: only these task ids. `pending`: also return tasks that are not placed.
     """
     found = query(
-        f"{_ROWS} WHERE t.job_id = ANY(%(jobs)s) AND (%(pending)s OR t.state = %(running)s)"
+        f"{_ROWS} WHERE t.job_id = ANY(%(jobs)s) AND (%(pending)s OR t.state = 'running')"
         " AND (%(tasks)s::bigint[] IS NULL OR t.id = ANY(%(tasks)s)) ORDER BY t.job_id, t.index",
-        {
-            "jobs": list(jobs),
-            "tasks": None if tasks is None else list(tasks),
-            "pending": pending,
-            "running": TaskState.RUNNING.value,
-        },
+        {"jobs": list(jobs), "tasks": None if tasks is None else list(tasks), "pending": pending},
     )
     return [PlacedRow(*row) for row in found]
 
@@ -174,8 +168,5 @@ def _loads(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int, floa
     by_cell: dict[int, list[PlacedRow]] = defaultdict(list)
     for row in rows:
         by_cell[jobs[row.job_id].cell_id].append(row)
-    return {
-        task_id: load
-        for cell_id, placed in by_cell.items()
-        for task_id, load in loads_of(cell_id, busy_of(placed)).items()
-    }
+    loads = [loads_of(cell_id, busy_of(placed)) for cell_id, placed in by_cell.items()]
+    return {task_id: load for found in loads for task_id, load in found.items()}

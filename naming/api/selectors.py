@@ -89,17 +89,9 @@ def services(
         cell_named(principal, cell)
     if tenant:
         _check_tenant(principal, tenant)
-    jobs = Job.objects.exclude(state=JobState.DEAD.value).select_related("cell", "tenant").order_by("id")
+    jobs = _live_jobs({"cell__name": cell, "tenant__name": tenant, "name": job, f"labels__{SERVICE}": service})
     if not (principal.sre or any(kind is CapabilityKind.ANY_JOB for kind, _ in principal.capabilities)):
         jobs = jobs.filter(tenant__in=tenants_visible(principal))
-    for field, value in (
-        ("cell__name", cell),
-        ("tenant__name", tenant),
-        ("name", job),
-        (f"labels__{SERVICE}", service),
-    ):
-        if value:
-            jobs = jobs.filter(**{field: value})
     if labels:
         jobs = jobs.filter(labels__contains=dict(labels))
     if names is not None:
@@ -199,16 +191,20 @@ def service_visible(principal: Principal, name: ServiceName) -> Cell:
 
 def live_job(name: JobName) -> Job | None:
     """Return the live job with this name, with its cell and tenant, or None."""
-    jobs = Job.objects.filter(cell__name=name.cell, tenant__name=name.tenant, name=name.job)
-    return jobs.exclude(state=JobState.DEAD.value).select_related("cell", "tenant").first()
+    return _live_jobs({"cell__name": name.cell, "tenant__name": name.tenant, "name": name.job}).first()
 
 
 def jobs_of_service(name: ServiceName) -> list[Job]:
     """Return the service's live jobs, oldest first."""
-    jobs = Job.objects.filter(
-        cell__name=name.cell, tenant__name=name.tenant, kind="job", **{f"labels__{SERVICE}": name.service}
-    )
-    return list(jobs.exclude(state=JobState.DEAD.value).select_related("cell", "tenant").order_by("id"))
+    label = {f"labels__{SERVICE}": name.service}
+    return list(_live_jobs({"cell__name": name.cell, "tenant__name": name.tenant, "kind": "job", **label}))
+
+
+def _live_jobs(filters: Mapping[str, str]) -> QuerySet[Job]:
+    """Return the live jobs that match all filters, oldest first. Empty values are ignored."""
+    given = {field: value for field, value in filters.items() if value}
+    jobs = Job.objects.filter(**given).exclude(state=JobState.DEAD.value)
+    return jobs.select_related("cell", "tenant").order_by("id")
 
 
 def service_of(job: Job) -> ServiceName | None:

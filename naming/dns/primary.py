@@ -281,9 +281,8 @@ def _network(text: str) -> Network:
     try:
         return ipaddress.ip_network(text.strip())
     except ValueError as error:
-        raise InvalidPeers(
-            f"BORG_DNS_TRANSFER: {text!r} is not a network ({error}); give networks such as 192.0.2.0/24"
-        ) from error
+        problem = f"BORG_DNS_TRANSFER: {text!r} is not a network ({error}); give networks such as 192.0.2.0/24"
+        raise InvalidPeers(problem) from error
 
 
 def _key(text: str) -> dns.tsig.Key:

@@ -211,16 +211,8 @@ class Follower:
         self._histories[facts.cell_id] = snapshot.history_id
         self._kept = [kept for kept in self._kept if kept is not self._tables[facts.cell_id]]
         self._put(facts.cell_id, table)
-        jobs, placed, serving = table.counts()
-        log.info(
-            "names loaded",
-            cell=facts.name,
-            revision=table.revision,
-            serial=table.serial,
-            jobs=jobs,
-            placed=placed,
-            serving=serving,
-        )
+        counts = dict(zip(("jobs", "placed", "serving"), table.counts(), strict=True))
+        log.info("the names are loaded", cell=facts.name, revision=table.revision, serial=table.serial, **counts)
 
     async def _watch(self) -> None:
         """Set the status to stale if the journal is unreachable for too long, also while a read hangs."""

@@ -71,14 +71,8 @@ class SnapshotKeeper:
             self._follower.start_from(head.cell_id, table, head.history_id)
             self._written[head.cell] = (asyncio.get_running_loop().time(), head)
             loaded[head.cell_id] = head
-            log.info(
-                "names read from a snapshot",
-                cell=head.cell,
-                revision=head.revision,
-                serial=table.serial,
-                age_s=round(self._clock() - head.written_at),
-                took_s=round(time.monotonic() - began, 2),
-            )
+            age_s, took_s = round(self._clock() - head.written_at), round(time.monotonic() - began, 2)
+            log.info("loaded a snapshot of names", cell=head.cell, revision=head.revision, age_s=age_s, took_s=took_s)
         return len(loaded)
 
     def _checked(self, path: Path, head: Head) -> Head:
@@ -161,13 +155,8 @@ class SnapshotKeeper:
             log.warning("cannot write a snapshot of names", file=str(path), error=str(error))
             return
         self._written[table.cell] = (loop.time(), capture.head)
-        log.info(
-            "snapshot of names written",
-            cell=table.cell,
-            revision=capture.head.revision,
-            bytes=size,
-            took_s=round(loop.time() - began, 2),
-        )
+        revision, took_s = capture.head.revision, round(loop.time() - began, 2)
+        log.info("wrote a snapshot of names", cell=table.cell, revision=revision, bytes=size, took_s=took_s)
 
     def _forget(self) -> None:
         """Delete the files of removed cells, so that the resolver does not answer for them after the next start."""

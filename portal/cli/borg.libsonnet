@@ -1,6 +1,6 @@
-// Job files in Jsonnet: `local borg = import 'borg.libsonnet';`
+// The library for job files in Jsonnet: `local borg = import 'borg.libsonnet';`
 //
-// Priorities may be written as a band's name or as a number inside it (§2.5 of the paper).
+// A priority is the name of a band, or a number inside a band (§2.5 of the paper).
 {
   monitoring: 'monitoring',
   production: 'production',
@@ -19,25 +19,26 @@
   // An alloc set: reserved resources on machines, in which jobs can run (§2.4).
   allocSet(name):: self.job(name) { kind: 'AllocSet' },
 
-  // A job inside an alloc set of the same tenant: `borg.job('logs') + borg.inside('shelf') { … }`. It costs no quota
-  // of its own, and is at most as urgent as the set.
+  // A job inside an alloc set of the same tenant: `borg.job('logs') + borg.inside('shelf') { … }`. The job needs no
+  // quota, and its priority is at most the priority of the set.
   inside(allocSet):: { alloc_set: allocSet },
 
-  // Part of a service: jobs of one tenant and cell that say the same NAME answer together as
-  // NAME.service.<tenant>.<cell>.<zone> (§2.6).
+  // A part of a service: jobs of one tenant and cell with the same service name share the DNS name
+  // <service>.service.<tenant>.<cell>.<zone> (§2.6).
   partOf(service):: { labels+: { service: service } },
 
-  // Clients remember where its tasks are for so long; one that is to stop is out of the answers for as long, and a
-  // second, before SIGTERM.
+  // Clients may cache the addresses of the job's tasks for `ttl_s` seconds. A stopping task leaves the DNS answers
+  // `ttl_s` + 1 seconds before SIGTERM.
   remembered(ttl_s):: { names+: { ttl_s: ttl_s } },
 
-  // Tasks (an index, or '0-9') with a share of the clients of their own; all others have 1.
+  // Sets the weight of tasks, which is their share of the clients. `tasks` is an index or a range such as '0-9'.
+  // Other tasks have weight 1.
   weighted(tasks, weight):: { overrides+: { [std.toString(tasks)]+: { weight: weight } } },
 
-  // All pending tasks are placed together, or none of them.
+  // All pending tasks of the job are placed together, or none of them is placed.
   gang:: { gang: true },
 
-  // A service: latency-sensitive, in production, started again whenever it ends.
+  // A job that serves requests: latency-sensitive, in the production band, and its tasks always restart.
   service(name):: self.job(name) {
     priority: $.production,
     appclass: 'latency-sensitive',

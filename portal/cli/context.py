@@ -19,7 +19,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the request witho
 CellOption = Annotated[str | None, typer.Option(help="Cell. Default: the profile's cell.")]
 TenantOption = Annotated[str | None, typer.Option(help="Tenant. Default: the profile's tenant.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Confirm = Annotated[int | None, typer.Option(min=0, help="Number of tasks that may stop, to confirm a large number.")]
+Confirm = Annotated[int | None, typer.Option(min=0, help="Confirm that this number of tasks may stop.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name: cell/tenant/job, tenant/job or job.")]
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

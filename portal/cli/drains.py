@@ -29,7 +29,7 @@ def machine_drain(
     break_budgets: Annotated[
         bool, typer.Option("--break-budgets", help="At the deadline, evict all remaining tasks despite their budgets.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Print the progress until the machines are empty.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the machines are empty. Print progress.")] = False,
     confirm: Confirm = None,
     cell: CellOption = None,
     dry_run: DryRun = False,

@@ -75,10 +75,8 @@ def _cures(figures: dict[str, Any]) -> list[str]:
     left = ", ".join(_amount(name, value) for name, value in (cure.get("left") or {}).items())
     if left:
         return [f"the cell has only {left} left to sell until {cure['until']}", *_alternatives(cure)]
-    return [
-        f"the missing quota costs {cure['price_text']} credits from {cure['from']} until {cure['until']}:",
-        f"  {cure['command']}",
-    ]
+    price = f"the missing quota costs {cure['price_text']} credits from {cure['from']} until {cure['until']}:"
+    return [price, f"  {cure['command']}"]
 
 
 def _alternatives(cure: dict[str, Any]) -> list[str]:

@@ -61,7 +61,8 @@ def kill(
     session: Context,
     job: JobArgument,
     task: Annotated[
-        list[int] | None, typer.Option("--task", "-t", min=0, help="Kill only this task. Repeat for more.")
+        list[int] | None,
+        typer.Option("--task", "-t", min=0, help="Kill only this task. Repeat the option for more tasks."),
     ] = None,
     reason: Annotated[str, typer.Option(help="Reason, shown by `borgctl why`.")] = "",
     confirm: Confirm = None,

@@ -48,13 +48,11 @@ def budget(
         list[int] | None, typer.Option(min=1, max=1000, help="Send a notification at this percentage. Repeat for more.")
     ] = None,
     action: Annotated[
-        str | None, typer.Option(help="Action at 100 %: none, stop-buying, stop-submitting, drop.")
+        str | None, typer.Option(help="Action at 100 %: none, stop-buying, stop-submitting or drop.")
     ] = None,
     overdraft: Annotated[str | None, typer.Option(help="Credits that the balance may go below zero. For SREs.")] = None,
     grant: Annotated[str | None, typer.Option(help="Credits to give to the tenant. For SREs.")] = None,
-    hand_down: Annotated[
-        str | None, typer.Option(help="Credits to transfer to the tenant --to: a team or its organisation.")
-    ] = None,
+    hand_down: Annotated[str | None, typer.Option(help="Credits to transfer to the tenant --to.")] = None,
     to: Annotated[str | None, typer.Option(help="With --hand-down: the tenant that gets the credits.")] = None,
     text: Annotated[str, typer.Option(help="With --grant or --hand-down: the purpose.")] = "",
     dry_run: DryRun = False,

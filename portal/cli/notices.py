@@ -80,7 +80,8 @@ def add(
     session: Context,
     target: Annotated[str, typer.Argument(metavar="TO", help="E-mail address, or the https://… address of a webhook.")],
     kind: Annotated[
-        list[str] | None, typer.Option(help="Send only kinds that begin with this text. Repeatable.")
+        list[str] | None,
+        typer.Option(help="Send only kinds that begin with this text. Repeat the option for more kinds."),
     ] = None,
     level: Annotated[str, typer.Option(help="Send only this level and higher: info, warning or urgent.")] = "info",
     tenant: TenantOption = None,
@@ -143,7 +144,7 @@ def secret(
     channel: Channel,
     rotate: Annotated[bool, typer.Option("--rotate", help="Create a new secret.")] = False,
     overlap_hours: Annotated[
-        int | None, typer.Option(min=0, help="With --rotate: hours until the old secret ends. Default: 24.")
+        int | None, typer.Option(min=0, help="With --rotate: hours for which the old secret stays valid. Default: 24.")
     ] = None,
 ) -> None:
     """Show the secrets that sign a webhook now, newest first. For owners."""

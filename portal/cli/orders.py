@@ -30,7 +30,7 @@ def orders(
     tenant: TenantOption = None,
     cell: Annotated[str | None, typer.Option(help="List only orders for this cell.")] = None,
 ) -> None:
-    """List the orders of your tenants. --state pending lists those that wait for a decision."""
+    """List the orders of your tenants. --state pending lists the orders that wait for a decision."""
     return session.table(
         session.client.pages(_ORDERS, state=state, tenant=tenant, cell=cell),
         {
@@ -50,7 +50,7 @@ def orders(
 
 @app.command()
 def order(session: Context, number: Number) -> None:
-    """Show one order in full, with the parts of its price."""
+    """Show all details of one order, with the parts of its price."""
     answer = session.client.get(_path(number))
     if session.json:
         return output.as_json(answer)
@@ -58,8 +58,9 @@ def order(session: Context, number: Number) -> None:
         f"Order {answer['id']} of {answer['tenant']}: {amounts_shown(answer['amounts'])} at {answer['band']} "
         f"in {answer['cell']}"
     )
+    waits = answer["state"] == "pending" and answer.get("approver")
     rows = (
-        ("state", answer["state"] + (f", to be decided by {answer['approver']}" if _waits(answer) else "")),
+        ("state", answer["state"] + (f", to be decided by {answer['approver']}" if waits else "")),
         ("from", output.when(answer["starts_at"])),
         ("until", output.when(answer["ends_at"])),
         ("counts until", output.when(answer.get("grace_until"))),
@@ -91,21 +92,20 @@ def reject(
     reason: Annotated[str, typer.Option(help="Reason, shown to the person who placed the order.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Reject a pending order. The credits set aside for it become available again."""
+    """Reject a pending order. Its held credits become available again."""
     _do(session, number, "reject", {"reason": reason}, dry_run=dry_run)
 
 
 @app.command()
 def cancel(session: Context, number: Number, reason: Reason = "", yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Cancel an order. For an active order, the quota ends now and the remaining whole days are refunded."""
+    """Cancel an order. The quota of an active order ends now, and you get a refund for the remaining whole days."""
     before = session.client.get(_path(number))
     if not (yes or dry_run):
         would = session.client.post(_path(number) + "cancel/", {"reason": reason}, dry_run=True)
         ends = "Its quota ends now, and " if before["state"] == "active" else ""
-        output.sure(f"Cancel order {number}? {ends}{_comes_back(before, would)}.")
+        output.sure(f"Cancel order {number}? {ends}{_refund(before, would)}.")
     answer = session.client.post(_path(number) + "cancel/", {"reason": reason}, dry_run=dry_run)
-    would = would_be(dry_run)
-    return session.say(answer, f"Order {number} {would} cancelled: {_comes_back(before, answer)}.")
+    return session.say(answer, f"Order {number} {would_be(dry_run)} cancelled: {_refund(before, answer)}.")
 
 
 @app.command()
@@ -148,7 +148,7 @@ def transfer(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Transfer the rest of an order to another team, which pays for it; you get a refund."""
+    """Transfer the rest of an order to another team, which pays for it. You get a refund."""
     if not (yes or dry_run):
         output.sure(f"Transfer order {number} to {to}? You can no longer submit jobs that need its quota.")
     _do(session, number, "transfer", {"tenant": to, "note": note}, dry_run=dry_run)
@@ -169,16 +169,12 @@ def _path(number: int) -> str:
     return f"{_ORDERS}{part(number)}/"
 
 
-def _comes_back(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Describe what a cancelled order returns: the credits set aside before it began, or else its refund."""
+def _refund(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Return a text about the credits that a cancelled order returns."""
     if before["state"] != "active":
-        return f"{credits_of(before['price'])} credits set aside for it are available again"
+        return f"{credits_of(before['price'])} held credits are available again"
     back = after["refunded"] - before["refunded"]
     return f"{credits_of(back)} credits are refunded" if back else "no credits are refunded"
-
-
-def _waits(row: dict[str, Any]) -> bool:
-    return bool(row["state"] == "pending" and row.get("approver"))
 
 
 def _do(session: Context, number: int, verb: str, body: dict[str, Any], *, dry_run: bool) -> None:

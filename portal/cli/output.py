@@ -1,6 +1,6 @@
-"""Output of commands: a table or a sentence for people, the API's JSON with `--json`.
+"""Prints the output of commands: a table or a sentence for people, or the JSON of the API with `--json`.
 
-Tables are aligned and never cut, with one row per line, so that grep and awk can process them.
+A table has one complete row per line, so that grep and awk can process it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,11 +21,11 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 class ReaderGone(Exception):
-    """The reader of standard output has closed it (`borgctl tasks web | head`)."""
+    """The error if the reader of standard output has closed it (`borgctl tasks web | head`)."""
 
 
 def write(text: str, *, flush: bool = False) -> None:
-    """Write text to standard output. Raises `ReaderGone`, and `CommandFailed` if the disk behind it is full."""
+    """Write text to standard output. Raises `ReaderGone`, and `CommandFailed` if a write fails."""
     try:
         sys.stdout.write(text)
         if flush:
@@ -33,15 +33,16 @@ def write(text: str, *, flush: bool = False) -> None:
     except BrokenPipeError:
         raise ReaderGone from None
     except OSError as error:
-        raise CommandFailed("output", f"cannot write the answer: {error.strerror}") from error
+        raise CommandFailed("output", f"cannot write to standard output: {error.strerror}") from error
 
 
 def as_json(value: Any) -> None:
+    """Write a value as JSON."""
     write(json.dumps(value, indent=2) + "\n")
 
 
 def as_json_line(value: Any) -> None:
-    """Write one of many documents as one line, and flush it."""
+    """Write one of several JSON documents as one line, and flush the output."""
     write(json.dumps(value) + "\n", flush=True)
 
 
@@ -50,7 +51,7 @@ def say(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """Write aligned columns, or the text `empty` if there are no rows."""
+    """Write a table with aligned columns, or the text `empty` if there are no rows."""
     shown = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     if not shown:
         say(empty)
@@ -63,20 +64,20 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) 
 
 
 def details(values: Iterable[tuple[str, Any]], *, width: int = 16, indent: str = "  ") -> None:
-    """Write one line per name and value, without the empty values."""
+    """Write one line per name and value. Omit empty values."""
     for name, value in values:
         if value not in ("", None):
             say(f"{indent}{name:<{width}}{value}")
 
 
 def sure(question: str) -> None:
-    """Ask for confirmation on standard error, which keeps standard output for the answer. Raises `CommandFailed`."""
+    """Ask for confirmation on standard error. Raises `CommandFailed` if the person does not confirm."""
     if not typer.confirm(question, err=True):
-        raise CommandFailed("aborted", "nothing was changed")
+        raise CommandFailed("aborted", "the command was not confirmed, so nothing was changed")
 
 
 def complain(failed: CommandFailed, *, json_wanted: bool) -> None:
-    """Write the reason to standard error; with `--json` also write its document to standard output."""
+    """Write the reason of a failure to standard error. With `--json`, also write its document to standard output."""
     if json_wanted:
         as_json(failed.document)
     lines = [f"borgctl: {failed.detail}"]
@@ -87,19 +88,19 @@ def complain(failed: CommandFailed, *, json_wanted: bool) -> None:
 
 
 def remark(text: str) -> None:
-    """Write a remark of a running command to standard error."""
+    """Write a message of a running command to standard error."""
     if sys.stderr is not None:
         sys.stderr.write(f"borgctl: {printable(text)}\n")
         sys.stderr.flush()
 
 
 def printable(text: str) -> str:
-    """Replace control characters, because some texts come from tasks and strangers."""
+    """Return the text with spaces instead of control characters, because a text may come from a stranger."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def when(text: str | None) -> str:
-    """Format a time of the API in this machine's time zone."""
+    """Format a time of the API in the time zone of this machine."""
     if not text:
         return ""
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
@@ -110,17 +111,17 @@ def would_be(dry_run: bool) -> str:
 
 
 def number(count: int, noun: str) -> str:
-    """Format a count: `3 tasks`, `1 task`."""
+    """Format a number with a noun: `3 tasks`, `1 task`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def share(part: float | None) -> str:
-    """Format a share: `25%`, or `-` if it is unknown."""
+    """Format a share: `25%`, or `-` for an unknown share."""
     return "-" if part is None else f"{part:.0%}"
 
 
 def quantity(name: str, value: int) -> str:
-    """Format a quantity of a resource: CPU in cores, the rest in powers of 1024 bytes."""
+    """Format a quantity of a resource: CPU in cores, memory and disk in powers of 1024 bytes."""
     if name in ("cpu", "accelerators"):
         return resources.format_number(value / 1000)
     if name in resources.NAMES:
@@ -133,8 +134,9 @@ def credits_of(micro: int) -> str:
     return money.format_credits(micro)
 
 
-def figures(values: Mapping[str, int], show: Callable[[str, int], str] = quantity) -> str:
-    return ", ".join(f"{name} {show(name, value)}" for name, value in values.items() if value)
+def figures(values: Mapping[str, int]) -> str:
+    """Format the quantities of several resources. Omit zeros."""
+    return ", ".join(f"{name} {quantity(name, value)}" for name, value in values.items() if value)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

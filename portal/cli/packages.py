@@ -23,7 +23,7 @@ _CHUNK = 1 << 20
 LATEST = "latest"
 
 Reference = Annotated[
-    str, typer.Argument(metavar="PACKAGE", help="name, name@tag or name@sha256:…. A name without a tag means @latest.")
+    str, typer.Argument(metavar="PACKAGE", help="name, name@tag or name@sha256:…. Default tag: latest.")
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="Format of the archive: tar or tar+gzip.")]
 

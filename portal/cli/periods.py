@@ -52,9 +52,7 @@ def period(begin: str | None, until: str | None, days: int | None, *, time_zone:
         assert days is not None
         ends = _after(first, days, home, exactly=begin is not None and not _DAY.fullmatch(begin))
     if ends <= (begins or now):
-        raise bad_usage(
-            f"the period would end at {ends.isoformat()}, before it begins: give a later end", until="too early"
-        )
+        raise bad_usage(f"the period ends at {ends.isoformat()}, before it begins: give a later end", until="too early")
     return TimeRange(begins, ends)
 
 

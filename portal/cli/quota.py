@@ -1,4 +1,4 @@
-"""Commands for quota in the shop: list, prices, calendar, usage and buy (§2.5)."""
+"""Commands for quota: list, prices, calendar, usage and buy (§2.5)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from quota.vocabulary import money
 from quota.vocabulary.resources import format_number
 
 quota = Commands(
-    help="Buy quota, and show your quota, its costs and what is left to buy.\n\n"
+    help="Buy quota, and show your quota, its costs and the quota that is for sale.\n\n"
     "Write quantities as in job files: --cpu 200 or 500m, --ram 64Gi, --disk 2Ti."
 )
 
-BandOption = Annotated[str | None, typer.Option("--band", help="Priority band. `quota bands` lists all bands.")]
+BandOption = Annotated[str | None, typer.Option(help="Priority band. `quota bands` lists all bands.")]
 From = Annotated[str | None, typer.Option("--from", help="First day, or a time. Default: now.")]
-Until = Annotated[str | None, typer.Option("--until", help="Last day, or a time.")]
+Until = Annotated[str | None, typer.Option(help="Last day, or a time.")]
 
 
 @dataclass(kw_only=True)
 class Sizes(OptionGroup):
-    """Options for quantities of resources, in the order in which the shop lists the resources."""
+    """The options for quantities of resources, in the order of the shop."""
 
     cpu: Annotated[str | None, typer.Option(help="Number of CPU cores: 200, or 500m for half a core.")] = None
     ram: Annotated[str | None, typer.Option(help="Memory in bytes: 64Gi.")] = None
@@ -42,7 +42,7 @@ class Sizes(OptionGroup):
 
 @dataclass(kw_only=True)
 class WantedQuota(OptionGroup):
-    """Options for the quota that a person wants to buy."""
+    """The options for the quota that a person wants to buy."""
 
     band: BandOption = None
     sizes: Sizes
@@ -52,7 +52,7 @@ class WantedQuota(OptionGroup):
     days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Number of days, instead of --until.")] = None
 
     def body(self, session: Context, tenant: str | None, cell: str | None) -> dict[str, Any]:
-        """Return the body of a quote. Other options override the values of `--like`. Raises `CommandFailed`."""
+        """Return the request for a quote. Other options override the values of `--like`. Raises `CommandFailed`."""
         amounts: dict[str, Any] = {}
         band = self.band
         if self.like is not None:
@@ -83,7 +83,7 @@ def quota_list(session: Context) -> None:
             for name, most in row["granted"].items()
             if most or row["used"][name]
         ],
-        empty="No quota. Priority 0 is free; for more, see `borgctl quota buy --help`.",
+        empty="No quota. Jobs of priority 0 need no quota. For other jobs, see `borgctl quota buy --help`.",
     )
 
 
@@ -151,7 +151,7 @@ def buy(
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Order quota. The command shows the price, holds it, and asks before it orders; --yes skips the question.
+    """Order quota. The command shows the price and asks for confirmation. With --yes, it does not ask.
 
     \b
     Examples:
@@ -167,7 +167,7 @@ def buy(
     if most is not None and quote["price"] > most:
         raise CommandFailed(
             "too-dear",
-            f"the price is {credits_of(quote['price'])} credits, more than {credits_of(most)}: nothing was ordered",
+            f"the price is {credits_of(quote['price'])} credits, more than {credits_of(most)}, so nothing was ordered",
             document={"code": "too-dear", "detail": "the price is higher than --at-most", "figures": {"quote": quote}},
         )
     if not (yes or dry_run):
@@ -190,12 +190,12 @@ def calendar_days(
     begin: From = None,
     days: Annotated[int, typer.Option(min=1, max=366, help="Number of days to show.")] = 14,
     resource: Annotated[
-        list[str] | None, typer.Option(help="Show only this resource. Repeat for more resources.")
+        list[str] | None, typer.Option(help="Show only this resource. Repeat the option for more resources.")
     ] = None,
     tenant: TenantOption = None,
     cell: CellOption = None,
 ) -> None:
-    """Show the smallest quantity that a cell has left to sell in a band on each day, in the tenant's time zone.
+    """Show the minimum quantity that a cell can sell in a band per day, in the tenant's time zone.
 
     Example: borgctl quota calendar --band production --days 30
     """
@@ -225,8 +225,8 @@ def usage(
 ) -> None:
     """Compare your quota with what your jobs requested and used (§2.5).
 
-    SUGGESTED: quota to own if jobs request as much as before. LEANER: quota to own if their limits were their usage
-    plus a quarter.
+    SUGGESTED: the quota that you need if jobs request as much as before. LEANER: the quota that you need if the limits
+    of jobs are their usage plus a quarter.
 
     Example: borgctl quota usage --band production --days 30
     """
@@ -236,7 +236,7 @@ def usage(
     if session.json:
         return output.as_json(answer)
     if not answer["hours"]:
-        return output.say("You had no jobs there in that time.")
+        return output.say("Your tenant had no jobs in this cell and band in that time.")
     return output.table(
         ("RESOURCE", "GRANTED", "MAX REQUESTED", "USED P50", "USED P95", "MAX USED", "SUGGESTED", "LEANER"),
         [
@@ -282,17 +282,18 @@ def _show_price(quote: dict[str, Any]) -> None:
 
 
 def exact(name: str, value: int) -> str | int:
-    """Return a quantity as the API expects it: cores and accelerators in thousandths."""
+    """Return a quantity as the API expects it. Cores and accelerators have the suffix `m` for thousandths."""
     return f"{value}m" if name in ("cpu", "accelerators") else value
 
 
 def _band(given: str | None) -> str:
     if not given:
-        raise bad_usage("no band is given: use --band; `borgctl quota bands` lists the bands", band="not given")
+        raise bad_usage("no band is given: use --band; `borgctl quota bands` lists all bands", band="not given")
     return given
 
 
 def credits_given(name: str, text: str) -> int:
+    """Convert the credits in option `name` to micro-credits. Raises `CommandFailed`."""
     try:
         return money.parse(text)
     except money.AmountError as error:
@@ -300,7 +301,7 @@ def credits_given(name: str, text: str) -> int:
 
 
 def _number(text: object, by: int = 1) -> str:
-    """Format a whole number, or a fraction such as `1441/2`, divided by `by`."""
+    """Divide a whole number, or a fraction such as `1441/2`, by `by`, and format the result."""
     above, _, below = str(text).partition("/")
     return format_number(int(above) / int(below or 1) / by, 6)
 

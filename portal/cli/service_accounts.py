@@ -61,7 +61,10 @@ def account_set(
     role: Annotated[Role | None, typer.Option(help="New role.")] = None,
     description: Annotated[str | None, typer.Option(help="Purpose.")] = None,
     enabled: Annotated[
-        bool | None, typer.Option("--enable/--disable", help="Disable: all tokens of the account stop working at once.")
+        bool | None,
+        typer.Option(
+            "--enable/--disable", help="Enable or disable the account. All tokens of a disabled account are invalid."
+        ),
     ] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
@@ -93,7 +96,10 @@ def token(
     session: Context,
     name: Name,
     called: Annotated[str, typer.Option("--name", help="Name for the token, so that you can recognise it.")],
-    scope: Annotated[list[Scope] | None, typer.Option(help="Scope. Repeatable. Default: read and write.")] = None,
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option(help="Scope of the token. Repeat the option for more. Default: read and write."),
+    ] = None,
     until: Annotated[str | None, typer.Option(help="Last day, or a time. Default: in 90 days.")] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,

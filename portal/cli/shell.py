@@ -1,9 +1,9 @@
-"""`borgctl ssh`: run a shell or a command in a task, connected to this terminal.
+"""`borgctl ssh`: runs a shell or a command in a task, and connects it to this terminal.
 
     stdin ── raw ──► WebSocket ──► portal ──► … ──► the task's terminal
-    stdout ◄── output, each part acknowledged once it is written ────────────┘
+    stdout ◄── output; each part is acknowledged after it is written ────────┘
 
-`borglet.messages` defines the frames, and how many bytes may be sent before an acknowledgement.
+`borglet.messages` defines the frames, and the number of bytes that may be sent before an acknowledgement.
 """
 
 from __future__ import annotations
@@ -40,17 +40,16 @@ from portal.cli.context import Context, JobReference
 from portal.cli.failure import CommandFailed
 
 _ALIVE_S = 5.0
-# The portal sends a message more often than this. After a longer silence the connection is broken.
-_SILENCE_S = 45.0
-_LAST_WORDS_S = 10.0
+_SILENCE_S = 45.0  # the portal sends messages more often, so the connection is broken after this time
+_LAST_OUTPUT_S = 10.0
 _HEARD, _RESIZED = b".", b"r"
 
 
 def run(session: Context, job: JobReference, index: int, command: list[str]) -> int:
-    """Return the exit status of the shell or command. Raises `CommandFailed`."""
+    """Run a shell, or `command`, in a task. Return its exit status. Raises `CommandFailed`."""
     plain = not (sys.stdin.isatty() and sys.stdout.isatty())
     path = _path(job, index, command, plain)
-    with sockets.dialled(session, path, what="shells", max_size=SHELL_FRAME_BYTES + 1) as socket:
+    with sockets.dialled(session, path, what="shells", max_size=SHELL_FRAME_BYTES + 1, compression=None) as socket:
         return Terminal(socket, plain=plain).run()
 
 
@@ -63,7 +62,7 @@ def _path(job: JobReference, index: int, command: list[str], plain: bool) -> str
 
 
 class Terminal:
-    """Connection between this terminal and the task's, until one of them ends."""
+    """The connection between this terminal and the terminal of a task, until one of them ends."""
 
     def __init__(self, socket: ClientConnection, *, plain: bool) -> None:
         self._socket, self._plain = socket, plain
@@ -74,13 +73,13 @@ class Terminal:
         self._woken, self._wake = os.pipe()
 
     def run(self) -> int:
-        """The exit status of what ran. Raises `CommandFailed`."""
+        """Send input and print output until the end. Return the exit status of the command. Raises `CommandFailed`."""
         listener = threading.Thread(target=self._listen, daemon=True)
         listener.start()
         try:
             with self._raw(), self._following_size():
                 self._type()
-            listener.join(_LAST_WORDS_S)
+            listener.join(_LAST_OUTPUT_S)
         finally:
             self._socket.close()
             listener.join(5.0)
@@ -94,8 +93,6 @@ class Terminal:
         reason = self._ended[1] if self._ended is not None else f"the connection to the portal ended ({code})"
         raise CommandFailed(sockets.CODES.get(code, "shell-ended"), reason)
 
-    # -- receiving
-
     def _listen(self) -> None:
         try:
             while True:
@@ -103,9 +100,7 @@ class Terminal:
                 if kind is ShellFrame.DATA:
                     _write_all(payload)
                     consumed = str(shell_cost(len(payload))).encode()
-                    with contextlib.suppress(
-                        ConnectionClosed
-                    ):  # output that arrived before the end is still to be read
+                    with contextlib.suppress(ConnectionClosed):  # the loop must still read the last output
                         self._socket.send(shell_frame(ShellFrame.CONSUMED, consumed))
                 elif kind is ShellFrame.CONSUMED:
                     with self._lock:
@@ -122,8 +117,6 @@ class Terminal:
             self._ended = (ShellFrame.FAILED, f"{type(error).__name__}: {error}")
         finally:
             os.close(self._wake)
-
-    # -- sending
 
     def _type(self) -> None:
         sent_at, open_ = time.monotonic(), True
@@ -153,7 +146,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def _raw(self) -> Iterator[None]:
-        """Set the terminal to raw mode, so that every key goes to the task, including Ctrl-C."""
+        """Set the terminal to raw mode, so that all keys go to the task, including Ctrl-C."""
         if self._plain:
             yield
             return
@@ -171,7 +164,7 @@ class Terminal:
             return
 
         def resized(*_: object) -> None:
-            # The handler may have interrupted another send, so the main loop sends the size.
+            # This handler may have interrupted another send, so the main loop sends the size.
             with contextlib.suppress(OSError):
                 os.write(self._wake, _RESIZED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import Iterator
+from typing import Any
 
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -28,12 +29,10 @@ PASSING = (4429, 4503)
 
 
 @contextlib.contextmanager
-def dialled(
-    session: Context, path: str, *, what: str, max_size: int, compression: str | None = None
-) -> Iterator[ClientConnection]:
+def dialled(session: Context, path: str, *, what: str, **options: Any) -> Iterator[ClientConnection]:
     """Open a WebSocket to `path` with the token of the profile. Raises `CommandFailed`.
 
-    `what`: the purpose of the WebSocket, for error messages.
+    `what`: the purpose of the WebSocket, for error messages. `options`: further options of `connect`.
     """
     portal = session.profile.url.rstrip("/")
     try:
@@ -44,10 +43,9 @@ def dialled(
             ssl=ssl.create_default_context() if portal.startswith("https:") else None,
             open_timeout=10.0,
             close_timeout=2.0,
-            max_size=max_size,
-            compression=compression,
             proxy=None,
             user_agent_header="borgctl",
+            **options,
         )
     except InvalidStatus as error:
         status = error.response.status_code

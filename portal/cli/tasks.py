@@ -122,7 +122,7 @@ def logs(
     session: Context,
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print new output until the task ends, or Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Print new output until the task ends or you press Ctrl-C.")
     ] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Show standard error instead of standard output.")] = False,
     grep: Annotated[str, typer.Option(metavar="TEXT", help="Show only lines with this text, and their times.")] = "",

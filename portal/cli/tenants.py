@@ -68,7 +68,7 @@ def create(
     session: Context,
     name: Annotated[str, typer.Argument(help="Lower-case letters, digits and hyphens. It is part of all job names.")],
     below: Annotated[
-        str | None, typer.Option(metavar="TENANT", help="Organisation. Default: the profile's tenant.")
+        str | None, typer.Option(metavar="TENANT", help="Organisation of the team. Default: the profile's tenant.")
     ] = None,
     alone: Annotated[bool, typer.Option("--alone", help="Create a tenant without an organisation. For SREs.")] = False,
     title: Annotated[str, typer.Option(help="Display name.")] = "",
@@ -98,7 +98,7 @@ def tenant_set(
     time_zone: Annotated[str | None, typer.Option(help="Time zone, for example Europe/Zurich.")] = None,
     task_api: Annotated[str | None, typer.Option(help="Highest API permission of tasks: none, read or submit.")] = None,
     max_jobs: Annotated[int | None, typer.Option(min=0, help="Maximum number of jobs. For SREs.")] = None,
-    max_teams: Annotated[int | None, typer.Option(min=0, help="Maximum number of teams, for SREs.")] = None,
+    max_teams: Annotated[int | None, typer.Option(min=0, help="Maximum number of teams. For SREs.")] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Commands to sign in, and to issue, list and revoke tokens."""
+"""Commands that sign in, and that issue, list and revoke tokens."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ tokens = Commands(help="Tokens: issue, list, revoke.")
 def login(
     session: Context,
     url: Annotated[str | None, typer.Option(help="Address of the portal. Default: the profile's.")] = None,
-    user: Annotated[str | None, typer.Option(help="User name. Without it, the command asks.")] = None,
+    user: Annotated[str | None, typer.Option(help="User name. Default: the command asks.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Make the token valid only in this tenant.")] = None,
     cell: Annotated[str | None, typer.Option(help="Default cell of the profile.")] = None,
     password_stdin: Annotated[bool, typer.Option(help="Read the password from standard input.")] = False,
     admin: Annotated[bool, typer.Option(help="Also request the scope admin.")] = False,
 ) -> None:
-    """Sign in with a password and store the token in a profile, which becomes the default.
+    """Sign in with a password, and store the token in a profile, which becomes the default.
 
-    --profile names the profile; otherwise it has the name of the user. If there is only one cell or one tenant, the
-    profile uses it.
+    The name of the profile is --profile, or the name of the user. If there is only one cell or tenant, the profile uses
+    it.
     """
     where = (url or session.profile.url).rstrip("/")
     if not where:
@@ -45,25 +45,18 @@ def login(
         **({"tenant": tenant} if tenant else {}),
     }
     answer = Client(profiles.Profile("", where)).post("/api/v1/login/", body)
-    ours_now = Client(profiles.Profile("", where, answer["secret"]))
+    signed_in = Client(profiles.Profile("", where, answer["secret"]))
     profile = profiles.Profile(
         name=session.profile_name or name,
         url=where,
         token=answer["secret"],
-        cell=cell or _only(ours_now, "/api/v1/cells/"),
-        tenant=tenant or _only(ours_now, "/api/v1/tenants/"),
+        cell=cell or _only(signed_in, "/api/v1/cells/"),
+        tenant=tenant or _only(signed_in, "/api/v1/tenants/"),
     )
     file = profiles.save(profile)
-    return session.say(
-        {
-            "profile": profile.name,
-            "file": str(file),
-            "cell": profile.cell,
-            "tenant": profile.tenant,
-            "token": answer["token"],
-        },
-        f"Signed in as {name}; profile {profile.name} is in {file}.",
-    )
+    done = {"profile": profile.name, "file": str(file), "cell": profile.cell, "tenant": profile.tenant}
+    sentence = f"You are signed in as {name}. Profile {profile.name} is in {file}."
+    return session.say({**done, "token": answer["token"]}, sentence)
 
 
 @tokens.command("issue")
@@ -71,7 +64,8 @@ def tokens_issue(
     session: Context,
     name: Annotated[str, typer.Argument(help="Name for the token, so that you can recognise it.")],
     scope: Annotated[
-        list[str] | None, typer.Option(help="Scope: read, write or admin. Repeatable. Default: read, write.")
+        list[str] | None,
+        typer.Option(help="Scope: read, write or admin. Repeat the option for more. Default: read and write."),
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Make the token valid only in this tenant.")] = None,
     expires: Annotated[
@@ -81,7 +75,7 @@ def tokens_issue(
 ) -> None:
     """Issue a token for yourself. Its secret is shown only once.
 
-    The profile's token must have scope admin (`borgctl login --admin`). It becomes the parent of the new token, which
+    The profile's token must have scope admin (`borgctl login --admin`). It becomes the parent of the new token. A token
     cannot expire later than its parent.
     """
     given = {"name": name, "scopes": scope, "tenant": tenant, "expires_at": expires}
@@ -91,12 +85,13 @@ def tokens_issue(
 
 @tokens.command("list")
 def tokens_list(session: Context) -> None:
-    """List your tokens, each below the one that issued it. Their secrets are not stored."""
+    """List your tokens, each after its parent token. The portal does not store secrets."""
     rows = list(session.client.pages("/api/v1/tokens/"))
     return output.as_json(rows) if session.json else shown(rows)
 
 
 def shown(rows: list[dict[str, Any]]) -> None:
+    """Print a table of tokens, each after its parent token."""
     output.table(
         ("KEY", "NAME", "PARENT", "TENANT", "SCOPES", "LAST USED", "EXPIRES", "REVOKED"),
         [
@@ -118,9 +113,9 @@ def shown(rows: list[dict[str, Any]]) -> None:
 
 @tokens.command("revoke")
 def tokens_revoke(session: Context, key: str) -> None:
-    """Revoke a token and the tokens below it at once. This needs scope admin, but a token may revoke itself."""
+    """Revoke a token and all its descendants at once. This needs scope admin, but a token may revoke itself."""
     if not key.isalnum():
-        raise bad_usage(f"{key!r} is not a key of a token; `borgctl tokens list` lists the keys", key="not a key")
+        raise bad_usage(f"{key!r} is not the key of a token; see `borgctl tokens list`", key="not a key")
     answer = session.client.delete(f"/api/v1/tokens/{part(key)}/")
     return session.say(answer, f"Token {key} is revoked.")
 
@@ -131,10 +126,10 @@ def _password(from_stdin: bool) -> str:
     try:
         return sys.stdin.readline().rstrip("\r\n") if sys.stdin else ""
     except UnicodeDecodeError as error:
-        raise bad_usage("the password on standard input is not UTF-8") from error
+        raise bad_usage("the password on standard input is not UTF-8; send it as UTF-8") from error
 
 
 def _only(client: Client, path: str) -> str:
-    """Return the name of the only row, or an empty string if there are several."""
+    """Return the name of the only row of a list, or an empty text if the list has no row or several rows."""
     rows = list(client.pages(path, at_most=2))
     return str(rows[0]["name"]) if len(rows) == 1 else ""

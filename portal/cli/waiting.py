@@ -1,4 +1,4 @@
-"""`borgctl wait`: wait until a job runs, its names are visible everywhere, or it has ended."""
+"""`borgctl wait`: waits until a job runs, until its names are visible everywhere, or until it has ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portal.cli.jobs import in_short
 
 app = Commands()
 
-# Seconds that name servers have to answer. With less time left, `wait` reports the silent ones and ends.
+# Limits on the seconds in which name servers must answer.
 _SHORTEST_SURVEY_S, _LONGEST_SURVEY_S = 0.8, 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
@@ -40,11 +40,11 @@ def wait(
         typer.Option("--without-secondaries", help="With `--for visible`: do not wait for secondary name servers."),
     ] = False,
 ) -> None:
-    """Wait until all tasks of a job run (and are healthy), its names are visible too, or the job is done.
+    """Wait until all tasks of a job run and are healthy, until its names are visible, or until the job is done.
 
-    `visible`: every resolver answers with the latest changes of the job, and every known secondary serves the zone
-    that the resolvers had then. Feeds and `resolve` are always up to date. Exit status 1 if the timeout expires (the
-    message lists the servers that are behind), if the job ends before it runs, and, with `--for done`, if it fails.
+    `visible`: every resolver answers with the latest changes of the job, and every known secondary serves the zone of
+    these resolvers. Feeds and `resolve` are always up to date. The exit status is 1 if the timeout expires (the message
+    lists the servers that are behind), if the job ends before it runs, or, with `--for done`, if the job fails.
     """
     until, pause = time.monotonic() + timeout, _FIRST_PAUSE_S
     waiting = _Waiting(session, session.job(job), wanted, until, secondaries=not without_secondaries)
@@ -60,8 +60,11 @@ def wait(
 
 @dataclass
 class _Waiting:
-    """`whole_at`: first revision at which all tasks were up and stayed up. `serial`: serial of the resolvers' zone
-    once they had reached that revision. `behind`: text for each server that has not."""
+    """The state of a wait.
+
+    `whole_at`: the first revision since which all tasks are up. `serial`: the serial of the resolvers' zone at this
+    revision. `behind`: one text per server that has not reached them.
+    """
 
     session: Context
     job: JobReference
@@ -84,9 +87,9 @@ class _Waiting:
         return f"{in_short(self.answer)}{behind}"
 
     def is_over(self) -> bool:
-        """Return whether the goal is reached. Raises `CommandFailed` if waiting can't help.
+        """Return whether the goal is reached. Raises `CommandFailed` if the goal cannot be reached any more.
 
-        If the portal answered before and is now unreachable, it may come back, so this is not a failure.
+        After its first answer, an unreachable portal is not a failure, because it may answer again.
         """
         try:
             self.answer = self.session.client.get(self.job.path)
@@ -95,9 +98,7 @@ class _Waiting:
         except CommandFailed as failed:
             if self.answer is None or not failed.passing:
                 raise
-            if (
-                time.monotonic() < self.until
-            ):  # at the deadline the request was cut short, and the earlier answer is more useful
+            if time.monotonic() < self.until:  # at the deadline, the earlier answer is more useful
                 self.trouble = failed.detail
             return False
 
@@ -108,9 +109,8 @@ class _Waiting:
                 raise CommandFailed("job-failed", f"{self.job} failed: `borgctl why {self.job}` explains why")
             return dead
         if dead:
-            raise CommandFailed(
-                "job-ended", f"{self.job} has ended ({answer['outcome']}), so it will not be {self.wanted}"
-            )
+            problem = f"{self.job} has ended ({answer['outcome']}), so it will not be {self.wanted}"
+            raise CommandFailed("job-ended", problem)
         living = answer["tasks_total"] - answer["tasks_dead"]
         if not answer["tasks_up"] == living > 0 or answer["update"]:
             self.whole_at, self.serial, self.behind = None, None, ()
@@ -119,7 +119,7 @@ class _Waiting:
             self.whole_at = answer["revision"]
         if self.wanted is WaitGoal.RUNNING:
             return True
-        self.behind = self.behind or ("the portal has not reported yet how up to date its names are",)
+        self.behind = self.behind or ("the portal has not reported the state of the name servers yet",)
         self.behind = tuple(self._behind(self.whole_at))
         return not self.behind
 

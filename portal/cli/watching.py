@@ -1,6 +1,6 @@
-"""`borgctl resolve NAME --watch`: print a line per change of a name, over a WebSocket.
+"""`borgctl resolve NAME --watch`: prints one line per change of a name, over a WebSocket.
 
-After a lost connection it reconnects with growing pauses, and prints only what has changed.
+After a lost connection, it reconnects with growing pauses and prints only the changes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _SHOWN = ("address", "ports", "serving", "health", "phase", "weight", "machine")
 
 
 def run(session: Context, path: str) -> int:
-    """Print changes until Ctrl-C, then return 0. Raises `CommandFailed` if the portal rejects the request or the name
-    no longer exists.
+    """Print changes until Ctrl-C, then return 0.
+
+    Raises `CommandFailed` if the portal rejects the request, or if the name no longer exists.
     """
-    session.client.get(path)  # reports a wrong name or token in the usual way
+    session.client.get(path)  # reports a wrong name or token like other commands
     watching = _Watching(json=session.json)
     pause = _FIRST_PAUSE_S
     try:
         while True:
             try:
-                with sockets.dialled(
-                    session, f"/ws{path}", what="names to watch", max_size=_MOST_BYTES, compression="deflate"
-                ) as socket:
+                options = {"max_size": _MOST_BYTES, "compression": "deflate"}
+                with sockets.dialled(session, f"/ws{path}", what="watches of names", **options) as socket:
                     while True:
                         watching.take(json.loads(socket.recv(_SILENCE_S)))
                         pause = _FIRST_PAUSE_S
@@ -56,7 +56,7 @@ def run(session: Context, path: str) -> int:
 
 
 def _ended(closed: ConnectionClosed) -> str:
-    """Return why the connection ended, if a retry may help. Raises `CommandFailed` otherwise."""
+    """Return the reason for the end of the connection, if a retry may help. Raises `CommandFailed` otherwise."""
     code = closed.rcvd.code if closed.rcvd is not None else 0
     reason = closed.rcvd.reason if closed.rcvd is not None else ""
     if code in sockets.CODES and code not in sockets.PASSING:
@@ -65,7 +65,7 @@ def _ended(closed: ConnectionClosed) -> str:
 
 
 class _Watching:
-    """State that was printed last."""
+    """The endpoints that were printed last."""
 
     def __init__(self, *, json: bool) -> None:
         self._json = json
@@ -102,11 +102,8 @@ class _Watching:
                 _line(at, one["name"], _where(one), serving, health, *busy)
         fails_open = facts.get("fail_open", False)
         if fails_open != self._fails_open and (fails_open or self._fails_open is not None):
-            _line(
-                at,
-                facts.get("name", ""),
-                "no task is serving, so all tasks are returned" if fails_open else "serving again",
-            )
+            state = "no task serves, so clients get all tasks" if fails_open else "tasks serve again"
+            _line(at, facts.get("name", ""), state)
         self._fails_open = fails_open
 
 

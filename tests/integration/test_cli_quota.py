@@ -112,7 +112,7 @@ def test_what_cant_be_priced_is_reported(ann, words, status, told) -> None:
 
 
 def test_what_jobs_used(ann) -> None:
-    assert "You had no jobs there" in ann.out("quota", "usage", "--band", "production")
+    assert "Your tenant had no jobs in this cell and band" in ann.out("quota", "usage", "--band", "production")
     assert ann.json("quota", "usage", "--band", "production", "--days", "3")["hours"] == 0
 
 

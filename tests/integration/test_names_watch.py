@@ -510,10 +510,10 @@ def test_borgctl_tells_each_change_on_a_line_and_outlives_the_connection(cli: Cl
             lines = process.stdout
             told = lines.readline()
             assert "/bns/cc/ubar/jfoo/0  127.0.0.1:20000  not serving  unknown  weight 1  load -" in told
-            assert "no task is serving, so all tasks are returned" in lines.readline()
+            assert "no task serves, so clients get all tasks" in lines.readline()
             report(world.cell, world.job, 0)
             assert "/bns/cc/ubar/jfoo/0  127.0.0.1:20000  serving  healthy" in lines.readline()
-            assert "serving again" in lines.readline()
+            assert "tasks serve again" in lines.readline()
             way.cut()
             assert "Trying again in 0.5 s." in process.stderr.readline()
             place(world.cell, world.job, Machine.objects.get(), 1, ports=21_000)

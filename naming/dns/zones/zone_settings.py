@@ -42,9 +42,8 @@ def _network(text: str) -> Network:
     try:
         network = ipaddress.ip_network(text.strip())
     except ValueError as error:
-        raise InvalidZones(
-            f"BORG_DNS_REVERSE: {text!r} is not a network ({error}); give networks like 10.0.0.0/8"
-        ) from error
+        problem = f"BORG_DNS_REVERSE: {text!r} is not a network ({error}); give networks such as 10.0.0.0/8"
+        raise InvalidZones(problem) from error
     if network.prefixlen == 0:
         raise InvalidZones(f"BORG_DNS_REVERSE: {text!r} contains all addresses; give only your own networks")
     return network
