@@ -13,7 +13,7 @@ import dns.rcode
 
 from naming.dns.protocol.cookies import Cookies
 from naming.dns.protocol.limiting import RateLimit
-from naming.dns.resolver import Transport
+from naming.dns.resolver import Transport, finished
 from naming.dns.sockets import Datagrams, DnsServer
 from naming.dns.zones.directory import ZoneDirectory
 from tests.malformed import KEY, Packet, well_formed
@@ -83,7 +83,7 @@ class Bombarded:
         began = time.thread_time()
         if via == "udp":
             self._datagrams.datagram_received(packet.wire, STRANGER)
-        elif (answer := self.server.answer(packet.wire, "tcp", STRANGER[0])) is not None:
+        elif (answer := finished(self.server.answering(packet.wire, "tcp", STRANGER[0]))) is not None:
             self._sent.append(answer)
         self.findings.note(packet, self._sent, time.thread_time() - began)
         return list(self._sent)

@@ -155,7 +155,7 @@ class CellNamesView(APIView):
         tags=["names"],
     )
     def get(self, request: Request, cell: str) -> Response:
-        """Return the revision and serial that each resolver and secondary of a cell has reached."""
+        """Return the revision and the serial that each resolver and secondary of a cell has reached."""
         try:
             check_label(cell, "cell")
         except InvalidName as error:

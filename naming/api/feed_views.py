@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from django.conf import settings
@@ -25,6 +25,7 @@ from naming.table.names import InvalidName, JobName, ServiceName, check_label, c
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
+F = TypeVar("F", bound=Callable[..., Any])
 MOST_CLUSTERS = 1_000  # in one discovery request
 _FILTERS = {
     "cell": "Only tasks in this cell.",
@@ -34,16 +35,20 @@ _FILTERS = {
     "label": "Only tasks of jobs with this label, as name:value. It may be given several times.",
     "port": "Only the port with this name.",
 }
-_PARAMETERS = [OpenApiParameter(name, str, description=text) for name, text in _FILTERS.items()]
-_PARAMETERS.append(
-    OpenApiParameter(
-        "If-None-Match",
-        str,
-        "header",
-        description="The ETag of the last answer. If the answer is the same, the server returns 304.",
-    )
-)
+_ETAG = "The ETag of the last answer. If the answer is the same, the server returns 304."
+_PARAMETERS = [
+    *(OpenApiParameter(name, str, description=text) for name, text in _FILTERS.items()),
+    OpenApiParameter("If-None-Match", str, "header", description=_ETAG),
+]
 _SAME = OpenApiResponse(description="The answer has not changed since the ETag.")
+
+
+def _feed(
+    operation_id: str, answer: str, fields: dict[str, Any], *, many: bool = False, **more: Any
+) -> Callable[[F], F]:
+    """Return the OpenAPI description of a feed. `answer`: the name for the schema of `fields`."""
+    responses = {200: inline_serializer(answer, fields, many=many), 304: _SAME}
+    return extend_schema(operation_id=operation_id, tags=["names"], responses=responses, **more)
 
 
 @lru_cache(maxsize=1_000)
@@ -147,21 +152,15 @@ def _wrong_labels(values: Sequence[str]) -> str:
 class PrometheusView(APIView):
     """The feed for `http_sd_configs` of Prometheus."""
 
-    @extend_schema(
-        operation_id="feed_prometheus",
-        parameters=_PARAMETERS,
-        tags=["names"],
-        responses={
-            200: inline_serializer(
-                "PrometheusTargets",
-                {
-                    "targets": serializers.ListField(child=serializers.CharField()),
-                    "labels": serializers.DictField(child=serializers.CharField()),
-                },
-                many=True,
-            ),
-            304: _SAME,
+    @_feed(
+        "feed_prometheus",
+        "PrometheusTargets",
+        {
+            "targets": serializers.ListField(child=serializers.CharField()),
+            "labels": serializers.DictField(child=serializers.CharField()),
         },
+        many=True,
+        parameters=_PARAMETERS,
     )
     def get(self, request: Request) -> Response:
         """List every port of every placed task, with facts about the task as `__meta_borg_…` labels."""
@@ -172,14 +171,11 @@ class PrometheusView(APIView):
 class TraefikView(APIView):
     """The feed for the HTTP provider of Traefik."""
 
-    @extend_schema(
-        operation_id="feed_traefik",
-        tags=["names"],
+    @_feed(
+        "feed_traefik",
+        "TraefikConfiguration",
+        {"http": serializers.DictField(required=False)},
         parameters=[*_PARAMETERS, OpenApiParameter("scheme", str, enum=["http", "https", "h2c"])],
-        responses={
-            200: inline_serializer("TraefikConfiguration", {"http": serializers.DictField(required=False)}),
-            304: _SAME,
-        },
     )
     def get(self, request: Request) -> Response:
         """List one Traefik service per job and per service of jobs, each with one server per serving task.
@@ -210,21 +206,15 @@ class EnvoyRequestSerializer(serializers.Serializer[Any]):
 class EnvoyView(APIView):
     """The feed for Envoy's endpoint discovery over REST (`EDS` with `api_type: REST`)."""
 
-    @extend_schema(
-        operation_id="feed_envoy",
-        request=EnvoyRequestSerializer,
-        tags=["names"],
-        responses={
-            200: inline_serializer(
-                "EnvoyDiscovery",
-                {
-                    "version_info": serializers.CharField(),
-                    "type_url": serializers.CharField(),
-                    "resources": serializers.ListField(child=serializers.DictField()),
-                },
-            ),
-            304: _SAME,
+    @_feed(
+        "feed_envoy",
+        "EnvoyDiscovery",
+        {
+            "version_info": serializers.CharField(),
+            "type_url": serializers.CharField(),
+            "resources": serializers.ListField(child=serializers.DictField()),
         },
+        request=EnvoyRequestSerializer,
     )
     def post(self, request: Request) -> Response:
         """Return addresses and health of the clusters' tasks, or 304 if nothing has changed since `version_info`."""

@@ -88,10 +88,6 @@ class DnsServer:
             stream.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)
 
-    def answer(self, query: bytes, via: Transport, source: str) -> bytes | None:
-        """Return the answer of the long path, or None if no answer is to be sent."""
-        return finished(self.answering(query, via, source))
-
     def answering(self, query: bytes, via: Transport, source: str) -> Steps:
         """Build and count the answer of the long path, in steps."""
         figures = self.figures
@@ -148,7 +144,7 @@ class DnsServer:
     async def _serve_queries(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: DnsStream, source: str
     ) -> None:
-        """Serve any number of queries on a connection until it idles (RFC 7766)."""
+        """Serve queries on a connection until it is unused for `TCP_IDLE_S` seconds (RFC 7766)."""
         while True:
             async with asyncio.timeout(TCP_IDLE_S):
                 length = int.from_bytes(await reader.readexactly(2))
@@ -230,7 +226,7 @@ class Datagrams(asyncio.DatagramProtocol):
         if response is not None:
             self._short_answers[response[3]] += 1
             self._send(response, addr)
-        elif (response := self._server.answer(data, "udp", addr[0])) is not None:
+        elif (response := finished(self._server.answering(data, "udp", addr[0]))) is not None:
             self._send(response, addr)
 
     def _verdict(self, data: bytes, source: str) -> RateVerdict:

@@ -78,7 +78,7 @@ TaskKept = tuple[int, int, int, int, tuple[int, ...], str, str, bool, str, int]
 
 
 class SnapshotTasks(msgspec.Struct, frozen=True, array_like=True, tag="tasks"):
-    """Tasks of a job in a file."""
+    """Some tasks of a job in a file."""
 
     job_id: int
     tasks: list[TaskKept]

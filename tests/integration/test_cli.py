@@ -400,7 +400,7 @@ def test_sign_in_makes_a_profile_and_tokens_come_and_go(tmp_path, url, tenant, c
     login = ["login", "--url", url + "/", "--user", "bob", "--password-stdin"]
     assert bob.failing(*login, given="wrong\n")[1]["code"] == "authentication-failed"
     assert not (tmp_path / "client.toml").exists()
-    assert "profile bob is in" in bob.out(*login, given="correct horse battery\n")
+    assert "Profile bob is in" in bob.out(*login, given="correct horse battery\n")
     assert (tmp_path / "client.toml").stat().st_mode & 0o777 == 0o600
     bob.out("submit", bob.file(world.a_file()))  # cell and tenant are the only ones there are
     assert bob.json("status", "web")["submitted_by"] == "bob"
@@ -436,7 +436,7 @@ def test_output_that_nobody_reads_or_can_keep(ann, cell) -> None:
     assert _bash(ann, f"{BORGCTL} cells | true; echo ${{PIPESTATUS[0]}}") == ("0\n", "")
     assert _bash(ann, f"{BORGCTL} cells >&-; echo $?") == ("0\n", "")
     out, err = _bash(ann, f"{BORGCTL} tasks web > /dev/full; echo $?")
-    assert (out, err) == ("1\n", "borgctl: cannot write the answer: No space left on device\n")
+    assert (out, err) == ("1\n", "borgctl: cannot write to standard output: No space left on device\n")
     out, err = _bash(ann, f"{BORGCTL} status nothing --json > /dev/full; echo $?")
     assert (out, "cannot write the answer" in err) == ("1\n", True)
 

@@ -53,7 +53,7 @@ def test_global_options_are_moved_to_the_front(given: list[str], front: list[str
         (["logs", "web"], "'web' is not a task"),
         (["status", "We_b"], "is not a valid job name"),
         (["machine", "show", ".."], "not a host name"),
-        (["tokens", "revoke", "../x"], "not a key of a token"),
+        (["tokens", "revoke", "../x"], "not the key of a token"),
     ],
 )
 def test_bad_usage_ends_with_2_and_says_what_is_wrong(words: list[str], told: str) -> None:
