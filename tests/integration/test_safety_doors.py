@@ -85,7 +85,7 @@ def test_nobody_waits_for_what_stops_on_a_machine_that_is_down(cell, busy, sre) 
         transitions.tasks_evict(entry, gone)
     rows.machine_down(Machine.objects.get(hostname="m1"))
     told, document = sre.failing("machine", "drain", "m1", "--reason", "new disk", "--wait")
-    assert "m1: down" in told
+    assert "m1 is down" in told
     assert "3 more stopping" in told
     assert document["drains"][0]["tasks_stopping"] == 3
 
