@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from portal.sigma.frame.page import page, page_of
+from portal.sigma.frame.page import given_in, page, page_of
 from portal.sigma.reads import cells as reads
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
@@ -29,11 +29,13 @@ def cell_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 @page
 def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
     row = selectors.cell_named(principal, cell)
-    # Read before the rows: the live page requests every change after this revision again.
+    # The revision is read before the rows. The live page then receives every later change.
     revision = journal.newest(row.id)
-    chosen = {name: request.GET.get(name, "").strip() for name in ("state", "rack", "q")}
-    state = chosen["state"] if chosen["state"] in STATES else ""
-    machines = page_of(request, reads.machines_of(row, state=state, rack=chosen["rack"], search=chosen["q"]), PAGE_SIZE)
+    chosen = given_in(request.GET, "state", "rack", "q")
+    if chosen["state"] not in STATES:
+        chosen["state"] = ""
+    rows = reads.machines_of(row, state=chosen["state"], rack=chosen["rack"], search=chosen["q"])
+    machines = page_of(request, rows, PAGE_SIZE)
     context = {
         "cell": row,
         "revision": revision,
@@ -43,6 +45,6 @@ def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
         "page_obj": machines,
         "racks": reads.racks_of(row),
         "states": STATES,
-        "chosen": {**chosen, "state": state},
+        "chosen": chosen,
     }
     return render(request, "sigma/cell.html", context)

@@ -1,4 +1,4 @@
-"""The names page: a search box for any spelling of a name, lists of jobs and services, the page of a service."""
+"""The page that lists and finds the names of jobs and services, and the page of one service."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from naming.table.names import InvalidName, JobName, MachineName, ServiceName, TaskName
-from portal.sigma.frame.page import narrowed, page, page_of, rendered
+from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, rendered, tenants_of
 from portal.sigma.reads import names as reads
 from portal.sigma.reads.jobs import jobs_visible
 from portal.sigma.spelling import PartialName, ServicePart, read
-from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
@@ -25,16 +23,17 @@ PAGE_SIZE = 50
 
 @page
 def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    chosen = {name: request.GET.get(name, "").strip() for name in ("cell", "tenant", "q")}
-    cells = list(selectors.cells_visible(principal).order_by("name").values_list("name", flat=True)[:200])
+    chosen = given_in(request.GET, "cell", "tenant", "q")
+    cells = cell_names(principal)
     problem, sought = None, None
     if chosen["q"]:
         try:
             sought = read(chosen["q"], settings.BORG_ZONE, cells=cells)
-            if (found := _address(principal, sought)) is not None:
+            if (found := _page_of_name(principal, sought)) is not None:
                 return redirect(found)
         except InvalidName as error:
-            detail = _("“%s” is not a name that can be looked up.") % chosen["q"][:100]
+            detail = _("“%s” is not the name of a job, task, service or machine. Correct the part shown below.")
+            detail %= chosen["q"][:100]
             problem = Rejected("invalid-name", detail, fields={error.field: error.detail})
         except NotFound as error:
             problem = error
@@ -55,7 +54,7 @@ def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         "more_services": len(services) > reads.MOST_SERVICES,
         "chosen": chosen,
         "cells": cells,
-        "tenants": list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]),
+        "tenants": tenants_of(principal),
         "filtered": any(chosen.values()),
         "problem": problem,
         "zone": settings.BORG_ZONE,
@@ -66,13 +65,13 @@ def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 @page
 def service(request: HttpRequest, principal: Principal, cell: str, tenant: str, service: str) -> HttpResponse:
     row = selectors.cell_named(principal, cell)
-    revision = journal.newest(row.id)  # before the rows: see portal/live
+    revision = journal.newest(row.id)  # before the rows, so that the live page receives every later change
     found = reads.service_named(principal, ServiceName(cell, tenant, service))
     return render(request, "sigma/service.html", {"service": found, "cell": row, "revision": revision})
 
 
-def _address(principal: Principal, sought: object) -> str | None:
-    """Return the URL of a name's page, or None if several jobs match. Raises `NotFound`."""
+def _page_of_name(principal: Principal, sought: object) -> str | None:
+    """Return the URL of the page of a name, or None if several jobs or services match. Raises `NotFound`."""
     match sought:
         case PartialName(tenant="", job=_, index=None):
             return None
@@ -84,7 +83,7 @@ def _address(principal: Principal, sought: object) -> str | None:
                 raise NotFound("job", f"{tenant}/{job}" if tenant else job)
             if len(places) > 1:
                 return None
-            return _job(JobName(*places[0], job), index)
+            return _job_page(JobName(*places[0], job), index)
         case ServicePart(tenant=tenant, service=service):
             rows = jobs_visible(principal).exclude(state="dead").filter(tenant__name=tenant, kind="job")
             cells = set(rows.filter(labels__service=service).values_list("cell__name", flat=True)[:1000])
@@ -92,17 +91,17 @@ def _address(principal: Principal, sought: object) -> str | None:
                 raise NotFound("service", f"{tenant}/service/{service}")
             return reverse("sigma:service", args=[*cells, tenant, service]) if len(cells) == 1 else None
         case JobName():
-            return _job(sought, None)
+            return _job_page(sought, None)
         case TaskName():
-            return _job(sought.of_job, sought.index)
+            return _job_page(sought.of_job, sought.index)
         case ServiceName(cell=cell, tenant=tenant, service=service):
             return reverse("sigma:service", args=[cell, tenant, service])
         case MachineName(cell=cell, host=host):
-            return f"{reverse('sigma:cell', args=[cell])}?{urlencode({'q': host})}"
+            return reverse("sigma:cell", args=[cell], query={"q": host})
     raise AssertionError(sought)
 
 
-def _job(name: JobName, index: int | None) -> str:
+def _job_page(name: JobName, index: int | None) -> str:
     if index is None:
         return reverse("sigma:job", args=[name.cell, name.tenant, name.job])
     return reverse("sigma:task", args=[name.cell, name.tenant, name.job, index])

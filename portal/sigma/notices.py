@@ -12,23 +12,26 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from portal.sigma.frame.page import page, page_of, problem_kept, rendered
+from portal.sigma.frame.page import number_among, page, page_of, problem_kept, rendered, whole_number
 from quota.models import NoticeChannel
 from quota.notifications import channels, inbox
 from quota.notifications.notice_kinds import KINDS, LEVELS
 from quota.notifications.notices import notices_read
-from quota.vocabulary.errors import Forbidden, Rejected
+from quota.vocabulary.errors import Forbidden, invalid
 from quota.vocabulary.permissions import Action, Principal
 
 PAGE_SIZE = 50
 OVERLAP_HOURS = [0, 1, 24, 168]
-# The first parts of the kinds, for filters.
+# The groups of notices that filters offer: the first part of each kind.
 GROUPS = sorted({kind.name.partition(".")[0] for kind in KINDS})
 
 
 @page
 def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List notices, newest first. `before`, the last shown id, leads to older ones, so rows are never counted."""
+    """List notices, newest first. `?before=` is the id of a notice: the page then lists older notices only.
+
+    Pages have no numbers, so that the notices are never counted.
+    """
     asked = request.GET
     choice = inbox.Choice(
         tenant=asked.get("tenant", ""),
@@ -37,9 +40,9 @@ def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         unread=asked.get("unread") == "1",
     )
     rows = inbox.inbox(principal, choice)
-    before = asked.get("before", "")
-    if before.isascii() and before.isdecimal() and len(before) < 19:
-        rows = rows.filter(id__lt=int(before))
+    before = whole_number(asked.get("before", ""))
+    if before is not None:
+        rows = rows.filter(id__lt=before)
     shown = list(rows[: PAGE_SIZE + 1])
     return render(
         request,
@@ -48,9 +51,9 @@ def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
             "notices": shown[:PAGE_SIZE],
             "older": shown[PAGE_SIZE - 1].id if len(shown) > PAGE_SIZE else None,
             "chosen": choice,
-            "filtered": choice != inbox.Choice() or bool(before),
-            # "Mark as read" covers all notices up to this one, so no filter may hide some of them.
-            "up_to": shown[0].id if shown and not (choice.kind or choice.level or before) else None,
+            "filtered": choice != inbox.Choice() or before is not None,
+            # "Mark all as read" covers every notice up to this one. It is offered only if no filter hides some of them.
+            "up_to": shown[0].id if shown and before is None and not (choice.kind or choice.level) else None,
             "owners": [_name(owner) for owner in inbox.owners(principal)],
             "sre": inbox.SRE,
             "groups": GROUPS,
@@ -62,18 +65,18 @@ def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 @page
 @require_POST
 def read(request: HttpRequest, principal: Principal) -> HttpResponse:
-    given = request.POST.get("up_to", "")
-    if not (given.isascii() and given.isdecimal() and len(given) < 19):
-        raise Rejected("invalid", _("up_to: give the number of a notice"), fields={"up_to": _("not a number")})
+    up_to = whole_number(request.POST.get("up_to", ""))
+    if up_to is None:
+        raise invalid("up_to", _("give the number of a notice"))
     name = request.POST.get("tenant", "")
-    whose = [inbox.owner_named(principal, name)] if name else inbox.owners(principal)
-    notices_read(principal=principal, up_to=int(given), tenants=whose)
+    owners = [inbox.owner_named(principal, name)] if name else inbox.owners(principal)
+    notices_read(principal=principal, up_to=up_to, tenants=owners)
     return redirect("sigma:notices")
 
 
 @page
 def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List the visible channels, with a form for a new channel if the user may add one."""
+    """List the notification channels that the user may see, with a form to add one if the user may add channels."""
     managed = [owner for owner in inbox.owners(principal) if inbox.may_manage(principal, owner)]
     context: dict[str, Any] = {
         "managed": [_name(owner) for owner in managed],
@@ -90,15 +93,9 @@ def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
             "kinds": post.getlist("kinds"),
         }
         with problem_kept(context):
-            channel = channels.channel_add(
-                principal=principal,
-                tenant=inbox.owner_named(principal, post.get("tenant", "")),
-                kind=post.get("kind", ""),
-                target=post.get("target", ""),
-                kinds=post.getlist("kinds"),
-                level=post.get("level", "info"),
-            )
-            messages.success(request, _("The channel was added. Send a test to check it."))
+            owner = inbox.owner_named(principal, post.get("tenant", ""))
+            channel = channels.channel_add(principal=principal, **{**context["given"], "tenant": owner})
+            messages.success(request, _("The channel was added. Send a test to check that notices arrive."))
             return redirect("sigma:channel", channel.pk)
     rows = inbox.channels_visible(principal)
     context["page_obj"] = page_of(request, rows, PAGE_SIZE)
@@ -111,7 +108,7 @@ def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 @never_cache
 @page
 def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    """Show a channel and its deliveries. Its owners also see its settings and its secret."""
+    """Show a channel and its deliveries. Users who may manage the channel also see its settings and its secret."""
     row = inbox.channel_numbered(principal, number)
     context: dict[str, Any] = {"levels": LEVELS, "groups": GROUPS, "hours": OVERLAP_HOURS}
     if request.method == "POST":
@@ -121,7 +118,7 @@ def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResp
                 principal=principal,
                 channel=row,
                 target=post.get("target", ""),
-                kinds=[*post.getlist("kinds"), *_finer(row)],
+                kinds=[*post.getlist("kinds"), *_single_kinds(row)],
                 level=post.get("level", ""),
                 enabled="enabled" in post,
             )
@@ -133,7 +130,7 @@ def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResp
         "target": inbox.target_shown(principal, row),
         "managed": managed,
         "secrets": inbox.secrets_of(row) if managed else [],
-        "finer": _finer(row),
+        "finer": _single_kinds(row),
         "page_obj": page_of(request, inbox.deliveries_of(row), PAGE_SIZE),
     }
     return rendered(request, "sigma/channel.html", context)
@@ -144,7 +141,7 @@ def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResp
 def test(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
     row = inbox.channel_numbered(principal, number)
     channels.channel_test(principal=principal, channel=row)
-    messages.success(request, _("A test was sent. Reload this page in a few seconds to see the result."))
+    messages.success(request, _("A test notice is being sent. Reload this page in a few seconds to see the result."))
     return redirect("sigma:channel", row.pk)
 
 
@@ -152,11 +149,9 @@ def test(request: HttpRequest, principal: Principal, number: int) -> HttpRespons
 @require_POST
 def rotate(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
     row = inbox.channel_numbered(principal, number)
-    hours = request.POST.get("hours", "24")
-    if hours not in map(str, OVERLAP_HOURS):
-        raise Rejected("invalid", _("hours: choose from the list"), fields={"hours": _("not one of the list")})
-    channels.channel_secret_rotate(principal=principal, channel=row, overlap=dt.timedelta(hours=int(hours)))
-    messages.success(request, _("Webhooks are now signed with a new secret. Give it to the receiver."))
+    hours = number_among({"hours": "24", **request.POST.dict()}, "hours", OVERLAP_HOURS)
+    channels.channel_secret_rotate(principal=principal, channel=row, overlap=dt.timedelta(hours=hours))
+    messages.success(request, _("Webhooks are now signed with a new secret. Configure the receiver with this secret."))
     return redirect("sigma:channel", row.pk)
 
 
@@ -175,6 +170,6 @@ def _name(owner: Any) -> str:
     return owner.name if owner is not None else inbox.SRE
 
 
-def _finer(row: NoticeChannel) -> list[str]:
-    """Return the channel's full kinds, which the form does not show because it offers only groups. It keeps them."""
+def _single_kinds(row: NoticeChannel) -> list[str]:
+    """Return the channel's kinds that are not groups. The form offers only groups, and saving keeps these kinds."""
     return [kind for kind in row.kinds if kind not in GROUPS]

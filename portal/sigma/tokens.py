@@ -1,9 +1,8 @@
-"""The user's own tokens: issue one (its secret is shown once), list them, revoke one."""
+"""The page of the user's own tokens, where the user issues and revokes tokens."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import messages
@@ -14,12 +13,11 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from portal.sigma.frame.page import page, page_of, problem_kept, rendered
-from quota.models import Token
-from quota.selectors import tenant_named, tenants_visible, tokens_of
+from portal.sigma.frame.page import given_in, number_among, page, page_of, problem_kept, rendered, tenants_of
+from quota.selectors import tenant_named, tokens_of
 from quota.tenancy.access import token_issue, token_revoke
 from quota.tenancy.token_families import in_families
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Principal, Scope
 
 PAGE_SIZE = 50
@@ -29,33 +27,31 @@ DAYS = [7, 30, 90, 365]
 @never_cache
 @page
 def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List tokens and issue new ones. Only the response to the POST contains the secret, and nothing caches it."""
+    """List the user's tokens, and issue a token (POST). Only the response to the POST contains the token's secret."""
     context: dict[str, Any] = {
         "scopes": [scope.value for scope in Scope],
         "days": DAYS,
-        "tenants": list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]),
+        "tenants": tenants_of(principal),
         "now": timezone.now(),
         "given": {"scopes": ["read", "write"], "days": "90"},
     }
     if request.method == "POST":
         post = request.POST
-        context["given"] = {
-            "name": post.get("name", ""),
-            "tenant": post.get("tenant", ""),
-            "scopes": post.getlist("scopes"),
-            "days": post.get("days", ""),
-        }
+        context["given"] = {**given_in(post, "name", "tenant", "days"), "scopes": post.getlist("scopes")}
         with problem_kept(context):
+            days = number_among(post, "days", DAYS) if post.get("days") else None
             context["issued"], context["secret"] = token_issue(
                 principal=principal,
                 user=request.user,  # type: ignore[arg-type]
                 name=post.get("name", "")[:100],
                 scopes=post.getlist("scopes"),
                 tenant=tenant_named(principal, post["tenant"]) if post.get("tenant") else None,
-                expires_at=_expiry(post.get("days", "")),
+                expires_at=None if days is None else timezone.now() + dt.timedelta(days=days),
             )
     shown = page_of(request, tokens_of(principal).order_by("-id"), PAGE_SIZE)
-    shown.object_list = token_families(shown.object_list)
+    shown.object_list = in_families(
+        shown.object_list, key=lambda row: row.key, parent=lambda row: row.parent.key if row.parent else None
+    )
     context["page_obj"] = shown
     return rendered(request, "sigma/tokens.html", context, status=201 if "issued" in context else 200)
 
@@ -64,20 +60,7 @@ def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
 @require_POST
 def revoke(request: HttpRequest, principal: Principal, key: str) -> HttpResponse:
     if not tokens_of(principal).filter(key=key).exists():
-        raise Rejected("not-found", _("You have no token %s.") % key, status=404)
+        raise NotFound("token", key)
     token = token_revoke(principal=principal, key=key)
-    messages.success(request, _("Token %s was revoked, with all tokens that it issued.") % token.name)
+    messages.success(request, _("Token %s and all tokens that it issued were revoked.") % token.name)
     return redirect("sigma:tokens")
-
-
-def token_families(rows: Iterable[Token]) -> list[Token]:
-    """Return the tokens of a page, each below the token that issued it."""
-    return in_families(rows, key=lambda row: row.key, parent=lambda row: row.parent.key if row.parent else None)
-
-
-def _expiry(days: str) -> dt.datetime | None:
-    if not days:
-        return None
-    if days not in map(str, DAYS):
-        raise Rejected("invalid", _("expires: choose from the list"), fields={"days": _("not one of the list")})
-    return timezone.now() + dt.timedelta(days=int(days))

@@ -183,8 +183,8 @@ def test_the_plan_of_an_update_says_what_happens_to_tasks_and_names(world) -> No
         ("name: web\ntask: {command: [sh, -c, $(date)]}", "task.command[2]", "$(date) is not a variable"),
         ("name: Web!\ntask: {command: [sleep]}", "name", "Web!"),
         ("name: web\ncolour: red\ntask: {command: [sleep]}", "colour", "colour"),
-        ("{", "file", "neither JSON nor YAML"),
-        ("- a\n- b", "file", "does not contain a job"),
+        ("{", "file", "not valid JSON"),
+        ("- a\n- b", "file", "this is not a job"),
         ("a: &x [1]\nb: *x", "file", "aliases"),
         ("name: web\ntask: {command: [sleep], restart: {on: sometimes}}", "task.restart.on", "sometimes"),
         ("name: web\ntask: [", "file", "line 2: "),
@@ -257,7 +257,7 @@ def test_only_ones_own_tokens_can_be_revoked(world) -> None:
     token = Token.objects.get()
     assert signed_in("viewer").post(f"/tokens/{token.key}/revoke/").status_code == 404
     assert signed_in("sre").post(f"/tokens/{token.key}/revoke/").status_code == 404
-    assert "was revoked" in signed_in("owner").post(f"/tokens/{token.key}/revoke/", follow=True).text
+    assert "were revoked" in signed_in("owner").post(f"/tokens/{token.key}/revoke/", follow=True).text
     token.refresh_from_db()
     assert token.revoked_at is not None
 
@@ -454,7 +454,7 @@ def test_an_update_opens_the_spec_in_force_of_that_very_job(world) -> None:
     assert list(Job.objects.order_by("id").values_list("name", "spec_version")) == [("jfoo", 1), ("web", 2)]
     late = client.post(path + "update/", {**form, "text": changed, "do": "submit"})
     assert late.status_code == 409
-    assert "Version 2 of the spec came into force since this page showed version 1." in late.text
+    assert "the spec changed to version 2 after this page showed version 1." in late.text
 
 
 @pytest.mark.parametrize(

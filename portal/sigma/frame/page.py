@@ -1,8 +1,8 @@
-"""Code that all pages share: the signed-in principal, rejected requests, filters, pagination and the chosen tenant."""
+"""Helpers of all pages: the signed-in principal, rejected requests, request fields, pagination, the chosen tenant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -18,20 +18,21 @@ from django.utils.translation import gettext as _
 from quota.models import Tenant
 from quota.selectors import tenant_named, tenants_visible
 from quota.tenancy.access import principal_of_user
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, may, require
+from scheduling.access.selectors import cells_visible
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=Model)
-# A longer list is hard to use. Users with more tenants give the name in the URL.
+# The most names that a list of choices offers. Users with more tenants or cells write the name in the URL.
 MOST = 200
 View = Callable[Concatenate[HttpRequest, Principal, P], HttpResponse]
 
 
 def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
-    """Wrap a view for signed-in users. It receives their principal. A `Rejected` becomes an error page.
+    """Wrap a view so that it requires a signed-in user and receives the user's principal.
 
-    The page shows times in the time zone of the user's first tenant.
+    If the view raises `Rejected`, the user gets an error page. Times are in the time zone of the user's first tenant.
     """
 
     @login_required
@@ -53,18 +54,17 @@ def _check_form(request: HttpRequest) -> None:
     """Raise `Rejected` if a form value contains NUL, which PostgreSQL cannot store."""
     for name, values in request.POST.lists():
         if any("\x00" in value for value in values):
-            detail = _("contains a NUL character; remove it")
-            raise Rejected("invalid", f"{name}: {detail}", fields={name: detail})
+            raise invalid(name, _("the value contains a NUL character; remove it"))
 
 
 def rejection_page(request: HttpRequest, problem: Rejected) -> HttpResponse:
-    """Return the page for a rejected request, with the status of `problem`."""
+    """Return the error page of a rejected request. Its HTTP status is the status of `problem`."""
     return rendered(request, "sigma/rejected.html", {"problem": problem})
 
 
 @contextmanager
 def problem_kept(context: dict[str, Any]) -> Iterator[None]:
-    """Keep a `Rejected` of the block as `problem` in the context, so that the page can show it beside its form."""
+    """Store a `Rejected` from the block as `context["problem"]`, so that the page shows it above its form."""
     try:
         yield
     except Rejected as problem:
@@ -72,20 +72,23 @@ def problem_kept(context: dict[str, Any]) -> Iterator[None]:
 
 
 def rendered(request: HttpRequest, template: str, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
-    """Render a page. If its context has a `problem`, the answer has the status of the problem."""
+    """Render a page. If the context has a `problem`, the response has the HTTP status of that problem."""
     problem = context.get("problem")
     return render(request, template, context, status=problem.status if problem else status)
 
 
 def narrowed(rows: QuerySet[M], chosen: Mapping[str, str], **lookups: str) -> QuerySet[M]:
-    """Return the rows that match the filters of a list. `lookups`: of each filter; an empty filter does not apply."""
+    """Return the rows that match the chosen filters. An empty filter is ignored.
+
+    `lookups`: the Django lookup of each filter, by the name of the filter.
+    """
     return rows.filter(**{lookup: chosen[name] for name, lookup in lookups.items() if chosen[name]})
 
 
 def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page[Any]:
     """Return the page of `rows` that `?page=` names, or the nearest existing page.
 
-    If the caller passes `count`, the rows are not counted again.
+    `count`: the number of rows, if the caller already has it. Otherwise, one query counts the rows.
     """
     paginator = Paginator(rows, size)
     if count is not None:
@@ -93,22 +96,45 @@ def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int 
     return paginator.get_page(request.GET.get("page", "1"))
 
 
+def given_in(fields: Mapping[str, str], *names: str) -> dict[str, str]:
+    """Return the texts of the named form or URL fields without surrounding spaces. A missing field is ""."""
+    return {name: fields.get(name, "").strip() for name in names}
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that `text` writes in ASCII digits, or None if it is not a number or is too large."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
+def number_among(fields: Mapping[str, str], name: str, choices: Sequence[int]) -> int:
+    """Return the number in the field `name`. Raises `Rejected` if it is not one of `choices`."""
+    number = whole_number(fields.get(name, ""))
+    if number is None or number not in choices:
+        raise invalid(name, _("choose one of %s") % ", ".join(map(str, choices)))
+    return number
+
+
 def by_an_sre(request: HttpRequest) -> HttpResponse:
-    """Replace the allauth pages that send mail: forgotten password, changed address and sign-up."""
-    detail = _("Only an SRE can create an account, change its address or reset its password. Ask an SRE.")
+    """Reject a request to a page of allauth that sends mail: forgotten password, changed address, or sign-up."""
+    detail = _("Only an SRE can create an account, change its e-mail address or reset its password. Ask an SRE.")
     return rejection_page(request, Rejected("by-an-sre", detail, status=403))
 
 
+def cell_names(principal: Principal) -> list[str]:
+    """Return the names of the cells that the principal may see, in alphabetical order, at most `MOST`."""
+    return list(cells_visible(principal).order_by("name").values_list("name", flat=True)[:MOST])
+
+
 def tenants_of(principal: Principal, action: Action = Action.TENANT_VIEW) -> list[str]:
-    """Return the names of the tenants for which the principal has permission for `action`."""
+    """Return the names of the tenants for which the principal may do `action`, at most `MOST`."""
     names = tenants_visible(principal).order_by("name").values_list("name", flat=True)[: 5 * MOST]
     return [name for name in names if may(principal, action, tenant=name)][:MOST]
 
 
 def chosen_tenant(request: HttpRequest, principal: Principal, action: Action = Action.TENANT_VIEW) -> Tenant | None:
-    """Return the tenant named by `?tenant=`, else the first one that allows `action`, else None.
+    """Return the tenant that `?tenant=` names. Without it, return the first tenant that allows `action`, or None.
 
-    Raises `NotFound` if the principal cannot see the tenant, `Forbidden` if they see it but may not do `action`.
+    Raises `NotFound` if the principal may not see the tenant, and `Forbidden` if the principal may not do `action`.
     """
     if name := request.GET.get("tenant", "").strip():
         tenant = tenant_named(principal, name)

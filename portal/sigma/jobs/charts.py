@@ -1,4 +1,4 @@
-"""Plots of a task's usage: five-minute windows, then the newest sample for the time after the last window."""
+"""Plots of a task's CPU and RAM usage: windows of five minutes, then the newest sample after the last window."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from scheduling.models import InstanceUsage, Task
 from scheduling.usage import live
 
 HISTORY = dt.timedelta(hours=3)
-# A plot covers at least this period.
+# The shortest period that a plot covers.
 SHORTEST = dt.timedelta(minutes=15)
 WINDOW = dt.timedelta(minutes=5)
-# A sample is drawn at least this wide, so that the first one is visible.
+# The shortest width of a sample in a plot, so that the first sample is visible.
 NARROWEST = dt.timedelta(seconds=20)
-# A sample is shown for `SAMPLE_KEPT_S`. The page announces the first sample within `FIRST_SAMPLE_S`.
-SAMPLE_KEPT_S, FIRST_SAMPLE_S = 60.0, 15
+# The age in seconds after which a sample is no longer shown.
+SAMPLE_KEPT_S = 60.0
+# The most seconds between the start of a task and the first sample.
+FIRST_SAMPLE_S = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The usage of a task in the last report of its machine. `at`: the time of that report."""
+    """The usage of a task in the last report of its machine. `at`: the time of this report."""
 
     at: dt.datetime
     cpu_milli: int
@@ -37,7 +39,7 @@ class Sample:
 
 
 def newest_sample(task: Task) -> Sample | None:
-    """Return the newest sample of the running incarnation, or None if it is older than a minute. One Redis command."""
+    """Return the newest usage sample of a task, or None if no sample is newer than a minute. One Redis command."""
     if task.machine_id is None:
         return None
     try:
@@ -54,7 +56,7 @@ def newest_sample(task: Task) -> Sample | None:
 def usage_charts(
     windows: Sequence[InstanceUsage], sample: Sample | None, *, limit: Sequence[int], until: dt.datetime
 ) -> list[Plot]:
-    """Return the CPU and RAM plots with their limits, or [] without data. `limit`: in the units of the axis."""
+    """Return the plots of CPU and RAM usage, or [] if there is no data. `limit`: a vector over the resource axis."""
     if not windows and sample is None:
         return []
     times = [window.start_time for window in windows]

@@ -1,4 +1,4 @@
-"""The event list of a job. Pages are addressed by position in the journal, so rows are never counted."""
+"""The event list of a job. A page is addressed by a position in the journal, so that events are never counted."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
-from portal.sigma.frame.page import page
+from portal.sigma.frame.page import page, whole_number
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import event_sentences
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Principal
-from scheduling.models import Event, Job
+from scheduling.models import Event
 
 PAGE_SIZE = 50
-# The choices of the filter, in the order of a job's life.
+# The kinds that the filter offers, in the order in which they usually happen to a job.
 KINDS = (
     "job.submitted",
     "job.changed",
@@ -39,12 +39,13 @@ KINDS = (
 @page
 @require_GET
 def events(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """Show events, newest first. `before`, `after`: an event's position, `revision.seq`. Five queries at most."""
+    """Show events, newest first. `?before=` and `?after=`: the position of an event. At most five queries."""
     job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     kind = request.GET.get("kind", "")
     kind = kind if kind in KINDS else ""
-    before, after = _place(request, "before"), _place(request, "after")
-    found, older, newer = _page_of(_rows(job, kind), before, after)
+    rows = Event.objects.filter(cell_id=job.cell_id, job_id=job.id)
+    rows = rows.filter(kind=kind) if kind else rows
+    found, older, newer = _page_of(rows, _position(request, "before"), _position(request, "after"))
     context = {
         "job": job,
         "events": event_sentences(found) if found else [],
@@ -56,15 +57,10 @@ def events(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
     return render(request, "sigma/job_events.html", context)
 
 
-def _rows(job: Job, kind: str) -> QuerySet[Event]:
-    rows = Event.objects.filter(cell_id=job.cell_id, job_id=job.id)
-    return rows.filter(kind=kind) if kind else rows
-
-
 def _page_of(
     rows: QuerySet[Event], before: tuple[int, int] | None, after: tuple[int, int] | None
 ) -> tuple[list[Event], bool, bool]:
-    """Return one page, newest first, then whether older events exist, then whether newer events exist."""
+    """Return the events of a page, newest first, whether older events exist, and whether newer events exist."""
     if after is not None:
         later = rows.filter(Q(revision__gt=after[0]) | Q(seq__gt=after[1]), revision__gte=after[0])
         found = list(later.order_by("revision", "seq")[: PAGE_SIZE + 1])
@@ -79,13 +75,12 @@ def _cursor(event: Event) -> str:
     return f"{event.revision}.{event.seq}"
 
 
-def _place(request: HttpRequest, name: str) -> tuple[int, int] | None:
-    """Return the journal position in the parameter `name`, or None. Raises `Rejected` if it is malformed."""
+def _position(request: HttpRequest, name: str) -> tuple[int, int] | None:
+    """Return the journal position `REVISION.SEQ` in a URL parameter, or None if it is empty. Raises `Rejected`."""
     given = request.GET.get(name, "")
     if not given:
         return None
-    revision, _dot, seq = given.partition(".")
-    if not (revision.isdecimal() and seq.isdecimal() and len(revision) <= 18 and len(seq) <= 9):
-        problem = _("%(name)s: %(given)r is not a position in the journal. Use the links on this page.")
-        raise Rejected("invalid", problem % {"name": name, "given": given[:40]}, fields={name: _("not a position")})
-    return int(revision), int(seq)
+    revision, seq = map(whole_number, given.partition(".")[::2])
+    if revision is None or seq is None or seq >= 2**31:
+        raise invalid(name, _("%r is not a position in the journal; use the links on this page") % given[:40])
+    return revision, seq

@@ -1,4 +1,4 @@
-"""The live page of one job: tasks, reasons for pending tasks, the update and events; the kill and undo actions."""
+"""The live page of a job with its tasks and events, the page of its spec, and the actions kill and undo."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_GET, require_POST
 
-from portal.sigma.frame.page import page, page_of
+from portal.sigma.frame.page import page, page_of, whole_number
 from portal.sigma.jobs.why import WORDS, explain
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import events_of
 from portal.sigma.reads.names import leave_of, names_of_job
-from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import spec_shown, specs_of
 from scheduling.core.explaining.health_wording import format_troubles
@@ -31,7 +31,7 @@ from scheduling.jobs.jobs import job_kill
 from scheduling.jobs.updates import job_undo
 from scheduling.jobs.why import crash_sentences
 from scheduling.journal import journal
-from scheduling.models import Job, JobSpec
+from scheduling.models import Job, JobSpec, PendingVerdict
 from scheduling.tasks import verdicts
 
 PAGE_SIZE = 100
@@ -42,7 +42,7 @@ STATES = ["pending", "placed", "up", "dead"]
 @require_GET
 def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
     row = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
-    revision = journal.newest(row.cell_id)  # before the rows: see portal/live
+    revision = journal.newest(row.cell_id)  # before the rows, so that the live page receives every later change
     row.refresh_from_db(from_queryset=Job.objects.select_related("cell", "tenant"))
     state = request.GET.get("state", "")
     state = state if state in STATES else ""
@@ -72,8 +72,8 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
 
 
 def status_context(row: Job) -> dict[str, Any]:
-    """Return the context of the page's live parts, in a fixed number of queries."""
-    verdict = reads.verdict_of(row) if row.tasks_pending else None
+    """Return the template context of the live parts of a job's page. The number of queries is fixed."""
+    verdict = PendingVerdict.objects.filter(job=row).first() if row.tasks_pending else None
     (row,) = with_health([row])
     troubles: Troubles = row.health.troubles  # type: ignore[attr-defined]
     crashes = crashing_tasks(row) if troubles.crashing else []
@@ -81,7 +81,7 @@ def status_context(row: Job) -> dict[str, Any]:
         "job": row,
         "troubles": format_troubles(troubles, living=row.tasks_total - row.tasks_dead, words=WORDS),
         "crashes": crash_sentences(crashes, WORDS),
-        # A crashing task counts as healthy after it stays up for a while. No event reports this, so the page reloads.
+        # No event reports that a crashing task has become healthy, so the browser reads the page again after a while.
         "again_s": SETTLED_S if troubles.crashing else None,
         "progress": reads.update_progress(row),
         "whys": explain(row, verdicts.read(verdict.whys)) if verdict else [],
@@ -93,7 +93,7 @@ def status_context(row: Job) -> dict[str, Any]:
 @page
 @require_GET
 def specs(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """Show one version of the spec and its difference from another version."""
+    """Show a version of the job's spec (`?version=`) and its differences from another version (`?against=`)."""
     row = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     version = _number(request, "version", row.spec_version)
     against = _number(request, "against", max(version - 1, 0))
@@ -101,15 +101,15 @@ def specs(request: HttpRequest, principal: Principal, cell: str, tenant: str, na
     if version not in found:
         raise NotFound("version", str(version))
     shown = {number: spec_shown(principal, row, spec.spec) for number, spec in found.items()}
-    hides = any(shown[number] != found[number].spec for number in found)
+    compared = against in found and against != version
     context = {
         "job": row,
         "spec": found[version],
         "text": _text(shown[version]),
-        "hides": hides,
-        "against": against if against in found and against != version else None,
+        "hides": any(shown[number] != found[number].spec for number in found),
+        "against": against if compared else None,
         "versions": list(specs_of(row).defer("spec").order_by("-version")[:200]),
-        "diff": _diff(shown[against], shown[version]) if against in found and against != version else [],
+        "diff": _diff(shown[against], shown[version]) if compared else [],
     }
     return render(request, "sigma/specs.html", context)
 
@@ -117,43 +117,41 @@ def specs(request: HttpRequest, principal: Principal, cell: str, tenant: str, na
 @page
 @require_POST
 def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """Kill the job that the page showed (found by UID), or one of its tasks."""
+    """Kill the job with the UID that the page showed, or the task with the number `index`."""
     row = reads.job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
-    index = request.POST.get("index", "")
-    indexes = None
-    if index:
-        if not index.isdigit():
-            raise Rejected("invalid", _("index: give the number of a task"), fields={"index": _("not a number")})
-        indexes = [int(index)]
-    shown = request.POST.get("confirm", "")  # the number of tasks in the page's question
+    index = whole_number(request.POST.get("index", ""))
+    if index is None and request.POST.get("index"):
+        raise invalid("index", _("give the number of a task"))
     killed = job_kill(
         principal=principal,
         job=row,
-        indexes=indexes,
+        indexes=None if index is None else [index],
         reason=request.POST.get("reason", "").strip()[:300],
-        confirm=int(shown) if shown.isdecimal() and len(shown) < 10 else None,
+        confirm=whole_number(request.POST.get("confirm", "")),  # the number of tasks that the page showed
     )
     if killed:
         text = ngettext("%d task is being killed.", "%d tasks are being killed.", killed) % killed
         messages.success(request, text)
     else:
-        messages.info(request, _("Nothing to kill: every task has already ended."))
+        messages.info(request, _("No task was killed, because every task has already ended."))
     return _back(row)
 
 
 @page
 @require_POST
 def undo(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """Return to the previous spec. Raises `Conflict` if another version came into force since the page was shown."""
+    """Roll the job back to its previous spec. Raises `Conflict` if the spec changed after the page was shown."""
     row = reads.job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
     if request.POST.get("version", "") != str(row.spec_version):
         raise Conflict(
             "job-changed",
-            _("Version %d of the spec came into force since this page was shown. Check the job, then undo again.")
+            _("Cannot undo: the spec changed to version %d after this page was shown. Check the job, then undo again.")
             % row.spec_version,
         )
     done = job_undo(principal=principal, job=row)
-    messages.success(request, _("Undo started: version %d, equal to the previous spec, is rolling out.") % done.version)
+    messages.success(
+        request, _("The undo started: version %d, a copy of the previous spec, is rolling out.") % done.version
+    )
     return _back(row)
 
 
@@ -164,8 +162,8 @@ def _back(row: Job) -> HttpResponseRedirect:
 
 
 def _number(request: HttpRequest, name: str, default: int) -> int:
-    given = request.GET.get(name, "")
-    return int(given) if given.isdigit() and len(given) < 10 else default
+    number = whole_number(request.GET.get(name, ""))
+    return default if number is None or number >= 2**31 else number
 
 
 def _text(file: Mapping[str, object]) -> str:
@@ -173,7 +171,7 @@ def _text(file: Mapping[str, object]) -> str:
 
 
 def _diff(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the lines of the diff, each with "added", "removed", "place" (a position) or "same"."""
+    """Return the lines of the diff, each with its kind: added, removed, same, or place (a line with positions)."""
     kinds = {"+": "added", "-": "removed", "@": "place", " ": "same"}
     lines = difflib.unified_diff(_text(old).splitlines(), _text(new).splitlines(), lineterm="", n=3)
     return [(kinds[line[0]], line) for line in lines if not line.startswith(("+++", "---"))]

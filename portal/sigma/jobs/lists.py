@@ -1,15 +1,13 @@
-"""The lists of jobs and of packages that the user may see."""
+"""The pages that list the jobs and the packages that the user may see."""
 
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from portal.sigma.frame.page import narrowed, page, page_of
+from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, tenants_of
 from portal.sigma.reads.jobs import jobs_visible
-from quota.selectors import tenants_visible
 from quota.vocabulary.permissions import Principal
-from scheduling.access import selectors
 from scheduling.jobs.health import with_health
 from scheduling.packages.listing import packages_visible, shown
 
@@ -19,7 +17,7 @@ STATES = ["live", "pending", "running", "dead"]
 
 @page
 def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    chosen = {name: request.GET.get(name, "").strip() for name in ("state", "cell", "tenant", "q")}
+    chosen = given_in(request.GET, "state", "cell", "tenant", "q")
     chosen["state"] = chosen["state"] if chosen["state"] in STATES else "live"
     jobs = jobs_visible(principal).order_by("-id")
     if chosen["state"] == "live":
@@ -33,8 +31,8 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         "page_obj": found,
         "chosen": chosen,
         "states": STATES,
-        "cells": list(selectors.cells_visible(principal).values_list("name", flat=True)[:200]),
-        "tenants": list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]),
+        "cells": cell_names(principal),
+        "tenants": tenants_of(principal),
         "filtered": any(chosen[name] for name in ("cell", "tenant", "q")) or chosen["state"] != "live",
     }
     return render(request, "sigma/jobs.html", context)
@@ -42,7 +40,7 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 @page
 def package_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    chosen = {name: request.GET.get(name, "").strip() for name in ("cell", "tenant", "q")}
+    chosen = given_in(request.GET, "cell", "tenant", "q")
     packages = packages_visible(principal, tenant=chosen["tenant"]).order_by("-id")
     packages = narrowed(packages, chosen, cell="cell__name", q="name__contains")
     found = page_of(request, packages, PAGE_SIZE)
@@ -50,8 +48,8 @@ def package_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         "page_obj": found,
         "rows": shown(list(found)),
         "chosen": chosen,
-        "cells": list(selectors.cells_visible(principal).values_list("name", flat=True)[:200]),
-        "tenants": list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]),
+        "cells": cell_names(principal),
+        "tenants": tenants_of(principal),
         "filtered": any(chosen.values()),
     }
     return render(request, "sigma/packages.html", context)

@@ -1,4 +1,4 @@
-"""The submit page: paste a spec, see the plan, then submit it. Errors appear beside their fields."""
+"""The page where the user writes a job file, sees the plan, and submits the job."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 
 from portal.cli import plainyaml
-from portal.sigma.frame.page import page, problem_kept, rendered
+from portal.sigma.frame.page import page, problem_kept, rendered, tenants_of
 from portal.sigma.jobs.why import WORDS
-from quota.selectors import tenants_visible
-from quota.vocabulary.errors import Rejected
-from quota.vocabulary.permissions import Action, Principal, may
+from quota.vocabulary.errors import Rejected, invalid
+from quota.vocabulary.permissions import Action, Principal
 from scheduling.access import selectors
 from scheduling.core.explaining.wording import format_fit
 from scheduling.jobs.jobs import job_apply, spec_for
@@ -24,7 +23,7 @@ from scheduling.models import Cell
 from scheduling.spec import job_spec, parser
 from scheduling.spec.nesting import TOO_DEEP, too_deep
 
-MAX_YAML_BYTES = 256 * 1024  # parsing takes a second of CPU; JSON takes a hundredth of that
+MAX_YAML_BYTES = 256 * 1024  # to parse this much YAML takes a second of CPU time, a hundred times as much as JSON
 
 EXAMPLE = """\
 name: hello
@@ -39,13 +38,11 @@ task:
 
 @page
 def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show the form (GET), the plan of a spec (POST `do=plan`), or submit the spec (POST `do=submit`)."""
+    """Show the form (GET), show the plan of a job file (POST `do=plan`), or submit the job (POST `do=submit`)."""
     cells = list(selectors.cells_visible(principal).order_by("name")[:200])
-    names = tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200]
-    tenants = [name for name in names if may(principal, Action.JOB_WRITE, tenant=name)]
     context: dict[str, Any] = {
         "cells": cells,
-        "tenants": tenants,
+        "tenants": tenants_of(principal, Action.JOB_WRITE),
         "text": request.POST.get("text", EXAMPLE),
         "cell": request.POST.get("cell", request.GET.get("cell", "")),
         "tenant": request.POST.get("tenant", request.GET.get("tenant", "")),
@@ -64,59 +61,54 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def add_outcome(request: HttpRequest, outcome: str, name: str) -> None:
-    """Add a message about a submission or an update to the next page."""
+    """Show the outcome of a submission or an update as a message on the next page."""
     text = {
         "submitted": _("Job %s was submitted."),
         "updated": _("Job %s is being updated."),
-        "unchanged": _("Job %s already runs with this spec. Nothing changed."),
+        "unchanged": _("Nothing was changed, because job %s already has this spec."),
     }
     messages.success(request, text[outcome] % name)
 
 
 def plan_context(plan: JobPlan, wanted: job_spec.JobSpecification, cell: Cell) -> dict[str, Any]:
-    """Return the context of a plan for the pages that submit and update jobs."""
-    fits, steps = fits_of(plan, cell), steps_of(plan)
-    return {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": steps, "fits": fits}
+    """Return the template context of a plan, with sentences that say whether the tasks would fit."""
+    extra = tuple(cell.extra_resources)
+    fits = [line for fit in plan.guidance for line in format_fit(fit.shapes, tasks=fit.tasks, extra=extra, words=WORDS)]
+    return {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": _steps_of(plan), "fits": fits}
 
 
 def file_of(text: str) -> dict[str, Any]:
-    """Parse JSON or YAML into a mapping. Raises `Rejected`, which names the line."""
+    """Parse a job file in JSON or YAML. Raises `Rejected`, which names the line of a syntax error."""
     is_json = text.lstrip().startswith("{")
     most = parser.MAX_BYTES if is_json else MAX_YAML_BYTES
     if (size := len(text.encode())) > most:
         form = "JSON" if is_json else "YAML"
         raise _unreadable(
-            _("has %(size)d bytes; this page accepts at most %(most)d bytes of %(form)s")
+            _("the file has %(size)d bytes; this page accepts at most %(most)d bytes of %(form)s")
             % {"size": size, "most": most, "form": form}
         )
     try:
         given = json.loads(text) if is_json else plainyaml.load(text)
     except plainyaml.NotPlain as error:
         place = _("line %d: ") % error.line if error.line else ""
-        raise _unreadable(_("neither JSON nor YAML: %s") % f"{place}{error}") from error
+        raise _unreadable(_("this is not valid YAML: %s") % f"{place}{error}") from error
     except RecursionError as error:
         raise _unreadable(TOO_DEEP) from error
     except ValueError as error:
-        raise _unreadable(_("neither JSON nor YAML: %s") % error) from error
+        raise _unreadable(_("this is not valid JSON: %s") % error) from error
     if too_deep(given):
         raise _unreadable(TOO_DEEP)
     if not isinstance(given, dict):
-        raise _unreadable(_("does not contain a job; a job has at least the fields name and task"))
+        raise _unreadable(_("this is not a job; a job has at least the fields name and task"))
     return given
 
 
-def fits_of(plan: JobPlan, cell: Cell) -> list[str]:
-    """Return sentences that say whether the tasks of a plan would fit."""
-    extra = tuple(cell.extra_resources)
-    return [line for fit in plan.guidance for line in format_fit(fit.shapes, tasks=fit.tasks, extra=extra, words=WORDS)]
-
-
 def _unreadable(why: str) -> Rejected:
-    return Rejected("invalid-spec", f"file: {why}", fields={"file": why})
+    return invalid("file", why, "invalid-spec")
 
 
-def steps_of(plan: JobPlan) -> list[tuple[str, int, str]]:
-    """Return, for each step of the plan, a label, the number of tasks and their index ranges."""
+def _steps_of(plan: JobPlan) -> list[tuple[str, int, str]]:
+    """Return what happens to the tasks of a plan, with the number of the tasks and the ranges of their indexes."""
     words = {
         "added": _("will be added"),
         "removed": _("will be ended"),

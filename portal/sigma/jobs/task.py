@@ -1,4 +1,4 @@
-"""The pages of one task: its current and earlier machines, its usage, its events and its logs; and its terminal."""
+"""The page of one task with its machines, usage, events and logs, and the page of its terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portal.sigma.reads.names import names_of_task
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
-from scheduling.models import Departure
+from scheduling.models import Departure, PendingVerdict
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
 from scheduling.tasks import verdicts
 from scheduling.usage import usage_windows
@@ -29,7 +29,7 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
     ports = list(zip(port_names(job, [row]).get(row.spec_version) or [], row.ports, strict=False))
     history = incarnations_of(row)
     found = receipts_for(principal, job, [one.event for one in history])
-    verdict = reads.verdict_of(job) if row.state == TaskState.PENDING else None
+    verdict = PendingVerdict.objects.filter(job=job).first() if row.state == TaskState.PENDING else None
     now = timezone.now()
     windows = list(usage_windows.of_task(row, since=now - HISTORY))
     context = {
@@ -58,7 +58,7 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
 
 @page
 def shell(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str, index: int) -> HttpResponse:
-    """Show the terminal page of a task. The WebSocket that it opens checks the permission again."""
+    """Show the page with a terminal in a task. The WebSocket of the terminal checks the permission again."""
     job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     require_shell(principal, job)
     context = {

@@ -1,4 +1,4 @@
-"""The update page: edit the current spec, see the plan, then update the job. It never changes another job."""
+"""The page where the user edits the spec of a job, sees the plan, and updates the job."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from scheduling.jobs.plans import job_plan
 from scheduling.jobs.updates import job_update
 from scheduling.models import Job
 
-# The fields of a job file that people look for first.
+# The fields that come first in the job file on the page, because users change them most often.
 _FIRST = ("name", "cell", "tenant", "kind", "tasks", "priority", "appclass", "task")
 _FIRST_OF_TASK = ("command", "limit", "ports", "env")
 
 
 @page
 def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """Show the current spec (GET), the plan of an update (POST `do=plan`), or update the job (POST `do=submit`).
+    """Show the current spec (GET), show the plan of an update (POST `do=plan`), or update the job (POST `do=submit`).
 
-    The form returns the job's UID and the spec version, so that the page acts only on the job that it showed.
+    The form sends the UID of the job and the version of the spec that the page showed. If they are outdated, the
+    request is rejected.
     """
     given = request.POST if request.method == "POST" else request.GET
     job = job_named(principal, cell, tenant, name, uid=given.get("uid", ""))
@@ -56,14 +57,14 @@ def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
 
 
 def _check_current(job: Job, version: str) -> None:
-    """Raise `Conflict` if the job has ended, or if another version came into force since the page was shown."""
+    """Raise `Conflict` if the job has ended, or if the spec is no longer the version that the page showed."""
     if job.state == JobState.DEAD:
-        raise Conflict("job-ended", _("Job %s has ended, so it cannot be updated. Submit it again.") % job.name)
+        raise Conflict("job-ended", _("Cannot update job %s, because it has ended. Submit it again.") % job.name)
     if version != str(job.spec_version):
         raise Conflict(
             "job-changed",
             _(
-                "Version %(now)d of the spec came into force since this page showed version %(shown)s."
+                "Cannot update the job: the spec changed to version %(now)d after this page showed version %(shown)s."
                 " Open the page again and repeat your change."
             )
             % {"now": job.spec_version, "shown": version[:20]},
@@ -71,7 +72,7 @@ def _check_current(job: Job, version: str) -> None:
 
 
 def _text(job: Job) -> str:
-    """Return the current spec as YAML, with the main fields first. PostgreSQL does not keep the order of keys."""
+    """Return the current spec as YAML, with the most used fields first. PostgreSQL does not keep the order of keys."""
     spec = job_current_spec(job)
     spec = _first(_FIRST, {**spec, "task": _first(_FIRST_OF_TASK, spec["task"])})
     return yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=120)

@@ -1,4 +1,4 @@
-"""Reasons for pending tasks and for placements, in the reader's language (§2.6)."""
+"""Explanations of pending tasks and of placements, in the language of the user (§2.6)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ WORDS = Words(gettext, ngettext)
 
 
 def explain(job: Job, whys: Sequence[Why]) -> list[VerdictText]:
-    """Return one text per class of the job's pending tasks. One query.
+    """Return the reasons why tasks of a job are pending, as one text per class of tasks. One query.
 
-    All viewers of the job receive the same text, so the text hides the names of other tenants.
+    All users who see the job get the same texts, so the texts hide the names of other tenants.
     """
     names = hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
     own = job.tenant.name
@@ -36,5 +36,5 @@ def explain(job: Job, whys: Sequence[Why]) -> list[VerdictText]:
 
 
 def receipts_for(principal: Principal, job: Job, events: Sequence[Event]) -> Receipts:
-    """Return the receipts of a task's placements from its events, newest first. Two queries."""
+    """Return what the journal recorded about a task's placements. `events`: of the task, newest first. Two queries."""
     return receipts(events, sees=lambda tenant: may(principal, Action.JOB_VIEW, tenant=tenant, cell=job.cell.name))

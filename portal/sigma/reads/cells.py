@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 from django.db import connection
 from django.db.models import Count, Q, QuerySet, Sum
@@ -15,24 +17,8 @@ from scheduling.models.machines import REMOVED
 
 
 @dataclass(frozen=True, slots=True)
-class CellSummary:
-    """Machines by state, and tasks of live jobs by state. `up` tasks are those that users call running."""
-
-    machines_up: int
-    machines_draining: int
-    machines_down: int
-    tasks_pending: int
-    tasks_placed: int
-    tasks_up: int
-
-    @property
-    def machines(self) -> int:
-        return self.machines_up + self.machines_draining + self.machines_down
-
-
-@dataclass(frozen=True, slots=True)
 class MachineRow:
-    """A machine with the number of its tasks and the sums of their limits."""
+    """A machine with the number of its tasks and the totals of their limits."""
 
     machine: Machine
     tasks: int
@@ -40,45 +26,26 @@ class MachineRow:
     ram: int
     disk: int
 
-    @property
-    def capacity(self) -> dict[str, int]:
-        return {
-            "cpu": self.machine.capacity[CPU],
-            "ram": self.machine.capacity[RAM],
-            "disk": self.machine.capacity[DISK],
-        }
 
+def cell_counts(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """Return the numbers of machines and tasks by state, per cell id. Two queries.
 
-def cell_counts(cell_ids: Sequence[int]) -> dict[int, CellSummary]:
-    """Return the counts of several cells by id. Two queries."""
-    machines = {
-        (row["cell_id"], row["state"]): row["n"]
-        for row in Machine.objects.filter(cell_id__in=cell_ids)
-        .order_by()
-        .values("cell_id", "state")
-        .annotate(n=Count("id"))
-    }
-    tasks = {
-        row["cell_id"]: row
-        for row in Job.objects.filter(cell_id__in=cell_ids)
-        .exclude(state=JobState.DEAD.value)
-        .order_by()
-        .values("cell_id")
-        .annotate(pending=Sum("tasks_pending"), placed=Sum("tasks_running"), up=Sum("tasks_up"))
-    }
-    return {
-        cell: CellSummary(
-            machines.get((cell, MachineStatus.UP.value), 0),
-            machines.get((cell, MachineStatus.DRAINING.value), 0),
-            machines.get((cell, MachineStatus.DOWN.value), 0),
-            *(tasks.get(cell, {}).get(name) or 0 for name in ("pending", "placed", "up")),  # type: ignore[arg-type, call-overload]
-        )
-        for cell in cell_ids
-    }
+    The keys are machines_up, machines_draining, machines_down, tasks_pending, tasks_placed and tasks_up. Tasks are
+    those of live jobs. The user interface calls tasks that are up "running".
+    """
+    states = {f"machines_{status.value}": Count("id", filter=Q(state=status.value)) for status in MachineStatus}
+    tasks = {"tasks_pending": Sum("tasks_pending"), "tasks_placed": Sum("tasks_running"), "tasks_up": Sum("tasks_up")}
+    machines = Machine.objects.filter(cell_id__in=cell_ids).order_by()
+    jobs = Job.objects.filter(cell_id__in=cell_ids).exclude(state=JobState.DEAD.value).order_by()
+    counts = {cell_id: dict.fromkeys([*states, *tasks], 0) for cell_id in cell_ids}
+    rows: Iterable[Any] = chain(machines.values("cell_id").annotate(**states), jobs.values("cell_id").annotate(**tasks))
+    for row in rows:
+        counts[row.pop("cell_id")] |= row
+    return counts
 
 
 def machines_of(cell: Cell, *, state: str = "", rack: str = "", search: str = "") -> QuerySet[Machine]:
-    """Return the machines of a cell by hostname. Removed machines appear only with `state="removed"`."""
+    """Return the matching machines of a cell by hostname. Removed machines match only with `state="removed"`."""
     rows = Machine.objects.filter(cell=cell).order_by("hostname")
     rows = rows.filter(state=state) if state else rows.exclude(state=REMOVED)
     if rack:
@@ -94,7 +61,7 @@ def racks_of(cell: Cell) -> list[str]:
 
 
 def machine_rows(machines: Sequence[Machine]) -> list[MachineRow]:
-    """Return the machines with the totals of their tasks. One query."""
+    """Return the machines, each with the number and the total limits of its tasks. One query."""
     with connection.cursor() as cursor:
         cursor.execute(
             'SELECT machine_id, count(*), sum("limit"[1])::bigint, sum("limit"[2])::bigint,'
@@ -106,7 +73,7 @@ def machine_rows(machines: Sequence[Machine]) -> list[MachineRow]:
 
 
 def machine_rows_by_id(cell_id: int, ids: Sequence[int]) -> list[MachineRow]:
-    """Return the rows of the machines with these ids that are not removed. Two queries."""
+    """Return the rows of the machines with these ids, without removed machines. Two queries."""
     machines = Machine.objects.filter(cell_id=cell_id, id__in=ids).exclude(state=REMOVED)
     return machine_rows(list(machines.order_by("hostname")))
 

@@ -16,15 +16,15 @@ from scheduling.access.selectors import STILL_STOPPING
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.health import with_health
-from scheduling.models import Job, PendingVerdict, Task, Update
+from scheduling.models import Job, Task, Update
 
-# The most jobs with a task that is not up whose health one page computes.
+# The most jobs whose health one page computes. Only jobs with a task that is not up are counted.
 MOST_LOOKED_AT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateProgress:
-    """The progress of an update: live tasks that follow the new version, of all live tasks."""
+    """The progress of an update. `followed`: the live tasks that have the new version; `total`: all live tasks."""
 
     update: Update
     followed: int
@@ -49,14 +49,17 @@ def jobs_visible(principal: Principal) -> QuerySet[Job]:
 
 
 def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counter[int]:
-    """Return the number of failing live jobs per tenant. Two queries, which read the newest `MOST_LOOKED_AT` jobs."""
+    """Return the number of failing live jobs per tenant, among the newest `MOST_LOOKED_AT` jobs. Two queries."""
     rows = jobs_visible(principal).filter(tenant__in=tenant_ids, tasks_up__lt=F("tasks_total"))
     found = with_health(rows.exclude(state=JobState.DEAD.value).order_by("-id")[:MOST_LOOKED_AT])
     return Counter(job.tenant_id for job in found if job.health.state is JobHealth.FAILING)  # type: ignore[attr-defined]
 
 
 def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: str = "") -> Job:
-    """Return the job with this `uid`, else the live job of this name, else the last ended one. Raises `NotFound`."""
+    """Return the job with this `uid`. Without `uid`, return the live job of this name, or the last one that ended.
+
+    Raises `NotFound`.
+    """
     full = f"{cell}/{tenant}/{name}"
     if not may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell):
         raise NotFound("job", full)
@@ -73,7 +76,7 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Return the tasks by index, with `departures`. The states `up` and `placed` are the two parts of `running`."""
+    """Return the tasks of a job by index, with `departures`. `state`: `up` and `placed` divide the state `running`."""
     rows = Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("index")
     if state == "up":
         return rows.filter(up=True)
@@ -83,13 +86,13 @@ def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
 
 
 def tasks_by_id(ids: Sequence[int]) -> list[Task]:
-    """Return these tasks by index, with the same relations as `tasks_of`. At most three queries."""
+    """Return the tasks with these ids by index, with the same relations as `tasks_of`. At most three queries."""
     rows = Task.objects.filter(id__in=ids).select_related("machine").prefetch_related(STILL_STOPPING)
     return list(rows.order_by("index"))
 
 
 def update_progress(job: Job) -> UpdateProgress | None:
-    """Return the progress of the job's newest update, or None. Two queries."""
+    """Return the progress of the newest update of a job, or None if the job had no update. Two queries."""
     update = Update.objects.filter(job=job).order_by("-id").first()
     if update is None:
         return None
@@ -100,11 +103,7 @@ def update_progress(job: Job) -> UpdateProgress | None:
     return UpdateProgress(update, alive.filter(spec_version=update.to_version).count(), total)
 
 
-def verdict_of(job: Job) -> PendingVerdict | None:
-    return PendingVerdict.objects.filter(job=job).first()
-
-
 def namesakes(job: Job) -> list[Job]:
-    """Return the other jobs of the same name, newest first. Their histories stay separate."""
+    """Return the ten newest other jobs of the same name, newest first."""
     rows = Job.objects.filter(cell_id=job.cell_id, tenant_id=job.tenant_id, name=job.name)
     return with_health(rows.exclude(pk=job.pk).order_by("-id")[:10])

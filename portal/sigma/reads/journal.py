@@ -1,4 +1,4 @@
-"""Journal events as sentences with their causes: "died <- evicted <- drain <- the SRE who started it"."""
+"""Journal events as sentences with their causes: a task ended because it was evicted, because an SRE drained it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from django.db.models import Q
 from portal.sigma.reads import sentences
 from scheduling.models import Event, Job, Machine, Task
 
-# The longest chain of causes. Each step is one query for all events together.
+# The most causes that an event shows. Each step of the chain of causes takes one query for all events together.
 CHAIN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class EventSentence:
-    """An event as a sentence, and its chain of causes as sentences, nearest first."""
+    """An event as a sentence. `because`: its chain of causes as sentences, the nearest cause first."""
 
     event: Event
     sentence: str
@@ -24,7 +24,7 @@ class EventSentence:
 
 
 def events_of(job: Job, *, index: int | None = None, limit: int = 25) -> list[EventSentence]:
-    """Return the newest events of a job, or of one of its tasks. At most `CHAIN` + 2 queries."""
+    """Return the newest events of a job, or of its task with this index. At most `CHAIN` + 2 queries."""
     rows = Event.objects.filter(cell_id=job.cell_id, job_id=job.id)
     if index is not None:
         rows = rows.filter(task_index=index)
@@ -32,7 +32,7 @@ def events_of(job: Job, *, index: int | None = None, limit: int = 25) -> list[Ev
 
 
 def incarnations_of(task: Task, *, limit: int = 100) -> list[EventSentence]:
-    """Return the placements of a task and how each one ended, newest first."""
+    """Return the events that began or ended an incarnation of a task, newest first."""
     rows = Event.objects.filter(
         cell_id=task.cell_id,
         job_id=task.job_id,
@@ -56,7 +56,8 @@ def event_sentences(events: Sequence[Event]) -> list[EventSentence]:
         found = list(Event.objects.filter(places, cell_id=events[0].cell_id))
         known |= {(event.revision, event.seq): event for event in found}
         front = found
-    hostnames = _hostnames(known.values())
+    ids = {event.machine_id for event in known.values() if event.machine_id}
+    hostnames = dict(Machine.objects.filter(id__in=ids).values_list("id", "hostname")) if ids else {}
     return [
         EventSentence(event, sentences.of(event, hostnames), tuple(_chain(event, known, hostnames))) for event in events
     ]
@@ -75,8 +76,3 @@ def _chain(event: Event, known: dict[tuple[int, int], Event], hostnames: dict[in
             return
         yield sentences.with_actor(cause, hostnames)
         event = cause
-
-
-def _hostnames(events: Iterable[Event]) -> dict[int, str]:
-    ids = {event.machine_id for event in events if event.machine_id}
-    return dict(Machine.objects.filter(id__in=ids).values_list("id", "hostname")) if ids else {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from typing import Any
 
 from django.conf import settings
 from django.db import connection
@@ -16,7 +17,7 @@ from naming.api.selectors import jobs_of_service, service_of
 from naming.api.survey import servers
 from naming.dns.primary import InvalidPeers
 from naming.table.endpoints import weight_of
-from naming.table.names import MachineName, ServiceName, is_service
+from naming.table.names import JobName, MachineName, ServiceName, TaskName, is_service
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, may
 from quota.vocabulary.resources import CPU
@@ -37,49 +38,50 @@ class PortName:
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobNames:
-    """Names of a job. `first`, `last`: DNS names of its first and last task.
-
-    `weights`: (first, last, weight) of the tasks whose weight is not 1. `dig`, `borgctl`: commands to copy.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """The names of a job, a task or a service: in BNS (`path`) and in DNS. `dig`, `borgctl`: commands to look it up."""
 
     path: str
     dns: str
     ports: Sequence[PortName]
+    dig: str
+    borgctl: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNames(Names):
+    """The names of a job. `first`, `last`: the DNS names of its first and last task.
+
+    `weights`: (first index, last index, weight) of the tasks whose weight is not 1.
+    """
+
     first: str
     last: str
     ttl_s: int
     weights: Sequence[tuple[int, int, int]]
     service: ServiceName | None
     service_dns: str
-    dig: str
-    borgctl: str
 
 
-@dataclass(frozen=True, slots=True)
-class TaskNames:
-    """Names of a task. `address`, `machine` (a DNS name): empty while the task is not placed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskNames(Names):
+    """The names of a task. `address`, `machine` (a DNS name): empty while the task is not placed.
 
     `load`: current CPU usage in percent of the limit, or None if unknown.
     """
 
-    path: str
-    dns: str
-    ports: Sequence[PortName]
     address: str
     machine: str
     weight: int
     load: int | None
-    dig: str
-    borgctl: str
 
 
 @dataclass(frozen=True, slots=True)
 class WeightGroup:
-    """Tasks of one job with the same weight. `tasks`: their range, or None for all tasks not in another group.
+    """Tasks of one job with the same weight. `tasks`: their range, or None for the tasks that no other group has.
 
-    `alone`: the job has no other group. `share`: the group's share of the clients, 0 to 1.
+    `alone`: whether the job has no other group. `share`: the part of the clients that the group gets, from 0 to 1.
     """
 
     job: Job
@@ -92,22 +94,18 @@ class WeightGroup:
 
     @property
     def percent(self) -> str:
-        """Return the share in percent, rounded to a tenth: `37.5`."""
+        """Return the share in percent, rounded to one decimal: `37.5`."""
         return f"{100 * self.share:.1f}".removesuffix(".0")
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceView:
-    """The live jobs of a service, and the shares of their tasks."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceView(Names):
+    """A service with its live jobs, and the groups of their tasks with the same weight."""
 
     name: ServiceName
-    dns: str
-    ports: Sequence[PortName]
     ttl_s: int
     jobs: Sequence[Job]
     groups: Sequence[WeightGroup]
-    dig: str
-    borgctl: str
 
     @property
     def placed(self) -> int:
@@ -120,22 +118,15 @@ class ServiceView:
 
 def names_of_job(job: Job) -> JobNames:
     """Return the names of a job that was loaded with its cell and tenant. No query."""
-    name = name_of(job)
-    dns, last = name.dns(settings.BORG_ZONE), max(job.tasks_total - 1, 0)
-    ports = [PortName(port, _srv(port, dns)) for port in job.port_names]
-    service = service_of(job)
+    name, service = name_of(job), service_of(job)
     return JobNames(
-        path=name.path,
-        dns=dns,
-        ports=ports,
+        **_common(name, ((port, 0) for port in job.port_names)),
         first=name.task(0).dns(settings.BORG_ZONE),
-        last=name.task(last).dns(settings.BORG_ZONE),
+        last=name.task(max(job.tasks_total - 1, 0)).dns(settings.BORG_ZONE),
         ttl_s=ttl_of([job]),
         weights=published_of(job).weights,
         service=service,
         service_dns=service.dns(settings.BORG_ZONE) if service else "",
-        dig=dig(f"{ports[0].dns} SRV" if ports else f"{dns} A"),
-        borgctl=f"borgctl resolve {name.path} --watch",
     )
 
 
@@ -146,25 +137,20 @@ def leave_of(job: Job) -> float:
 
 
 def names_of_task(job: Job, task: Task, ports: Sequence[tuple[str, int]]) -> TaskNames:
-    """Return the names of a task. `ports`: (name, number) of its spec version. No query, one Redis read."""
-    name = name_of(job).task(task.index)
-    dns, machine = name.dns(settings.BORG_ZONE), task.machine
+    """Return the names of a task. `ports`: the name and number of each port of the task. No query, one Redis read."""
+    machine = task.machine
     host = MachineName(job.cell.name, machine.hostname.lower()) if machine else None
     return TaskNames(
-        path=name.path,
-        dns=dns,
-        ports=[PortName(port, _srv(port, dns), number) for port, number in ports],
+        **_common(name_of(job).task(task.index), ports),
         address=(task.address or machine.address) if machine else "",
         machine=host.dns(settings.BORG_ZONE) if host else "",
         weight=weight_of(task.index, published_of(job).weights),
         load=_load(task),
-        dig=dig(f"{dns} A"),
-        borgctl=f"borgctl resolve {name.path}",
     )
 
 
 def service_named(principal: Principal, name: ServiceName) -> ServiceView:
-    """Return a service. Two queries. Raises `NotFound` if no visible live job has the service's label."""
+    """Return a service. Two queries. Raises `NotFound` if the principal sees no live job with the service's label."""
     visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
     jobs = jobs_of_service(name) if visible else []
     if not jobs:
@@ -174,22 +160,20 @@ def service_named(principal: Principal, name: ServiceName) -> ServiceView:
 
 def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:
     """Return the view of a service with these jobs. One query, or none if all weights are equal."""
-    dns = name.dns(settings.BORG_ZONE)
-    ports = [PortName(port, _srv(port, dns)) for port in sorted({port for job in jobs for port in job.port_names})]
     return ServiceView(
+        **_common(name, ((port, 0) for port in sorted({port for job in jobs for port in job.port_names}))),
         name=name,
-        dns=dns,
-        ports=ports,
         ttl_s=ttl_of(jobs),
         jobs=jobs,
-        groups=shared(groups_of(jobs)),
-        dig=dig(f"{ports[0].dns} SRV" if ports else f"{dns} A"),
-        borgctl=f"borgctl resolve {name.path} --watch",
+        groups=_with_shares(_groups_of(jobs)),
     )
 
 
 def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int, int]]:
-    """Return the services of these jobs: name, DNS name, numbers of jobs, placed and serving tasks. One query."""
+    """Return the services of these jobs, each with its DNS name and its numbers of jobs, placed and serving tasks.
+
+    One query.
+    """
     rows = (
         jobs.filter(kind="job", labels__has_key="service")
         .values_list("cell__name", "tenant__name", "labels__service")
@@ -202,8 +186,8 @@ def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int
     return [(name, name.dns(settings.BORG_ZONE), *counts) for name, counts in found]
 
 
-def groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
-    """Return placed and serving tasks by job and weight, without shares. One query, or none if weights are equal."""
+def _groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
+    """Return the groups of tasks of the jobs, without shares. One query, or none if all weights are equal."""
     ranges = [(job.id, first, last, weight) for job in jobs for first, last, weight in published_of(job).weights]
     counted = _counted([(job_id, first, last) for job_id, first, last, _weight in ranges])
     found = []
@@ -222,8 +206,8 @@ def groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
     return found
 
 
-def shared(groups: Sequence[WeightGroup]) -> list[WeightGroup]:
-    """Return the groups with their shares of the clients, computed in the same way as the DNS answers. Pure.
+def _with_shares(groups: Sequence[WeightGroup]) -> list[WeightGroup]:
+    """Return the groups with their shares of the clients, computed in the same way as the DNS answers.
 
     Serving tasks share the clients in proportion to their weights. If no task serves, all placed tasks count as
     serving. If all weights are 0, the shares are equal.
@@ -235,14 +219,25 @@ def shared(groups: Sequence[WeightGroup]) -> list[WeightGroup]:
     if not any(weighed):
         weighed = able
     total = sum(weighed)
-    return [
-        WeightGroup(one.job, one.tasks, one.alone, one.weight, one.placed, one.serving, part / total if total else 0.0)
-        for one, part in zip(groups, weighed, strict=True)
-    ]
+    return [replace(group, share=part / total if total else 0.0) for group, part in zip(groups, weighed, strict=True)]
 
 
-def dig(question: str) -> str:
-    """Return a `dig` command. It names this installation's first resolver if the settings give its address."""
+def _common(name: JobName | TaskName | ServiceName, ports: Iterable[tuple[str, int]]) -> dict[str, Any]:
+    """Return the fields of `Names`. `ports`: the name and number of each port."""
+    dns = name.dns(settings.BORG_ZONE)
+    found = [PortName(port, f"_{port}._tcp.{dns}", number) for port, number in ports]
+    of_task = isinstance(name, TaskName)
+    return {
+        "path": name.path,
+        "dns": dns,
+        "ports": found,
+        "dig": _dig(f"{found[0].dns} SRV" if found and not of_task else f"{dns} A"),
+        "borgctl": f"borgctl resolve {name.path}" + ("" if of_task else " --watch"),
+    }
+
+
+def _dig(question: str) -> str:
+    """Return a `dig` command. It names the first resolver of this installation if the settings give its address."""
     try:
         first = servers()[0]
     except InvalidPeers:  # the console shows the wrong setting; a tenant's page omits the resolver
@@ -272,7 +267,3 @@ def _load(task: Task) -> int | None:
         return None
     load = loads_of(task.cell_id, [Busy(task.id, task.incarnation, task.machine_id, task.limit[CPU])]).get(task.id)
     return None if load is None else round(100 * load)
-
-
-def _srv(port: str, dns: str) -> str:
-    return f"_{port}._tcp.{dns}"

@@ -1,4 +1,4 @@
-"""Journal events as sentences for users: one entry of a table per kind. Pure, except for translation."""
+"""Journal events as sentences for users. A table has one entry per kind of event."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Hosts = Mapping[int, str]
 
 
 def of(event: Event, hostnames: _Hosts) -> str:
-    """Return the sentence of an event. `hostnames`: by machine id; an unknown machine is shown by its number."""
+    """Return the sentence of an event. `hostnames`: by machine id. A machine without a hostname is shown by its id."""
     if event.kind not in _SENTENCES:
         return event.kind
     sentence, *details = _SENTENCES[event.kind]
@@ -32,11 +32,12 @@ def of(event: Event, hostnames: _Hosts) -> str:
 
 
 def with_actor(event: Event, hostnames: _Hosts) -> str:
+    """Return the sentence of an event, followed by the name of its actor."""
     return _("%(what)s (by %(actor)s)") % {"what": of(event, hostnames), "actor": event.actor}
 
 
 def exit_of(exit: _Data | None) -> str:
-    """Return how the processes ended, in words: "exit status 1", "signal 9 (out of memory)"."""
+    """Return in words how the processes of a task ended: "exit status 1", "signal 9 (out of memory)"."""
     if not exit:
         return ""
     cause = str(exit.get("cause", "")).replace("-", " ")
@@ -59,7 +60,7 @@ def _tail(*parts: str | None) -> str:
 def _task_placed(facts: _Data) -> str:
     text = _("%(task)s was placed on %(machine)s as incarnation %(incarnation)d") % facts
     if victims := len(facts.get("victims") or ()):
-        text += ngettext(", preempting %d other", ", preempting %d others", victims) % victims
+        text += ngettext(", which preempted %d task", ", which preempted %d tasks", victims) % victims
     return text
 
 
@@ -75,102 +76,110 @@ def _task_evicted(facts: _Data) -> str:
 def _task_reported(facts: _Data) -> str:
     text = _("%(task)s is %(phase)s on %(machine)s")
     if facts["phase"] == "backoff":
-        text = _("the processes of %(task)s ended on %(machine)s and will restart after a pause")
+        text = _("the processes of %(task)s ended on %(machine)s, and the Borglet restarts them after a pause")
     health = "" if facts.get("health") in ("", "unknown") else facts["health"]
     restarts = _("%d restarts") % facts["restarts"] if facts.get("restarts") else ""
     return text % facts + _tail(health, restarts, facts["exit"])
 
 
-def _update_started(facts: _Data) -> str:
-    if facts.get("undo"):
-        return _("version %(from_version)d is being undone by version %(to_version)d") % facts
-    return _("an update from version %(from_version)d to %(to_version)d started") % facts
-
-
 def _shell_opened(facts: _Data) -> str:
     command = " ".join(facts.get("command", ()))
-    text = _("a shell in %(task)s on %(machine)s was granted") % facts
+    text = _("a shell was opened in %(task)s on %(machine)s") % facts
     return text + _tail(facts.get("peer"), command[:200])
 
 
 def _shell_closed(facts: _Data) -> str:
     zeros = {"seconds": 0.0, "bytes_typed": 0, "bytes_printed": 0}
     text = _("the shell in %(task)s ended after %(seconds).0f s: %(how)s") + ": "
-    return (text + _("%(bytes_typed)d bytes typed, %(bytes_printed)d printed")) % {**zeros, **facts}
+    return (text + _("%(bytes_typed)d bytes were typed and %(bytes_printed)d bytes were printed")) % {**zeros, **facts}
 
 
 def _alloc_kept(facts: _Data) -> str:
-    text = _("%(task)s is no longer on %(machine)s; its disk is kept there for %(number)d log savers")
+    text = _("%(task)s left %(machine)s, which keeps the files of the task for %(number)d log savers")
     return text % {**facts, "number": len(facts.get("savers", ()))}
-
-
-def _alloc_released(facts: _Data) -> str:
-    words = {
-        "saved": _("the files of %(task)s on %(machine)s are saved"),
-        "too-late": _("the files of %(task)s on %(machine)s were not saved in time and are removed"),
-    }
-    return words.get(facts["how"], _("an SRE removed the files of %(task)s on %(machine)s")) % facts
-
-
-def _machine_credential(facts: _Data) -> str:
-    words = {
-        "asked": _("a new secret is due for %(machine)s"),
-        "offered": _("%(machine)s has a new secret; the old one is valid until it is used"),
-        "renewed": _("%(machine)s uses its new secret; the old one is no longer valid"),
-        "revoked": _("the secret of %(machine)s was revoked"),
-    }
-    return words.get(facts["step"], _("the secret of %(machine)s changed")) % facts
-
-
-def _brake_set(facts: _Data) -> str:
-    what = {
-        "lost": _("placing tasks of lost machines elsewhere"),
-        "stops": _("stopping tasks on the cell's own decision"),
-    }[facts["brake"]]
-    return _("the brake on %(what)s is %(state)s") % {**facts, "what": what}
 
 
 def _packages_held(facts: _Data) -> str:
     came, went = (
         len({machine for machines in facts.get(name, {}).values() for machine in machines}) for name in ("came", "went")
     )
-    return _("%(came)d machines have new packages, %(went)d removed packages") % {"came": came, "went": went}
+    return _("%(came)d machines installed packages, and %(went)d machines removed packages") % {
+        "came": came,
+        "went": went,
+    }
 
 
-def _reservations_set(facts: _Data) -> str:
-    return _("reservations of %d tasks changed") % len(facts.get("tasks", ()))
+def _by(field: str, sentences: Mapping[Any, Promise], other: Promise | str = "") -> Callable[[_Data], str]:
+    """Return a function that chooses the sentence by the value of a field of the event. `other`: the default."""
+    return lambda facts: str(sentences.get(facts.get(field), other)) % facts
 
 
-# Per kind: the sentence, or a function that returns it, and the facts that follow it after a colon.
+# Per kind: the sentence or a function that returns the sentence, then the fields that follow after a colon.
 _SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, ...]]] = {
     "cell.set": (gettext_lazy("the settings of the cell changed"),),
-    "cell.lease": (gettext_lazy("%(holder)s took the lease %(scheduler)s, epoch %(epoch)d"),),
-    "cell.brake": (_brake_set, "detail"),
+    "cell.lease": (gettext_lazy("%(holder)s took the lease of scheduler %(scheduler)s (epoch %(epoch)d)"),),
+    "cell.brake": (
+        _by(
+            "brake",
+            {
+                "lost": gettext_lazy("the brake on moving tasks away from lost machines is %(state)s"),
+                "stops": gettext_lazy("the brake on stopping tasks automatically is %(state)s"),
+            },
+        ),
+        "detail",
+    ),
     "machine.set": (gettext_lazy("machine %(hostname)s joined or changed"),),
     "machine.state": (gettext_lazy("%(machine)s is %(state)s"), "reason"),
     "machine.removed": (gettext_lazy("%(machine)s was removed"), "reason"),
-    "machine.credential": (_machine_credential, "reason"),
+    "machine.credential": (
+        _by(
+            "step",
+            {
+                "asked": gettext_lazy("%(machine)s has to create a new secret"),
+                "offered": gettext_lazy("%(machine)s has a new secret; the old secret is valid until the first use"),
+                "renewed": gettext_lazy("%(machine)s uses its new secret; the old secret is no longer valid"),
+                "revoked": gettext_lazy("the secret of %(machine)s was revoked"),
+            },
+            gettext_lazy("the secret of %(machine)s changed"),
+        ),
+        "reason",
+    ),
     "alloc.kept": (_alloc_kept,),
-    "alloc.released": (_alloc_released,),
-    "alloc.gone": (gettext_lazy("%(machine)s has removed everything of %(task)s"),),
+    "alloc.released": (
+        _by(
+            "how",
+            {
+                "saved": gettext_lazy("the files of %(task)s on %(machine)s are saved"),
+                "too-late": gettext_lazy("the files of %(task)s on %(machine)s were deleted before they were saved"),
+            },
+            gettext_lazy("an SRE removed the files of %(task)s on %(machine)s"),
+        ),
+    ),
+    "alloc.gone": (gettext_lazy("%(machine)s has removed all files of %(task)s"),),
     "packages.held": (_packages_held,),
-    "job.submitted": (gettext_lazy("job %(name)s was submitted at priority %(priority)d"),),
+    "job.submitted": (gettext_lazy("job %(name)s was submitted with priority %(priority)d"),),
     "job.rejected": (gettext_lazy("a submission of %(name)s was rejected: %(detail)s"),),
-    "job.changed": (gettext_lazy("the job follows version %(spec_version)d of its spec, at priority %(priority)d"),),
+    "job.changed": (gettext_lazy("the job has version %(spec_version)d of its spec and priority %(priority)d"),),
     "job.ended": (gettext_lazy("the job ended: %(how)s"),),
-    "tasks.added": (gettext_lazy("tasks were added by version %(spec_version)d of the spec"),),
+    "tasks.added": (gettext_lazy("version %(spec_version)d of the spec added tasks"),),
     "task.placed": (_task_placed,),
     "task.evicted": (_task_evicted, "detail", "exit"),
     "task.ended": (gettext_lazy("%(task)s ended: %(how)s"), "detail", "exit"),
     "task.gone": (
-        gettext_lazy("the processes of incarnation %(incarnation)d of %(task)s are gone from %(machine)s"),
+        gettext_lazy("%(machine)s no longer runs processes of incarnation %(incarnation)d of %(task)s"),
         "exit",
     ),
     "task.revived": (gettext_lazy("%(task)s will run again"),),
-    "task.updated": (gettext_lazy("%(task)s follows version %(spec_version)d"),),
+    "task.updated": (gettext_lazy("%(task)s has version %(spec_version)d of the spec"),),
     "task.reported": (_task_reported,),
-    "reservations.set": (_reservations_set,),
-    "update.started": (_update_started,),
+    "reservations.set": (lambda facts: _("the reservations of %d tasks changed") % len(facts.get("tasks", ())),),
+    "update.started": (
+        _by(
+            "undo",
+            {True: gettext_lazy("an undo of version %(from_version)d started, as version %(to_version)d")},
+            gettext_lazy("an update from version %(from_version)d to %(to_version)d started"),
+        ),
+    ),
     "update.ended": (gettext_lazy("the update ended: %(how)s"), "detail"),
     "shell.opened": (_shell_opened,),
     "shell.closed": (_shell_closed,),

@@ -1,4 +1,4 @@
-"""Capabilities of a tenant's members and service accounts: the list, and requests to the SREs for more."""
+"""The page of the capabilities of a tenant's members, where members request capabilities from the SREs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.sigma.frame.page import page, page_of, problem_kept, rendered
+from portal.sigma.frame.page import cell_names, number_among, page, page_of, problem_kept, rendered
 from portal.sigma.team.tenants import PAGE_SIZE, frame
 from quota import clock
 from quota.models import Tenant
 from quota.selectors import tenant_named
 from quota.tenancy import people
 from quota.tenancy.capabilities import capability_ask
-from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may, require
-from scheduling.access.selectors import cells_visible
 
 DAYS = [1, 7, 30, 90, 365]
 ABOUT = {
-    CapabilityKind.ANY_JOB: gettext_lazy("change or kill any job of the cell, of any tenant"),
-    CapabilityKind.NO_RECLAMATION: gettext_lazy("switch resource reclamation off, with reclamation: false"),
-    CapabilityKind.RESERVE_CORES: gettext_lazy("reserve whole cores for one task, with whole_cores: true"),
-    CapabilityKind.SHELL: gettext_lazy("open shells in tasks; also needs a role that may change the job"),
+    CapabilityKind.ANY_JOB: gettext_lazy("The user may change and kill all jobs of the cell, of every tenant."),
+    CapabilityKind.NO_RECLAMATION: gettext_lazy(
+        "The user's jobs may turn resource reclamation off, with reclamation: false in the job file."
+    ),
+    CapabilityKind.RESERVE_CORES: gettext_lazy(
+        "The user's jobs may reserve whole CPU cores for a task, with whole_cores: true in the job file."
+    ),
+    CapabilityKind.SHELL: gettext_lazy(
+        "The user may open shells in tasks. The user also needs a role that may change the job."
+    ),
 }
 
 
@@ -46,7 +50,7 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
     asked = people.requests_visible(principal).filter(tenant=row).order_by("-id")
     context |= {
         "kinds": [(kind.value, ABOUT[kind]) for kind in CapabilityKind],
-        "cells": list(cells_visible(principal).order_by("name").values_list("name", flat=True)[:200]),
+        "cells": cell_names(principal),
         "days": DAYS,
         "users": list(members.order_by("user__username").values_list("user__username", flat=True)[:500])
         if owner
@@ -62,8 +66,7 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
 def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
     """Send the request to the SREs. Raises `Rejected`."""
     post = request.POST
-    if post.get("days") not in map(str, DAYS):  # type: ignore[operator]
-        raise Rejected("invalid", _("days: choose from the list"), fields={"days": _("not one of the list")})
+    days = number_among(post, "days", DAYS)
     capability_ask(
         principal=principal,
         tenant=row,
@@ -71,7 +74,7 @@ def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpRespons
         kind=post.get("kind", ""),
         cell=post.get("cell", ""),
         reason=post.get("reason", ""),
-        until=clock.now() + dt.timedelta(days=int(post["days"])),
+        until=clock.now() + dt.timedelta(days=days),
     )
-    messages.success(request, _("The request was sent to the SREs. You get a notice when they decide."))
+    messages.success(request, _("The request was sent to the SREs. You will get a notice when an SRE has decided."))
     return redirect("sigma:capabilities", row.name)

@@ -1,4 +1,4 @@
-"""Invitations of a tenant, and the pages to accept one, signed in or with a new account."""
+"""The page of a tenant's invitations, and the pages where an invited person joins the tenant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from portal.accounts import INVITATION, invited
-from portal.sigma.frame.page import by_an_sre, page, page_of, problem_kept, rejection_page, rendered
+from portal.sigma.frame.page import by_an_sre, given_in, page, page_of, problem_kept, rejection_page, rendered
 from portal.sigma.team.tenants import PAGE_SIZE, ROLES, frame
 from quota import clock
 from quota.selectors import tenant_named
@@ -36,17 +36,14 @@ from quota.vocabulary.permissions import Action, Principal, require
 @never_cache
 @page
 def invitation_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
-    """List invitations and send new ones. Only the response to the POST contains the link."""
+    """List invitations, and send one (POST). Only the response to the POST contains the link of the invitation."""
     row = tenant_named(principal, tenant)
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
     context: dict[str, Any] = {**frame(principal, row), "roles": ROLES, "lasts": LASTS, "now": clock.now()}
     if request.method == "POST":
-        post = request.POST
-        context["given"] = {"email": post.get("email", ""), "role": post.get("role", "")}
+        context["given"] = given_in(request.POST, "email", "role")
         with problem_kept(context):
-            sent, secret = invitation_send(
-                principal=principal, tenant=row, email=post.get("email", ""), role=post.get("role", "")
-            )
+            sent, secret = invitation_send(principal=principal, tenant=row, **context["given"])
             context |= {"sent": sent, "link": link_of(secret), "unsent": invitation_mail(sent, secret)}
     rows = people.invitations_of(principal, row).order_by("-id")
     context["page_obj"] = page_of(request, rows, PAGE_SIZE)
@@ -64,14 +61,14 @@ def withdraw(request: HttpRequest, principal: Principal, tenant: str, key: str) 
 
 @never_cache
 def join(request: HttpRequest, secret: str) -> HttpResponse:
-    """Show an invitation and accept it by POST. GET changes nothing, because mail scanners open links too."""
+    """Show an invitation (GET), or accept it (POST). GET changes nothing, because mail scanners also open links."""
     try:
         invitation = invitation_of(secret)
         if request.method == "POST" and request.user.is_authenticated:
             principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
             member = invitation_accept(principal=principal, user=request.user, secret=secret)
             request.session.pop(INVITATION, None)
-            messages.success(request, _("Welcome to %s.") % member.tenant.name)
+            messages.success(request, _("You are now a member of %s.") % member.tenant.name)
             return redirect("sigma:tenant", member.tenant.name)
     except Rejected as problem:
         return rejection_page(request, problem)
@@ -80,7 +77,7 @@ def join(request: HttpRequest, secret: str) -> HttpResponse:
 
 
 class JoinView(SignupView):  # type: ignore[misc]
-    """Create the invited user's account and membership in one transaction."""
+    """The sign-up page of an invited person. One transaction creates the account and the membership."""
 
     template_name = "sigma/signup.html"
 

@@ -1,11 +1,12 @@
-"""Records of a tenant as sentences for users: one per kind, with money and quantities formatted.
+"""Records of a tenant as sentences for users: one sentence per kind of record, with formatted amounts.
 
-A record of an unlisted kind, such as from an older version, shows its kind in words and its values.
+A record of an unknown kind, for example from an older version, is shown as its kind and its values.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,20 +27,22 @@ _MISSING = "–"
 
 SENTENCES: Mapping[str, str | Promise] = {
     "tenant.created": gettext_lazy("The tenant was created."),
-    "tenant.changed": gettext_lazy("The tenant's settings were changed; its time zone is %(time_zone)s."),
+    "tenant.changed": gettext_lazy("The settings of the tenant were changed. The time zone is %(time_zone)s."),
     "tenant.moved": gettext_lazy("The tenant moved from organisation %(before)s to %(parent)s."),
     "team.created": gettext_lazy("The team %(team)s was created."),
     "team.joined": gettext_lazy("The team %(team)s joined this organisation."),
     "team.left": gettext_lazy("The team %(team)s left this organisation."),
     "member.set": gettext_lazy("%(user)s is a member with the role %(role)s."),
-    "member.left": gettext_lazy("%(user)s left; the role was %(role)s."),
-    "member.removed": gettext_lazy("%(user)s was removed; the role was %(role)s."),
+    "member.left": gettext_lazy("%(user)s, who had the role %(role)s, left the tenant."),
+    "member.removed": gettext_lazy("%(user)s, who had the role %(role)s, was removed from the tenant."),
     "invitation.sent": gettext_lazy("%(email)s was invited with the role %(role)s."),
     "invitation.accepted": gettext_lazy("The invitation for %(email)s with the role %(role)s was accepted."),
-    "invitation.withdrawn": gettext_lazy("Invitations were withdrawn: %(because)s."),
+    "invitation.withdrawn": gettext_lazy("Invitations were withdrawn. The reason: %(because)s."),
     "service-account.created": gettext_lazy("The service account %(user)s was created with the role %(role)s."),
-    "service-account.changed": gettext_lazy("The service account %(user)s was changed; its role is %(role)s."),
-    "service-account.removed": gettext_lazy("The service account %(user)s was removed, with its tokens."),
+    "service-account.changed": gettext_lazy(
+        "The service account %(user)s was changed. The role of the account is %(role)s."
+    ),
+    "service-account.removed": gettext_lazy("The service account %(user)s and its tokens were removed."),
     "token.issued": gettext_lazy("The token %(name)s was issued for %(user)s."),
     "token.revoked": gettext_lazy("The token with the key %(key)s was revoked."),
     "capability.asked": gettext_lazy("The capability %(capability)s was requested for %(user)s: %(reason)s"),
@@ -47,35 +50,41 @@ SENTENCES: Mapping[str, str | Promise] = {
     "capability.refused": gettext_lazy("The capability %(capability)s was rejected for %(user)s: %(answer)s"),
     "capability.revoked": gettext_lazy("The capability %(capability)s of %(user)s was revoked."),
     "budget.set": gettext_lazy("The monthly budget was set to %(monthly)s, with an overdraft of %(overdraft)s."),
-    "budget.exhausted": gettext_lazy("The budget is spent: %(committed)s of %(limit)s."),
-    "budget.resumed": gettext_lazy("The tenant has a budget again."),
-    "budget.dropped": gettext_lazy("Jobs were moved to the free priority, because the budget is spent."),
+    "budget.exhausted": gettext_lazy("The budget is spent: the tenant spent %(committed)s of %(limit)s."),
+    "budget.resumed": gettext_lazy("The tenant has available budget again."),
+    "budget.dropped": gettext_lazy("Jobs were demoted to the free priority, because the budget is spent."),
     "quota.granted": gettext_lazy("An SRE granted %(amounts)s in the band %(band)s of cell %(cell)s: %(reason)s"),
     "quota.ended": gettext_lazy("An SRE ended a grant in the band %(band)s of cell %(cell)s."),
     "quota.grace": gettext_lazy(
-        "Quota in the band %(band)s of cell %(cell)s has ended; its grace period lasts until %(until)s."
+        "Quota in the band %(band)s of cell %(cell)s has ended. The grace period lasts until %(until)s."
     ),
     "quota.grace-over": gettext_lazy("The grace period in the band %(band)s of cell %(cell)s ended at %(over_at)s."),
-    "quota.dropped": gettext_lazy("Jobs beyond the quota in cell %(cell)s were moved to the free priority."),
+    "quota.dropped": gettext_lazy("Jobs that exceed the quota in cell %(cell)s were demoted to the free priority."),
     "order.placed": gettext_lazy("Order %(order)s was placed."),
-    "order.passed-on": gettext_lazy("Order %(order)s was passed on to the SREs."),
+    "order.passed-on": gettext_lazy("Order %(order)s was forwarded to the SREs for a decision."),
     "order.approved": gettext_lazy(
-        "Order %(order)s was approved by %(by)s: %(amounts)s, %(band)s in %(cell)s, %(price)s."
+        "Order %(order)s was approved by %(by)s: %(amounts)s in the band %(band)s of cell %(cell)s for %(price)s."
     ),
     "order.rejected": gettext_lazy("Order %(order)s was rejected by %(by)s: %(reason)s"),
-    "order.active": gettext_lazy("Order %(order)s began: %(amounts)s, %(band)s in %(cell)s, until %(ends_at)s."),
+    "order.active": gettext_lazy(
+        "Order %(order)s began: %(amounts)s in the band %(band)s of cell %(cell)s until %(ends_at)s."
+    ),
     "order.reminder": gettext_lazy("Order %(order)s ends on %(ends_at)s."),
     "order.renewed": gettext_lazy("Order %(order)s was renewed."),
     "order.renewal-failed": gettext_lazy("Order %(order)s could not be renewed: %(reason)s"),
-    "order.renewal-set": gettext_lazy("The renewal of order %(order)s was switched: %(renew)s."),
+    "order.renewal-set": gettext_lazy("The renewal of order %(order)s was turned %(renew)s."),
     "order.expired": gettext_lazy("Order %(order)s expired."),
     "order.cancelled": gettext_lazy("Order %(order)s was cancelled: %(reason)s"),
     "order.changed": gettext_lazy("Order %(order)s was changed."),
-    "order.transferred": gettext_lazy("Order %(order)s, or a part of it, went to another tenant."),
-    "order.timed-out": gettext_lazy("Order %(order)s was cancelled, because nobody decided about it in time."),
-    "quote.made": gettext_lazy("Quote %(quote)s was made: %(amounts)s, %(band)s in %(cell)s, %(price)s."),
+    "order.transferred": gettext_lazy("Order %(order)s, or a part of this order, was transferred to another tenant."),
+    "order.timed-out": gettext_lazy(
+        "Order %(order)s was cancelled, because nobody approved or rejected the order in time."
+    ),
+    "quote.made": gettext_lazy(
+        "Quote %(quote)s was created: %(amounts)s in the band %(band)s of cell %(cell)s for %(price)s."
+    ),
     "invoice.closed": gettext_lazy("Invoice %(number)s of %(month)s was closed with a total of %(total)s."),
-    "channel.added": gettext_lazy("Notifications are also sent to %(target)s."),
+    "channel.added": gettext_lazy("The notification channel %(target)s was added."),
     "channel.changed": gettext_lazy("The notification channel %(target)s was changed."),
     "channel.removed": gettext_lazy("The notification channel %(target)s was removed."),
     "channel.secret-rotated": gettext_lazy("The secret of the notification channel %(target)s was replaced."),
@@ -89,34 +98,26 @@ SENTENCES: Mapping[str, str | Promise] = {
     "authority.staged": gettext_lazy("A new certificate authority of the link was announced to the machines."),
     "authority.switched": gettext_lazy("The link uses certificates of the new certificate authority."),
     "authority.retired": gettext_lazy("The old certificate authority of the link was removed."),
-    "market.set": gettext_lazy("The market rules of cell %(cell)s were changed."),
-    "prices.set": gettext_lazy("Version %(version)s of the prices of cell %(cell)s is in force from %(valid_from)s."),
+    "market.set": gettext_lazy("The rules of the market of cell %(cell)s were changed."),
+    "prices.set": gettext_lazy("Version %(version)s of the price list of cell %(cell)s applies from %(valid_from)s."),
     "band.set": gettext_lazy("The band %(name)s has the priorities %(low)s to %(high)s."),
-    "approval-rule.set": gettext_lazy("The approval rule %(rank)s was set; it is decided by: %(approver)s."),
+    "approval-rule.set": gettext_lazy("The approval rule %(rank)s was set. The approver is %(approver)s."),
     "approval-rule.removed": gettext_lazy("The approval rule %(rank)s was removed."),
-    "shortfall.found": gettext_lazy("Cell %(cell)s has less capacity than it has sold."),
-    "shortfall.changed": gettext_lazy("The shortfall of cell %(cell)s changed."),
-    "shortfall.over": gettext_lazy("Cell %(cell)s again has the capacity that it has sold."),
+    "shortfall.found": gettext_lazy("Cell %(cell)s has less capacity than the quota that was sold."),
+    "shortfall.changed": gettext_lazy("The amount of quota that cell %(cell)s sold beyond its capacity changed."),
+    "shortfall.over": gettext_lazy("Cell %(cell)s has enough capacity again for all sold quota."),
 }
-
-
-class _Values(dict[str, str]):
-    def __missing__(self, name: str) -> str:
-        return _MISSING
 
 
 def sentence_of(record: Record) -> str:
     """Return the record as one sentence. Times are in the active time zone."""
-    values = _Values({name: _text(name, value) for name, value in record.data.items()})
+    values = defaultdict(lambda: _MISSING, {name: _text(name, value) for name, value in record.data.items()})
     if (known := SENTENCES.get(record.kind)) is not None:
         return str(known) % values
     if record.kind.startswith("money."):
         what = record.kind.removeprefix("money.").replace("-", " ")
-        return _("%(what)s of %(amount)s: %(text)s") % {
-            "what": what.capitalize(),
-            "amount": values["amount"],
-            "text": values["text"],
-        }
+        values["what"] = what.capitalize()
+        return _("%(what)s of %(amount)s: %(text)s") % values
     words = record.kind.replace(".", " ").replace("-", " ").capitalize()
     details = ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in values.items() if text != _MISSING)
     return f"{words}: {details}" if details else f"{words}."

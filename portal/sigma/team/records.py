@@ -1,4 +1,4 @@
-"""The records of a tenant: every change, its author and its time; for owners and SREs."""
+"""The page of a tenant's records: every change with its author and its time, for owners and SREs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import datetime as dt
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils.dateparse import parse_date
 from django.utils.translation import gettext as _
 
-from portal.sigma.frame.page import page
+from portal.sigma.frame.page import given_in, page, whole_number
 from portal.sigma.team.record_sentences import sentence_of
 from portal.sigma.team.tenants import frame
 from quota.selectors import tenant_named
 from quota.tenancy.audit import makers_of, records_visible
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Principal
 
 PAGE_SIZE = 50
-# The first parts of the kinds, for the filter.
+# The groups of records that the filter offers: the first part of each kind.
 GROUPS = (
     "tenant",
     "team",
@@ -38,22 +37,24 @@ GROUPS = (
 
 @page
 def record_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
-    """List records, newest first. `before`, the last shown revision, leads to older ones, so rows are never counted."""
+    """List records, newest first. `?before=` is a revision: the page then lists older records only.
+
+    Pages have no numbers, so that the records are never counted.
+    """
     row = tenant_named(principal, tenant)
-    asked = request.GET
-    chosen = {name: asked.get(name, "")[:200] for name in ("kind", "actor", "since", "until")}
+    chosen = given_in(request.GET, "kind", "actor", "since", "until")
     first, last = _day(chosen, "since"), _day(chosen, "until")
     rows = records_visible(
         principal,
         tenant=row.name,
-        kind=chosen["kind"],
-        actor=chosen["actor"],
+        kind=chosen["kind"][:200],
+        actor=chosen["actor"][:200],
         since=first,
         until=last + dt.timedelta(days=1) if last else None,
     )
-    before = asked.get("before", "")
-    if before.isascii() and before.isdecimal() and len(before) < 19:
-        rows = rows.filter(revision__lt=int(before))
+    before = whole_number(request.GET.get("before", ""))
+    if before is not None:
+        rows = rows.filter(revision__lt=before)
     shown = list(rows[: PAGE_SIZE + 1])
     makers = makers_of(record.actor for record in shown)
     context = {
@@ -67,14 +68,13 @@ def record_list(request: HttpRequest, principal: Principal, tenant: str) -> Http
 
 
 def _day(chosen: dict[str, str], name: str) -> dt.datetime | None:
-    """Return the beginning of a day in UTC, or None. Raises `Rejected`."""
+    """Return the start in UTC of the day that a filter names, or None if the filter is empty. Raises `Rejected`."""
     if not chosen[name]:
         return None
     try:
-        day = parse_date(chosen[name])
+        day = dt.datetime.strptime(chosen[name], "%Y-%m-%d").replace(tzinfo=dt.UTC)
     except ValueError:
         day = None
     if day is None or not 2000 <= day.year <= 9000:
-        detail = _("give a day such as 2026-11-21")
-        raise Rejected("invalid", f"{name}: {detail}", fields={name: detail})
-    return dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC)
+        raise invalid(name, _("give a day from 2000 to 9000, for example 2026-11-21"))
+    return day

@@ -11,10 +11,10 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
-from portal.sigma.frame.page import page, page_of, problem_kept, rendered
+from portal.sigma.frame.page import given_in, number_among, page, page_of, problem_kept, rendered
 from portal.sigma.team.tenants import PAGE_SIZE, frame, unknown_action
 from quota import clock
-from quota.models import ServiceAccount
+from quota.models import ServiceAccount, Token
 from quota.selectors import tenant_named
 from quota.tenancy import people
 from quota.tenancy.access import token_revoke
@@ -27,7 +27,6 @@ from quota.tenancy.service_accounts import (
     service_account_set,
     service_account_token,
 )
-from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 
 DAYS = [7, 30, 90, 365]
@@ -39,12 +38,12 @@ def account_list(request: HttpRequest, principal: Principal, tenant: str) -> Htt
     context: dict[str, Any] = {**frame(principal, row), "roles": ROLES}
     if request.method == "POST":
         require(principal, Action.TENANT_ADMIN, tenant=row.name)
-        post = request.POST
-        context["given"] = {name: post.get(name, "") for name in ("name", "role", "description")}
+        context["given"] = given_in(request.POST, "name", "role", "description")
         with problem_kept(context):
             made = service_account_create(principal=principal, tenant=row, **context["given"])
-            messages.success(request, _("%s was created. Issue a token for it.") % made.user.get_username())
-            return redirect("sigma:service-account", row.name, made.user.get_username().partition("@")[0])
+            text = _("The service account %s was created. Issue a token, so that a program can use the account.")
+            messages.success(request, text % made.user.get_username())
+            return redirect("sigma:service-account", row.name, made.short_name)
     rows = people.service_accounts_of(principal, row).order_by("user__username")
     context["page_obj"] = page_of(request, rows, PAGE_SIZE)
     return rendered(request, "sigma/team/service_accounts.html", context)
@@ -53,7 +52,10 @@ def account_list(request: HttpRequest, principal: Principal, tenant: str) -> Htt
 @never_cache
 @page
 def account(request: HttpRequest, principal: Principal, tenant: str, account: str) -> HttpResponse:
-    """Show one service account. Only the response to the POST contains a new token's secret."""
+    """Show a service account, and change it or issue a token (POST).
+
+    Only the response to the POST contains the secret of a new token.
+    """
     row = tenant_named(principal, tenant)
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
     found = service_account_named(row, account)
@@ -65,11 +67,7 @@ def account(request: HttpRequest, principal: Principal, tenant: str, account: st
                 return _change(request, principal, found)
             context["issued"], context["secret"] = _issue(request, principal, found)
         if "problem" in context:
-            context["given"] = {
-                "name": request.POST.get("name", ""),
-                "scopes": request.POST.getlist("scopes"),
-                "days": request.POST.get("days", ""),
-            }
+            context["given"] = {**given_in(request.POST, "name", "days"), "scopes": request.POST.getlist("scopes")}
     context["account"] = people.service_accounts_of(principal, row).get(pk=found.pk)
     context["now"] = clock.now()
     context["page_obj"] = page_of(request, people.tokens_of_account(principal, found).order_by("-id"), PAGE_SIZE)
@@ -77,41 +75,39 @@ def account(request: HttpRequest, principal: Principal, tenant: str, account: st
     return rendered(request, "sigma/team/service_account.html", context, status=status)
 
 
-def _issue(request: HttpRequest, principal: Principal, found: ServiceAccount) -> tuple[Any, str]:
-    days = request.POST.get("days", "")
-    if days not in map(str, DAYS):
-        raise Rejected("invalid", _("expires: choose from the list"), fields={"days": _("not one of the list")})
+def _issue(request: HttpRequest, principal: Principal, found: ServiceAccount) -> tuple[Token, str]:
+    days = number_among(request.POST, "days", DAYS)
     return service_account_token(
         principal=principal,
         account=found,
         name=request.POST.get("name", "")[:100],
         scopes=request.POST.getlist("scopes"),
-        expires_at=clock.now() + dt.timedelta(days=int(days)),
+        expires_at=clock.now() + dt.timedelta(days=days),
     )
 
 
 def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -> HttpResponse:
-    """Make the change of the form that `do` names. Raises `Rejected`."""
+    """Make the change that the field `do` of the form names. Raises `Rejected`."""
     post, name = request.POST, found.user.get_username()
     match post.get("do"):
         case "change":
             service_account_set(
                 principal=principal, account=found, role=post.get("role", ""), description=post.get("description", "")
             )
-            messages.success(request, _("Saved."))
+            messages.success(request, _("The changes were saved."))
         case "disable" | "enable" as verb:
             service_account_set(principal=principal, account=found, enabled=verb == "enable")
-            text = _("%s is enabled.") if verb == "enable" else _("%s is disabled. Its tokens are not accepted now.")
+            text = _("%s is enabled.") if verb == "enable" else _("%s is disabled. The portal rejects its tokens.")
             messages.success(request, text % name)
         case "revoke":
             keys = people.tokens_of_account(principal, found).filter(key=post.get("key", "")[:16])
             for key in keys.values_list("key", flat=True):
                 token_revoke(principal=principal, key=key)
-            messages.success(request, _("The token was revoked. It is no longer accepted."))
+            messages.success(request, _("The token was revoked. The portal no longer accepts it."))
         case "remove":
             service_account_remove(principal=principal, account=found)
             messages.success(request, _("%s and its tokens were removed.") % name)
             return redirect("sigma:service-accounts", found.tenant.name)
         case _:
             raise unknown_action()
-    return redirect("sigma:service-account", found.tenant.name, name.partition("@")[0])
+    return redirect("sigma:service-account", found.tenant.name, found.short_name)

@@ -1,4 +1,4 @@
-"""The list of the user's organisations and teams, and the page of one with its settings, teams and members."""
+"""The list of the user's tenants, and the page of one tenant with its settings, teams and members."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from portal.sigma.frame.page import page, page_of, rendered
+from portal.sigma.frame.page import given_in, page, page_of, rendered
 from quota.models import Tenant
 from quota.selectors import tenant_named, tenants_visible
 from quota.tenancy import people
 from quota.tenancy.members import member_leave, member_named, membership_set
 from quota.tenancy.tenants import tenant_create, tenant_set, time_zones
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, Role, may, require
 
 PAGE_SIZE = 50
@@ -25,7 +25,7 @@ ROLES = tuple(role.value for role in Role)
 
 @page
 def tenant_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List the user's tenants with the user's role in each. SREs see all tenants."""
+    """List the tenants that the user may see, with the user's role in each tenant. SREs see all tenants."""
     rows = page_of(request, tenants_visible(principal).select_related("parent").order_by("name"), PAGE_SIZE)
     listed = [(row, *_roles(principal, row.name)) for row in rows]
     return render(request, "sigma/team/tenants.html", {"page_obj": rows, "listed": listed})
@@ -65,7 +65,7 @@ def leave(request: HttpRequest, principal: Principal, tenant: str) -> HttpRespon
 
 
 def frame(principal: Principal, row: Tenant) -> dict[str, Any]:
-    """Return the context of every page of a tenant: the tenant, the user's role and the permissions for tabs."""
+    """Return the template context that all pages of a tenant share: the tenant, the user's role, and permissions."""
     own, inherited = _roles(principal, row.name)
     return {
         "tenant": row,
@@ -77,41 +77,34 @@ def frame(principal: Principal, row: Tenant) -> dict[str, Any]:
 
 
 def unknown_action() -> Rejected:
-    return Rejected("invalid", _("do: unknown action; reload the page and try again"), fields={"do": _("unknown")})
+    """Return the rejection of a form whose field `do` names no known action."""
+    return invalid("do", _("this action is not known; reload the page and try again"))
 
 
 def _roles(principal: Principal, name: str) -> tuple[str, str]:
-    """Return the user's own role, and the role inherited from the organisation."""
+    """Return the user's own role in a tenant, and the role inherited from the organisation, or "" for each."""
     inherited = principal.inherited.get(name)
     role = principal.roles.get(name)
     return ("" if role is None or role == inherited else role.value), inherited.value if inherited else ""
 
 
 def _change(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
-    """Make the change of the form that `do` names. Raises `Rejected`."""
+    """Make the change that the field `do` of the form names. Raises `Rejected`."""
     post = request.POST
     match post.get("do"):
         case "settings":
-            tenant_set(
-                principal=principal,
-                tenant=row,
-                title=post.get("title", ""),
-                contact=post.get("contact", ""),
-                time_zone=post.get("time_zone", ""),
-                task_api=post.get("task_api", ""),
-            )
-            messages.success(request, _("Saved."))
+            settings: dict[str, Any] = {**given_in(post, "title", "contact", "time_zone", "task_api")}
+            tenant_set(principal=principal, tenant=row, **settings)
+            messages.success(request, _("The settings were saved."))
         case "team":
-            made = tenant_create(
-                principal=principal, name=post.get("name", ""), title=post.get("title", ""), parent=row.name
-            )
+            made = tenant_create(principal=principal, parent=row.name, **given_in(post, "name", "title"))
             messages.success(request, _("Team %s was created.") % made.name)
         case "role" | "remove":
             username = post.get("user", "")
             role = post.get("role", "") if post["do"] == "role" else None
             user = member_named(principal, row, username, joining=role is not None)
             membership_set(principal=principal, tenant=row, user=user, role=role)
-            text = _("%(user)s now has the role %(role)s.") if role else _("%(user)s was removed.")
+            text = _("%(user)s now has the role %(role)s.") if role else _("%(user)s is no longer a member.")
             messages.success(request, text % {"user": username, "role": role})
         case _:
             raise unknown_action()
