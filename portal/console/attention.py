@@ -1,4 +1,4 @@
-"""Messages on the console's first page about market and tenant tasks that wait for an SRE."""
+"""Messages on the first page of the SRE console about orders, requests and cells that wait for an SRE."""
 
 from __future__ import annotations
 
@@ -13,34 +13,30 @@ from quota.models import CapabilityRequest, Order, OrderState, Shortfall
 
 
 def add_market_messages(request: HttpRequest, site: str) -> None:
-    """Add messages about oversold cells, waiting orders and capability requests. Three queries."""
+    """Add a message for each kind of task that waits: oversold cells, orders and capability requests. Three queries."""
+
+    def add(level: int, text: str, page: str, query: str, link: str) -> None:
+        url = reverse(f"{site}:{page}") + query
+        messages.add_message(request, level, format_html('{} <a class="underline" href="{}">{}</a>', text, url, link))
+
     cells = sorted(set(Shortfall.objects.filter(closed_at__isnull=True).values_list("cell", flat=True)[:1000]))
     if cells:
         text = ngettext(
             "More prod quota is sold than the capacity of cell %(cells)s.",
             "More prod quota is sold than the capacity of cells %(cells)s.",
             len(cells),
-        ) % {"cells": ", ".join(cells)}
-        _add_message(request, messages.ERROR, text, f"{site}:quota_shortfall_changelist", "?open=yes", _("Show"))
+        )
+        add(messages.ERROR, text % {"cells": ", ".join(cells)}, "quota_shortfall_changelist", "?open=yes", _("Show"))
     waiting = Order.objects.filter(state=OrderState.PENDING.value, approver="sre").count()
     if waiting:
-        text = ngettext(
-            "%(number)d order waits for an SRE to decide.", "%(number)d orders wait for an SRE to decide.", waiting
-        ) % {"number": waiting}
+        text = ngettext("%d order waits for an SRE's decision.", "%d orders wait for an SRE's decision.", waiting)
         query = "?state__exact=pending&approver__exact=sre"
-        _add_message(request, messages.WARNING, text, f"{site}:quota_order_changelist", query, _("Decide"))
+        add(messages.WARNING, text % waiting, "quota_order_changelist", query, _("Decide"))
     asked = CapabilityRequest.objects.filter(state="open").count()
     if asked:
         text = ngettext(
-            "%(number)d request for a capability waits for an SRE to answer.",
-            "%(number)d requests for capabilities wait for an SRE to answer.",
+            "%d request for a capability waits for an SRE's decision.",
+            "%d requests for capabilities wait for an SRE's decision.",
             asked,
-        ) % {"number": asked}
-        page = f"{site}:quota_capabilityrequest_changelist"
-        _add_message(request, messages.WARNING, text, page, "?state__exact=open", _("Answer"))
-
-
-def _add_message(request: HttpRequest, level: int, text: str, page: str, query: str, link: str) -> None:
-    messages.add_message(
-        request, level, format_html('{} <a class="underline" href="{}{}">{}</a>', text, reverse(page), query, link)
-    )
+        )
+        add(messages.WARNING, text % asked, "quota_capabilityrequest_changelist", "?state__exact=open", _("Decide"))

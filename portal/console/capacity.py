@@ -1,4 +1,4 @@
-"""The console's page for capacity planning: sold, reserved, used and stranded capacity, and when quota sells out."""
+"""The console page for capacity planning: sold, reserved, used and stranded capacity, and when quota is sold out."""
 
 from __future__ import annotations
 
@@ -25,29 +25,14 @@ from scheduling.cells.capacity_reports import Point, ReportStep, bands_sampled, 
 from scheduling.models import Cell
 
 RESOURCES = [name for place, name in enumerate(NAMES) if place != PORTS]
-# The longest time in advance that users can buy.
+# How far the forecasts look ahead: the longest time in advance that users can buy quota.
 AHEAD = dt.timedelta(days=366)
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """The calendar's figures of a band and resource.
-
-    `limit`: sellable; `sold`: sold now; `least`: least free amount within a year; `sold_out_at`: None if some stays
-    free; `already`: nothing is free now.
-    """
-
-    band: str
-    limit: str
-    sold: str
-    share: str
-    least: str
-    sold_out_at: dt.datetime | None
-    already: bool
-
-
-@dataclass(frozen=True, slots=True)
 class CapacityFilter:
+    """The chosen filters. `band`: "" for the whole cell; `resource`: a place on the axis."""
+
     cell: Cell | None
     cells: list[str]
     bands: list[str]
@@ -57,7 +42,7 @@ class CapacityFilter:
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """Show the page. `site` provides the context that all console pages share."""
+    """Show the page. `site`: the admin site, which provides the template context of all console pages."""
     chosen = _chosen(request)
     context: dict[str, Any] = {
         **site.each_context(request),
@@ -73,8 +58,7 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
         context |= {
             "plots": _plots(points, chosen),
             "newest": _newest(request, chosen),
-            "forecasts": forecasts(chosen.cell.name, chosen.resource),
-            "sampled": bool(points),
+            "forecasts": _forecasts(chosen.cell.name, chosen.resource),
         }
     return TemplateResponse(request, "console/capacity.html", context)
 
@@ -88,42 +72,44 @@ def download(request: HttpRequest) -> HttpResponse:
     return csv_answer(f"capacity-{chosen.cell.name}.csv", table(points, cell=chosen.cell.name))
 
 
-def forecasts(cell: str, resource: int) -> list[Forecast]:
-    """Return a forecast per sold band, computed from the calendar."""
+def _forecasts(cell: str, resource: int) -> list[dict[str, Any]]:
+    """Return, for each sold band, how much of a resource is sold and when it will be sold out.
+
+    `limit`: the sellable amount; `least`: the lowest free amount within a year; `sold_out_at`: None if some stays free;
+    `already`: whether nothing is free now.
+    """
     if not CellCapacity.objects.filter(cell=cell).exists():
         return []
     now = clock.now()
     found = []
-    for band in PriorityBand.objects.order_by("-low"):
-        if not is_sold(band):
-            continue
+    for band in filter(is_sold, PriorityBand.objects.order_by("-low")):
         there = room(cell, band, now, now + AHEAD)
         steps = [(step.at, step.level[resource]) for step in there.over_time(now)]
         limit = min(there.limit[resource], there.own_limit[resource])
         left = steps[0][1]
         found.append(
-            Forecast(
-                band.name,
-                describe(resource, limit),
-                describe(resource, limit - left),
-                f"{(limit - left) / limit:.0%}" if limit else "–",
-                describe(resource, max(0, min(level for _at, level in steps))),
-                next((at for at, level in steps if level <= 0), None) if limit else None,
-                left <= 0,
-            )
+            {
+                "band": band.name,
+                "limit": describe(resource, limit),
+                "sold": describe(resource, limit - left),
+                "share": f"{(limit - left) / limit:.0%}" if limit else "–",
+                "least": describe(resource, max(0, min(level for _at, level in steps))),
+                "sold_out_at": next((at for at, level in steps if level <= 0), None) if limit else None,
+                "already": left <= 0,
+            }
         )
     return found
 
 
 def chosen_cell(request: HttpRequest) -> tuple[Cell | None, list[str]]:
-    """Return the cell that the request names, or else the first one, and the names of all visible cells."""
+    """Return the cell that the request names, or the first visible cell, and the names of all visible cells."""
     principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
     cells = {cell.name: cell for cell in cells_visible(principal).order_by("name")}
     return cells.get(request.GET.get("cell", "")) or next(iter(cells.values()), None), list(cells)
 
 
 def _chosen(request: HttpRequest) -> CapacityFilter:
-    """Return the filters of the request. An unknown value counts as the first choice."""
+    """Return the filters of the request. An unknown value is replaced by the first choice."""
     cell, cells = chosen_cell(request)
     bands = bands_sampled(cell) if cell is not None else []
     band, resource = request.GET.get("band", ""), request.GET.get("resource", "")
@@ -146,7 +132,7 @@ def _points(request: HttpRequest, chosen: CapacityFilter, band: str | None) -> l
 
 
 def _newest(request: HttpRequest, chosen: CapacityFilter) -> dict[str, Any]:
-    """Return a table with the last point of each band."""
+    """Return the table with the newest figures of each band and of the whole cell."""
     place = chosen.resource
     last: dict[str, Point] = {point.band: point for point in _points(request, chosen, None)}
     columns = ("sold", "granted", "asked", "limit", "reserved", "used", "unused", "idle")
@@ -201,5 +187,10 @@ def _plots(points: Sequence[Point], chosen: CapacityFilter) -> list[plots.Plot]:
         drawn(_("Reclaimable"), (_("limit, not reserved"), "unused"), (_("reserved, not used"), "idle")),
     ]
     if whole:
-        found.append(drawn(_("Stranded: free capacity that fits no typical task"), (_("stranded"), "stranded")))
+        found.append(
+            drawn(
+                _("Stranded capacity: free, but not enough on any machine for a typical task"),
+                (_("stranded"), "stranded"),
+            )
+        )
     return found

@@ -1,4 +1,4 @@
-"""The journal of all cells for SREs: sentences instead of the stored data."""
+"""The list of journal events in the SRE console, with a sentence for each event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.admin.events import EventAdmin
 
 
 class JournalAdmin(EventAdmin):
-    """The list of events, each as a sentence. The event's kind is the sentence's title."""
+    """The admin page of events. It shows each event as a sentence, with the kind of the event as the title."""
 
     list_display = ["place", "when", "sentence", "about", "machine_shown", "actor", "request_id", "cause"]
 

@@ -1,12 +1,11 @@
-"""The console's page of a cell's names, their DNS servers, and how far these are behind (§2.6).
+"""The console page of the names of a cell, and of the DNS servers of the cell with their delays (§2.6).
 
-The page loads at once. A second request queries the servers, with a bound on its time.
+The page does not wait for the DNS servers. The browser sends a second request, which queries them with a timeout.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
@@ -31,8 +30,8 @@ from portal.console.capacity import chosen_cell
 from scheduling.models import Cell, Event, Job
 
 MOST_SHOWN = 20
-LONG = dt.timedelta(minutes=2)  # longer delays are shown in minutes and hours
-# The text of each state, and the kind of its label.
+LONG = dt.timedelta(minutes=2)  # a longer delay is shown in minutes and hours
+# The text of each state, and the type of its label.
 STATES: dict[FollowState, tuple[str | Promise, str]] = {
     FollowState.CAUGHT_UP: (gettext_lazy("caught up"), "success"),
     FollowState.BEHIND: (gettext_lazy("behind"), "warning"),
@@ -45,31 +44,8 @@ STATES: dict[FollowState, tuple[str | Promise, str]] = {
 ROLES = {ServerRole.RESOLVER: gettext_lazy("resolver"), ServerRole.SECONDARY: gettext_lazy("secondary")}
 
 
-@dataclass(frozen=True, slots=True)
-class ServerRow:
-    """A server as a row of the table. `kind`: of the label; `lag`: its delay, as text."""
-
-    role: str
-    address: str
-    state: str
-    kind: str
-    serial: int | None
-    revision: int | None
-    lag: str
-    means: str
-
-
-@dataclass(frozen=True, slots=True)
-class ServerCounts:
-    jobs: int
-    services: int
-    placed: int
-    serving: int
-    fail_open: int
-
-
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """Show the page. With `ask`, query the servers too."""
+    """Show the page. If the URL has the parameter `ask`, query the DNS servers too."""
     cell, cells = chosen_cell(request)
     context: dict[str, Any] = {
         **site.each_context(request),
@@ -82,7 +58,7 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
         context |= {
             "zone": f"{cell.name}.{settings.BORG_ZONE}",
             "ttl_s": settings.BORG_DNS_TTL,
-            "counts": counts_of(cell),
+            "counts": _counts_of(cell),
             "failing": _failing(cell),
         }
         if "ask" in request.GET:
@@ -90,26 +66,24 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
     return TemplateResponse(request, "console/names.html", context)
 
 
-def counts_of(cell: Cell) -> ServerCounts:
-    """Return the counts of live jobs, the only jobs that have names. One query."""
-    failing = Q(tasks_running__gt=0, tasks_up=0)
+def _counts_of(cell: Cell) -> dict[str, int]:
+    """Return the numbers of live jobs, services and tasks that have names. One query.
+
+    `fail_open`: the number of jobs that have placed tasks but no serving task.
+    """
     service = JSONObject(tenant=F("tenant"), service=F("labels__service"))
-    row = (
-        Job.objects.filter(cell=cell)
-        .exclude(state="dead")
-        .aggregate(
-            jobs=Count("id"),
-            placed=Sum("tasks_running"),
-            serving=Sum("tasks_up"),
-            fail_open=Count("id", filter=failing),
-            services=Count(service, distinct=True, filter=Q(kind="job", labels__has_key="service")),
-        )
+    jobs = Job.objects.filter(cell=cell).exclude(state="dead")
+    return jobs.aggregate(
+        jobs=Count("id"),
+        placed=Sum("tasks_running", default=0),
+        serving=Sum("tasks_up", default=0),
+        fail_open=Count("id", filter=Q(tasks_running__gt=0, tasks_up=0)),
+        services=Count(service, distinct=True, filter=Q(kind="job", labels__has_key="service")),
     )
-    return ServerCounts(**{name: value or 0 for name, value in row.items()})
 
 
 def _failing(cell: Cell) -> dict[str, Any]:
-    """Return a table of the jobs that have placed tasks but no serving task, the largest first."""
+    """Return the table of the jobs that have placed tasks but no serving task, the jobs with the most tasks first."""
     rows = Job.objects.filter(cell=cell, tasks_running__gt=0, tasks_up=0).exclude(state="dead")
     found = rows.select_related("tenant").order_by("-tasks_running", "id")[:MOST_SHOWN]
     return {
@@ -123,42 +97,32 @@ def _link(cell: Cell, job: Job) -> SafeString:
     return format_html('<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>', url, job.name)
 
 
-def _table(followers: list[ServerRow]) -> dict[str, Any]:
-    return {
-        "headers": [_("server"), _("role"), _("state"), _("serial"), _("revision"), _("behind by")],
-        "rows": [
-            [one.address, one.role, _label(one), _number(one.serial), _number(one.revision), one.lag or "–"]
-            for one in followers
-        ],
-    }
-
-
-def _number(value: int | None) -> str:
-    return "–" if value is None else str(value)
-
-
-def _label(one: ServerRow) -> SafeString:
-    return SafeString(render_to_string("unfold/helpers/label.html", {"text": one.state, "type": one.kind}))
-
-
 def _asked(cell: Cell) -> dict[str, Any]:
+    """Query the DNS servers of the cell. Return the template context of the table and the advice for each server."""
     try:
         asked = servers()
     except InvalidPeers as error:
-        return {"problem": str(error), "followers": []}
+        return {"problem": str(error)}
     found = followers(cell.name, wanted=cell.revision, asked=asked)
-    shown = [_shown(cell, one) for one in found]
-    return {"followers": shown, "table": _table(shown), "problem": _problem(found)}
+    return {
+        "table": {
+            "headers": [_("server"), _("role"), _("state"), _("serial"), _("revision"), _("behind by")],
+            "rows": [_row(cell, one) for one in found],
+        },
+        "advice": [(str(one.server), text) for one in found if (text := _advice(one))],
+        "problem": _problem(found),
+    }
 
 
-def _shown(cell: Cell, one: FollowerReport) -> ServerRow:
-    role, (state, kind) = str(ROLES[one.server.role]), STATES[one.state]
-    lag, means = _lag(cell, one), _means(one)
-    return ServerRow(role, str(one.server), str(state), kind, one.serial, one.revision, lag, means)
+def _row(cell: Cell, one: FollowerReport) -> list[Any]:
+    text, kind = STATES[one.state]
+    label = SafeString(render_to_string("unfold/helpers/label.html", {"text": text, "type": kind}))
+    numbers = ("–" if value is None else str(value) for value in (one.serial, one.revision))
+    return [str(one.server), ROLES[one.server.role], label, *numbers, _lag(cell, one) or "–"]
 
 
 def _lag(cell: Cell, one: FollowerReport) -> str:
-    """Return how far a server is behind, as text. One query for a resolver that is behind."""
+    """Return as text how far a server is behind the journal. One query for a resolver that is behind."""
     if one.behind:
         return ngettext("%d in the serial", "%d in the serial", one.behind) % one.behind
     if one.revision is None or one.revision >= cell.revision:
@@ -173,33 +137,39 @@ def _lag(cell: Cell, one: FollowerReport) -> str:
     return f"{text}, {for_long}"
 
 
-def _means(one: FollowerReport) -> str:
-    """Return what a state means for clients, and what to do."""
+def _advice(one: FollowerReport) -> str:
+    """Return what the state of a server means for clients, and what an SRE should do. Return "" if all is well."""
     match one.state:
         case FollowState.CAUGHT_UP:
             return ""
         case FollowState.BEHIND if one.server.role is ServerRole.RESOLVER:
-            return _("It follows the journal and should catch up within a second.")
+            return _("The resolver follows the journal and should catch up within a second.")
         case FollowState.BEHIND:
-            return _("It has an older zone. It transfers the zone within its refresh time, or after a NOTIFY.")
+            return _(
+                "The secondary has an older version of the zone, and transfers it after its refresh time or a NOTIFY."
+            )
         case FollowState.LOADING:
-            return _("It has not read the cell's names yet and answers SERVFAIL, so that clients ask another server.")
+            return _(
+                "The resolver has not loaded the names yet. It answers SERVFAIL, so that clients ask another server."
+            )
         case FollowState.STALE:
             return _(
-                "It has not reached the journal for a long time and answers from memory. Check PostgreSQL and Redis."
+                "The resolver could not read the journal for a long time, and answers from memory."
+                " Check PostgreSQL and Redis."
             )
         case FollowState.SILENT:
-            text = _("No answer within %(seconds)d s (%(error)s). Check that it runs and that its port is reachable.")
+            text = _(
+                "No answer within %(seconds)d s (%(error)s). Check that the server runs and its port is reachable."
+            )
             return text % {"seconds": TIMEOUT_S, "error": one.detail}
         case FollowState.UNKNOWN:
-            return _("It has a zone. Only a resolver can report whether it is the newest one.")
+            return _("The secondary has the zone. Only a resolver can report whether this is the newest version.")
         case FollowState.NO_ZONE:
-            return _("It answers %(rcode)s. Check that it is configured for the zone and may transfer it.") % {
-                "rcode": one.detail or _("nothing")
-            }
+            text = _("The server answers %s. Check that it is configured for the zone and may transfer the zone.")
+            return text % (one.detail or _("nothing"))
 
 
 def _problem(found: list[FollowerReport]) -> str:
     if any(one.server.role is ServerRole.RESOLVER and one.serial is not None for one in found):
         return ""
-    return _("No resolver reports its revision, so it is unknown whether the secondaries have caught up.")
+    return _("No resolver reports its revision. The page cannot show whether the secondaries have caught up.")

@@ -1,10 +1,9 @@
-"""The home page: the user's tenants with jobs by state and quota in use, and the cells."""
+"""The home page: the user's tenants with their jobs, quota and budget, and the cells."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from dataclasses import dataclass
 
 from django.db.models import Count, Q, Sum
 from django.http import HttpRequest, HttpResponse
@@ -22,19 +21,9 @@ from scheduling.access import selectors
 
 # The most tenants and cells that the page lists.
 MOST = 50
-# The page warns about grants that end within `SOON`, at most `ENDING` of them.
+# The page lists grants that end within `SOON`, at most `ENDING` grants.
 SOON = dt.timedelta(days=14)
 ENDING = 5
-
-
-@dataclass(frozen=True, slots=True)
-class TenantCard:
-    name: str
-    title: str
-    role: str
-    jobs: dict[str, int]
-    quota: list[QuotaStanding]
-    budget: int | None = None  # available micro-credits; None if the user may not see them
 
 
 @page
@@ -64,14 +53,15 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
     failing = failing_by_tenant(principal, [tenant.pk for tenant in tenants])
     none = {"pending": 0, "running": 0, "tasks_up": 0, "tasks_pending": 0}
     cards = [
-        TenantCard(
-            tenant.name,
-            tenant.title,
-            str(principal.roles.get(tenant.name, "")),
-            {**jobs.get(tenant.id, none), "failing": failing[tenant.id]},  # type: ignore[dict-item]
-            quota[tenant.name],
-            money.get(tenant.id, 0) if may(principal, Action.BILLING_VIEW, tenant=tenant.name) else None,
-        )
+        {
+            "name": tenant.name,
+            "title": tenant.title,
+            "role": principal.roles.get(tenant.name, ""),
+            "jobs": {**jobs.get(tenant.id, none), "failing": failing[tenant.id]},
+            "quota": quota[tenant.name],
+            "sees_budget": may(principal, Action.BILLING_VIEW, tenant=tenant.name),
+            "budget": money.get(tenant.id, 0),
+        }
         for tenant in tenants
     ]
     cells = list(selectors.cells_visible(principal).order_by("name")[:MOST])
@@ -84,6 +74,6 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
             "cells": [(cell, counts[cell.id]) for cell in cells],
             "waiting": waiting_for(principal).count(),
             "ending": list(ending.order_by("ends_at", "id")[:ENDING]),
-            "may_submit": any(may(principal, Action.JOB_WRITE, tenant=card.name) for card in cards),
+            "may_submit": any(may(principal, Action.JOB_WRITE, tenant=tenant.name) for tenant in tenants),
         },
     )

@@ -1,11 +1,11 @@
-"""Template tags of the market pages: amounts, orders, and links to the shop's form."""
+"""Template tags of the pages about quota and orders: amounts, prices, orders, and links to the shop."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
-from urllib.parse import urlencode
-from zoneinfo import ZoneInfo
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from django import template
 from django.urls import reverse
@@ -15,78 +15,90 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.sigma.reads.market import zone_of
-from portal.sigma.reads.order_words import kind_words
 from portal.sigma.shop.confirm import wish_of
 from portal.sigma.shop.period import QuotaPeriod
-from portal.sigma.shop.sizes import band_words, wanted_words
+from portal.sigma.shop.sizes import LABELS, band_words, wanted_words
 from portal.sigma.shop.wish import Wish, fields_of
-from quota.models import Order, PriorityBand, Quote, Record
+from quota.models import Order, Quote, Record
+from quota.pricing.arithmetic import part_of
 from quota.vocabulary.money import format_credits
 from quota.vocabulary.resources import Vector
 
 register = template.Library()
 
 
-@register.simple_tag
-def wanted(amounts: Sequence[int]) -> str:
-    """Return the amounts that are not zero as `4 cores, 16 GiB RAM`."""
-    return wanted_words(amounts) or _("nothing")
-
-
-@register.simple_tag
-def band_help(band: PriorityBand | None) -> str:
-    """Return a description of the band."""
-    return band_words(band) if band is not None else ""
+register.filter("wanted", wanted_words)
+register.filter("band_help", band_words)
 
 
 @register.simple_tag
 def link_to(wish: Wish, *, amounts: Vector | None = None, first: dt.date | None = None, days: int | None = None) -> str:
-    """Return a link to the shop with this wish, partly changed."""
+    """Return a link to the shop with its form filled in for this request.
+
+    `amounts`, `first` (the first day) and `days` (the length) replace the values of the request.
+    """
     period = wish.period if first is None else wish.period.moved(first)
     if days is not None:
         period = QuotaPeriod(period.first, period.first + dt.timedelta(days=days - 1))
-    return shop_link(fields_of(wish, amounts=amounts or wish.amounts, period=period))
+    return shop_link(fields_of(replace(wish, amounts=amounts or wish.amounts, period=period)))
 
 
 @register.simple_tag
 def shop_link(fields: dict[str, str]) -> str:
-    """Return a link to the shop with its form filled in."""
-    return f"{reverse('sigma:shop')}?{urlencode(fields)}"
+    """Return a link to the shop with its form filled in with `fields`."""
+    return reverse("sigma:shop", query=fields)
 
 
-@register.simple_tag
-def wanted_or_dash(amounts: Sequence[int]) -> str:
-    return wanted_words(amounts) or "–"
+@register.inclusion_tag("sigma/shop/parts.html")
+def price_parts(parts: Iterable[Mapping[str, Any]], total: int) -> dict[str, Any]:
+    """Show how a price is calculated. `parts`: as stored with the price; `total`: the price in micro-credits."""
+    rows = [
+        {
+            "name": part.resource,
+            "label": LABELS.get(part.resource, part.resource),
+            "quantity": part.quantity,
+            "hours": _short(float(part.hours)),
+            "base": part.base,
+            "band": _short(part.band_milli / 1000),
+            "scarcity": _short(float(part.scarcity_milli) / 1000),
+            "amount": part.amount,
+        }
+        for part in map(part_of, parts)
+    ]
+    return {"parts": rows, "total": total}
 
 
-@register.simple_tag
-def signed(micro: int) -> SafeString | str:
-    """Return a change of money as `+12.50` or `−3.00`; a dash for 0."""
-    if not micro:
-        return "–"
-    return f"{'+' if micro > 0 else '−'}{format_credits(abs(micro))}"
-
-
-@register.simple_tag
-def signed_away(micro: int) -> str:
-    """Return an amount without its sign, for a line that names the direction."""
-    return format_credits(abs(micro))
+def _short(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 _STATES = {
     "": gettext_lazy("any"),
     "waiting": gettext_lazy("waiting"),
     "draft": gettext_lazy("draft"),
-    "pending": gettext_lazy("waits for approval"),
+    "pending": gettext_lazy("waiting for approval"),
     "approved": gettext_lazy("approved"),
     "active": gettext_lazy("active"),
     "expired": gettext_lazy("ended"),
     "rejected": gettext_lazy("rejected"),
     "cancelled": gettext_lazy("cancelled"),
 }
-# Events that happen automatically, without a user.
-_UNASKED = {"order.active", "order.expired", "order.reminder", "order.timed-out", "order.renewal-failed"}
+# The kinds of events of an order. "%s" is the author; events without an author happen automatically.
+_EVENTS = {
+    "order.placed": gettext_lazy("%s placed the order"),
+    "order.passed-on": gettext_lazy("%s forwarded the order to the SREs"),
+    "order.approved": gettext_lazy("%s approved the order"),
+    "order.rejected": gettext_lazy("%s rejected the order"),
+    "order.active": gettext_lazy("The order began, and its quota is in force"),
+    "order.reminder": gettext_lazy("A reminder was sent that the order ends soon"),
+    "order.renewed": gettext_lazy("%s renewed the order"),
+    "order.renewal-failed": gettext_lazy("The order could not be renewed"),
+    "order.expired": gettext_lazy("The order ended"),
+    "order.cancelled": gettext_lazy("%s cancelled the order"),
+    "order.changed": gettext_lazy("%s changed the order"),
+    "order.transferred": gettext_lazy("%s transferred the order to another team"),
+    "order.timed-out": gettext_lazy("The order was cancelled, because nobody decided in time"),
+}
 _TONES = {"pending": "wait", "approved": "good", "active": "good", "rejected": "bad"}
 
 
@@ -97,46 +109,43 @@ def order_state(order: Order) -> SafeString:
     return format_html('<span class="tag tag-{}">{}</span>', tone, text)
 
 
-@register.simple_tag
-def order_state_name(name: str) -> str:
-    return str(_STATES.get(name, name))
+@register.filter
+def order_state_name(state: str) -> str:
+    """Return the name of a state of orders for the filter."""
+    return str(_STATES.get(state, state))
 
 
 @register.simple_tag
 def period_of(order: Order | Quote) -> str:
-    """Return the first and the last day in the tenant's time zone."""
-    period = wish_of(order, zone_of(order.tenant)).period
+    """Return the first and the last day of an order or a quote, in the tenant's time zone: `1 Dec – 31 Dec 2026`."""
+    period = wish_of(order).period
     first = "j M" if period.first.year == period.last.year else "j M Y"
     return f"{date_format(period.first, first)} – {date_format(period.last, 'j M Y')}"
 
 
 @register.simple_tag
 def order_replaces(order: Order) -> str:
+    """Return the label of the link to the order that this order replaces."""
     labels = {"change": _("Changes"), "renewal": _("Renews"), "transfer": _("Transferred from")}
     return labels.get(order.replaced_as, _("Replaces"))
 
 
 @register.simple_tag
 def order_followed(order: Order) -> str:
+    """Return the label of the link to this order on the page of the order that it replaces."""
     labels = {"change": _("Changed to"), "renewal": _("Renewed as"), "transfer": _("Transferred as")}
     return labels.get(order.replaced_as, _("Replaced by"))
 
 
 @register.simple_tag
 def order_event(record: Record) -> str:
-    """Return an event of an order, with its author and the reason."""
-    event = kind_words(record.kind)
+    """Return an event of an order as a sentence with its author, the refund and the reason."""
     data = record.data
     if record.kind == "order.renewal-set":
-        event = _("renewal switched on") if data.get("renew") else _("renewal switched off")
-    by = str(data.get("by") or "") or record.actor
-    text = event if record.kind in _UNASKED else _("%(what)s by %(who)s") % {"what": event, "who": by}
+        event = _("%s turned renewal on") if data.get("renew") else _("%s turned renewal off")
+    else:
+        event = str(_EVENTS.get(record.kind, record.kind))
+    text = event % (data.get("by") or record.actor) if "%s" in event else event
     if data.get("back"):
         text += ", " + _("%s credits refunded") % format_credits(int(data["back"]), places=2)
     return f"{text}: {data['reason']}" if data.get("reason") else text
-
-
-@register.filter
-def clock(moment: dt.datetime, zone: str) -> str:
-    """Return an instant in the tenant's time zone: `22 Nov, 14:05`."""
-    return date_format(moment.astimezone(ZoneInfo(zone)), "j M, H:i")

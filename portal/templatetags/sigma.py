@@ -1,4 +1,4 @@
-"""Template tags for times, quantities, states, bars and the navigation. Every colour comes with a word."""
+"""Template tags for times, quantities, amounts of money, states, bars and the navigation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from scheduling.models import Job
 
 register = template.Library()
 
-# The tone of a state sets its colour. The word itself is always shown too.
+# The tone of a state sets the colour of its label. The label always shows the state as a word too.
 _TONES = {
     word: tone
     for tone, words in {
@@ -49,18 +49,16 @@ _TONES = {
 
 @register.filter
 def ago(value: dt.datetime | None) -> SafeString | str:
-    """Return a relative time, with the exact time as its title. The page's script updates it."""
+    """Return a time relative to now, such as `3 min. ago`, with the exact time as its title. A script updates it."""
     if value is None:
         return "–"
-    exact = timezone.localtime(value).strftime("%Y-%m-%d %H:%M:%S %Z")
-    return format_html(
-        '<time datetime="{}" title="{}">{}</time>', value.isoformat(), exact, _relative(value, timezone.now())
-    )
+    text = _relative(value, timezone.now())
+    return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(), exact(value), text)
 
 
 @register.filter
 def exact(value: dt.datetime | None) -> str:
-    """Return the exact time with its zone."""
+    """Return the exact time with its time zone, or a dash for None."""
     return timezone.localtime(value).strftime("%Y-%m-%d %H:%M:%S %Z") if value else "–"
 
 
@@ -72,7 +70,7 @@ def quantity(value: int, resource: str) -> str:
 
 @register.filter
 def money(micro: int | None) -> SafeString | str:
-    """Return `12.50` for `{{ 12500000|money }}`. If it is rounded, its title is the exact amount."""
+    """Return `12.50` for `{{ 12500000|money }}`. If the amount is rounded, the title is the exact amount."""
     if micro is None:
         return "–"
     shown, whole = amounts.format_credits(int(micro), places=2), amounts.format_credits(int(micro))
@@ -81,23 +79,22 @@ def money(micro: int | None) -> SafeString | str:
 
 @register.filter
 def money_exact(micro: int | None) -> str:
-    """Return an amount exact to the micro-credit, for columns that must add up."""
+    """Return an amount in credits, exact to the micro-credit, or a dash for None."""
     return "–" if micro is None else amounts.format_credits(int(micro))
 
 
 @register.filter("credits")
 def in_credits(micro: int | None) -> SafeString | str:
-    """Return `1,200.50` for `{{ 1200500000|credits }}`, exact to the micro-credit; a dash for None."""
-    return "–" if micro is None else format_html('<span class="amount">{}</span>', amounts.format_credits(micro))
+    """Return `1,200.50` for `{{ 1200500000|credits }}`, exact to the micro-credit, aligned for columns."""
+    return format_html('<span class="amount">{}</span>', money_exact(micro))
 
 
 @register.filter
 def movement(micro: int) -> SafeString | str:
-    """Return a change with its sign; nothing for 0."""
+    """Return a change of money with its sign, such as `+12.50`, or "" for 0."""
     if not micro:
         return ""
-    tone = "in" if micro > 0 else "out"
-    sign = "+" if micro > 0 else ""
+    tone, sign = ("in", "+") if micro > 0 else ("out", "")
     return format_html('<span class="amount amount-{}">{}{}</span>', tone, sign, amounts.format_credits(micro))
 
 
@@ -105,7 +102,7 @@ def movement(micro: int) -> SafeString | str:
 def in_zone(moment: dt.datetime | None, zone: str) -> SafeString | str:
     """Return `2026-11-21 13:05` in a time zone, with the exact time as its title.
 
-    The element is not a `<time>`, because the script turns those into "3 days ago".
+    The result is not a `<time>` element, because a script replaces the text of `<time>` elements by relative times.
     """
     if moment is None:
         return "–"
@@ -113,15 +110,7 @@ def in_zone(moment: dt.datetime | None, zone: str) -> SafeString | str:
     return format_html('<span class="amount" title="{}">{}</span>', f"{local:%F %T %Z}", f"{local:%F %H:%M}")
 
 
-@register.filter
-def day_in_zone(moment: dt.datetime | None, zone: str) -> str:
-    return "–" if moment is None else f"{moment.astimezone(ZoneInfo(zone)):%F}"
-
-
-@register.filter
-def exit_words(value: dict[str, Any] | None) -> str:
-    """Return how the processes of a task ended, in words."""
-    return exit_of(value)
+register.filter("exit_words", exit_of)
 
 
 @register.filter
@@ -138,7 +127,7 @@ def task_index(identity: int) -> int:
 
 @register.simple_tag
 def state(word: str, text: str = "") -> SafeString | str:
-    """Return a state as a coloured label. `text` replaces its word."""
+    """Return a state as a coloured label. `text`: shown instead of the name of the state."""
     if not word:
         return "–"
     return format_html('<span class="tag tag-{}">{}</span>', _TONES.get(word, "plain"), text or _(word))
@@ -146,7 +135,7 @@ def state(word: str, text: str = "") -> SafeString | str:
 
 @register.simple_tag
 def health(job: Job) -> SafeString | str:
-    """Return the health of a job as a coloured label. For an ended job, return its outcome."""
+    """Return the health of a job, or the outcome of a job that ended, as a coloured label."""
     found = health_of(job).state
     word = (job.outcome or job.state) if found is JobHealth.ENDED else found.value
     return state(word)
@@ -154,7 +143,7 @@ def health(job: Job) -> SafeString | str:
 
 @register.inclusion_tag("sigma/parts/bar.html")
 def bar(label: str, used: int, total: int, resource: str) -> dict[str, Any]:
-    """Return used of total as a bar and in words. A total of 0 means that nothing is granted."""
+    """Show a used amount and the total amount as a bar with text. `total`: 0 if nothing is granted."""
     percent = min(100.0, 100.0 * used / total) if total else (100.0 if used else 0.0)
     index = NAMES.index(resource)
     return {
@@ -169,7 +158,7 @@ def bar(label: str, used: int, total: int, resource: str) -> dict[str, Any]:
 
 @register.inclusion_tag("sigma/parts/navigation.html", takes_context=True)
 def navigation(context: Context) -> dict[str, Any]:
-    """Return the sections, and the pages of the current section."""
+    """Show the sections of the portal, and the pages of the current section."""
     here = _page_of(context)
     section = section_of(here)
     pages = [
@@ -192,11 +181,11 @@ def navigation(context: Context) -> dict[str, Any]:
 
 @register.inclusion_tag("sigma/parts/bell.html", takes_context=True)
 def bell(context: Context) -> dict[str, Any]:
-    """Return the number of the user's unread notices, in one query. Account pages first look up the user."""
+    """Show the link to the notices with the number of unread notices. One query; on account pages, two queries."""
     request = context.get("request")
     principal = getattr(request, "borg_principal", None)
     if principal is None and request is not None and request.user.is_authenticated:
-        principal = principal_of_user(request.user)
+        principal = principal_of_user(request.user)  # account pages of allauth have no principal
     count = unread_count(principal) if principal is not None else 0
     return {
         "news": f"{UNREAD_SHOWN}+" if count > UNREAD_SHOWN else count,
@@ -208,17 +197,6 @@ def bell(context: Context) -> dict[str, Any]:
 def current(context: Context, *names: str) -> SafeString | str:
     """Return ` aria-current="page"` if the current page is one of `names`."""
     return SafeString(' aria-current="page"') if _page_of(context) in names else ""
-
-
-@register.simple_tag(takes_context=True)
-def query(context: Context, **changes: Any) -> str:
-    """Return this page's query string with `changes`, without empty values."""
-    given = context["request"].GET.copy()
-    for name, value in changes.items():
-        given[name] = value
-    for name in [name for name, value in given.items() if value in ("", None)]:
-        del given[name]
-    return f"?{given.urlencode()}" if given else "?"
 
 
 def _page_of(context: Context) -> str:

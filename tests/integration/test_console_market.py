@@ -255,7 +255,7 @@ def test_what_waits_is_reported_on_the_first_page(sre, world) -> None:
     Shortfall.objects.create(cell="cc", begins_at=clock.now(), short=list(rows.SMALL), found_at=clock.now())
     page = sre.get("/admin/").text
     assert "More prod quota is sold than the capacity of cell cc." in page
-    assert "1 order waits for an SRE to decide." in page
+    assert "1 order waits for an SRE&#x27;s decision." in page
     listed_there = sre.get(listed("order") + "?state__exact=pending&approver__exact=sre")
     assert [row.pk for row in listed_there.context["cl"].result_list] == [order.pk]
 
@@ -273,7 +273,7 @@ def test_a_request_for_a_capability_is_announced_on_the_first_page(sre, world) -
         asked_at=clock.now(),
     )
     page = sre.get("/admin/").text
-    assert "1 request for a capability waits for an SRE to answer." in page
+    assert "1 request for a capability waits for an SRE&#x27;s decision." in page
     address = reverse("admin:quota_capabilityrequest_changelist") + "?state__exact=open"
     assert address in page
     assert [row.pk for row in sre.get(address).context["cl"].result_list] == [request.pk]

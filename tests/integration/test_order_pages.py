@@ -43,7 +43,7 @@ def test_a_list_tells_states_and_filters(market) -> None:
     pending = market_world.ordered(market.tenant, cores(2), days=30)
     client = signed_in("viewer")
     page = client.get("/orders/").text
-    assert "waits for approval" in page
+    assert "waiting for approval" in page
     for state, shown, hidden in (("active", active, pending), ("waiting", pending, active)):
         some = client.get("/orders/", {"state": state, "tenant": "ubar", "cell": "cc"}).text
         assert f'href="/orders/{shown.pk}/"' in some
@@ -57,7 +57,7 @@ def test_an_order_shows_everything_of_it(market) -> None:
     page = signed_in("buyer").get(f"/orders/{order.pk}/").text
     assert "2 cores, 8 GiB RAM" in page
     assert "for the sale" in page
-    assert "approved by rule 100" in page
+    assert "rule 100 approved the order" in page
     assert format_credits(order.price) in page
     assert "In force" in page or "in force" in page
     assert f"order {order.pk} begins" in page, "the money"
@@ -79,7 +79,7 @@ def test_cancelling_says_first_what_comes_back(market) -> None:
     back = available(market) - before
     assert 0 < back < order.price
     assert format_credits(back, places=2) == said[1]
-    assert f"{said[1]} credits are back in the budget" in done.text
+    assert f"{said[1]} credits were returned to the budget" in done.text
     order.refresh_from_db()
     assert (order.state, order.reason, order.refunded) == ("cancelled", "over", back)
     again = client.post(f"/orders/{order.pk}/cancel/", {"reason": "over"})
@@ -140,7 +140,7 @@ def test_renewal_is_switched(market) -> None:
     assert "will be renewed" in client.post(f"/orders/{order.pk}/renew/", {"renew": "1"}, follow=True).text
     order.refresh_from_db()
     assert order.renew
-    assert "It will be renewed before then" in client.get(f"/orders/{order.pk}/").text
+    assert "The order will be renewed before that time" in client.get(f"/orders/{order.pk}/").text
     assert "not be renewed" in client.post(f"/orders/{order.pk}/renew/", {"renew": "0"}, follow=True).text
 
 
@@ -211,12 +211,12 @@ def test_grants_say_when_they_end_and_how_long_they_count(market) -> None:
     order = market_world.ordered(market.tenant, cores(2), days=30)
     client = signed_in("viewer")
     assert "in force" in client.get("/quota/").text
-    for days, told in ((26, "ends soon"), (31, "still counts for running jobs until"), (34, "are rejected")):
+    for days, told in ((26, "ends soon"), (31, "running jobs may use it until"), (34, "are rejected")):
         with clock.at(order.ends_at + dt.timedelta(days=days - 30)):
             orders_advance(clock.now())
             assert told in client.get("/quota/").text, days
             if days == 31:
-                assert "For running jobs, it still counts until" in client.get(f"/orders/{order.pk}/").text
+                assert "Running jobs may use its quota until" in client.get(f"/orders/{order.pk}/").text
 
 
 def test_the_calendar_shows_each_band_and_resource(market) -> None:

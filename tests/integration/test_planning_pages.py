@@ -184,10 +184,10 @@ def test_the_console_shows_a_cell_and_when_it_is_sold_out(world) -> None:
         assert signed_in(name).get("/admin/capacity.csv", follow=True).status_code == 403
     page = signed_in("sre").get("/admin/capacity/?cell=cc&band=production")
     assert "3 cores" in page.text
-    told = {one.band: one for one in page.context["forecasts"]}
+    told = {one["band"]: one for one in page.context["forecasts"]}
     # What was granted for ever is all that the cell has, and more than may be sold with the headroom.
-    assert told["production"].sold_out_at is not None
-    assert told["batch"].sold_out_at is None
+    assert told["production"]["sold_out_at"] is not None
+    assert told["batch"]["sold_out_at"] is None
     assert "/admin/capacity/" in signed_in("sre").get("/admin/").text
 
 

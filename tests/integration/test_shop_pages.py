@@ -98,13 +98,13 @@ def test_strangers_see_nothing_of_it(market) -> None:
 @pytest.mark.parametrize(
     "field, value, what",
     [
-        ("cpu", "-4", "is not a quantity"),
+        ("cpu", "-4", "is not an amount"),
         ("cpu", "9223372036854775808", "this is more than any cell has"),
         ("ram", "9007199254740993", "this is more than any cell has"),
-        ("cpu", "1e3", "is not a quantity"),
-        ("cpu", "٣", "is not a quantity"),
+        ("cpu", "1e3", "is not an amount"),
+        ("cpu", "٣", "is not an amount"),
         ("from", "2020-01-01", "is in the past"),
-        ("from", "9999-12-31", "is not between 2000-01-01 and 9998-12-31"),
+        ("from", "9999-12-31", "give a day from 2000-01-01 to 9998-12-31"),
         ("from", "2026-02-30", "is not a day"),
         ("until", "2020-01-01", "before the first day"),
         ("until", "2999-01-01", "at most 366"),
@@ -210,7 +210,7 @@ def test_what_is_not_left_is_reported_with_the_first_day_it_is(market) -> None:
     now = timezone.now()
     market_world.sold(market.other, market_world.cores(150), now, now + dt.timedelta(days=9, hours=12))
     page = signed_in("buyer").get("/shop/", wish(cpu="80", ram="8Gi")).text
-    assert "Not enough is free: 40 cores free of 80 cores requested." in page
+    assert "The cell does not have enough free quota: 40 cores free of 80 cores requested." in page
     assert re.search(r'id="error-cpu">only 40 cores free', page)
     begin = re.search(r'href="([^"]*)">start then', page)
     assert begin is not None
@@ -226,7 +226,7 @@ def test_what_was_not_asked_for_is_not_called_short(market) -> None:
     now = timezone.now()
     market_world.sold(market.other, (1000, 900 * 2**30, 0, 0, 0, 0), now, now + dt.timedelta(days=9))
     page = signed_in("buyer").get("/shop/", wish(cpu="500", ram="", disk="")).text
-    shortage = re.search(r"Not enough is free: [^<]*", page)
+    shortage = re.search(r"enough free quota: [^<]*", page)
     assert shortage is not None
     assert "cores" in shortage[0]
     assert "memory" not in shortage[0]
@@ -244,7 +244,7 @@ def test_an_alternative_is_taken_over_with_one_click(market) -> None:
 def test_a_cell_that_sells_nothing_says_so(market) -> None:
     market_set(principal=market_world.ME, cell="cc", selling=False)
     page = signed_in("buyer").get("/shop/", wish()).text
-    assert "Cell cc sells nothing now" in page
+    assert "Cell cc sells no quota now" in page
     assert "in dd" in page
 
 

@@ -1,8 +1,9 @@
-"""The page of orders that wait for the user's decision, with the figures needed to decide."""
+"""The page of the orders that wait for the user's decision, with the quota and the budget of each tenant."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from typing import Any
 
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
@@ -18,47 +19,38 @@ from quota.vocabulary.resources import SIZE, ZERO, Vector, add
 PAGE_SIZE = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """An order, the tenant's granted and used quota in the same band and cell, and its budget in micro-credits."""
-
-    order: Order
-    granted: Vector
-    used: Vector
-    available: int
-    held: int
-
-
 @page
 def approvals(request: HttpRequest, principal: Principal) -> HttpResponse:
     found = page_of(request, waiting_for(principal), PAGE_SIZE)
-    return render(request, "sigma/approvals.html", {"page_obj": found, "cases": cases(list(found.object_list))})
+    return render(request, "sigma/approvals.html", {"page_obj": found, "cases": _cases(list(found.object_list))})
 
 
-def cases(orders: list[Order]) -> list[Case]:
-    """Return the case of each order. Three queries in total."""
+def _cases(orders: list[Order]) -> list[dict[str, Any]]:
+    """Return each order with the tenant's granted and used quota in its band and cell, and the tenant's budget.
+
+    Three queries in total. Amounts of money are in micro-credits.
+    """
     now = clock.now()
     tenants = {order.tenant_id for order in orders}
-    granted: dict[tuple[int, str, int], Vector] = {}
     grants = Quota.objects.filter(
         Q(ends_at=None) | Q(grace_until__gt=now) | Q(grace_until=None, ends_at__gt=now),
         tenant__in=tenants,
         starts_at__lte=now,
     )
-    for tenant, cell, band, amounts in grants.values_list("tenant_id", "cell", "band_id", "amounts"):
-        key = (tenant, cell, band)
-        granted[key] = add(granted.get(key, ZERO), amounts[:SIZE])
+    granted: dict[tuple[Any, ...], Vector] = defaultdict(lambda: ZERO)
+    for *place, amounts in grants.values_list("tenant_id", "cell", "band_id", "amounts"):
+        granted[tuple(place)] = add(granted[tuple(place)], amounts[:SIZE])
     uses = QuotaUse.objects.filter(tenant__in=tenants).values_list("tenant_id", "cell", "band_id", "used")
-    used = {(tenant, cell, band): tuple(vector[:SIZE]) for tenant, cell, band, vector in uses}
+    used = {tuple(place): vector[:SIZE] for *place, vector in uses}
     accounts = Account.objects.filter(tenant__in=tenants).values_list("tenant_id", "kind", "balance")
     money = {(tenant, kind): balance for tenant, kind, balance in accounts}
     return [
-        Case(
-            order,
-            granted.get((order.tenant_id, order.cell, order.band_id), ZERO),
-            used.get((order.tenant_id, order.cell, order.band_id), ZERO),
-            money.get((order.tenant_id, AccountKind.AVAILABLE.value), 0),
-            money.get((order.tenant_id, AccountKind.HELD.value), 0),
-        )
+        {
+            "order": order,
+            "granted": granted[order.tenant_id, order.cell, order.band_id],
+            "used": used.get((order.tenant_id, order.cell, order.band_id), ZERO),
+            "available": money.get((order.tenant_id, AccountKind.AVAILABLE.value), 0),
+            "held": money.get((order.tenant_id, AccountKind.HELD.value), 0),
+        }
         for order in orders
     ]

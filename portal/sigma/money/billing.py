@@ -1,20 +1,21 @@
-"""The billing page: a tenant's balance, this month's cost, its budget, its ledger and its invoices."""
+"""The billing page: the balance, this month's spending, the budget, the ledger and the invoices of a tenant."""
 
 from __future__ import annotations
 
 import datetime as dt
-import re
+from typing import Any
 
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
 from portal import plots
-from portal.sigma.frame.page import chosen_tenant, page, rendered, tenants_of
+from portal.sigma.frame.page import chosen_tenant, given_in, page, problem_kept, rendered, tenants_of
 from quota import clock
 from quota.billing.budgets import budget_set, spending_of
 from quota.billing.invoice_lines import lines_of, table_of
@@ -28,7 +29,7 @@ from quota.models import Budget, Invoice, Tenant
 from quota.selectors import tenant_named
 from quota.tables import csv_answer, file_answer
 from quota.vocabulary import months
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.money import AmountError, format_credits, parse
 from quota.vocabulary.permissions import Action, Principal, may, require
 
@@ -41,17 +42,18 @@ def billing(request: HttpRequest, principal: Principal) -> HttpResponse:
     tenant = chosen_tenant(request, principal, Action.BILLING_VIEW)
     if tenant is None:
         return render(request, "sigma/billing.html", {"tenant": None})
-    return _shown(request, principal, tenant)
+    return _shown(request, principal, tenant, {})
 
 
 @page
 @require_POST
 def budget(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Set the budget. If it is rejected, show the form again with the given values."""
+    """Set the budget of a tenant. If the budget is rejected, show the form again with the given values."""
     tenant = tenant_named(principal, request.POST.get("tenant", ""))
     require(principal, Action.BILLING_ADMIN, tenant=tenant.name)
-    given = {name: request.POST.get(name, "").strip() for name in ("monthly", "alerts", "action")}
-    try:
+    given = given_in(request.POST, "monthly", "alerts", "action")
+    context: dict[str, Any] = {"given": given}
+    with problem_kept(context):
         budget_set(
             principal=principal,
             tenant=tenant,
@@ -59,39 +61,36 @@ def budget(request: HttpRequest, principal: Principal) -> HttpResponse:
             alerts=_percents(given["alerts"]),
             action=given["action"],
         )
-    except Rejected as problem:
-        return _shown(request, principal, tenant, problem=problem, given=given)
-    messages.success(request, _("The budget of %s is set.") % tenant.name)
-    return _back(tenant)
+        messages.success(request, _("The budget of %s was saved.") % tenant.name)
+        return _back(tenant)
+    return _shown(request, principal, tenant, context)
 
 
 @page
 @require_POST
 def hand_down(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Transfer credits from an organisation to one of its teams, or from a team back to it."""
+    """Transfer credits from an organisation to one of its teams, or from a team to its organisation."""
     tenant = tenant_named(principal, request.POST.get("tenant", ""))
     require(principal, Action.BILLING_ADMIN, tenant=tenant.name)
-    handed = {name: request.POST.get(name, "").strip() for name in ("to", "amount", "text")}
-    try:
-        amount = _amount("amount", handed["amount"])
-        other = Tenant.objects.filter(name=handed["to"], pk__in=[row.pk for row in _related(tenant)]).first()
+    given = given_in(request.POST, "to", "amount", "text")
+    context: dict[str, Any] = {"handed": given}
+    with problem_kept(context):
+        amount = _amount("amount", given["amount"]) or 0
+        other = next((row for row in _related(tenant) if row.name == given["to"]), None)
         if other is None:
-            raise Rejected("invalid", _("to: choose from the list"), fields={"to": _("not one of the list")})
+            raise invalid("to", _("choose the organisation or a team from the list"))
         budget_hand_down(
-            principal=principal, from_tenant=tenant, to_tenant=other, amount=amount or 0, text=handed["text"][:200]
+            principal=principal, from_tenant=tenant, to_tenant=other, amount=amount, text=given["text"][:200]
         )
-    except Rejected as problem:
-        return _shown(request, principal, tenant, problem=problem, handed=handed)
-    messages.success(
-        request,
-        _("%(amount)s credits were transferred to %(to)s.") % {"amount": format_credits(amount or 0), "to": other.name},
-    )
-    return _back(tenant)
+        text = _("%(amount)s credits were transferred to %(to)s.")
+        messages.success(request, text % {"amount": format_credits(amount), "to": other.name})
+        return _back(tenant)
+    return _shown(request, principal, tenant, context)
 
 
 @page
 def ledger_csv(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Return the whole ledger, or one `?month=`, such as 2026-11, in the tenant's time zone."""
+    """Return the ledger as a CSV file. `?month=2026-11` limits the file to a month in the tenant's time zone."""
     tenant = _required(request, principal)
     month = _month(request.GET.get("month", "").strip())
     since, until = months.bounds(month, tenant.time_zone) if month is not None else (None, None)
@@ -112,7 +111,7 @@ def invoice_file(request: HttpRequest, principal: Principal, number: str, form: 
 
 @page
 def draft(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show the invoice of the current month as if the month ended now."""
+    """Show a draft: the invoice of the current month if the month ended now."""
     return _invoice_page(request, principal, invoice_draft(_required(request, principal)))
 
 
@@ -121,15 +120,8 @@ def draft_file(request: HttpRequest, principal: Principal, form: str) -> HttpRes
     return _file(invoice_draft(_required(request, principal)), form)
 
 
-def _shown(
-    request: HttpRequest,
-    principal: Principal,
-    tenant: Tenant,
-    *,
-    problem: Rejected | None = None,
-    given: dict[str, str] | None = None,
-    handed: dict[str, str] | None = None,
-) -> HttpResponse:
+def _shown(request: HttpRequest, principal: Principal, tenant: Tenant, changes: dict[str, Any]) -> HttpResponse:
+    """Show the billing page of a tenant. `changes`: replace values of the template context."""
     spending = spending_of(tenant)
     row = Budget.objects.filter(tenant=tenant).first() or Budget(tenant=tenant)
     days = month_days(principal, tenant, spending.month, until=clock.now())
@@ -150,15 +142,13 @@ def _shown(
         "invoices": list(Invoice.objects.filter(tenant=tenant).order_by("-month").defer("lines")[:INVOICES]),
         "may_edit": may(principal, Action.BILLING_ADMIN, tenant=tenant.name),
         "actions": [(name, dict(Budget._meta.get_field("action").flatchoices)[name]) for name in ACTIONS],
-        "given": given
-        or {
+        "given": {
             "monthly": format_credits(row.monthly).replace(",", "") if row.monthly is not None else "",
             "alerts": ", ".join(map(str, row.alerts)),
             "action": row.action,
         },
         "related": _related(tenant),
-        "handed": handed or {},
-        "problem": problem,
+        **changes,
     }
     return rendered(request, "sigma/billing.html", context)
 
@@ -224,18 +214,16 @@ def _required(request: HttpRequest, principal: Principal) -> Tenant:
     if tenant is None:
         raise Rejected(
             "not-found",
-            _("You may not see the billing of any tenant. Ask an owner of your tenant for a role that may."),
+            _("You may not see the billing of any tenant. Ask an owner of your tenant for the role buyer or owner."),
             status=404,
         )
     return tenant
 
 
 def _related(tenant: Tenant) -> list[Tenant]:
-    """Return the tenants that may receive credits: the organisation and the teams."""
-    rows = list(Tenant.objects.filter(parent=tenant).order_by("name")[:200])
-    if tenant.parent_id is not None:
-        rows = [Tenant.objects.get(pk=tenant.parent_id), *rows]
-    return rows
+    """Return the tenants that may receive credits from a tenant: its organisation and its teams."""
+    teams = Tenant.objects.filter(parent=tenant).order_by("name")[:200]
+    return [*Tenant.objects.filter(pk=tenant.parent_id or 0), *teams]
 
 
 def _amount(name: str, text: str) -> int | None:
@@ -244,39 +232,39 @@ def _amount(name: str, text: str) -> int | None:
     try:
         return parse(text)
     except AmountError as error:
-        raise Rejected("invalid", f"{name}: {error}", fields={name: str(error)}) from error
+        raise invalid(name, str(error)) from error
 
 
 def _month(text: str) -> dt.date | None:
     if not text:
         return None
-    if match := re.match(r"^(2[0-9]{3})-(0[1-9]|1[0-2])\Z", text):
-        return dt.date(int(match[1]), int(match[2]), 1)
-    detail = _("%r is not a month; give one such as 2026-11") % text[:20]
-    raise Rejected("invalid", f"month: {detail}", fields={"month": detail})
+    try:
+        month = dt.datetime.strptime(text, "%Y-%m").date()
+    except ValueError:
+        month = dt.date.min
+    if not 2000 <= month.year <= 2999:
+        raise invalid("month", _("%r is not a month; give a month such as 2026-11") % text[:20])
+    return month
 
 
 def _percents(text: str) -> list[int]:
     parts = [part.strip().removesuffix("%").strip() for part in text.split(",") if part.strip()]
     if not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
-        detail = _("%r is not a list of percentages; give one such as 50, 80, 100") % text[:40]
-        raise Rejected("invalid", f"alerts: {detail}", fields={"alerts": detail})
+        raise invalid("alerts", _("%r is not a list of percentages; give a list such as 50, 80, 100") % text[:40])
     return [int(part) for part in parts]
 
 
 def _back(tenant: Tenant) -> HttpResponse:
-    answer = redirect("sigma:billing")
-    answer["Location"] += f"?tenant={tenant.name}"
-    return answer
+    return redirect(reverse("sigma:billing", query={"tenant": tenant.name}))
 
 
 _KINDS = {
     "budget": gettext_lazy("Credits granted"),
     "hold": gettext_lazy("Held for"),
-    "unhold": gettext_lazy("Released from"),
+    "unhold": gettext_lazy("No longer held for"),
     "charge": gettext_lazy("Charged for"),
     "refund": gettext_lazy("Refunded for"),
     "usage": gettext_lazy("Measured usage"),
-    "settle": gettext_lazy("Debt settled"),
-    "transfer": gettext_lazy("Transferred"),
+    "settle": gettext_lazy("Debt paid"),
+    "transfer": gettext_lazy("Credits transferred"),
 }

@@ -1,17 +1,18 @@
-"""The costs page: a tenant's cost by job, team, band, cell or label over a period; also as a CSV file."""
+"""The page, and the CSV file, of the costs of a tenant in a period, by job, team, band, cell or label."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.sigma.frame.page import chosen_tenant, page, tenants_of
+from portal.sigma.frame.page import chosen_tenant, given_in, page, tenants_of
 from quota import clock
 from quota.billing.costs import SPLITS, Cost, costs
 from quota.models import Tenant
@@ -19,20 +20,29 @@ from quota.tables import csv_answer
 from quota.vocabulary import months
 from quota.vocabulary.permissions import Action, Principal, may
 
-# Rows on the page. The CSV file contains all rows.
+# The most rows on the page. The CSV file contains all rows.
 SHOWN = 100
-OVER = {
+PERIODS = {
     "month": gettext_lazy("this month"),
     "last-month": gettext_lazy("last month"),
-    "7": gettext_lazy("7 days"),
-    "30": gettext_lazy("30 days"),
-    "90": gettext_lazy("90 days"),
-    "365": gettext_lazy("365 days"),
+    "7": gettext_lazy("the last 7 days"),
+    "30": gettext_lazy("the last 30 days"),
+    "90": gettext_lazy("the last 90 days"),
+    "365": gettext_lazy("the last 365 days"),
+}
+SPLIT_NAMES = {
+    "job": gettext_lazy("job"),
+    "team": gettext_lazy("team"),
+    "band": gettext_lazy("band"),
+    "cell": gettext_lazy("cell"),
+    "label": gettext_lazy("label"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class CostsFilter:
+    """The chosen filters. `tenants`: the tenant, with its teams if `teams` is chosen. `over`: a key of `PERIODS`."""
+
     tenant: Tenant
     tenants: list[Tenant]
     teams: bool
@@ -43,44 +53,22 @@ class CostsFilter:
     until: dt.datetime
 
 
-@dataclass(frozen=True, slots=True)
-class CostRow:
-    """A cost, and the widths of its parts in per mille of the highest cost's bar."""
-
-    name: str
-    cost: Cost
-    share: str
-    quota: int
-    unused: int
-    usage: int
-
-    @property
-    def usage_x(self) -> int:
-        return self.quota
-
-    @property
-    def unused_x(self) -> int:
-        return self.quota + self.usage
-
-
 @page
 def cost_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     chosen = _chosen(request, principal)
-    context = {
-        "chosen": chosen,
-        "tenant": chosen.tenant if chosen else None,
-        "tenants": tenants_of(principal, Action.BILLING_VIEW),
-        "splits": [(name, _SPLIT_NAMES[name]) for name in SPLITS],
-        "overs": OVER.items(),
-    }
+    context: dict[str, Any] = {"chosen": chosen}
     if chosen is not None:
         found = _costs(chosen)
         context |= {
-            "rows": _rows(found, chosen),  # type: ignore[dict-item]
-            "more": max(0, len(found) - SHOWN),  # type: ignore[dict-item]
-            "total": _total(found),  # type: ignore[dict-item]
-            "by_title": _SPLIT_NAMES[chosen.by],  # type: ignore[dict-item]
-            "asked_label": chosen.by == "label" and not chosen.label,  # type: ignore[dict-item]
+            "tenant": chosen.tenant,
+            "tenants": tenants_of(principal, Action.BILLING_VIEW),
+            "splits": [(name, SPLIT_NAMES[name]) for name in SPLITS],
+            "overs": PERIODS.items(),
+            "rows": _rows(found, chosen.by),
+            "more": max(0, len(found) - SHOWN),
+            "total": _total(found),
+            "by_title": SPLIT_NAMES[chosen.by],
+            "asked_label": chosen.by == "label" and not chosen.label,
         }
     return render(request, "sigma/costs.html", context)
 
@@ -94,24 +82,23 @@ def costs_csv(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def _chosen(request: HttpRequest, principal: Principal) -> CostsFilter | None:
-    """Return the filters of the request. An unknown value counts as the default."""
+    """Return the filters of the request, or None if the user may see no tenant's costs. Unknown values are ignored."""
     tenant = chosen_tenant(request, principal, Action.BILLING_VIEW)
     if tenant is None:
         return None
-    given = request.GET
-    teams = given.get("teams") == "yes"
-    tenants = [tenant]
-    if teams:
-        tenants += [
-            row
-            for row in Tenant.objects.filter(parent=tenant).order_by("name")
-            if may(principal, Action.BILLING_VIEW, tenant=row.name)
-        ]
-    by, over = given.get("by", ""), given.get("over", "")
-    over = over if over in OVER else "month"
+    given = given_in(request.GET, "teams", "by", "over", "label")
+    teams = list(Tenant.objects.filter(parent=tenant).order_by("name")) if given["teams"] == "yes" else []
+    over = given["over"] if given["over"] in PERIODS else "month"
     since, until = _period(tenant, over)
     return CostsFilter(
-        tenant, tenants, teams, by if by in SPLITS else "job", given.get("label", "").strip()[:200], over, since, until
+        tenant=tenant,
+        tenants=[tenant, *(team for team in teams if may(principal, Action.BILLING_VIEW, tenant=team.name))],
+        teams=given["teams"] == "yes",
+        by=given["by"] if given["by"] in SPLITS else "job",
+        label=given["label"][:200],
+        over=over,
+        since=since,
+        until=until,
     )
 
 
@@ -133,26 +120,22 @@ def _costs(chosen: CostsFilter) -> list[Cost]:
     return costs(chosen.tenants, since=chosen.since, until=chosen.until, by=chosen.by, label=chosen.label)
 
 
-def _rows(found: list[Cost], chosen: CostsFilter) -> list[CostRow]:
-    most = max((cost.total for cost in found), default=0) or 1
-    total = sum(cost.total for cost in found) or 1
-    return [
-        CostRow(
-            cost.key or _nobody(chosen.by),
-            cost,
-            f"{100 * cost.total / total:.1f} %",
-            *(1000 * part // most for part in (cost.quota, cost.unused, cost.usage)),
-        )
-        for cost in found[:SHOWN]
-    ]
-
-
-def _nobody(by: str) -> str:
-    return {
+def _rows(found: list[Cost], by: str) -> list[dict[str, Any]]:
+    """Return the rows of the table. The widths of the bar's parts are in thousandths of the highest cost's bar."""
+    names = {
         "job": _("bought, but not requested by any job"),
         "label": _("without this label"),
         "band": _("free priority"),
-    }.get(by, "–")
+    }
+    most = max((cost.total for cost in found), default=0) or 1
+    total = sum(cost.total for cost in found) or 1
+    rows = []
+    for cost in found[:SHOWN]:
+        quota, usage, unused = (1000 * part // most for part in (cost.quota, cost.usage, cost.unused))
+        share = f"{100 * cost.total / total:.1f} %"
+        bar = [(1, 0, quota), (2, quota, usage), (7, quota + usage, unused)]  # colour, x and width of each part
+        rows.append({"name": cost.key or names.get(by, "–"), "cost": cost, "share": share, "bar": bar})
+    return rows
 
 
 def _total(found: list[Cost]) -> Cost:
@@ -160,19 +143,10 @@ def _total(found: list[Cost]) -> Cost:
 
 
 def _table(found: list[Cost], chosen: CostsFilter | None) -> Iterator[list[object]]:
-    """Yield the rows of the CSV file, exact in micro-credits, so that the columns add up."""
+    """Yield the rows of the CSV file. Amounts are in micro-credits, so that the columns add up."""
     yield ["tenant", "from", "until", "by", "label", "key", "quota", "unused", "usage", "total"]
     if chosen is not None:
         since, until = (moment.astimezone(dt.UTC).isoformat() for moment in (chosen.since, chosen.until))
         filters = [chosen.tenant.name, since, until, chosen.by, chosen.label]
         for one in found:
             yield [*filters, one.key, one.quota, one.unused, one.usage, one.total]
-
-
-_SPLIT_NAMES = {
-    "job": gettext_lazy("job"),
-    "team": gettext_lazy("team"),
-    "band": gettext_lazy("band"),
-    "cell": gettext_lazy("cell"),
-    "label": gettext_lazy("label"),
-}

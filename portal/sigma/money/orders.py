@@ -1,4 +1,4 @@
-"""The list of quota orders, the page of one order, and the actions on it."""
+"""The list of quota orders, the page of one order, and the forms that change an order."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from portal.sigma.frame.page import narrowed, page, page_of, rendered
-from portal.sigma.reads.market import zone_of
+from portal.sigma.frame.page import given_in, narrowed, page, page_of, rendered, tenants_of
 from portal.sigma.reads.order_words import format_order_state
 from portal.sigma.reads.orders import history_of, may_decide, money_of, order_numbered, orders_visible, refund_of
 from portal.sigma.shop.confirm import wish_of
-from portal.sigma.shop.offer import part_line
 from portal.sigma.shop.own import own_of
 from portal.sigma.shop.sizes import LABELS
 from portal.sigma.shop.wish import Wish, fields_of
@@ -28,9 +26,8 @@ from quota import clock
 from quota.billing.ledger import balance_of
 from quota.market.orders import order_approve, order_cancel, order_reject, order_renewal_set, order_transfer
 from quota.models import Order, OrderState
-from quota.pricing.arithmetic import part_of
 from quota.pricing.market import calendar_days, market_of
-from quota.selectors import tenant_named, tenants_visible
+from quota.selectors import tenant_named
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, may
@@ -43,21 +40,20 @@ ALIVE = (OrderState.PENDING.value, OrderState.APPROVED.value, OrderState.ACTIVE.
 
 @page
 def order_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List orders, filtered by state (`waiting`: pending and approved), tenant and cell."""
-    chosen = {name: request.GET.get(name, "") for name in ("state", "tenant", "cell")}
+    """List orders, filtered by state, tenant and cell. The state `waiting` means pending or approved."""
+    chosen = given_in(request.GET, "state", "tenant", "cell")
     rows = orders_visible(principal)
     if chosen["state"] == "waiting":
         rows = rows.filter(state__in=[OrderState.PENDING.value, OrderState.APPROVED.value])
     elif chosen["state"] in STATES and chosen["state"]:
         rows = rows.filter(state=chosen["state"])
     rows = narrowed(rows, chosen, tenant="tenant__name", cell="cell")
-    names = list(tenants_visible(principal).order_by("name").values_list("name", flat=True)[:200])
     context = {
         "page_obj": page_of(request, rows, PAGE_SIZE),
         "chosen": chosen,
         "filtered": any(chosen.values()),
         "states": STATES,
-        "tenants": names,
+        "tenants": tenants_of(principal),
         "cells": list(orders_visible(principal).order_by("cell").values_list("cell", flat=True).distinct()[:200]),
         "now": clock.now(),
     }
@@ -71,7 +67,10 @@ def order(request: HttpRequest, principal: Principal, number: int) -> HttpRespon
 
 
 def _action(act: Callable[[Principal, Order, QueryDict], tuple[Order, str]]) -> Callable[..., HttpResponse]:
-    """Return the view of a form that changes an order. `act` returns the changed order and a message for the user."""
+    """Return the view of a form that changes an order.
+
+    `act`: makes the change, and returns the order to show and a message for the user.
+    """
 
     @page
     @require_POST
@@ -99,7 +98,7 @@ def approve(principal: Principal, row: Order, post: QueryDict) -> tuple[Order, s
 @_action
 def reject(principal: Principal, row: Order, post: QueryDict) -> tuple[Order, str]:
     done = order_reject(principal=principal, order=row, reason=post.get("reason", "").strip())
-    return done, _("Order %d is rejected. Its credits and its quota are released.") % done.pk
+    return done, _("Order %d is rejected. The held credits and quota are free again.") % done.pk
 
 
 @_action
@@ -107,14 +106,14 @@ def cancel(principal: Principal, row: Order, post: QueryDict) -> tuple[Order, st
     before = row.refunded
     done = order_cancel(principal=principal, order=row, reason=post.get("reason", "").strip())
     back = done.refunded - before if row.state == OrderState.ACTIVE.value else done.price
-    text = _("Order %(number)d is cancelled. %(back)s credits are back in the budget.")
+    text = _("Order %(number)d is cancelled. %(back)s credits were returned to the budget.")
     return done, text % {"number": done.pk, "back": format_credits(back, places=2)}
 
 
 @_action
 def renew(principal: Principal, row: Order, post: QueryDict) -> tuple[Order, str]:
     done = order_renewal_set(principal=principal, order=row, renew=post.get("renew") == "1")
-    text = _("Order %d will be renewed.") if done.renew else _("Order %d will end and not be renewed.")
+    text = _("Order %d will be renewed at its end.") if done.renew else _("Order %d will not be renewed at its end.")
     return done, text % done.pk
 
 
@@ -129,22 +128,16 @@ def transfer(principal: Principal, row: Order, post: QueryDict) -> tuple[Order, 
 
 def _order(request: HttpRequest, principal: Principal, row: Order, problem: Rejected | None = None) -> HttpResponse:
     row = order_numbered(principal, row.pk)
-    now = clock.now()
-    zone = zone_of(row.tenant)
-    wish = wish_of(row, zone)
-    name = row.tenant.name
+    now, name = clock.now(), row.tenant.name
     may_buy = may(principal, Action.QUOTA_BUY, tenant=name, cell=row.cell)
     sees_money = may(principal, Action.BILLING_VIEW, tenant=name)
     deciding = may_decide(principal, row)
     context: dict[str, Any] = {
         "order": row,
         "problem": problem,
-        "wish": wish,
-        "zone": zone.key,
-        "now": now,
+        "zone": row.tenant.time_zone,
         "words": format_order_state(row, now=now, rules=market_of(row.cell)),
-        "parts": [part_line(part_of(part)) for part in row.parts],
-        "again": fields_of(wish_again(row)),
+        "again": fields_of(_wish_again(row)),
         "history": history_of(row),
         "money": money_of(row) if sees_money else [],
         "sees_money": sees_money,
@@ -154,7 +147,7 @@ def _order(request: HttpRequest, principal: Principal, row: Order, problem: Reje
         "may_buy": may_buy,
         "may_decide": deciding,
         "refund": refund_of(row, now) if may_buy and row.state in ALIVE else 0,
-        "others": _others(principal, row) if may_buy else [],
+        "others": [other for other in tenants_of(principal, Action.QUOTA_BUY) if other != name] if may_buy else [],
     }
     if deciding:
         context["balances"] = balance_of(row.tenant)
@@ -163,29 +156,23 @@ def _order(request: HttpRequest, principal: Principal, row: Order, problem: Reje
     return rendered(request, "sigma/order.html", context)
 
 
-def _others(principal: Principal, row: Order) -> list[str]:
-    """Return the tenants that may receive the order."""
-    names = tenants_visible(principal).exclude(pk=row.tenant_id).order_by("name")
-    found = names.values_list("name", flat=True)[:200]
-    return [name for name in found if may(principal, Action.QUOTA_BUY, tenant=name, cell=row.cell)]
-
-
-def wish_again(row: Order) -> Wish:
-    """Return the order as a new wish. If its period has begun, the wish starts today."""
-    zone = zone_of(row.tenant)
-    wish = wish_of(row, zone)
-    today = clock.now().astimezone(zone).date()
+def _wish_again(row: Order) -> Wish:
+    """Return the order as a new request. If the period of the order has begun, the new period starts today."""
+    wish = wish_of(row)
+    today = clock.now().astimezone(wish.zone).date()
     if wish.period.first >= today:
         return wish
     return replace(wish, period=wish.period.moved(today), renew=row.renew)
 
 
 def _least(row: Order, now: dt.datetime) -> list[dict[str, Any]]:
-    """Return, per resource, the least free amount during the order, which counts as sold. Negative: oversold."""
-    zone = zone_of(row.tenant)
-    period = wish_of(row, zone).period
-    first = max(period.first, now.astimezone(zone).date())
-    days = calendar_days(row.cell, row.band, first, max(1, (period.last - first).days + 1), zone)
+    """Return the lowest free amount of each resource during the order. The order itself counts as sold.
+
+    A negative amount means that more is sold than the cell has.
+    """
+    wish = wish_of(row)
+    first = max(wish.period.first, now.astimezone(wish.zone).date())
+    days = calendar_days(row.cell, row.band, first, max(1, (wish.period.last - first).days + 1), wish.zone)
     left = [min(column) for column in zip(*(day.left for day in days), strict=True)]
     return [
         {"name": name, "label": LABELS[name], "asked": asked, "left": left[i], "short": max(0, -left[i])}

@@ -1,4 +1,4 @@
-"""The planning page: quota that a tenant owned, requested and used over time; also as a CSV file."""
+"""The page, and the CSV file, of the quota that a tenant owned, requested, reserved and used over time."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from quota.vocabulary.resources import AXIS, CPU, NAMES, PORTS, describe
 
 RESOURCES = [name for place, name in enumerate(NAMES) if place != PORTS]
 FREE = "free"
-# With fewer finished hours, it is too early to estimate unneeded quota.
+# The fewest finished hours from which the page estimates unneeded quota.
 LEAST_HOURS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningFilter:
+    """The chosen filters. `places`: the cells and bands of the tenant; `resource`: a place on the axis."""
+
     tenant: Tenant | None
     places: list[tuple[str, str]]
     cell: str
@@ -98,7 +100,7 @@ def _points(principal: Principal, chosen: PlanningFilter) -> list[Planned]:
 
 
 def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> list[plots.Plot]:
-    """Return the plots. `spare`: also plot the quota that could be given back."""
+    """Return the plots. `spare`: whether to plot the quota that could be given back, too."""
     period = chosen.period
 
     def drawn(title: str, series: dict[str, list[int]]) -> plots.Plot:
@@ -116,16 +118,16 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
     charts = [drawn(_("Owned, requested, reserved and used"), series)]
     if spare:
         names = (_("owned, not requested"), _("requested, not reserved"), _("reserved, not used"))
-        gaps = [
-            [max(0, upper - lower) for upper, lower in zip(*two, strict=True)]
-            for two in itertools.pairwise(series.values())
-        ]
-        charts.append(drawn(_("Quota that could be given back"), dict(zip(names, gaps, strict=True))))
+        gaps = {
+            name: [max(0, upper - lower) for upper, lower in zip(*two, strict=True)]
+            for name, two in zip(names, itertools.pairwise(series.values()), strict=True)
+        }
+        charts.append(drawn(_("Quota that could be given back"), gaps))
     return charts
 
 
 def _series(points: list[Planned], place: int) -> dict[str, list[int]]:
-    """Return the values of each series by its name."""
+    """Return the values of each series over time. `place`: the place of the resource on the axis."""
     return {
         _("owned"): [point.owned[place] for point in points],
         _("requested"): [point.asked[place] for point in points],

@@ -1,4 +1,4 @@
-"""Market queries that only pages need."""
+"""Queries about the market that only pages need."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from scheduling.models import Job
 
 
 def cells_sold(principal: Principal) -> list[str]:
-    """Return the names of the visible cells that have reported their capacity."""
+    """Return the names of the visible cells that sell quota, because they have reported their capacity."""
     names = CellCapacity.objects.order_by("cell").values_list("cell", flat=True)[:200]
     return [name for name in names if may(principal, Action.CELL_VIEW, cell=name)]
 
 
 def zone_of(tenant: Tenant) -> ZoneInfo:
-    """Return the time zone of the tenant's days."""
+    """Return the time zone in which the tenant's days begin and end."""
     return ZoneInfo(tenant.time_zone)
 
 
 def approval_words(tenant: Tenant, cell: str, band: str, price: int, *, orderer: str) -> str:
-    """Return a sentence that names the approver of such an order by the user `orderer`."""
+    """Return a sentence about who has to approve an order at this price. `orderer`: the name of the buyer."""
     rules = ApprovalRule.objects.filter(
         Q(cell="") | Q(cell=cell),
         Q(band=None) | Q(band__name=band),
@@ -33,23 +33,23 @@ def approval_words(tenant: Tenant, cell: str, band: str, price: int, *, orderer:
         Q(most_price=None) | Q(most_price__gte=price),
     )
     sentences = {
-        "auto": _("A rule approves it at once."),
-        "owner": _("An owner of the tenant has to approve it."),
-        "sre": _("An SRE has to approve it."),
+        "auto": _("The order will be approved automatically."),
+        "owner": _("An owner of the tenant has to approve the order."),
+        "sre": _("An SRE has to approve the order."),
     }
     approver = rules.order_by("rank").values_list("approver", flat=True).first() or "sre"
     if approver == "owner" and set(owners_of(tenant)) <= {orderer}:
-        return _("An SRE has to approve it, because the tenant has no other owner.")
+        return _("An SRE has to approve the order, because the tenant has no other owner.")
     return sentences[approver]
 
 
 def owners_of(tenant: Tenant) -> list[str]:
-    """Return up to five owners of the tenant and of its organisation, who can raise the budget."""
+    """Return the names of up to five owners of the tenant or of its organisation, who can raise the budget."""
     rows = Membership.objects.filter(Q(tenant=tenant) | Q(tenant=tenant.parent_id), role=Role.OWNER.value)
     return sorted(set(rows.values_list("user__username", flat=True)[:5]))
 
 
 def like_this(jobs: QuerySet[Job], tenant: str) -> Iterable[Job]:
-    """Return a tenant's live jobs, newest first, without those in an alloc set, which request no quota."""
+    """Return the newest live jobs of a tenant that use quota. Jobs in an alloc set and free jobs use none."""
     rows = jobs.filter(tenant__name=tenant, alloc_set__isnull=True, priority__gt=0).exclude(state="dead")
     return rows.order_by("-id")[:100]

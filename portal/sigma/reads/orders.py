@@ -21,7 +21,7 @@ MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class PostingRow:
-    """A posting as the tenant sees it: its changes of the available, held and paid credits."""
+    """A posting of the ledger with its changes of the available, the held and the paid credits of the tenant."""
 
     posting: Posting
     available: int
@@ -30,7 +30,7 @@ class PostingRow:
 
 
 def orders_visible(principal: Principal) -> QuerySet[Order]:
-    """Return the visible orders, newest first."""
+    """Return the orders that the principal may see, newest first."""
     rows = Order.objects.filter(tenant__in=tenants_visible(principal))
     return rows.select_related("tenant", "band").order_by("-id")
 
@@ -44,10 +44,10 @@ def order_numbered(principal: Principal, number: int) -> Order:
 
 
 def waiting_for(principal: Principal) -> QuerySet[Order]:
-    """Return the pending orders that this principal is asked to decide, oldest first.
+    """Return the pending orders that wait for a decision of this principal, oldest first.
 
-    SREs may also decide orders that wait for an owner, but this list does not ask them to. Only SREs may decide
-    their own orders.
+    SREs may also decide orders that wait for an owner, but this list does not contain these orders. Owners may not
+    decide their own orders.
     """
     rows = Order.objects.filter(state=OrderState.PENDING.value).select_related("tenant", "band").order_by("id")
     owned = [name for name in principal.roles if may(principal, Action.QUOTA_APPROVE, tenant=name)]
@@ -58,6 +58,7 @@ def waiting_for(principal: Principal) -> QuerySet[Order]:
 
 
 def may_decide(principal: Principal, order: Order) -> bool:
+    """Return whether the principal may approve or reject the order."""
     if order.state != OrderState.PENDING.value:
         return False
     if principal.name == order.placed_by and not principal.sre:
@@ -76,23 +77,17 @@ def history_of(order: Order) -> list[Record]:
 def money_of(order: Order) -> list[PostingRow]:
     """Return the postings of an order, oldest first. Two queries."""
     postings = list(Posting.objects.filter(order=order).order_by("id")[:MOST])
-    sums: dict[tuple[int, str], int] = {}
-    rows = LedgerEntry.objects.filter(posting__in=postings).values_list("posting_id", "account__kind")
-    for posting_id, kind, amount in rows.annotate(total=Sum("amount")).order_by():
-        sums[posting_id, kind] = int(amount)
-    return [
-        PostingRow(
-            posting,
-            sums.get((posting.pk, AccountKind.AVAILABLE.value), 0),
-            sums.get((posting.pk, AccountKind.HELD.value), 0),
-            sums.get((posting.pk, AccountKind.REVENUE.value), 0),
-        )
-        for posting in postings
-    ]
+    rows = LedgerEntry.objects.filter(posting__in=postings).values_list("posting_id", "account__kind").order_by()
+    sums = {(posting_id, kind): int(amount) for posting_id, kind, amount in rows.annotate(total=Sum("amount"))}
+    kinds = (AccountKind.AVAILABLE, AccountKind.HELD, AccountKind.REVENUE)
+    return [PostingRow(posting, *(sums.get((posting.pk, kind.value), 0) for kind in kinds)) for posting in postings]
 
 
 def refund_of(order: Order, now: dt.datetime) -> int:
-    """Return the refund for cancelling now, in micro-credits: the price before the start, later only whole days."""
+    """Return the refund in micro-credits if the order is cancelled now.
+
+    Before the start, the refund is the whole price. Later, it is the price of the remaining whole days.
+    """
     if order.state != OrderState.ACTIVE.value:
         return order.price
     rest = calendar.whole_days_left(now, order.ends_at, zone_of(order.tenant))

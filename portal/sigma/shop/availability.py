@@ -1,4 +1,4 @@
-"""The free quota of a cell per day as bars of an SVG, compared with the requested amount. Pure."""
+"""Charts of the free quota of a cell per day, compared with the requested amount, for an SVG. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from portal.sigma.shop.period import QuotaPeriod
-from quota.vocabulary.resources import Vector
+from portal.sigma.shop.sizes import LABELS
+from quota.vocabulary.resources import NAMES, Vector
 
 WIDTH, HEIGHT = 600, 96
 
 
 class DayLeft(NamedTuple):
-    """The least free amounts at any time of a day."""
+    """A day, and the lowest free amount of each resource at any time of this day."""
 
     day: dt.date
     left: Vector
@@ -23,7 +24,10 @@ class DayLeft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityBar:
-    """Consecutive days with the same free amount, as a rectangle. `tone`: `fits`, `short`, or `beside` the period."""
+    """Consecutive days with the same free amount, as a rectangle of the SVG.
+
+    `tone`: `fits` or `short` (less than requested) within the period, `beside` outside the period.
+    """
 
     x: float
     y: float
@@ -37,57 +41,58 @@ class AvailabilityBar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One resource over the days. `least`: least free amount in the period; `most`: the value at the upper edge."""
+    """The free and the requested amount of one resource over the days. `asked_y`: the height of the requested amount.
 
-    resource: int
+    `least`: the lowest free amount in the period. `short_days`: the days with too little, from `short_from` on.
+    """
+
+    name: str
+    label: str
     bars: tuple[AvailabilityBar, ...]
     asked: int
     asked_y: float
-    most: int
     least: int
     short_from: dt.date | None
     short_days: int
+    width: ClassVar[int] = WIDTH
+    height: ClassVar[int] = HEIGHT
 
 
 def chart(days: Sequence[DayLeft], resource: int, *, asked: int, period: QuotaPeriod) -> Chart:
-    """Return the chart of a resource. `days`: at least one, in order, without gaps."""
-    most = max(asked, *(max(0, day.left[resource]) for day in days)) or 1
+    """Return the chart of the resource at this place on the axis. `days`: at least one, in order, without gaps."""
+    left = [max(0, day.left[resource]) for day in days]
     # Leave space between the line of the requested amount and the frame.
-    top = most * 21 // 20 + 1
+    top = (max(asked, *left) or 1) * 21 // 20 + 1
     step = WIDTH / len(days)
+    inside = [place for place, day in enumerate(days) if period.first <= day.day <= period.last]
+    short = [place for place in inside if left[place] < asked]
+
+    def amount_and_tone(place: int) -> tuple[int, str]:
+        return left[place], "short" if place in short else "fits" if place in inside else "beside"
+
     bars = []
-    inside = [day for day in days if period.first <= day.day <= period.last]
-    short = [day for day in inside if day.left[resource] < asked]
-
-    def kind(place: int) -> tuple[int, str]:
-        day = days[place]
-        left = max(0, day.left[resource])
-        if not period.first <= day.day <= period.last:
-            return left, "beside"
-        return left, "short" if left < asked else "fits"
-
-    for (left, tone), run in groupby(range(len(days)), key=kind):
-        places = list(run)
-        height = HEIGHT * left / top
+    for (amount, tone), run in groupby(range(len(days)), key=amount_and_tone):
+        first, *others = run
+        height = HEIGHT * amount / top
         bars.append(
             AvailabilityBar(
-                round(places[0] * step, 2),
-                round(HEIGHT - height, 2),
-                round(len(places) * step, 2),
-                round(height, 2),
-                tone,
-                days[places[0]].day,
-                days[places[-1]].day,
-                left,
+                x=round(first * step, 2),
+                y=round(HEIGHT - height, 2),
+                width=round((1 + len(others)) * step, 2),
+                height=round(height, 2),
+                tone=tone,
+                first=days[first].day,
+                last=days[first + len(others)].day,
+                left=amount,
             )
         )
     return Chart(
-        resource,
-        tuple(bars),
-        asked,
-        round(HEIGHT * (1 - asked / top), 2),
-        top,
-        min((max(0, day.left[resource]) for day in inside), default=0),
-        short[0].day if short else None,
-        len(short),
+        name=NAMES[resource],
+        label=str(LABELS[NAMES[resource]]),
+        bars=tuple(bars),
+        asked=asked,
+        asked_y=round(HEIGHT * (1 - asked / top), 2),
+        least=min((left[place] for place in inside), default=0),
+        short_from=days[short[0]].day if short else None,
+        short_days=len(short),
     )

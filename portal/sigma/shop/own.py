@@ -1,4 +1,4 @@
-"""A tenant's existing quota and its jobs' real usage, so that users need not buy too much (§2.5)."""
+"""The quota that a tenant has, compared with the usage of its jobs, so that users do not buy too much (§2.5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quota.vocabulary.resources import NAMES, SIZE, ZERO, Vector
 
 @dataclass(frozen=True, slots=True)
 class OwnRow:
-    """One resource. `asks`: requested by live jobs now; `use`: usage over the last days."""
+    """One resource. `asks`: the amount that live jobs request now; `use`: the usage in the last days."""
 
     name: str
     label: str
@@ -24,7 +24,10 @@ class OwnRow:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """All resources. `hours`: hours with usage data, 0 if none. `suggested`, `leaner`: sizes to fill in."""
+    """All resources. `hours`: the number of hours with usage data.
+
+    `suggested`: the highest request of the jobs. `leaner`: the amounts that are enough for the measured usage.
+    """
 
     rows: list[OwnRow]
     hours: int
@@ -41,11 +44,10 @@ class Own:
 
 
 def own_of(principal: Principal, tenant: Tenant, cell: str, band: str) -> Own | None:
-    """Return the tenant's quota and usage, or None if it never had any here. Four queries."""
+    """Return the quota and the usage of a tenant in a band of a cell, or None if there never was any. Four queries."""
     usage = usage_of(principal, tenant, cell, band)
-    asks = (
-        QuotaUse.objects.filter(tenant=tenant, cell=cell, band__name=band).values_list("used", flat=True).first()
-    ) or ZERO
+    uses = QuotaUse.objects.filter(tenant=tenant, cell=cell, band__name=band)
+    asks = uses.values_list("used", flat=True).first() or ZERO
     used = {one.name: one for one in usage.resources}
     rows = [
         OwnRow(name, str(LABELS[name]), asks[NAMES.index(name)], used[name])

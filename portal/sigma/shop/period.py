@@ -1,4 +1,4 @@
-"""Conversion between days, which users enter, and instants, which are sold; in the tenant's time zone. Pure."""
+"""Conversion between the days that users enter and the instants that are sold, in the tenant's time zone. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from quota.vocabulary.calendar import midnight
 
 DAY = dt.timedelta(days=1)
 PRESETS = {"week": gettext_lazy("a week"), "month": gettext_lazy("a month"), "quarter": gettext_lazy("3 months")}
-# The last day that has a calendar and a price.
+# The last day for which the portal can compute a price.
 FARTHEST = dt.date(9998, 12, 31)
 
 
 class DayError(ValueError):
-    """The text is not a day. The message gives the accepted form."""
+    """A text that is not a day. The message gives an example of a day."""
 
 
 class QuotaPeriod(NamedTuple):
@@ -38,9 +38,9 @@ class QuotaPeriod(NamedTuple):
 
 
 def day_read(text: str, zone: ZoneInfo, *, ends: bool = False) -> dt.date:
-    """Parse `2026-12-01`, or an instant such as `2026-12-01T00:00:00Z`, into a day.
+    """Return the day in `zone` of a text such as `2026-12-01` or `2026-12-01T00:00:00Z`. Raises `DayError`.
 
-    `ends`: the instant is an end, so midnight belongs to the day before. Raises `DayError`.
+    `ends`: whether the text is the end of a period. An end at midnight belongs to the day before.
     """
     given = text.strip()
     try:
@@ -53,14 +53,14 @@ def day_read(text: str, zone: ZoneInfo, *, ends: bool = False) -> dt.date:
         else:
             day = dt.date.fromisoformat(given)
     except (ValueError, OverflowError):
-        raise DayError(_("%r is not a day; give one such as 2026-12-31") % given[:40]) from None
+        raise DayError(_("%r is not a day; give a day such as 2026-12-31") % given[:40]) from None
     if not dt.date(2000, 1, 1) <= day <= FARTHEST:
-        raise DayError(_("%s is not between 2000-01-01 and 9998-12-31") % given[:40])
+        raise DayError(_("%s is too early or too late; give a day from 2000-01-01 to 9998-12-31") % given[:40])
     return day
 
 
 def instants(period: QuotaPeriod, zone: ZoneInfo, *, now: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
-    """Return the start and the end (excluded) in UTC. A period that starts today starts now: the past is not sold."""
+    """Return the start and the end (not included) of a period in UTC. A period that starts today starts at `now`."""
     starts_at = midnight(period.first, zone)
     if period.first == now.astimezone(zone).date():
         starts_at = max(starts_at, now.replace(second=0, microsecond=0))
@@ -68,7 +68,7 @@ def instants(period: QuotaPeriod, zone: ZoneInfo, *, now: dt.datetime) -> tuple[
 
 
 def preset_last(name: str, first: dt.date) -> dt.date:
-    """Return the last day of a week, month or quarter from `first`. A month from 31 January ends in February."""
+    """Return the last day of a week, month or quarter that starts on `first`. `name`: a key of `PRESETS`."""
     if name == "week":
         return first + 6 * DAY
     months = {"month": 1, "quarter": 3}[name]
@@ -80,5 +80,5 @@ def preset_last(name: str, first: dt.date) -> dt.date:
 
 
 def preset_of(period: QuotaPeriod) -> str:
-    """Return the preset that the period equals, or ""."""
+    """Return the key of `PRESETS` whose length the period has, or ""."""
     return next((name for name in PRESETS if preset_last(name, period.first) == period.last), "")

@@ -1,4 +1,4 @@
-"""A request to the shop, read from the fields of its form, with an error per wrong field. Pure."""
+"""Requests to the shop, read from the fields of the shop's form, with an error for each wrong field."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from django.utils.translation import gettext as _
 
 from portal.sigma.shop.period import PRESETS, DayError, QuotaPeriod, day_read, instants, preset_last, preset_of
 from portal.sigma.shop.sizes import SIZES
+from quota.market.suggested_orders import quantity_text
 from quota.pricing.arithmetic import UNIT
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import NAMES, QuantityError, Vector, parse_quantity
 
-# The defaults of the first visit, one small service, so that the page shows a price.
+# The amounts on the first visit: one small service, so that the page shows a price.
 FIRST_SIZE = {"cpu": "1", "ram": "4Gi", "disk": "10Gi"}
 FIRST_PERIOD = "month"
 _TOO_MUCH = re.compile(r"[0-9]{7,}(\.[0-9]+)?[a-zA-Z]*\Z")
@@ -25,7 +26,10 @@ _TOO_MUCH = re.compile(r"[0-9]{7,}(\.[0-9]+)?[a-zA-Z]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The valid choices. The first of each is the default. `longest_days`: the longest period by cell name."""
+    """The choices that the form offers. The first of each is the default.
+
+    `zones`: the time zone by tenant name; `longest_days`: the longest period by cell name.
+    """
 
     tenants: Sequence[str]
     cells: Sequence[str]
@@ -37,7 +41,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A valid request, which can be priced and ordered. Instants in UTC, end excluded."""
+    """A valid request to the shop. It can be priced and ordered. `ends_at` is not included."""
 
     tenant: str
     cell: str
@@ -51,13 +55,16 @@ class Wish:
 
     @property
     def goods(self) -> dict[str, Any]:
-        """Return what is bought, as arguments for a quote."""
+        """Return the arguments of a quote for this request."""
         return {name: getattr(self, name) for name in ("cell", "band", "amounts", "starts_at", "ends_at")}
 
 
 @dataclass(slots=True)
 class Form:
-    """The form. `given`: the text of each field; `errors`: the error of each field; `wish`: None if any error."""
+    """The form. `given`: the text of each field; `errors`: the error of each wrong field.
+
+    `wish`: the request, or None if a field is wrong. `preset`: the name of the usual length that the period has.
+    """
 
     given: dict[str, str]
     errors: dict[str, str] = field(default_factory=dict)
@@ -67,11 +74,11 @@ class Form:
 
 
 def wish_read(asked: Mapping[str, str], choices: Choices) -> Form:
-    """Read the fields tenant, cell, band, from, until (or preset), renew, and one per resource, with defaults."""
+    """Read the form: tenant, cell, band, from, until or preset, renew, and the amounts. Missing fields get defaults."""
     form = Form(given={})
-    tenant = _chosen(form, "tenant", asked, choices.tenants, _("not one of your tenants"))
-    cell = _chosen(form, "cell", asked, choices.cells, _("no such cell"))
-    band = _chosen(form, "band", asked, choices.bands, _("no such band"))
+    tenant = _chosen(form, "tenant", asked, choices.tenants, _("this is not one of your tenants; choose a tenant"))
+    cell = _chosen(form, "cell", asked, choices.cells, _("there is no such cell; choose a cell"))
+    band = _chosen(form, "band", asked, choices.bands, _("there is no such band; choose a band"))
     amounts = _amounts(form, asked)
     zone = choices.zones.get(tenant, ZoneInfo("UTC"))
     form.today = choices.now.astimezone(zone).date()
@@ -85,19 +92,19 @@ def wish_read(asked: Mapping[str, str], choices: Choices) -> Form:
 
 
 def known_only(given: Mapping[str, str], known: set[str]) -> None:
-    """Raise `Rejected` if a field is unknown: the page did not produce such a form."""
+    """Raise `Rejected` if a field is not one of `known`, because then the form does not come from the page."""
     other = sorted(set(given) - known)
     if other:
-        detail = _("the form has no such field")
+        detail = _("the form does not have this field")
         raise Rejected(
             "tampered",
-            _("%s: the form has no such field. Nothing was ordered.") % ", ".join(other)[:200],
+            _("%s: the form does not have this field. Nothing was ordered. Reload the page.") % ", ".join(other)[:200],
             fields={name[:60]: detail for name in other[:20]},
         )
 
 
 def amounts_read(given: Mapping[str, str], errors: dict[str, str]) -> Vector | None:
-    """Return the size fields as a vector. If one is wrong, add to `errors` and return None."""
+    """Return the requested amounts as a vector. If a field is wrong, add its error to `errors` and return None."""
     hints = {size.name: size.hint for size in SIZES}
     vector = []
     for name in NAMES:
@@ -108,43 +115,29 @@ def amounts_read(given: Mapping[str, str], errors: dict[str, str]) -> Vector | N
         try:
             vector.append(parse_quantity(name, text or "0"))
         except QuantityError:
-            errors[name] = _("%(given)s is not a quantity; write one such as %(hint)s") % {
-                "given": text[:20],
-                "hint": hints[name],
-            }
             if _TOO_MUCH.match(text):
-                errors[name] = _("this is more than any cell has")
+                errors[name] = _("this is more than any cell has; enter a smaller amount")
+            else:
+                example = {"given": text[:20], "hint": hints[name]}
+                errors[name] = _("%(given)s is not an amount; enter an amount such as %(hint)s") % example
     if len(vector) < len(NAMES):
         return None
     if not any(vector):
-        errors["cpu"] = _("no amount is given; enter a number of cores or of another resource")
+        errors["cpu"] = _("all amounts are 0; enter an amount of at least one resource")
         return None
     return tuple(vector)
 
 
-def quantity_text(name: str, value: int) -> str:
-    """Return a quantity in the notation of job files and the form: `quantity_text("ram", 2**34)` is `16Gi`."""
-    if name in ("cpu", "accelerators"):
-        return str(value // 1000) if value % 1000 == 0 else f"{value}m"
-    if name in ("ram", "disk", "disk_bandwidth"):
-        for suffix, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
-            if value and value % size == 0:
-                return f"{value // size}{suffix}"
-    return str(value)
+def fields_of(wish: Wish) -> dict[str, str]:
+    """Return the texts of the form's fields for this request."""
+    fields = {"tenant": wish.tenant, "cell": wish.cell, "band": wish.band, **amount_fields(wish.amounts)}
+    fields |= {"from": wish.period.first.isoformat(), "until": wish.period.last.isoformat()}
+    return {**fields, "renew": "1"} if wish.renew else fields
 
 
-def fields_of(wish: Wish, **changes: object) -> dict[str, str]:
-    """Return the form's fields for this wish, with `changes`; for links."""
-    amounts = changes.pop("amounts", wish.amounts)
-    period = changes.pop("period", wish.period)
-    assert isinstance(amounts, tuple)
-    assert isinstance(period, QuotaPeriod)
-    fields = {"tenant": wish.tenant, "cell": wish.cell, "band": wish.band}
-    fields |= {name: quantity_text(name, value) for name, value in zip(NAMES, amounts, strict=False) if name in UNIT}
-    fields |= {"from": period.first.isoformat(), "until": period.last.isoformat()}
-    if wish.renew:
-        fields["renew"] = "1"
-    return fields | {name: str(value) for name, value in changes.items()}
+def amount_fields(amounts: Sequence[int]) -> dict[str, str]:
+    """Return the texts of the form's fields for these amounts, such as `500m` and `16Gi`."""
+    return {name: quantity_text(index, amounts[index]) for index, name in enumerate(NAMES) if name in UNIT}
 
 
 def _chosen(form: Form, name: str, asked: Mapping[str, str], known: Sequence[str], wrong: str) -> str:
@@ -172,7 +165,7 @@ def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: in
     if first is None:
         return None
     if first < form.today:
-        form.errors["from"] = _("%(day)s is in the past; today is %(today)s in %(zone)s") % {
+        form.errors["from"] = _("%(day)s is in the past: today is %(today)s in %(zone)s; choose today or later") % {
             "day": first,
             "today": form.today,
             "zone": zone.key,
@@ -186,11 +179,12 @@ def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: in
     period = QuotaPeriod(first, last)
     form.preset = preset_of(period)
     if last < first:
-        form.errors["until"] = _("%(last)s is before the first day, %(first)s") % {"last": last, "first": first}
+        days = {"last": last, "first": first}
+        form.errors["until"] = _("%(last)s is before the first day, %(first)s; choose a later day") % days
     elif period.days > longest:
         form.errors["until"] = _(
-            "the period has %(days)d days; this cell sells at most %(longest)d."
-            " Switch renewal on to keep the quota longer"
+            "the period has %(days)d days, and this cell sells at most %(longest)d days;"
+            " turn renewal on to keep the quota longer"
         ) % {"days": period.days, "longest": longest}
     return period
 
