@@ -131,36 +131,41 @@ def _points(request: HttpRequest, chosen: CapacityFilter, band: str | None) -> l
     return history(principal, chosen.cell, since=period.since, until=period.until, step=step, band=band)
 
 
+def _figures() -> dict[str, str]:
+    """Return the names of the figures of a band, as the page shows them."""
+    return {
+        "sold": _("sold"),
+        "granted": _("granted"),
+        "asked": _("requested"),
+        "limit": _("limits"),
+        "reserved": _("reserved"),
+        "used": _("used"),
+        "unused": _("limit, not reserved"),
+        "idle": _("reserved, not used"),
+    }
+
+
 def _newest(request: HttpRequest, chosen: CapacityFilter) -> dict[str, Any]:
     """Return the table with the newest figures of each band and of the whole cell."""
-    place = chosen.resource
+    place, figures = chosen.resource, _figures()
     last: dict[str, Point] = {point.band: point for point in _points(request, chosen, None)}
-    columns = ("sold", "granted", "asked", "limit", "reserved", "used", "unused", "idle")
     return {
-        "headers": [
-            _("band"),
-            _("sold"),
-            _("granted"),
-            _("requested"),
-            _("limits"),
-            _("reserved"),
-            _("used"),
-            _("limit, not reserved"),
-            _("reserved, not used"),
-        ],
+        "headers": [_("band"), *figures.values()],
         "rows": [
-            [name or _("whole cell"), *(describe(place, point.value(what, place)) for what in columns)]
-            for name, point in sorted(last.items(), key=lambda pair: (pair[0] != "", pair[0]))
+            [name or _("whole cell"), *(describe(place, last[name].value(what, place)) for what in figures)]
+            for name in sorted(last)  # the name of the whole cell is "", so its row is the first
         ],
     }
 
 
 def _plots(points: Sequence[Point], chosen: CapacityFilter) -> list[plots.Plot]:
-    def drawn(title: str, *of: tuple[str, str]) -> plots.Plot:
+    names = {**_figures(), "capacity": _("capacity"), "stranded": _("stranded")}
+
+    def drawn(title: str, *figures: str) -> plots.Plot:
         return plots.lines(
             title,
             [point.at for point in points],
-            [plots.Series(name, [point.value(what, chosen.resource) for point in points]) for name, what in of],
+            [plots.Series(names[what], [point.value(what, chosen.resource) for point in points]) for what in figures],
             since=chosen.period.since,
             until=chosen.period.until,
             step=chosen.period.step,
@@ -168,29 +173,11 @@ def _plots(points: Sequence[Point], chosen: CapacityFilter) -> list[plots.Plot]:
         )
 
     whole = chosen.band == ""
-    capacity = [(_("capacity"), "capacity")] if whole else []
-    found = [
-        drawn(
-            _("Sold, granted and requested"),
-            (_("sold"), "sold"),
-            (_("granted"), "granted"),
-            (_("requested"), "asked"),
-            *capacity,
-        ),
-        drawn(
-            _("Limits, reservations and usage of running tasks"),
-            (_("limits"), "limit"),
-            (_("reserved"), "reserved"),
-            (_("used"), "used"),
-            *capacity,
-        ),
-        drawn(_("Reclaimable"), (_("limit, not reserved"), "unused"), (_("reserved, not used"), "idle")),
+    capacity = ["capacity"] if whole else []
+    stranded = _("Stranded capacity: free, but not enough on any machine for a typical task")
+    return [
+        drawn(_("Sold, granted and requested"), "sold", "granted", "asked", *capacity),
+        drawn(_("Limits, reservations and usage of running tasks"), "limit", "reserved", "used", *capacity),
+        drawn(_("Reclaimable"), "unused", "idle"),
+        *([drawn(stranded, "stranded")] if whole else []),
     ]
-    if whole:
-        found.append(
-            drawn(
-                _("Stranded capacity: free, but not enough on any machine for a typical task"),
-                (_("stranded"), "stranded"),
-            )
-        )
-    return found

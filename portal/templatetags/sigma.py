@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext_lazy
 
 from portal.sigma.frame.navigation import SECTIONS, section_of
 from portal.sigma.reads.sentences import exit_of
@@ -29,6 +29,13 @@ from scheduling.models import Job
 
 register = template.Library()
 
+# The units of relative times, each with its length in seconds.
+_UNITS = (
+    (86400, ngettext_lazy("%d day", "%d days")),
+    (3600, ngettext_lazy("%d hr.", "%d hr.")),
+    (60, ngettext_lazy("%d min.", "%d min.")),
+    (1, ngettext_lazy("%d sec.", "%d sec.")),
+)
 # The tone of a state sets the colour of its label. The label always shows the state as a word too.
 _TONES = {
     word: tone
@@ -208,12 +215,6 @@ def _page_of(context: Context) -> str:
 def _relative(value: dt.datetime, now: dt.datetime) -> str:
     seconds = (now - value).total_seconds()
     span = int(abs(seconds))
-    if span < 60:
-        text = ngettext("%d sec.", "%d sec.", span) % span
-    elif span < 3600:
-        text = ngettext("%d min.", "%d min.", span // 60) % (span // 60)
-    elif span < 86400:
-        text = ngettext("%d hr.", "%d hr.", span // 3600) % (span // 3600)
-    else:
-        text = ngettext("%d day", "%d days", span // 86400) % (span // 86400)
+    size, unit = next((pair for pair in _UNITS if span >= pair[0]), _UNITS[-1])
+    text = unit % (span // size)
     return _("%s ago") % text if seconds >= 0 else _("in %s") % text

@@ -45,7 +45,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     # Without quota a job is rejected, with a ready order that would cure it.
     sign_in(page, "owner")
     page.goto("/submit/")
-    page.get_by_label("Job file, YAML or JSON").fill(JOB)
+    page.get_by_label("Job file (YAML or JSON)").fill(JOB)
     page.get_by_role("button", name="Plan").click()
     expect(page.get_by_role("alert").first).to_contain_text("quota")
     page.locator("a[href^='/shop/']").first.click()
@@ -59,7 +59,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     page.get_by_role("textbox", name="Cores").fill("6")
     expect(page.locator("#offer")).to_contain_text("6 cores, 8 GiB RAM")
     assert price(page) != before
-    expect(page.get_by_role("link", name="Take this: as batch")).to_be_visible()
+    expect(page.get_by_role("link", name="Choose: as batch")).to_be_visible()
     page.get_by_role("button", name="a week").click()
     expect(page.locator("#offer")).to_contain_text("for 7 days")
     expect(page.get_by_role("button", name="a week")).to_have_attribute("aria-pressed", "true")
@@ -80,10 +80,10 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     expect(page.locator("#offer")).to_contain_text("6 cores, 8 GiB RAM")
     assert page.evaluate("window.marked === true"), "the page was loaded again"
     page.get_by_role("button", name="Continue to order…").click()
-    expect(page.get_by_text("This price holds until")).to_be_visible()
+    expect(page.get_by_text("This price is valid until")).to_be_visible()
     page.get_by_label("Purpose").fill("The new shop front.")
     page.get_by_role("button", name=re.compile("Order for .* credits")).click()
-    expect(page.get_by_role("heading", name=re.compile(r"Order \d+"))).to_contain_text("waits for approval")
+    expect(page.get_by_role("heading", name=re.compile(r"Order \d+"))).to_contain_text("waiting for approval")
     order = Order.objects.get()
     assert (order.state, order.approver) == ("pending", "sre")
 
@@ -93,11 +93,11 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     sign_in(sre, "sre")
     sre.goto("/approvals/")
     expect(sre.get_by_text("The new shop front.")).to_be_visible()
-    sre.get_by_role("link", name="Free quota, and the usage").click()
-    expect(sre.get_by_role("region", name="owner asks you to decide")).to_contain_text("184 cores")
+    sre.get_by_role("link", name="Show details", exact=False).click()
+    expect(sre.get_by_role("region", name="owner waits for your decision")).to_contain_text("184 cores")
     sre.goto("/approvals/")
     sre.get_by_role("button", name=f"Approve order {order.pk}").click()
-    expect(sre.get_by_text("Nothing waits for you.")).to_be_visible()
+    expect(sre.get_by_text("No order waits for your decision.")).to_be_visible()
     theirs.close()
 
     # The buyer sees it, and the job is admitted now.
@@ -105,7 +105,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     expect(page.get_by_role("heading", name=f"Order {order.pk}")).to_contain_text("active")
     expect(page.get_by_text("approved by sre")).to_be_visible()
     page.goto("/submit/?cell=cc&tenant=ubar")
-    page.get_by_label("Job file, YAML or JSON").fill(JOB)
+    page.get_by_label("Job file (YAML or JSON)").fill(JOB)
     page.get_by_role("button", name="Plan").click()
     page.get_by_role("button", name="Submit the job").click()
     expect(page.get_by_role("heading", name="web")).to_be_visible()
@@ -115,9 +115,9 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     # An hour later it is known what the job really used.
     _an_hour(market, Job.objects.get(name="web"))
     page.goto("/shop/?cell=cc&band=production")
-    used = page.get_by_role("region", name="Your quota in band production of cc")
+    used = page.get_by_role("region", name="Your quota in the band production of cell cc")
     expect(used.get_by_role("row", name="Cores")).to_contain_text("0.5 cores")
-    used.get_by_role("link", name="Use what is enough").click()
+    used.get_by_role("link", name="Choose the recommended amounts").click()
     expect(page.get_by_role("textbox", name="Cores")).to_have_value("625m")
 
     # The month ends, and the invoice says what the order cost.
@@ -155,6 +155,6 @@ def test_the_shop_works_without_scripts(chromium, portal, market) -> None:
         expect(page.locator("#offer")).to_contain_text("3 cores, 4 GiB RAM")
         page.get_by_role("button", name="Continue to order…").click()
         page.get_by_role("button", name=re.compile("Order for .* credits")).click()
-        expect(page.get_by_role("heading", name=re.compile(r"Order \d+"))).to_contain_text("waits for approval")
+        expect(page.get_by_role("heading", name=re.compile(r"Order \d+"))).to_contain_text("waiting for approval")
     finally:
         context.close()

@@ -68,7 +68,7 @@ def test_a_shell_answers_and_is_in_the_history(page: Page, world, running, theme
     page.screenshot(path=SHOTS / f"shell-{theme}-600.png")
     page.keyboard.type("exit 4\n")
     expect(page.get_by_role("status")).to_have_text("The shell has ended: status 4")
-    expect(page.get_by_role("button", name="Open another")).to_be_visible()
+    expect(page.get_by_role("button", name="Open a new shell")).to_be_visible()
     until(lambda: ShellSession.objects.get().state == "closed", seconds=10, what="closed")
     page.goto(TASK)
     expect(page.get_by_text("a shell in task 0 on m1 was granted")).to_be_visible()

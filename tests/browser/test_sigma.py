@@ -97,7 +97,7 @@ def test_the_focus_stays_where_it_is_while_rows_change(page, world) -> None:
 def test_a_spec_with_a_mistake_is_reported_by_its_field_then_planned_then_submitted(page, world) -> None:
     sign_in(page)
     page.goto("/submit/")
-    text = page.get_by_label("Job file, YAML or JSON")
+    text = page.get_by_label("Job file (YAML or JSON)")
     text.fill(GOOD.replace("100m", "-3"))
     page.get_by_role("button", name="Plan").click()
     expect(page.get_by_role("alert")).to_contain_text("task.limit.cpu")
@@ -230,7 +230,7 @@ def test_a_log_is_followed_and_its_stream_chosen(page, world) -> None:
     page.unroute("**/tasks/0/logs/**")
     page.route("**/tasks/0/logs/**", lambda route: route.fulfill(status=503, json={"detail": "the machine is away"}))
     page.reload()
-    expect(log).to_have_text("The log cannot be read now: the machine is away")
+    expect(log).to_have_text("The portal cannot read the log now: the machine is away")
 
 
 def test_what_a_task_prints_can_not_become_part_of_the_page(page, world) -> None:

@@ -160,7 +160,7 @@ def test_draining_asks_why_and_goes_through_the_journal(sre, world) -> None:
     asked = act(sre, "scheduling_machine", "drain", world.machine)
     assert 'name="reason"' in asked.text
     assert Machine.objects.get().state == "up"
-    assert "Give a reason" in act(sre, "scheduling_machine", "drain", world.machine, reason=" ").text
+    assert "Enter a reason" in act(sre, "scheduling_machine", "drain", world.machine, reason=" ").text
     done = act(sre, "scheduling_machine", "drain", world.machine, reason="new disk")
     assert "Drain machines: done for 1" in done.text
     world.machine.refresh_from_db()

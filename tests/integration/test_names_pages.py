@@ -41,9 +41,9 @@ def test_a_job_page_says_how_its_job_is_reached(world) -> None:
         '<code id="name-srv-1">_http._tcp.jfoo.ubar.cc.borg.internal</code>',
         "<code>0.jfoo.ubar.cc.borg.internal</code> to <code>2.jfoo.ubar.cc.borg.internal</code>",
         "borgctl resolve /bns/cc/ubar/jfoo --watch",
-        "clients may reuse an answer for 5 seconds",
-        "is removed from the answers 6 s before SIGTERM",
-        "1 of 1 placed task serves",
+        "Clients may reuse a DNS answer for 5 seconds",
+        "DNS stops returning a task 6 s before the task gets SIGTERM",
+        "1 of 1 placed task is serving",
     ):
         assert name in page, name
     assert page.count('data-copy="name-dns"') == 1
@@ -64,20 +64,20 @@ def test_the_command_asks_the_resolver_where_it_is(world, given, dig) -> None:
     with override_settings(**given, BORG_DNS_TTL=1):
         page = shown(JOB)
     assert f"{dig}_http._tcp.jfoo.ubar.cc.borg.internal SRV" in page
-    assert "clients may reuse an answer for 1 second<" in page
+    assert "Clients may reuse a DNS answer for 1 second.<" in page
 
 
 def test_a_job_none_of_whose_tasks_serves_says_that_its_name_fails_open(world) -> None:
     portal_world.place(world.job, 1, world.machine)
-    assert "No task is serving, so the name returns all 2 placed tasks." in shown(JOB)
+    assert "No task is serving, so DNS returns all 2 placed tasks." in shown(JOB)
     portal_world.report(world.job, 1)
-    assert "1 of 2 placed tasks serve" in shown(JOB)
+    assert "1 of 2 placed tasks are serving" in shown(JOB)
     assert "No task is serving" not in shown(JOB)
 
 
 def test_a_job_without_a_placed_task_and_one_that_has_ended_say_so(world) -> None:
     Job.objects.update(tasks_running=0)
-    assert "No task is placed, so the names exist but have no address." in shown(JOB)
+    assert "No task is placed, so the DNS name exists but has no address." in shown(JOB)
     Job.objects.update(state="dead")
     page = shown(JOB)
     assert "its names no longer exist" in page
@@ -87,7 +87,7 @@ def test_a_job_without_a_placed_task_and_one_that_has_ended_say_so(world) -> Non
 def test_a_job_without_ports_explains_how_to_get_srv_names(world) -> None:
     Job.objects.update(port_names=[])
     page = shown(JOB)
-    assert "Name its ports in the job file" in page
+    assert "Add ports to the job file" in page
     assert "+short jfoo.ubar.cc.borg.internal A<" in page
 
 
@@ -100,22 +100,22 @@ def test_a_task_page_says_how_the_task_is_reached(world) -> None:
         "m1.machine.cc.borg.internal",
         ">127.0.0.1<",
         "port 20000",
-        "unless no other task serves",
+        "only if no other task is serving",
     ):
         assert name in page, name
     portal_world.report(world.job, 0)
-    assert "The name of its job returns this task." in shown(JOB + "0/")
+    assert "The DNS name of the job returns this task." in shown(JOB + "0/")
     waiting = shown(JOB + "2/")
-    assert "its name exists but has no address" in waiting
+    assert "so the name of the task has no address yet" in waiting
     assert "machine.cc" not in waiting
     Task.objects.filter(index=2).update(state="dead")
     assert "The task has ended" in shown(JOB + "2/")
 
 
 def test_a_task_page_tells_how_busy_the_task_is(world) -> None:
-    assert "unknown: its Borglet has not reported it" in shown(JOB + "0/")
+    assert "the Borglet has not reported the load" in shown(JOB + "0/")
     naming_rows.use(world.job, 0, cpu_milli=25)
-    assert "25 % of its CPU limit" in shown(JOB + "0/")
+    assert "25 % of the CPU limit" in shown(JOB + "0/")
     assert "CPU limit" not in shown(JOB + "1/")
 
 
@@ -149,8 +149,8 @@ def test_a_service_page_tells_its_jobs_and_their_shares_of_the_clients(service) 
         '<code id="name-bns">/bns/cc/ubar/service/web</code>',
         "_admin._tcp.web.service.ubar.cc.borg.internal",
         "_http._tcp.web.service.ubar.cc.borg.internal",
-        "2 seconds, the shortest of its jobs",
-        "3 of 4 placed tasks serve",
+        "2 seconds, the shortest time of the jobs",
+        "3 of 4 placed tasks are serving",
     ):
         assert said in page, said
     assert shares(page) == [
@@ -165,7 +165,7 @@ def test_a_service_none_of_whose_tasks_serves_fails_open(service) -> None:
     for job, index in Task.objects.filter(up=True).values_list("job", "index"):
         portal_world.report(Job.objects.get(pk=job), index, phase="starting", up=False)
     page = shown("/services/cc/ubar/web/")
-    assert "No task is serving, so the name returns all 4 placed tasks." in page
+    assert "No task is serving, so DNS returns all 4 placed tasks." in page
     assert [row[-1] for row in shares(page)] == [40, 60, 0, 0]
 
 
@@ -182,8 +182,8 @@ def shares(page: str) -> list[tuple]:
 
 def test_jobs_and_services_lead_to_each_other_and_both_are_listed(service) -> None:
     assert '<a href="/services/cc/ubar/web/">' in shown(JOB)
-    assert "tasks 0 to 1: 3; task 3: 0; others: 1" in shown("/jobs/cc/ubar/canary/")
-    assert "the task gets clients only if no other task serves" in shown("/jobs/cc/ubar/canary/3/")
+    assert "tasks 0 to 1: 3; task 3: 0; other tasks: 1" in shown("/jobs/cc/ubar/canary/")
+    assert "The task gets clients only if no other task is serving" in shown("/jobs/cc/ubar/canary/3/")
     page = shown("/names/")
     assert page.count('href="/services/cc/ubar/web/"') == 3
     assert "<code>jfoo.ubar.cc.borg.internal</code>" in page
@@ -246,7 +246,7 @@ def test_a_service_is_found_without_its_cell(service) -> None:
         ("none/3", 404, "no job &#x27;none&#x27;"),
         ("x/../y", 422, "is not a DNS label"),
         ("jf", 200, "jfoo.ubar.cc.borg.internal"),
-        ("nothing", 200, "No job has this name."),
+        ("nothing", 200, "No job matches this name and these filters."),
     ],
 )
 def test_a_wrong_spelling_is_explained_with_its_cure(world, text, status, cure) -> None:

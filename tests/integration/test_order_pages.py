@@ -49,7 +49,7 @@ def test_a_list_tells_states_and_filters(market) -> None:
         assert f'href="/orders/{shown.pk}/"' in some
         assert f'href="/orders/{hidden.pk}/"' not in some
     assert "No order matches" in client.get("/orders/", {"cell": "nowhere"}).text
-    assert "No orders yet" in signed_in("stranger").get("/orders/").text
+    assert "There are no orders yet" in signed_in("stranger").get("/orders/").text
 
 
 def test_an_order_shows_everything_of_it(market) -> None:
@@ -71,7 +71,7 @@ def test_cancelling_says_first_what_comes_back(market) -> None:
     client = signed_in("buyer")
     with clock.at(clock.now() + dt.timedelta(days=10)):
         said = re.search(
-            r"<strong>.*?([\d,.]+)(?:</span>)? credits return to the budget", client.get(f"/orders/{order.pk}/").text
+            r"<strong>.*?([\d,.]+)(?:</span>)? credits will be returned to the budget", client.get(f"/orders/{order.pk}/").text
         )
         assert said is not None
         before = available(market)
@@ -169,7 +169,7 @@ def test_an_owner_decides_what_a_rule_leaves_to_owners_but_not_on_their_own_orde
     assert "for the sale" in page
     for name in ("buyer", "viewer"):
         client = signed_in(name)
-        assert "Nothing waits for you" in client.get("/approvals/").text
+        assert "No order waits for your decision" in client.get("/approvals/").text
         assert client.post(f"/orders/{asked.pk}/approve/").status_code == 403
     assert signed_in("owner").post(f"/orders/{own.pk}/approve/").status_code == 403
     done = signed_in("owner").post(f"/orders/{asked.pk}/approve/", {"back": "approvals"})
@@ -182,11 +182,11 @@ def test_an_owner_decides_what_a_rule_leaves_to_owners_but_not_on_their_own_orde
 def test_an_sre_decides_what_no_rule_leaves_to_others(market) -> None:
     by("sre")
     order = market_world.ordered(market.tenant, cores(2), days=30)
-    assert "Nothing waits for you" in signed_in("owner").get("/approvals/").text
+    assert "No order waits for your decision" in signed_in("owner").get("/approvals/").text
     assert signed_in("owner").post(f"/orders/{order.pk}/approve/").status_code == 403
     sre = signed_in("sre")
     shown = sre.get(f"/orders/{order.pk}/").text
-    assert "buyer asks you to decide" in shown
+    assert "buyer waits for your decision" in shown
     assert "188 cores" in shown, "what is left of the cell then"
     silent = sre.post(f"/orders/{order.pk}/reject/", {"reason": " "})
     assert silent.status_code == 422
@@ -233,14 +233,14 @@ def test_the_calendar_shows_each_band_and_resource(market) -> None:
 def test_home_tells_what_waits_what_ends_and_what_is_left(market) -> None:
     before = signed_in("owner").get("/").text
     assert "for your decision" not in before
-    assert "Ends soon" not in before
+    assert "Quota that ends soon" not in before
     assert "2,000.00" in before
     order = market_world.ordered(market.tenant, cores(3), days=5)
     by("owner")
     market_world.ordered(market.tenant, cores(1), days=40)
     page = signed_in("owner").get("/").text
     assert "1 order waits for your decision" in page
-    assert f'Ends soon: <a href="/orders/{order.pk}/">3 cores, 12 GiB RAM</a>' in page
+    assert f'Quota that ends soon: <a href="/orders/{order.pk}/">3 cores, 12 GiB RAM</a>' in page
     seen = signed_in("viewer").get("/").text
     assert "for your decision" not in seen
     assert "Budget left" not in seen

@@ -95,7 +95,7 @@ def test_the_page_lists_the_tokens_that_keep_working(world) -> None:
     a_token("of another", of="owner")
     page = signed_in("operator").get(PAGE).content.decode()
     assert "laptop" in page
-    assert "1 token acts for you without the password" in page
+    assert "1 token gives access to your account without the password" in page
     assert 'name="revoke_tokens"' in page
     assert "old one" not in page
     assert "of another" not in page

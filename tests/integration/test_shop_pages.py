@@ -55,7 +55,7 @@ def test_an_order_is_priced_quoted_and_placed(market) -> None:
     client = signed_in("buyer")
     page = client.get(f"/shop/quotes/{row.pk}/")
     assert "2 cores, 8 GiB RAM, 20 GiB disk" in page.text
-    assert "This price holds until" in page.text
+    assert "This price is valid until" in page.text
     done = client.post(f"/shop/quotes/{row.pk}/", {"price": row.price, "note": "for the sale"}, follow=True)
     order = Order.objects.get()
     assert done.redirect_chain[-1][0] == f"/orders/{order.pk}/"
@@ -69,7 +69,7 @@ def test_a_viewer_looks_but_does_not_buy(market) -> None:
     client = signed_in("viewer")
     page = client.get("/shop/").text
     assert '<p class="price">' in page
-    assert "You may not buy for ubar" in page
+    assert "You may not buy quota for ubar" in page
     assert "Continue to order" not in page
     assert "2,000.00" not in page, "budgets are not everybody's business"
     assert client.post("/shop/", wish()).status_code == 403
@@ -174,7 +174,7 @@ def test_a_price_holds_as_long_as_it_says(market) -> None:
     later = row.valid_until + dt.timedelta(seconds=1)
     client = signed_in("buyer")
     with clock.at(later):
-        assert "This price expired:" in client.get(f"/shop/quotes/{row.pk}/").text
+        assert "This price has expired:" in client.get(f"/shop/quotes/{row.pk}/").text
         answer = client.post(f"/shop/quotes/{row.pk}/", {"price": row.price})
     assert answer.status_code == 409
     assert "ask for a new one" in answer.text
@@ -183,7 +183,7 @@ def test_a_price_holds_as_long_as_it_says(market) -> None:
 
 def test_over_budget_is_reported_with_what_is_missing_and_whom_to_ask(market) -> None:
     page = signed_in("buyer").get("/shop/", wish(cpu="100", ram="400Gi", until=day(180))).text
-    assert "credits too much for the budget of ubar" in page
+    assert "credits more than the budget of ubar has" in page
     assert "The budget is enough for" in page
     assert "owner" in page
     assert re.search(r'type="submit" disabled>Continue to order', page)
@@ -212,12 +212,12 @@ def test_what_is_not_left_is_reported_with_the_first_day_it_is(market) -> None:
     page = signed_in("buyer").get("/shop/", wish(cpu="80", ram="8Gi")).text
     assert "The cell does not have enough free quota: 40 cores free of 80 cores requested." in page
     assert re.search(r'id="error-cpu">only 40 cores free', page)
-    begin = re.search(r'href="([^"]*)">start then', page)
+    begin = re.search(r'href="([^"]*)">choose this start', page)
     assert begin is not None
     after = signed_in("buyer").get(begin[1].replace("&amp;", "&")).text
-    assert "Not enough is free" not in after
+    assert "enough free quota" not in after
     assert '<span class="tag tag-good">available</span>' in after
-    less = re.search(r'href="([^"]*)">Order that amount', page)
+    less = re.search(r'href="([^"]*)">Choose these amounts', page)
     assert less is not None
     assert "40 cores, 8 GiB RAM" in signed_in("buyer").get(less[1].replace("&amp;", "&")).text
 
@@ -234,7 +234,7 @@ def test_what_was_not_asked_for_is_not_called_short(market) -> None:
 
 def test_an_alternative_is_taken_over_with_one_click(market) -> None:
     page = signed_in("buyer").get("/shop/", wish()).text
-    link = re.search(r'href="([^"]*)" aria-label="Take this: as batch"', page)
+    link = re.search(r'href="([^"]*)" aria-label="Choose: as batch"', page)
     assert link is not None
     taken = signed_in("buyer").get(link[1].replace("&amp;", "&")).text
     assert re.search(r'<option value="batch" selected>', taken)

@@ -76,7 +76,7 @@ def test_buttons_show_only_to_those_who_may_press_them(world) -> None:
 
 def test_a_task_shows_what_it_used(world) -> None:
     found = Task.objects.get(job=world.job, index=0)
-    assert "The first sample arrives within 15 seconds" in signed_in("viewer").get(JOB + "0/").text
+    assert "The first data appears within 15 seconds" in signed_in("viewer").get(JOB + "0/").text
     window = a_window(TaskKey(world.job.uid.hex, 0, max(1, found.incarnation)))
     usage_windows.store([usage_windows.TaskWindow(world.job.cell_id, 1, found.id, window)])
     page = signed_in("viewer").get(JOB + "0/").text
@@ -398,7 +398,7 @@ def test_a_task_in_an_alloc_names_its_alloc(world) -> None:
     page = "/jobs/cc/ubar/inside/"
     assert "in alloc 0" in signed_in("viewer").get(page).text
     told = signed_in("viewer").get(page + "0/").text
-    assert "The task runs in shelf/0, so it is always on the alloc's machine." in told
+    assert "The task runs in the alloc shelf/0, so it is always on the machine of this alloc." in told
     assert "No score" not in told
     with journal.write(world.cell.id, rows.ME) as entry:
         transitions.tasks_evict(entry, [changes.Eviction(task_id(outer.id, 0), 1, "preemption")])
@@ -446,7 +446,7 @@ def test_an_update_opens_the_spec_in_force_of_that_very_job(world) -> None:
     page = client.get(path + "update/")
     assert opened(page).startswith("name: web\n")
     form = {"uid": job.uid, "version": "1", "text": opened(page), "do": "plan"}
-    assert "Nothing would change" in client.post(path + "update/", form).text
+    assert "Nothing will change" in client.post(path + "update/", form).text
     changed = opened(page).replace("'9'", "'8'")
     assert "Update the job" in client.post(path + "update/", {**form, "text": changed}).text
     done = client.post(path + "update/", {**form, "text": changed, "do": "submit"})
@@ -504,7 +504,7 @@ def test_a_job_that_only_crashes_is_shown_red_everywhere(world) -> None:
     assert "Task 0 on m1: exit status 3, 4 restarts." in shown
     assert shown.index("keeps crashing") < shown.index("Why tasks are pending")
     assert 'data-again-s="60"' in shown
-    assert '<dt>Jobs failing</dt><dd class="bad">1</dd>' in signed_in("viewer").get("/").text
+    assert '<dt>Failing jobs</dt><dd class="bad">1</dd>' in signed_in("viewer").get("/").text
     console = signed_in("sre").get("/admin/scheduling/job/").text
     assert "failing" in console
 

@@ -148,9 +148,9 @@ def test_the_task_page_shows_the_receipts(cell) -> None:
     ):
         assert part in page, part
     page = boss.get(f"/jobs/cc/ubar/{victim.name}/0/").text
-    assert "Preempted on m1" in page
+    assert "was preempted on m1" in page
     assert "other/urgent/0" in page
-    assert "Why it is pending" in page
+    assert "Why the task is pending" in page
 
 
 def test_a_placement_that_was_lost_is_not_a_reason_any_more(ann, cell) -> None:

@@ -11,29 +11,16 @@ from django.views.decorators.http import require_GET
 from portal.sigma.frame.page import page, whole_number
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import event_sentences
+from portal.sigma.reads.sentences import SENTENCES
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Principal
 from scheduling.models import Event
 
 PAGE_SIZE = 50
-# The kinds that the filter offers, in the order in which they usually happen to a job.
-KINDS = (
-    "job.submitted",
-    "job.changed",
-    "job.ended",
-    "tasks.added",
-    "task.placed",
-    "task.reported",
-    "task.updated",
-    "task.evicted",
-    "task.ended",
-    "task.gone",
-    "task.revived",
-    "update.started",
-    "update.ended",
-    "shell.opened",
-    "shell.closed",
-)
+# The kinds that the filter offers: the kinds of events that belong to a job.
+KINDS = [
+    kind for kind in SENTENCES if kind.startswith(("job.", "task", "update.", "shell.")) and kind != "job.rejected"
+]
 
 
 @page

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from portal.sigma.frame.page import page
 from portal.sigma.jobs.charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
-from portal.sigma.jobs.why import explain, receipts_for
+from portal.sigma.jobs.why import explain
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads import sentences
 from portal.sigma.reads.journal import events_of, incarnations_of
@@ -19,6 +19,7 @@ from scheduling.core.vocabulary.states import TaskState
 from scheduling.models import Departure, PendingVerdict
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
 from scheduling.tasks import verdicts
+from scheduling.tasks.receipts import receipts
 from scheduling.usage import usage_windows
 
 
@@ -28,7 +29,9 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
     row = task_at(job, index)
     ports = list(zip(port_names(job, [row]).get(row.spec_version) or [], row.ports, strict=False))
     history = incarnations_of(row)
-    found = receipts_for(principal, job, [one.event for one in history])
+    found = receipts(
+        [one.event for one in history], sees=lambda owner: may(principal, Action.JOB_VIEW, tenant=owner, cell=cell)
+    )
     verdict = PendingVerdict.objects.filter(job=job).first() if row.state == TaskState.PENDING else None
     now = timezone.now()
     windows = list(usage_windows.of_task(row, since=now - HISTORY))

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from django.utils.translation import gettext, ngettext
 
-from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.core.explaining.wording import VerdictText, Words, format_why
 from scheduling.core.vocabulary.reasons import Why
 from scheduling.jobs.why import redacted
-from scheduling.models import Event, Job
-from scheduling.tasks.receipts import Receipts, hostnames, receipts
+from scheduling.models import Job
+from scheduling.tasks.receipts import hostnames
 
 WORDS = Words(gettext, ngettext)
 
@@ -33,8 +32,3 @@ def explain(job: Job, whys: Sequence[Why]) -> list[VerdictText]:
         )
         for why in whys
     ]
-
-
-def receipts_for(principal: Principal, job: Job, events: Sequence[Event]) -> Receipts:
-    """Return what the journal recorded about a task's placements. `events`: of the task, newest first. Two queries."""
-    return receipts(events, sees=lambda tenant: may(principal, Action.JOB_VIEW, tenant=tenant, cell=job.cell.name))

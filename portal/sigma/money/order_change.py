@@ -47,8 +47,9 @@ def change(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
     with problem_kept(context):
         known_only(request.POST, _FIELDS)
         wanted = _wanted(row, wish, given, context["errors"])
-        key = _key(row, request.POST.get("key", ""))
         if request.POST.get("do") == "change":
+            key = request.POST.get("key", "")[:32]  # if the same form is sent twice, the order changes only once
+            key = key and f"change-{row.pk}-{key}"
             new = order_change(principal=principal, order=row, key=key, note=context["note"], **wanted)
             if new.state == OrderState.PENDING.value:
                 text = _("Order %(new)d will replace order %(old)d when order %(new)d is approved.")
@@ -105,8 +106,3 @@ def _preview(principal: Principal, row: Order, wanted: dict[str, Any]) -> dict[s
         "left": after.available,
         "waits": new.approver if new.state == OrderState.PENDING.value else "",
     }
-
-
-def _key(row: Order, given: str) -> str:
-    """Return the key of a change. It prevents a second change if the same form is sent twice."""
-    return f"change-{row.pk}-{given[:32]}" if given else ""

@@ -138,8 +138,8 @@ def _series(points: list[Planned], place: int) -> dict[str, list[int]]:
 
 def _figures(points: list[Planned], place: int) -> list[tuple[str, str, str]]:
     """Return the name, the mean and the maximum of each series."""
-    found = []
     seconds = [point.seconds for point in points]
+    found = []
     for name, values in _series(points, place).items():
         mean = sum(map(operator.mul, values, seconds)) // (sum(seconds) or 1)
         found.append((name, describe(place, mean), describe(place, max(values, default=0))))

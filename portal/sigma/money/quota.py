@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -28,25 +27,6 @@ from quota.vocabulary.resources import NAMES, SIZE, ZERO, Vector, add
 PAGE_SIZE = 50
 # The number of days that the calendar shows.
 DAYS = 28
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaRow:
-    """A tenant's quota in a band of a cell. `asked`: the amounts of open orders; `ends_at`: the next end of a grant."""
-
-    standing: QuotaStanding
-    asked: Vector
-    ends_at: dt.datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class BandDay:
-    """A day of a band in the calendar. `percent`: the free part of the sellable amount; `level`: its colour, 0 to 5."""
-
-    day: dt.date
-    left: int
-    percent: int
-    level: int
 
 
 @page
@@ -76,8 +56,11 @@ def quota(request: HttpRequest, principal: Principal) -> HttpResponse:
     return render(request, "sigma/quota.html", context)
 
 
-def _rows(principal: Principal, now: dt.datetime) -> list[QuotaRow]:
-    """Return the quota of all visible tenants by tenant, cell and band. Four queries."""
+def _rows(principal: Principal, now: dt.datetime) -> list[dict[str, Any]]:
+    """Return the quota of all visible tenants by tenant, cell and band, with the next end of a grant. Four queries.
+
+    `asked`: the amounts of the orders that are pending or approved.
+    """
     place = ("tenant__name", "cell", "band__name")
     asked: dict[Any, Vector] = defaultdict(lambda: ZERO)
     waiting = orders_visible(principal).filter(state__in=HOLDING).order_by()
@@ -89,19 +72,22 @@ def _rows(principal: Principal, now: dt.datetime) -> list[QuotaRow]:
         (tenant, cell, band): QuotaStanding(tenant, cell, band, ZERO, ZERO) for tenant, cell, band in asked
     }
     known |= {(row.tenant, row.cell, row.band): row for row in standings(principal)}
-    return [QuotaRow(known[key], asked[key], ends.get(key)) for key in sorted(known)]
+    return [{"standing": known[key], "asked": asked[key], "ends_at": ends.get(key)} for key in sorted(known)]
 
 
 def _calendar(
     cell: str, bands: list[PriorityBand], resource: str, now: dt.datetime, zone: ZoneInfo
-) -> list[tuple[PriorityBand, list[BandDay]]]:
-    """Return the free amounts of a resource in each sold band, for `DAYS` days from today."""
+) -> list[tuple[PriorityBand, list[dict[str, Any]]]]:
+    """Return the free amount of a resource in each sold band on each of the next `DAYS` days.
+
+    `percent`: the free part of the sellable amount. `level`: the colour of the day, from 0 (nothing is free) to 5.
+    """
     index, first = NAMES.index(resource), now.astimezone(zone).date()
 
-    def shown(day: CalendarDay) -> BandDay:
+    def shown(day: CalendarDay) -> dict[str, Any]:
         left, limit = max(0, day.left[index]), day.limit[index]
         percent = 100 * left // limit if limit > 0 else 0
-        return BandDay(day.date, left, percent, min(5, (percent + 19) // 20))
+        return {"day": day.date, "left": left, "percent": percent, "level": min(5, (percent + 19) // 20)}
 
     sold = [band for band in bands if is_sold(band)]
     return [(band, list(map(shown, calendar_days(cell, band, first, DAYS, zone)))) for band in sold]

@@ -12,7 +12,7 @@ from django.db.models import F, Q, QuerySet
 
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
-from scheduling.access.selectors import STILL_STOPPING
+from scheduling.access.selectors import STILL_STOPPING, job_update_shown
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.health import with_health
@@ -93,7 +93,7 @@ def tasks_by_id(ids: Sequence[int]) -> list[Task]:
 
 def update_progress(job: Job) -> UpdateProgress | None:
     """Return the progress of the newest update of a job, or None if the job had no update. Two queries."""
-    update = Update.objects.filter(job=job).order_by("-id").first()
+    update = job_update_shown(job)
     if update is None:
         return None
     if update.state != Update.OPEN:

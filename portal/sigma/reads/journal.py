@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from django.db.models import Q
+from django.utils.translation import gettext as _
 
 from portal.sigma.reads import sentences
 from scheduling.models import Event, Job, Machine, Task
@@ -74,5 +75,5 @@ def _chain(event: Event, known: dict[tuple[int, int], Event], hostnames: dict[in
         cause = known.get(_cause(event) or (0, -1))
         if cause is None:
             return
-        yield sentences.with_actor(cause, hostnames)
+        yield _("%(what)s (by %(actor)s)") % {"what": sentences.of(cause, hostnames), "actor": cause.actor}
         event = cause

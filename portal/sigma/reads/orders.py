@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Q, QuerySet, Sum
 
@@ -17,16 +17,6 @@ from quota.vocabulary.permissions import Action, Principal, may
 
 # The most history rows and postings of an order on its page.
 MOST = 100
-
-
-@dataclass(frozen=True, slots=True)
-class PostingRow:
-    """A posting of the ledger with its changes of the available, the held and the paid credits of the tenant."""
-
-    posting: Posting
-    available: int
-    held: int
-    paid: int
 
 
 def orders_visible(principal: Principal) -> QuerySet[Order]:
@@ -74,13 +64,19 @@ def history_of(order: Order) -> list[Record]:
     return list(rows.order_by("-revision")[:MOST])
 
 
-def money_of(order: Order) -> list[PostingRow]:
-    """Return the postings of an order, oldest first. Two queries."""
+def money_of(order: Order) -> list[dict[str, Any]]:
+    """Return the postings of an order, oldest first, with their changes of available, held and paid credits.
+
+    Two queries. Amounts are in micro-credits.
+    """
     postings = list(Posting.objects.filter(order=order).order_by("id")[:MOST])
     rows = LedgerEntry.objects.filter(posting__in=postings).values_list("posting_id", "account__kind").order_by()
     sums = {(posting_id, kind): int(amount) for posting_id, kind, amount in rows.annotate(total=Sum("amount"))}
-    kinds = (AccountKind.AVAILABLE, AccountKind.HELD, AccountKind.REVENUE)
-    return [PostingRow(posting, *(sums.get((posting.pk, kind.value), 0) for kind in kinds)) for posting in postings]
+    kinds = {"available": AccountKind.AVAILABLE, "held": AccountKind.HELD, "paid": AccountKind.REVENUE}
+    return [
+        {"posting": posting, **{name: sums.get((posting.pk, kind.value), 0) for name, kind in kinds.items()}}
+        for posting in postings
+    ]
 
 
 def refund_of(order: Order, now: dt.datetime) -> int:

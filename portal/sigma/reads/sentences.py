@@ -17,23 +17,20 @@ _Hosts = Mapping[int, str]
 
 def of(event: Event, hostnames: _Hosts) -> str:
     """Return the sentence of an event. `hostnames`: by machine id. A machine without a hostname is shown by its id."""
-    if event.kind not in _SENTENCES:
+    if event.kind not in SENTENCES:
         return event.kind
-    sentence, *details = _SENTENCES[event.kind]
+    sentence, *details = SENTENCES[event.kind]
     data = event.data
     facts = {
         **data,
         "task": _("task %d") % data["index"] if "index" in data else "",
         "machine": hostnames.get(data.get("machine_id", 0)) or _("machine %s") % data.get("machine_id", "?"),
         "exit": exit_of(data.get("exit")),
+        "cause": str(data.get("cause", "")).replace("-", " "),
+        "command": " ".join(data.get("command", ()))[:200],
     }
     text = sentence(facts) if callable(sentence) else str(sentence) % facts
     return text + _tail(*(facts.get(str(name)) for name in details))
-
-
-def with_actor(event: Event, hostnames: _Hosts) -> str:
-    """Return the sentence of an event, followed by the name of its actor."""
-    return _("%(what)s (by %(actor)s)") % {"what": of(event, hostnames), "actor": event.actor}
 
 
 def exit_of(exit: _Data | None) -> str:
@@ -64,15 +61,6 @@ def _task_placed(facts: _Data) -> str:
     return text
 
 
-def _task_evicted(facts: _Data) -> str:
-    if facts["cause"] == "other":
-        return _("%(task)s was evicted from %(machine)s") % facts
-    return _("%(task)s was evicted from %(machine)s by %(cause)s") % {
-        **facts,
-        "cause": facts["cause"].replace("-", " "),
-    }
-
-
 def _task_reported(facts: _Data) -> str:
     text = _("%(task)s is %(phase)s on %(machine)s")
     if facts["phase"] == "backoff":
@@ -80,12 +68,6 @@ def _task_reported(facts: _Data) -> str:
     health = "" if facts.get("health") in ("", "unknown") else facts["health"]
     restarts = _("%d restarts") % facts["restarts"] if facts.get("restarts") else ""
     return text % facts + _tail(health, restarts, facts["exit"])
-
-
-def _shell_opened(facts: _Data) -> str:
-    command = " ".join(facts.get("command", ()))
-    text = _("a shell was opened in %(task)s on %(machine)s") % facts
-    return text + _tail(facts.get("peer"), command[:200])
 
 
 def _shell_closed(facts: _Data) -> str:
@@ -115,7 +97,7 @@ def _by(field: str, sentences: Mapping[Any, Promise], other: Promise | str = "")
 
 
 # Per kind: the sentence or a function that returns the sentence, then the fields that follow after a colon.
-_SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, ...]]] = {
+SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, ...]]] = {
     "cell.set": (gettext_lazy("the settings of the cell changed"),),
     "cell.lease": (gettext_lazy("%(holder)s took the lease of scheduler %(scheduler)s (epoch %(epoch)d)"),),
     "cell.brake": (
@@ -163,7 +145,15 @@ _SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, 
     "job.ended": (gettext_lazy("the job ended: %(how)s"),),
     "tasks.added": (gettext_lazy("version %(spec_version)d of the spec added tasks"),),
     "task.placed": (_task_placed,),
-    "task.evicted": (_task_evicted, "detail", "exit"),
+    "task.evicted": (
+        _by(
+            "cause",
+            {"other": gettext_lazy("%(task)s was evicted from %(machine)s")},
+            gettext_lazy("%(task)s was evicted from %(machine)s by %(cause)s"),
+        ),
+        "detail",
+        "exit",
+    ),
     "task.ended": (gettext_lazy("%(task)s ended: %(how)s"), "detail", "exit"),
     "task.gone": (
         gettext_lazy("%(machine)s no longer runs processes of incarnation %(incarnation)d of %(task)s"),
@@ -181,6 +171,6 @@ _SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, 
         ),
     ),
     "update.ended": (gettext_lazy("the update ended: %(how)s"), "detail"),
-    "shell.opened": (_shell_opened,),
+    "shell.opened": (gettext_lazy("a shell was opened in %(task)s on %(machine)s"), "peer", "command"),
     "shell.closed": (_shell_closed,),
 }

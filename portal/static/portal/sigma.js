@@ -1,8 +1,8 @@
-// The behaviour of Sigma's pages: live regions, relative times, log tails and copying. Pages also work without it.
+// The behaviour of Sigma's pages: live regions, relative times, logs and copy buttons. Pages also work without JavaScript.
 "use strict";
 
 (() => {
-  const TOO_MANY = 4429; // too many watchers; try again later
+  const TOO_MANY = 4429; // the close code for too many watchers: the browser tries again later
   const RETRY_MS = 500, RETRY_MOST_MS = 15000, RESYNC_EVERY_MS = 2000, ANNOUNCE_EVERY_MS = 5000, LOG_EVERY_MS = 1500;
 
   // ---- relative times: "3 min. ago" -------------------------------------------------------------
@@ -43,6 +43,13 @@
         if (again) again.value = field.value;
       }
     }
+  }
+
+  // Read this page again from the server. Return it as a cleaned document.
+  async function readPage() {
+    const answer = await fetch(location.href, { headers: { "X-Live": "resync" } });
+    if (!answer.ok) throw new Error(`HTTP status ${answer.status}`);
+    return safe.page(await answer.text());
   }
 
   // ---- live regions ----------------------------------------------------------------------------------
@@ -119,26 +126,19 @@
       swap(old, fresh);
     }
 
-    resyncLater() {
+    resyncLater(wait = RESYNC_EVERY_MS) {
       clearTimeout(this.later);
-      this.later = setTimeout(() => this.resync(), RESYNC_EVERY_MS);
+      this.later = setTimeout(() => this.resync(), wait);
     }
 
     async resync() {
       if (this.held) return this.resyncLater();
       const wait = this.lastResync + RESYNC_EVERY_MS * (1 + Math.random() / 2) - Date.now();
-      if (wait > 0) {
-        clearTimeout(this.later);
-        this.later = setTimeout(() => this.resync(), wait);
-        return;
-      }
+      if (wait > 0) return this.resyncLater(wait);
       this.lastResync = Date.now();
       this.held = [];
       try {
-        const answer = await fetch(location.href, { headers: { "X-Live": "resync" } });
-        if (!answer.ok) throw new Error(String(answer.status));
-        const page = safe.page(await answer.text());
-        const fresh = page.querySelector(`[data-live-region="${this.name}"]`);
+        const fresh = (await readPage()).querySelector(`[data-live-region="${this.name}"]`);
         if (fresh) {
           swap(this.element, document.adoptNode(fresh));
           this.revision = Number(this.element.dataset.revision);
@@ -146,7 +146,7 @@
           this.scheduleReread();
         }
       } catch (error) {
-        console.warn("live page not read again:", error);
+        console.warn("The live page could not be read again:", error);
         this.resyncLater();
       }
       const held = this.held;
@@ -188,12 +188,10 @@
       const old = document.getElementById(id);
       if (!old || document.hidden) return;
       try {
-        const answer = await fetch(location.href, { headers: { "X-Live": "resync" } });
-        if (!answer.ok) return;
-        const fresh = safe.page(await answer.text()).getElementById(id);
+        const fresh = (await readPage()).getElementById(id);
         if (fresh) swap(old, document.adoptNode(fresh));
       } catch (error) {
-        console.warn("part of the page not read again:", error);
+        console.warn("A part of the page could not be read again:", error);
       }
     }, seconds * 1000);
   }
