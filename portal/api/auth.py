@@ -1,4 +1,4 @@
-"""Authentication of the API: a bearer token or a signed-in browser session. Both become a `Principal`."""
+"""Authentication of the API by a bearer token or by a signed-in browser session. Both give a `Principal`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.identity.tokens import BadIdentity, looks_like_one
 
 
 class TaskCaller:
-    """The user object of a task, without a database row. `request.auth` has the task and its permissions."""
+    """The user of a request by a task. It has no database row; `request.auth` has the task and its permissions."""
 
     pk = None
     is_authenticated = is_active = True
@@ -25,7 +25,10 @@ class TaskCaller:
 
 
 class TokenAuthentication(authentication.BaseAuthentication):
-    """`Authorization: Bearer borg_…`, or the identity of a task. `request.auth` is the `Principal`."""
+    """Authentication by the header `Authorization: Bearer`, with a token `borg_…` or the identity of a task.
+
+    `request.auth` is the `Principal`.
+    """
 
     def authenticate(self, request: Request) -> tuple[AbstractBaseUser | TaskCaller, Principal] | None:
         header = request.headers.get("Authorization", "")
@@ -34,7 +37,9 @@ class TokenAuthentication(authentication.BaseAuthentication):
         scheme, _, secret = header.partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not secret:
-            raise exceptions.AuthenticationFailed("Authorization: give 'Bearer' and a token")
+            raise exceptions.AuthenticationFailed(
+                "The header Authorization is not valid; send 'Authorization: Bearer TOKEN'"
+            )
         request_id = getattr(request._request, "borg_request_id", "")
         try:
             if looks_like_one(secret):
@@ -48,7 +53,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
 
 
 class SessionAuthentication(authentication.SessionAuthentication):
-    """The portal's own pages call the API with their session and CSRF token."""
+    """Authentication of the portal's own pages, which call the API with their session and CSRF token."""
 
     def authenticate(self, request: Request) -> tuple[AbstractBaseUser, Principal] | None:
         answer = super().authenticate(request)

@@ -14,7 +14,7 @@ from scheduling.spec.nesting import TOO_DEEP, too_deep
 
 
 class LimitedJSONParser(JSONParser):
-    """Parse JSON up to the server's limits of size and depth, also if the request has no Content-Length."""
+    """A parser of JSON that enforces the server's limits of size and depth, also without a Content-Length header."""
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
         body = parser_context["request"]._request.body

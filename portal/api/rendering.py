@@ -1,4 +1,4 @@
-"""The renderer of all JSON answers: msgspec, which encodes about ten times faster than the standard library."""
+"""The renderer of all JSON responses. It uses msgspec, which is about ten times faster than the standard library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_encoded, decimal_format="number")
 
 
 class FastJSONRenderer(JSONRenderer):
-    """Renders compact JSON in UTF-8. Values that msgspec does not know are encoded as the base class does."""
+    """A renderer of compact JSON in UTF-8. It encodes types that msgspec does not support like its base class."""
 
     def render(
         self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None

@@ -18,14 +18,14 @@ _TEXT = {"type": "string"}
 _PROBLEMS = {
     400: "The body is not JSON, or is nested too deeply.",
     401: "The token or the session is not valid.",
-    403: "The caller may not do this.",
+    403: "The caller does not have the permission for this operation.",
     404: "The object does not exist, or the caller may not see it.",
     406: "The answer is not available in a format that the header `Accept` allows.",
     409: "The current state of the object does not allow this.",
     413: "The body is too large.",
     415: "The content type of the body is not supported.",
-    422: "The request is invalid; `fields` names the wrong fields.",
-    429: "Too many requests; try again after `Retry-After` seconds.",
+    422: "The request is invalid. The property `fields` names the wrong fields.",
+    429: "The caller sent too many requests. Try again after `Retry-After` seconds.",
     503: "A part of the system does not answer. Try again, after `Retry-After` seconds if it is given.",
 }
 _HEADERS = {
@@ -36,7 +36,7 @@ _HEADERS = {
 
 
 class Schema(AutoSchema):
-    """Adds facts from the views: dry runs, nullable columns, and the problems of each operation."""
+    """The schema of a view. It adds dry runs, nullable fields, and the error responses of each operation."""
 
     def get_override_parameters(self) -> list[Any]:
         found = list(super().get_override_parameters())
@@ -64,7 +64,7 @@ class Schema(AutoSchema):
         return found
 
     def _problem(self, status: int) -> dict[str, Any]:
-        """Return a reference to the response of this status, which all operations share."""
+        """Return a reference to the error response with this status, which all operations share."""
         schema = self.resolve_serializer(ProblemSerializer(), "response").ref
         shared = ResolvedComponent(  # type: ignore[no-untyped-call]
             name=f"Problem{status}",

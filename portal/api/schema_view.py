@@ -12,7 +12,7 @@ from rest_framework.request import Request
 
 
 class SchemaView(SpectacularAPIView):
-    """The OpenAPI document. It is the same until the process ends, so it is rendered once for each format."""
+    """The view of the OpenAPI document. Each process renders the document once for each format."""
 
     _rendered: ClassVar[dict[str, HttpResponse]] = {}
 

@@ -28,10 +28,7 @@ GROUPS = sorted({kind.name.partition(".")[0] for kind in KINDS})
 
 @page
 def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List notices, newest first. `?before=` is the id of a notice: the page then lists older notices only.
-
-    Pages have no numbers, so that the notices are never counted.
-    """
+    """List notices, newest first. `?before=`: list older notices than this id. The notices are never counted."""
     asked = request.GET
     choice = inbox.Choice(
         tenant=asked.get("tenant", ""),

@@ -1,4 +1,6 @@
-"""The parser of the search box for names. It accepts any spelling of a name, or a part of one. Pure.
+"""The parser of the search box for names. It accepts every form of a name, and parts of a name. Pure.
+
+Examples of accepted names:
 
 /bns/cc/ubar/web/7   7.web.ubar.cc.borg.internal   7.web.ubar.cc   http://web.ubar.cc.borg.internal:8080/
 _http._tcp.web.ubar.cc.borg.internal   cc/ubar/web   ubar/web/7   web/7   web   ubar/service/shop
@@ -12,12 +14,13 @@ from dataclasses import dataclass
 
 from naming.table.names import PREFIX, SERVICE, Name, check_label, parse_dns, parse_index, parse_path
 
-_END = re.compile(r"[/?#]")  # of the host in a URL
+# The characters that end the host in a URL.
+_END = re.compile(r"[/?#]")
 
 
 @dataclass(frozen=True, slots=True)
 class PartialName:
-    """A job in any cell. If `tenant` is empty, of any tenant."""
+    """A name of a job, or of its task `index`, without the cell. If `tenant` is empty, also without the tenant."""
 
     tenant: str
     job: str
@@ -26,14 +29,14 @@ class PartialName:
 
 @dataclass(frozen=True, slots=True)
 class ServicePart:
-    """A service in any cell."""
+    """A name of a service without the cell."""
 
     tenant: str
     service: str
 
 
 def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | PartialName | ServicePart:
-    """Parse a name. Names below one of `cells` may omit the zone, as in feeds. Raises `InvalidName`."""
+    """Parse a name. A DNS name that ends with one of `cells` may omit the zone. Raises `InvalidName`."""
     name = _host(text.strip()).removesuffix(".")
     if name.startswith((PREFIX, PREFIX.removeprefix("/"))):
         return parse_path(name if name.startswith("/") else f"/{name}")
@@ -50,7 +53,7 @@ def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | Partial
 
 
 def _host(text: str) -> str:
-    """Return the host of a URL, without its port."""
+    """Return the host of a URL without its port. Return any other text unchanged."""
     if "://" in text:
         text = _END.split(text.partition("://")[2])[0].rpartition("@")[2]
     host, colon, port = text.rpartition(":")

@@ -155,7 +155,7 @@ def test_the_command_shows_how_far_it_is(cell, home: Path) -> None:
     rows.a_machine(cell, "m1")
     out = StringIO()
     call_command("authority", "stage", stdout=out)
-    assert "0 of 1 machines trust all of these\nnot yet: m1" in out.getvalue()
+    assert "0 of 1 machines trust these certificates\nmachines that do not trust all of them yet: m1" in out.getvalue()
     with pytest.raises(CommandError, match="1 machines do not trust"):
         call_command("authority", "switch", stdout=out)
     call_command("authority", "switch", "--leave-behind", stdout=out)

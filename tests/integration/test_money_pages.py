@@ -242,7 +242,7 @@ def test_costs_add_up_on_the_page_and_in_the_file(world, at_noon) -> None:
         ]
     labels = {row["key"] for row in read}
     assert "'-danger" in labels
-    assert "Enter the label to group by" in client.get("/costs/?tenant=ubar&by=label").text
+    assert "Enter the name of the label to group by" in client.get("/costs/?tenant=ubar&by=label").text
     assert client.get("/costs/?tenant=ubar&by=<x>&over=9&teams=yes").status_code == 200
 
 

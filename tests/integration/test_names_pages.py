@@ -157,7 +157,7 @@ def test_a_service_page_tells_its_jobs_and_their_shares_of_the_clients(service) 
         ("jfoo", "all 3", 1, 2, 1, 25),
         ("canary", "0–1", 3, 1, 1, 75),
         ("canary", "3", 0, 1, 1, 0),
-        ("canary", "the others", 1, 0, 0, 0),
+        ("canary", "the other tasks", 1, 0, 0, 0),
     ]
 
 

@@ -71,7 +71,8 @@ def test_cancelling_says_first_what_comes_back(market) -> None:
     client = signed_in("buyer")
     with clock.at(clock.now() + dt.timedelta(days=10)):
         said = re.search(
-            r"<strong>.*?([\d,.]+)(?:</span>)? credits will be returned to the budget", client.get(f"/orders/{order.pk}/").text
+            r"<strong>.*?([\d,.]+)(?:</span>)? credits will be returned to the budget",
+            client.get(f"/orders/{order.pk}/").text,
         )
         assert said is not None
         before = available(market)
@@ -98,7 +99,7 @@ def test_a_change_is_shown_before_it_is_done_and_done_once(market) -> None:
         wanted = {"cpu": "4", "ram": "16Gi", "disk": "0", "until": until[1], "key": key[1]}
         before = available(market)
         shown = client.post(f"/orders/{order.pk}/change/", wanted | {"do": "plan"})
-        assert "It needs no approval" in shown.text
+        assert "The change needs no approval" in shown.text
         assert (Order.objects.count(), available(market)) == (1, before), "nothing was done yet"
         took = re.search(r"Charged to the budget now</dt><dd>([\d.,]+)<", shown.text)
         done = client.post(f"/orders/{order.pk}/change/", wanted | {"do": "change"})

@@ -132,7 +132,7 @@ def test_a_tenant_s_page_is_for_its_members(world) -> None:
     assert signed_in("stranger").get("/planning/?tenant=ubar").status_code == 404
     assert signed_in("stranger").get("/planning.csv?tenant=ubar").status_code == 404
     portal_world.person("newcomer")
-    assert "no tenant yet" in signed_in("newcomer").get("/planning/").text
+    assert "not a member of any tenant" in signed_in("newcomer").get("/planning/").text
 
 
 @pytest.mark.parametrize(

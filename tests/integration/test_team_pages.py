@@ -50,7 +50,7 @@ def test_an_owner_makes_a_team_and_sets_roles(ann, tenant) -> None:
     assert ann.post(HERE, {"do": "team", "name": "web", "title": "Web"}).status_code == 302
     world.a_user("bob", tenant=Tenant.objects.get(name="web"))
     assert ann.post("/tenants/web/", {"do": "role", "user": "bob", "role": "operator"}).status_code == 302
-    assert "you are operator" in browser("bob").get("/tenants/web/").text
+    assert "your role: operator" in browser("bob").get("/tenants/web/").text
     text = ann.get("/tenants/web/").text
     assert "owner through ubar" in text
     assert ann.post("/tenants/web/", {"do": "remove", "user": "bob"}).status_code == 302

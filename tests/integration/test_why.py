@@ -143,7 +143,7 @@ def test_the_task_page_shows_the_receipts(cell) -> None:
         "-10.750",
         "Runner-up",
         "m2",
-        "It preempted 1 task there",
+        "For this placement, 1 task was preempted",
         "ubar/batch/0",
     ):
         assert part in page, part

@@ -21,8 +21,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("step", choices=["show", "stage", "switch", "retire"])
-        parser.add_argument("--certificate", type=Path, help="stage: the certificate of your own authority")
-        parser.add_argument("--key", type=Path, help="stage: its key")
+        parser.add_argument(
+            "--certificate", type=Path, help="with `stage`: the file with the certificate of your own authority"
+        )
+        parser.add_argument(
+            "--key", type=Path, help="with `stage`: the file with the private key of your own authority"
+        )
         parser.add_argument(
             "--leave-behind",
             action="store_true",
@@ -45,6 +49,6 @@ class Command(BaseCommand):
         for part, (fingerprint, until) in standing.part.items():
             self.stdout.write(f"{part:<5} {fingerprint}  until {until:%Y-%m-%d}")
         trusting = standing.machines - len(standing.behind)
-        self.stdout.write(f"{trusting} of {standing.machines} machines trust all of these")
+        self.stdout.write(f"{trusting} of {standing.machines} machines trust these certificates")
         if standing.behind:
-            self.stdout.write("not yet: " + ", ".join(standing.behind[:20]))
+            self.stdout.write("machines that do not trust all of them yet: " + ", ".join(standing.behind[:20]))

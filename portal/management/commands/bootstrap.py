@@ -1,4 +1,4 @@
-"""Create what a new installation needs before anybody can sign in. Idempotent. Prints the results as JSON."""
+"""Create the first cell, tenant and users of a new installation, if they are missing. Print the results as JSON."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from scheduling.models import Cell
 ME = system("bootstrap")
 # The quota of the demonstration tenant in each band that needs quota.
 DEMO_QUOTA: Vector = (1_000_000, 2**42, 2**46, 2**40, 100_000, 100_000)
-# Its credits. At a cell's initial prices, a core costs about 15 per month.
+# The credits of the demonstration tenant. At the initial prices, a core costs about 15 credits per month.
 DEMO_CREDITS = 10_000
 
-# Simulated machines that may join with one token.
+# The number of simulated machines that may join with one token.
 FLEET_USES = 100_000
 
 
@@ -66,7 +66,7 @@ class Command(BaseCommand):
         made["sre"] = self._user("sre", staff=True, scopes=list(Scope))
         made["demo"] = self._user("demo", staff=False, scopes=[Scope.READ, Scope.WRITE], tenant=owner, role=Role.OWNER)
         journal.ensure_partitions()
-        # For machines of this host that have not joined yet. Unused tokens expire.
+        # Join tokens for machines of this host that have not joined yet. Unused tokens expire.
         made["join_tokens"] = {
             name: join_token_issue(principal=ME, cell=home, uses=uses)
             for name, uses in (("borglet", 1), ("fleet", FLEET_USES))
@@ -76,7 +76,7 @@ class Command(BaseCommand):
     def _user(
         self, name: str, *, staff: bool, scopes: list[Scope], tenant: Tenant | None = None, role: Role | None = None
     ) -> dict[str, str]:
-        """Create a user and return its name, password and token. If it exists, return only its name."""
+        """Create a user and return its name, password and token. If the user exists, return only the name."""
         users = get_user_model().objects
         if users.filter(username=name).exists():
             return {"username": name}

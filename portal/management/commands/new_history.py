@@ -1,4 +1,4 @@
-"""Start a new history after a restore, so that Borglets keep tasks that the backup does not have (DESIGN §2)."""
+"""Start a new history of each cell after a restore, so that Borglets keep tasks that the backup does not contain."""
 
 from __future__ import annotations
 

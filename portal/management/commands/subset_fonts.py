@@ -1,4 +1,4 @@
-"""`manage.py subset_fonts`: write the fonts of `portal.fonts` again, after an upgrade of unfold or for a new icon."""
+"""Write the fonts of `portal.fonts` again. This is needed after an upgrade of unfold, or for a new icon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portal import fonts
 
 
 class Command(BaseCommand):
-    help = "Write the subsets of unfold's fonts into portal/static. Needs the extra dev."
+    help = "Write the subsets of unfold's fonts into portal/static. This command needs the optional dependencies `dev`."
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:

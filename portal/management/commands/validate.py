@@ -1,4 +1,4 @@
-"""Check the invariants of cells. The exit status is 1 if one is broken."""
+"""Check the invariants of cells. The exit status is 1 if an invariant is broken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduling.models import Cell
 
 
 class Command(BaseCommand):
-    help = "Compare rows, counters, quota and journal of a cell, or of all cells. Changes nothing."
+    help = "Check that the rows, counters, quota and journal of a cell, or of all cells, match. Changes nothing."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("cell", nargs="?")
@@ -20,10 +20,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, cell: str | None, **options: Any) -> None:
         cells = Cell.objects.filter(name=cell) if cell else Cell.objects.all()
         if cell and not cells:
-            raise CommandError(f"there is no cell {cell!r}; omit the name to check all cells")
+            raise CommandError(f"Cannot check cell {cell!r}: there is no such cell. Omit the name to check all cells.")
         problems = [(row.name, problem) for row in cells for problem in validate(row.id)]
         for name, problem in problems:
             self.stderr.write(f"{name}: {problem}")
         if problems:
-            raise CommandError(f"{len(problems)} broken invariants")
+            raise CommandError(f"{len(problems)} invariants are broken. The lines above describe them.")
         self.stdout.write(f"{len(cells)} cells checked; no invariant is broken")

@@ -1,4 +1,4 @@
-"""The navigation: sections in the upper line, and the current section's pages below it. Add new pages here."""
+"""The navigation: the sections of the portal, and the pages of each section. Each new page needs an entry here."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from django.utils.translation import gettext_lazy as _
 
 
 class NavigationLink(NamedTuple):
-    """A link to the page `name` of `portal.sigma.urls`. `also`: names of its subpages, which have no own link."""
+    """A link to a page. `name`: its name in `portal.sigma.urls`; `also`: the names of its subpages without a link."""
 
     name: str
     title: str | Promise
     also: tuple[str, ...] = ()
 
     def holds(self, name: str) -> bool:
+        """Return whether the page `name` is the page of this link, or one of its subpages."""
         return name == self.name or name in self.also
 
 
 class Section(NamedTuple):
-    """A group of pages. Its title links to the first of them."""
+    """A group of pages. The title of the section links to the first page."""
 
     title: str | Promise
     links: tuple[NavigationLink, ...]

@@ -78,10 +78,7 @@ def rendered(request: HttpRequest, template: str, context: dict[str, Any], *, st
 
 
 def narrowed(rows: QuerySet[M], chosen: Mapping[str, str], **lookups: str) -> QuerySet[M]:
-    """Return the rows that match the chosen filters. An empty filter is ignored.
-
-    `lookups`: the Django lookup of each filter, by the name of the filter.
-    """
+    """Return the rows that match the chosen filters, without the empty ones. `lookups`: the lookup of each filter."""
     return rows.filter(**{lookup: chosen[name] for name, lookup in lookups.items() if chosen[name]})
 
 

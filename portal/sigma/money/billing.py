@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -156,37 +157,17 @@ def _shown(request: HttpRequest, principal: Principal, tenant: Tenant, changes: 
 def _plots(tenant: Tenant, days: list[RevenueDay], month: dt.date, limit: int | None) -> list[plots.Plot]:
     since, until = months.bounds(month, tenant.time_zone)
     times = [day.begins_at for day in days]
-    day = dt.timedelta(days=1)
-
-    def short(value: int) -> str:
-        return format_credits(value, places=2)
-
+    short = partial(format_credits, places=2)
+    shared: dict[str, Any] = {"since": since, "until": until, "step": dt.timedelta(days=1), "format_value": short}
+    spent = [plots.Series(_("spent"), [one.spent for one in days])]
+    parts = [
+        plots.Series(_("quota"), [one.orders for one in days]),
+        plots.Series(_("measured usage"), [one.usage for one in days]),
+    ]
+    title = _("Spent since the first of the month")
     return [
-        plots.lines(
-            _("Spent since the first of the month"),
-            times,
-            [plots.Series(_("spent"), [one.spent for one in days])],
-            since=since,
-            until=until,
-            step=day,
-            format_value=short,
-            limit=limit,
-            headroom=True,
-            unknown=short(0),
-        ),
-        plots.bars(
-            _("By day"),
-            times,
-            [
-                plots.Series(_("quota"), [one.orders for one in days]),
-                plots.Series(_("measured usage"), [one.usage for one in days]),
-            ],
-            since=since,
-            until=until,
-            step=day,
-            format_value=short,
-            label=lambda at: f"{at:%F}",
-        ),
+        plots.lines(title, times, spent, limit=limit, headroom=True, unknown=short(0), **shared),
+        plots.bars(_("By day"), times, parts, label=lambda at: f"{at:%F}", **shared),
     ]
 
 

@@ -90,10 +90,7 @@ def _wanted(row: Order, wish: Wish, given: dict[str, str], errors: dict[str, str
 
 
 def _preview(principal: Principal, row: Order, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of the change: the price, the credits taken from and returned to the budget, and the approver.
-
-    The change is made in a transaction that is rolled back.
-    """
+    """Return the price, the effect on the budget and the approver of a change. The change is made and rolled back."""
     with transaction.atomic():
         before = balance_of(row.tenant)
         new = order_change(principal=principal, order=row, **wanted)

@@ -67,10 +67,7 @@ def order(request: HttpRequest, principal: Principal, number: int) -> HttpRespon
 
 
 def _action(act: Callable[[Principal, Order, QueryDict], tuple[Order, str]]) -> Callable[..., HttpResponse]:
-    """Return the view of a form that changes an order.
-
-    `act`: makes the change, and returns the order to show and a message for the user.
-    """
+    """Return the view of a form that changes an order. `act`: makes the change, and returns the order and a message."""
 
     @page
     @require_POST
@@ -166,10 +163,7 @@ def _wish_again(row: Order) -> Wish:
 
 
 def _least(row: Order, now: dt.datetime) -> list[dict[str, Any]]:
-    """Return the lowest free amount of each resource during the order. The order itself counts as sold.
-
-    A negative amount means that more is sold than the cell has.
-    """
+    """Return the lowest free amount of each resource during the order. It is negative if the cell is oversold."""
     wish = wish_of(row)
     first = max(wish.period.first, now.astimezone(wish.zone).date())
     days = calendar_days(row.cell, row.band, first, max(1, (wish.period.last - first).days + 1), wish.zone)

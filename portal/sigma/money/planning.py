@@ -100,7 +100,7 @@ def _points(principal: Principal, chosen: PlanningFilter) -> list[Planned]:
 
 
 def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> list[plots.Plot]:
-    """Return the plots. `spare`: whether to plot the quota that could be given back, too."""
+    """Return the plots. `spare`: whether one plot shows the quota that could be given back."""
     period = chosen.period
 
     def drawn(title: str, series: dict[str, list[int]]) -> plots.Plot:

@@ -1,1 +1,1 @@
-"""Reads that only pages need: plain functions, each with a fixed number of queries."""
+"""Queries that only pages need. Each function makes a fixed number of queries."""

@@ -56,10 +56,7 @@ def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counte
 
 
 def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: str = "") -> Job:
-    """Return the job with this `uid`. Without `uid`, return the live job of this name, or the last one that ended.
-
-    Raises `NotFound`.
-    """
+    """Return the job with this `uid`, else the live job of this name, else the last that ended. Raises `NotFound`."""
     full = f"{cell}/{tenant}/{name}"
     if not may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell):
         raise NotFound("job", full)

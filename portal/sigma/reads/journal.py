@@ -1,4 +1,4 @@
-"""Journal events as sentences with their causes: a task ended because it was evicted, because an SRE drained it."""
+"""Journal events as sentences with their causes: "task 0 ended" because "task 0 was evicted"."""
 
 from __future__ import annotations
 

@@ -25,8 +25,10 @@ from scheduling.jobs.updates import spec_of
 from scheduling.models import Job, Task
 
 DNS_PORT = 53
-MOST_SERVICES = 100  # per page
-Range = tuple[int, int]  # of indexes, both included
+# The most services that a page lists.
+MOST_SERVICES = 100
+# The first and the last index of a range of tasks.
+Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class PortName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The names of a job, a task or a service: in BNS (`path`) and in DNS. `dig`, `borgctl`: commands to look it up."""
+    """The BNS name (`path`) and the DNS names of a job, task or service. `dig`, `borgctl`: commands to look them up."""
 
     path: str
     dns: str
@@ -170,10 +172,7 @@ def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:
 
 
 def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int, int]]:
-    """Return the services of these jobs, each with its DNS name and its numbers of jobs, placed and serving tasks.
-
-    One query.
-    """
+    """Return the services of jobs: name, DNS name, and numbers of jobs, placed tasks and serving tasks. One query."""
     rows = (
         jobs.filter(kind="job", labels__has_key="service")
         .values_list("cell__name", "tenant__name", "labels__service")
@@ -188,20 +187,18 @@ def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int
 
 def _groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
     """Return the groups of tasks of the jobs, without shares. One query, or none if all weights are equal."""
-    ranges = [(job.id, first, last, weight) for job in jobs for first, last, weight in published_of(job).weights]
-    counted = _counted([(job_id, first, last) for job_id, first, last, _weight in ranges])
+    weights = {job.id: published_of(job).weights for job in jobs}
+    counted = _counted([(job, first, last) for job, listed in weights.items() for first, last, _weight in listed])
     found = []
     for job in jobs:
         weighed = [
-            WeightGroup(job, (first, last), False, weight, *counted.get((job_id, first), (0, 0)))
-            for job_id, first, last, weight in ranges
-            if job_id == job.id
+            WeightGroup(job, (first, last), False, weight, *counted.get((job.id, first), (0, 0)))
+            for first, last, weight in weights[job.id]
         ]
-        placed = job.tasks_running - sum(group.placed for group in weighed)
-        serving = job.tasks_up - sum(group.serving for group in weighed)
-        listed = sum(last - first + 1 for _id, first, last, _weight in ranges if _id == job.id)
         found += weighed
-        if listed < job.tasks_total or not weighed:
+        if not weighed or sum(last - first + 1 for first, last, _weight in weights[job.id]) < job.tasks_total:
+            placed = job.tasks_running - sum(group.placed for group in weighed)
+            serving = job.tasks_up - sum(group.serving for group in weighed)
             found.append(WeightGroup(job, None, not weighed, 1, max(placed, 0), max(serving, 0)))
     return found
 

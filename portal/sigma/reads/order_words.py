@@ -13,7 +13,7 @@ from quota.models import Market, Order, OrderState, Quota
 
 
 class GrantStatus(NamedTuple):
-    """The state of a grant. `tone`: of the colour of its label; `sentence`: its end or beginning."""
+    """The state of a grant. `tone`: the colour of the label; `sentence`: when the grant begins or ends."""
 
     tone: str
     label: str

@@ -36,8 +36,7 @@ def order_numbered(principal: Principal, number: int) -> Order:
 def waiting_for(principal: Principal) -> QuerySet[Order]:
     """Return the pending orders that wait for a decision of this principal, oldest first.
 
-    SREs may also decide orders that wait for an owner, but this list does not contain these orders. Owners may not
-    decide their own orders.
+    Orders that wait for an owner are not in the list of an SRE, who may decide them too.
     """
     rows = Order.objects.filter(state=OrderState.PENDING.value).select_related("tenant", "band").order_by("id")
     owned = [name for name in principal.roles if may(principal, Action.QUOTA_APPROVE, tenant=name)]
@@ -65,10 +64,7 @@ def history_of(order: Order) -> list[Record]:
 
 
 def money_of(order: Order) -> list[dict[str, Any]]:
-    """Return the postings of an order, oldest first, with their changes of available, held and paid credits.
-
-    Two queries. Amounts are in micro-credits.
-    """
+    """Return the postings of an order with their changes of money in micro-credits, oldest first. Two queries."""
     postings = list(Posting.objects.filter(order=order).order_by("id")[:MOST])
     rows = LedgerEntry.objects.filter(posting__in=postings).values_list("posting_id", "account__kind").order_by()
     sums = {(posting_id, kind): int(amount) for posting_id, kind, amount in rows.annotate(total=Sum("amount"))}
@@ -80,10 +76,7 @@ def money_of(order: Order) -> list[dict[str, Any]]:
 
 
 def refund_of(order: Order, now: dt.datetime) -> int:
-    """Return the refund in micro-credits if the order is cancelled now.
-
-    Before the start, the refund is the whole price. Later, it is the price of the remaining whole days.
-    """
+    """Return the refund of cancelling an order now: its price before it starts, later the price of whole days left."""
     if order.state != OrderState.ACTIVE.value:
         return order.price
     rest = calendar.whole_days_left(now, order.ends_at, zone_of(order.tenant))

@@ -24,10 +24,7 @@ class DayLeft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityBar:
-    """Consecutive days with the same free amount, as a rectangle of the SVG.
-
-    `tone`: `fits` or `short` (less than requested) within the period, `beside` outside the period.
-    """
+    """Days with the same free amount, as a rectangle. `tone`: `fits` or `short`, or `beside` if not in the period."""
 
     x: float
     y: float

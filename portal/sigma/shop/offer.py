@@ -170,10 +170,7 @@ def _days_left(wish: Wish, *, today: dt.date) -> list[DayLeft]:
 def _alternatives(
     principal: Principal, tenant: Tenant, offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime
 ) -> list[Alternative]:
-    """Return other bands, periods and cells in which all amounts are free, the cheapest first.
-
-    If the request itself fits, only cheaper alternatives are returned.
-    """
+    """Return alternatives that fit, the cheapest first. If the request itself fits, return only cheaper ones."""
     found = []
     for what, but, wish in _candidates(offer, cells, now=now):
         if market.market_of(wish.cell).selling and _enough(_left_for(wish), wish.amounts):

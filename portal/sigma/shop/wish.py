@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from django.utils.translation import gettext as _
 
+from portal.sigma.frame.page import given_in
 from portal.sigma.shop.period import PRESETS, DayError, QuotaPeriod, day_read, instants, preset_last, preset_of
 from portal.sigma.shop.sizes import SIZES
 from quota.market.suggested_orders import quantity_text
@@ -79,7 +80,9 @@ def wish_read(asked: Mapping[str, str], choices: Choices) -> Form:
     tenant = _chosen(form, "tenant", asked, choices.tenants, _("this is not one of your tenants; choose a tenant"))
     cell = _chosen(form, "cell", asked, choices.cells, _("there is no such cell; choose a cell"))
     band = _chosen(form, "band", asked, choices.bands, _("there is no such band; choose a band"))
-    amounts = _amounts(form, asked)
+    sized = any(name in asked for name in UNIT)
+    form.given |= given_in(asked if sized else FIRST_SIZE, *UNIT)
+    amounts = amounts_read(form.given, form.errors)
     zone = choices.zones.get(tenant, ZoneInfo("UTC"))
     form.today = choices.now.astimezone(zone).date()
     period = _period(form, asked, zone, longest=choices.longest_days.get(cell, 366))
@@ -148,19 +151,13 @@ def _chosen(form: Form, name: str, asked: Mapping[str, str], known: Sequence[str
     return value
 
 
-def _amounts(form: Form, asked: Mapping[str, str]) -> Vector | None:
-    sized = any(name in asked for name in UNIT)
-    form.given |= {name: asked.get(name, "").strip() if sized else FIRST_SIZE.get(name, "") for name in UNIT}
-    return amounts_read(form.given, form.errors)
-
-
 def _period(form: Form, asked: Mapping[str, str], zone: ZoneInfo, *, longest: int) -> QuotaPeriod | None:
     assert form.today is not None
     preset = asked.get("preset", "")
     if preset not in PRESETS:
         preset = "" if asked.get("until") else FIRST_PERIOD
-    form.given["from"] = asked.get("from", "").strip() or form.today.isoformat()
-    form.given["until"] = asked.get("until", "").strip()
+    form.given |= given_in(asked, "from", "until")
+    form.given["from"] = form.given["from"] or form.today.isoformat()
     first = _day(form, "from", zone)
     if first is None:
         return None

@@ -23,15 +23,9 @@ from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may,
 DAYS = [1, 7, 30, 90, 365]
 ABOUT = {
     CapabilityKind.ANY_JOB: gettext_lazy("The user may change and kill all jobs of the cell, of every tenant."),
-    CapabilityKind.NO_RECLAMATION: gettext_lazy(
-        "The user's jobs may turn resource reclamation off, with reclamation: false in the job file."
-    ),
-    CapabilityKind.RESERVE_CORES: gettext_lazy(
-        "The user's jobs may reserve whole CPU cores for a task, with whole_cores: true in the job file."
-    ),
-    CapabilityKind.SHELL: gettext_lazy(
-        "The user may open shells in tasks. The user also needs a role that may change the job."
-    ),
+    CapabilityKind.NO_RECLAMATION: gettext_lazy("The user's job files may turn off resource reclamation."),
+    CapabilityKind.RESERVE_CORES: gettext_lazy("The user's job files may reserve whole CPU cores for a task."),
+    CapabilityKind.SHELL: gettext_lazy("The user may open shells in tasks of jobs that the user's role may change."),
 }
 
 

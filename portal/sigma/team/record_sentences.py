@@ -39,9 +39,7 @@ SENTENCES: Mapping[str, str | Promise] = {
     "invitation.accepted": gettext_lazy("The invitation for %(email)s with the role %(role)s was accepted."),
     "invitation.withdrawn": gettext_lazy("Invitations were withdrawn. The reason: %(because)s."),
     "service-account.created": gettext_lazy("The service account %(user)s was created with the role %(role)s."),
-    "service-account.changed": gettext_lazy(
-        "The service account %(user)s was changed. The role of the account is %(role)s."
-    ),
+    "service-account.changed": gettext_lazy("The service account %(user)s was changed. Its role is %(role)s."),
     "service-account.removed": gettext_lazy("The service account %(user)s and its tokens were removed."),
     "token.issued": gettext_lazy("The token %(name)s was issued for %(user)s."),
     "token.revoked": gettext_lazy("The token with the key %(key)s was revoked."),
@@ -55,9 +53,7 @@ SENTENCES: Mapping[str, str | Promise] = {
     "budget.dropped": gettext_lazy("Jobs were demoted to the free priority, because the budget is spent."),
     "quota.granted": gettext_lazy("An SRE granted %(amounts)s in the band %(band)s of cell %(cell)s: %(reason)s"),
     "quota.ended": gettext_lazy("An SRE ended a grant in the band %(band)s of cell %(cell)s."),
-    "quota.grace": gettext_lazy(
-        "Quota in the band %(band)s of cell %(cell)s has ended. The grace period lasts until %(until)s."
-    ),
+    "quota.grace": gettext_lazy("Quota in the band %(band)s of cell %(cell)s ended; its grace ends at %(until)s."),
     "quota.grace-over": gettext_lazy("The grace period in the band %(band)s of cell %(cell)s ended at %(over_at)s."),
     "quota.dropped": gettext_lazy("Jobs that exceed the quota in cell %(cell)s were demoted to the free priority."),
     "order.placed": gettext_lazy("Order %(order)s was placed."),
@@ -66,9 +62,7 @@ SENTENCES: Mapping[str, str | Promise] = {
         "Order %(order)s was approved by %(by)s: %(amounts)s in the band %(band)s of cell %(cell)s for %(price)s."
     ),
     "order.rejected": gettext_lazy("Order %(order)s was rejected by %(by)s: %(reason)s"),
-    "order.active": gettext_lazy(
-        "Order %(order)s began: %(amounts)s in the band %(band)s of cell %(cell)s until %(ends_at)s."
-    ),
+    "order.active": gettext_lazy("Order %(order)s began: %(amounts)s, %(band)s in cell %(cell)s until %(ends_at)s."),
     "order.reminder": gettext_lazy("Order %(order)s ends on %(ends_at)s."),
     "order.renewed": gettext_lazy("Order %(order)s was renewed."),
     "order.renewal-failed": gettext_lazy("Order %(order)s could not be renewed: %(reason)s"),
@@ -77,12 +71,8 @@ SENTENCES: Mapping[str, str | Promise] = {
     "order.cancelled": gettext_lazy("Order %(order)s was cancelled: %(reason)s"),
     "order.changed": gettext_lazy("Order %(order)s was changed."),
     "order.transferred": gettext_lazy("Order %(order)s, or a part of this order, was transferred to another tenant."),
-    "order.timed-out": gettext_lazy(
-        "Order %(order)s was cancelled, because nobody approved or rejected the order in time."
-    ),
-    "quote.made": gettext_lazy(
-        "Quote %(quote)s was created: %(amounts)s in the band %(band)s of cell %(cell)s for %(price)s."
-    ),
+    "order.timed-out": gettext_lazy("Order %(order)s was cancelled, because nobody decided about the order in time."),
+    "quote.made": gettext_lazy("Quote %(quote)s was created: %(amounts)s, %(band)s in cell %(cell)s for %(price)s."),
     "invoice.closed": gettext_lazy("Invoice %(number)s of %(month)s was closed with a total of %(total)s."),
     "channel.added": gettext_lazy("The notification channel %(target)s was added."),
     "channel.changed": gettext_lazy("The notification channel %(target)s was changed."),
