@@ -22,7 +22,5 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_encoded, decimal_format="number")
 class FastJSONRenderer(JSONRenderer):
     """A renderer of compact JSON in UTF-8. It encodes types that msgspec does not support like its base class."""
 
-    def render(
-        self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None
-    ) -> bytes:  # the same signature as in Django REST framework
+    def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
         return b"" if data is None else _ENCODER.encode(data)

@@ -58,8 +58,7 @@ def test_amounts_are_money_and_quantities_have_units() -> None:
         amounts={"cpu": 1_709_580_000, "ram": 2**32, "disk": 0},
     )
     assert text == (
-        "Order 7 was approved by rule 100: 1,709,580 cores, 4 GiB of RAM"
-        " in the band production of cell cc for 1,234.50 credits."
+        "rule 100 approved order 7: 1,709,580 cores, 4 GiB of RAM, production in cell cc for 1,234.50 credits."
     )
     assert reports("money.charge", amount=12_500_000, text="order 7") == "Charge of 12.50 credits: order 7"
 

@@ -83,10 +83,7 @@ def narrowed(rows: QuerySet[M], chosen: Mapping[str, str], **lookups: str) -> Qu
 
 
 def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page[Any]:
-    """Return the page of `rows` that `?page=` names, or the nearest existing page.
-
-    `count`: the number of rows, if the caller already has it. Otherwise, one query counts the rows.
-    """
+    """Return the page of `rows` that `?page=` names, or the nearest page. `count`: the number of rows, if known."""
     paginator = Paginator(rows, size)
     if count is not None:
         paginator.count = count

@@ -41,7 +41,10 @@ _FIELDS = {"csrfmiddlewaretoken", "price", "preset", "renew", "like", *_CHECKED}
 @page
 def shop(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show the form with the price of the request (GET), or create a quote and redirect to its page (POST)."""
-    tenants = {row.name: row for row in _tenants(principal)}
+    visible = tenants_visible(principal).order_by("name")[:MOST]
+    # The tenants for which the principal may buy quota come first.
+    buyable_first = sorted(visible, key=lambda row: not may(principal, Action.QUOTA_BUY, tenant=row.name))
+    tenants = {row.name: row for row in buyable_first}
     bands = [row for row in PriorityBand.objects.all() if is_sold(row)]
     bands.sort(key=lambda row: (row.name != "production", -row.low))
     now = clock.now()
@@ -121,9 +124,3 @@ def _context(form: Form, choices: Choices, bands: list[PriorityBand], principal:
         "oob": OOB,
         "may_buy": bool(tenant) and may(principal, Action.QUOTA_BUY, tenant=tenant, cell=form.given["cell"]),
     }
-
-
-def _tenants(principal: Principal) -> list[Tenant]:
-    """Return the visible tenants, first the tenants for which the principal may buy quota."""
-    rows = list(tenants_visible(principal).order_by("name")[:MOST])
-    return sorted(rows, key=lambda row: not may(principal, Action.QUOTA_BUY, tenant=row.name))

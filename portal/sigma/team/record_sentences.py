@@ -59,9 +59,9 @@ SENTENCES: Mapping[str, str | Promise] = {
     "order.placed": gettext_lazy("Order %(order)s was placed."),
     "order.passed-on": gettext_lazy("Order %(order)s was forwarded to the SREs for a decision."),
     "order.approved": gettext_lazy(
-        "Order %(order)s was approved by %(by)s: %(amounts)s in the band %(band)s of cell %(cell)s for %(price)s."
+        "%(by)s approved order %(order)s: %(amounts)s, %(band)s in cell %(cell)s for %(price)s."
     ),
-    "order.rejected": gettext_lazy("Order %(order)s was rejected by %(by)s: %(reason)s"),
+    "order.rejected": gettext_lazy("%(by)s rejected order %(order)s: %(reason)s"),
     "order.active": gettext_lazy("Order %(order)s began: %(amounts)s, %(band)s in cell %(cell)s until %(ends_at)s."),
     "order.reminder": gettext_lazy("Order %(order)s ends on %(ends_at)s."),
     "order.renewed": gettext_lazy("Order %(order)s was renewed."),
