@@ -66,7 +66,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
 
     # Nonsense is reported at its field, too much at the budget and the cell.
     page.get_by_role("textbox", name="Cores").fill("-6")
-    expect(page.locator("#error-cpu")).to_contain_text("is not a quantity")
+    expect(page.locator("#error-cpu")).to_contain_text("is not an amount")
     expect(page.get_by_role("textbox", name="Cores")).to_have_attribute("aria-invalid", "true")
     page.get_by_role("textbox", name="Cores").fill("180")
     expect(page.get_by_role("alert").first).to_contain_text("too much for the budget of ubar")
