@@ -103,7 +103,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     # The buyer sees it, and the job is admitted now.
     page.reload()
     expect(page.get_by_role("heading", name=f"Order {order.pk}")).to_contain_text("active")
-    expect(page.get_by_text("approved by sre")).to_be_visible()
+    expect(page.get_by_text("sre approved the order")).to_be_visible()
     page.goto("/submit/?cell=cc&tenant=ubar")
     page.get_by_label("Job file (YAML or JSON)").fill(JOB)
     page.get_by_role("button", name="Plan").click()
