@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from django.db.models import Q, QuerySet
 
@@ -11,7 +10,7 @@ from quota import clock
 from quota.models import Quota, QuotaUse, Tenant, Token
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, Scope, may
-from quota.vocabulary.resources import SIZE, ZERO, Vector, add, as_mapping
+from quota.vocabulary.resources import SIZE, ZERO, Vector, add
 
 
 def tenants_visible(principal: Principal) -> QuerySet[Tenant]:
@@ -55,9 +54,6 @@ class QuotaStanding:
     band: str
     granted: Vector
     used: Vector
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "granted": as_mapping(self.granted), "used": as_mapping(self.used)}
 
 
 def standings(principal: Principal, *, tenant: str | None = None) -> list[QuotaStanding]:

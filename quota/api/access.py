@@ -6,15 +6,15 @@ from typing import Any
 
 from allauth.mfa.utils import is_mfa_enabled
 from django.contrib.auth import authenticate
+from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import exceptions, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota import selectors
-from quota.api.base import QuotaView, page, principal_of, valid
+from quota.api.base import ListView, QuotaView
 from quota.models import ServiceAccount, Token
-from quota.paging import IdPaging
 from quota.rehearsal import dry_run
 from quota.tenancy.access import principal_of_user, token_issue, token_revoke
 from quota.tenancy.sign_in import address_of, check_limited
@@ -57,7 +57,8 @@ class NewTokenSerializer(serializers.Serializer[Any]):
     expires_at = serializers.DateTimeField(
         required=False,
         allow_null=True,
-        help_text="When it ends. A token issued by a token always ends: by default in 90 days or with its parent.",
+        help_text="End of the token. A token that another token issues always ends: by default after 90 days, and never"
+        " after its parent.",
     )
 
 
@@ -79,7 +80,7 @@ class LoginView(QuotaView):
 
     @extend_schema(request=LoginSerializer, responses={201: IssuedToken}, auth=[])
     def post(self, request: Request) -> Response:
-        given = valid(LoginSerializer, request.data)
+        given = self.body(LoginSerializer)
         username, password = given["username"], given["password"]
         user = check_limited(
             username,
@@ -91,41 +92,39 @@ class LoginView(QuotaView):
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             raise Rejected(
                 "service-account",
-                f"{user.get_username()} is a service account: an owner of its tenant makes its tokens",
+                f"{user.get_username()} is a service account, which cannot sign in; ask a tenant owner for a token",
                 status=403,
             )
         if is_mfa_enabled(user):
             raise Rejected(
                 "second-factor-needed",
-                "this account uses two-factor sign-in, so a password alone is not enough; sign in at the portal and"
-                " make a token on its Tokens page",
+                "this account uses two-factor sign-in, so a password alone is not enough; sign in to the portal and"
+                " create a token on the page Tokens",
                 status=403,
             )
         principal = principal_of_user(user, request_id=getattr(request._request, "borg_request_id", ""))
         return _issue(request, principal, user, given)
 
 
-class TokensView(QuotaView):
+class TokensView(ListView):
     """List your own tokens."""
 
-    pagination_class = IdPaging
+    serializer_class = TokenSerializer
 
-    @extend_schema(responses=TokenSerializer(many=True))
-    def get(self, request: Request) -> Response:
-        return page(self, request, selectors.tokens_of(principal_of(request)), TokenSerializer)
+    def get_queryset(self) -> QuerySet[Token]:
+        return selectors.tokens_of(self.principal)
 
     @extend_schema(request=NewTokenSerializer, responses={201: IssuedToken})
     def post(self, request: Request) -> Response:
-        """Issue a token, from a session or from a token with scope admin, which becomes its parent."""
-        given = valid(NewTokenSerializer, request.data)
-        return _issue(request, principal_of(request), request.user, given)
+        """Issue a token. This needs a session, or a token with scope admin, which becomes the parent."""
+        return _issue(request, self.principal, request.user, self.body(NewTokenSerializer))
 
 
 class TokenView(QuotaView):
     @extend_schema(responses=TokenSerializer)
     def delete(self, request: Request, key: str) -> Response:
         """Revoke a token and its children at once. This needs a session or scope admin; a token may revoke itself."""
-        return Response(TokenSerializer(token_revoke(principal=principal_of(request), key=key)).data)
+        return Response(TokenSerializer(token_revoke(principal=self.principal, key=key)).data)
 
 
 def _issue(request: Request, principal: Principal, user: Any, given: dict[str, Any]) -> Response:

@@ -11,16 +11,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.admission.bands import band_set
-from quota.api.base import QuotaView, page, principal_of, valid
+from quota.api.base import ListView, QuotaView
 from quota.models import PriorityBand
-from quota.paging import IdPaging
 from quota.pricing.band_preview import band_preview
 from quota.vocabulary.bands import Band
 from quota.vocabulary.permissions import Action, require
 
 
 class BandSerializer(serializers.ModelSerializer[Any]):
-    """The factors of a band in thousandths: of the base price, and of a cell's capacity."""
+    """A band. `price_milli`: thousandths of the base price; `oversell_milli`: thousandths of a cell's capacity."""
 
     class Meta:
         model = PriorityBand
@@ -30,14 +29,14 @@ class BandSerializer(serializers.ModelSerializer[Any]):
 class BandChangeSerializer(serializers.Serializer[Any]):
     low = serializers.IntegerField()
     high = serializers.IntegerField()
-    prod = serializers.BooleanField(help_text="Tasks are placed by limits, never in reclaimed resources.")
+    prod = serializers.BooleanField(help_text="Tasks are placed by their limits, never in reclaimed resources.")
     preempts_within = serializers.BooleanField()
-    price_milli = serializers.IntegerField(required=False, help_text="Unchanged if left out.")
-    oversell_milli = serializers.IntegerField(required=False, help_text="Unchanged if left out.")
+    price_milli = serializers.IntegerField(required=False, help_text="By default unchanged.")
+    oversell_milli = serializers.IntegerField(required=False, help_text="By default unchanged.")
 
 
 class OverSerializer(serializers.Serializer[Any]):
-    """A period in which more would be sold than allowed."""
+    """A period in which more quota would be sold than may be sold."""
 
     begins_at = serializers.DateTimeField()
     ends_at = serializers.DateTimeField(allow_null=True)
@@ -74,22 +73,20 @@ class BandChangedSerializer(serializers.Serializer[Any]):
     effect = BandEffectSerializer()
 
 
-class BandsView(QuotaView):
-    pagination_class = IdPaging
+class BandsView(ListView):
+    """List the priority bands (§2.5)."""
 
-    @extend_schema(responses=BandSerializer(many=True))
-    def get(self, request: Request) -> Response:
-        """List the priority bands (§2.5)."""
-        return page(self, request, PriorityBand.objects.all(), BandSerializer)
+    serializer_class = BandSerializer
+    queryset = PriorityBand.objects.all()
 
 
 class BandView(QuotaView):
     @extend_schema(request=BandChangeSerializer, responses=BandChangedSerializer)
     def put(self, request: Request, band: str) -> Response:
         """Create or change a band, and return the effect on sold quota. `?dry_run=1` changes nothing."""
-        principal = principal_of(request)
+        principal = self.principal
         require(principal, Action.PLATFORM_ADMIN)
-        given: dict[str, Any] = valid(BandChangeSerializer, request.data)
+        given = self.body(BandChangeSerializer)
         factors = {name: given.pop(name, None) for name in ("price_milli", "oversell_milli")}
         wanted = Band(name=band, **given)
         with transaction.atomic():

@@ -1,40 +1,68 @@
-"""The common part of quota's REST views: the caller, valid input, pages."""
+"""Common parts of quota's REST views: the caller, the tenant of the path, checked input, and lists."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from django.db.models import QuerySet
 from rest_framework import exceptions, serializers
+from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
-from rest_framework.response import Response
-from rest_framework.views import APIView
 
-from quota.paging import paged
+from quota import selectors
+from quota.models import Tenant
+from quota.paging import IdPaging
 from quota.rehearsal import RehearsedView
-from quota.vocabulary.errors import Rejected
-from quota.vocabulary.permissions import Principal
-
-
-def principal_of(request: Request) -> Principal:
-    """Return the caller. Only for views behind the default permission, which rejects anonymous callers."""
-    assert isinstance(request.auth, Principal)
-    return request.auth
+from quota.vocabulary.errors import invalid
+from quota.vocabulary.permissions import Action, Principal, require
+from quota.vocabulary.resources import as_mapping
 
 
 class QuotaView(RehearsedView):
-    """A view that rejects NUL characters in its path and query, because PostgreSQL cannot store them."""
-
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Reject NUL characters in the path and the query, because PostgreSQL cannot store them."""
         super().initial(request, *args, **kwargs)
         for name, value in (*kwargs.items(), *request.query_params.items()):
             if "\x00" in str(value):
-                raise Rejected("invalid", f"{name}: holds a NUL character", fields={name: "NUL character"})
+                raise invalid(name, "the value contains a NUL character; remove it")
+
+    @property
+    def principal(self) -> Principal:
+        """The caller. The default permission rejects anonymous requests."""
+        return cast("Principal", self.request.auth)
+
+    def tenant(self, action: Action | None = None) -> Tenant:
+        """Return the tenant of the path. Raises `NotFound`, and `Forbidden` if the caller may not do `action` in it."""
+        row = selectors.tenant_named(self.principal, self.kwargs["tenant"])
+        if action is not None:
+            require(self.principal, action, tenant=row.name)
+        return row
+
+    def body(self, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
+        """Return the validated body of the request. Raises `ValidationError`."""
+        return valid(serializer, self.request.data)
+
+    def query(self, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
+        """Return the validated parameters of the query without empty and unknown ones. Raises `ValidationError`."""
+        known = serializer().fields
+        given = self.request.query_params.items()
+        return valid(serializer, {name: value for name, value in given if value and name in known})
+
+
+class ListView(QuotaView, ListAPIView[Any]):
+    pagination_class = IdPaging
+
+
+class AmountsField(serializers.DictField):
+    """A field that shows a vector as `{resource name: quantity}`."""
+
+    child = serializers.IntegerField()
+
+    def to_representation(self, value: Any) -> dict[str, int]:
+        return as_mapping(value)
 
 
 def valid(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
-    """The validated data. Unknown fields are rejected: a misspelt one must not pass in silence."""
+    """Return the validated data. Raises `ValidationError`, also for unknown fields, which may be misspelt."""
     given = serializer(data=data)
     given.is_valid(raise_exception=True)
     unknown = sorted(set(data) - set(given.fields)) if isinstance(data, dict) else []
@@ -42,15 +70,3 @@ def valid(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str,
         known = ", ".join(given.fields)
         raise exceptions.ValidationError(dict.fromkeys(unknown, f"unknown field; the known fields are {known}"))
     return dict(given.validated_data)
-
-
-def page(
-    view: APIView,
-    request: Request,
-    rows: QuerySet[Any],
-    serializer: type[serializers.Serializer[Any]],
-    *,
-    context: Mapping[str, Any] | None = None,
-) -> Response:
-    """Return one page of `rows`. `context`: for the serializer."""
-    return paged(view, rows, lambda found: serializer(found, many=True, context=dict(context or {})).data)

@@ -1,22 +1,22 @@
-"""REST of invitations. They are accepted at the portal, by people who are signed in."""
+"""REST of invitations. Signed-in people accept them in the portal."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota import clock, selectors
-from quota.api.base import QuotaView, page, principal_of, valid
+from quota import clock
+from quota.api.base import ListView, QuotaView
 from quota.models import Invitation
-from quota.paging import IdPaging
 from quota.rehearsal import dry_run
 from quota.tenancy import people
 from quota.tenancy.invitations import invitation_mail, invitation_send, invitation_withdraw, link_of
-from quota.vocabulary.permissions import Action, Role, require
+from quota.vocabulary.permissions import Action, Role
 
 
 class InvitationSerializer(serializers.ModelSerializer[Any]):
@@ -44,7 +44,7 @@ class NewInvitationSerializer(serializers.Serializer[Any]):
     email = serializers.CharField(max_length=254)
     role = serializers.ChoiceField([role.value for role in Role])
     expires_at = serializers.DateTimeField(
-        required=False, help_text="When it ends: by default in 7 days, at most in 30."
+        required=False, help_text="End of the invitation: by default in 7 days, at most in 30 days."
     )
 
 
@@ -52,29 +52,26 @@ SentInvitation = inline_serializer(
     "SentInvitation",
     {
         "invitation": InvitationSerializer(),
-        "link": serializers.CharField(help_text="Shown only once. Any person who has it may join."),
+        "link": serializers.CharField(help_text="Shown only once. Any person who has the link may join."),
         "mail": serializers.CharField(help_text="Why the mail could not be sent; empty if it was."),
     },
 )
 
 
-class InvitationsView(QuotaView):
-    pagination_class = IdPaging
+class InvitationsView(ListView):
+    """List the invitations of a tenant. Only for owners."""
 
-    @extend_schema(responses=InvitationSerializer(many=True))
-    def get(self, request: Request, tenant: str) -> Response:
-        principal = principal_of(request)
-        row = selectors.tenant_named(principal, tenant)
-        return page(self, request, people.invitations_of(principal, row), InvitationSerializer)
+    serializer_class = InvitationSerializer
+
+    def get_queryset(self) -> QuerySet[Invitation]:
+        return people.invitations_of(self.principal, self.tenant())
 
     @extend_schema(request=NewInvitationSerializer, responses={201: SentInvitation})
     def post(self, request: Request, tenant: str) -> Response:
         """Invite a person by e-mail. The answer is the same whether the address belongs to a user or not."""
-        principal = principal_of(request)
-        row = selectors.tenant_named(principal, tenant)
-        require(principal, Action.TENANT_ADMIN, tenant=row.name)
-        given = valid(NewInvitationSerializer, request.data)
-        invitation, secret = invitation_send(principal=principal, tenant=row, **given)
+        row = self.tenant(Action.TENANT_ADMIN)
+        given = self.body(NewInvitationSerializer)
+        invitation, secret = invitation_send(principal=self.principal, tenant=row, **given)
         rehearsed = dry_run(request)
         return Response(
             {
@@ -90,7 +87,5 @@ class InvitationView(QuotaView):
     @extend_schema(responses=InvitationSerializer)
     def delete(self, request: Request, tenant: str, invitation: str) -> Response:
         """Withdraw an invitation. Its link stops working."""
-        principal = principal_of(request)
-        row = selectors.tenant_named(principal, tenant)
-        done = invitation_withdraw(principal=principal, tenant=row, key=invitation)
+        done = invitation_withdraw(principal=self.principal, tenant=self.tenant(), key=invitation)
         return Response(InvitationSerializer(done).data)

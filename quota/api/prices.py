@@ -5,22 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import QuerySet
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota import clock, selectors
-from quota.api.base import QuotaView, page, principal_of, valid
+from quota.api.base import AmountsField, ListView, QuotaView
 from quota.models import PriceList, Quote
-from quota.paging import IdPaging
 from quota.pricing.market import cell_require
 from quota.pricing.price_lists import price_list_at, price_list_set, quote_make
 from quota.pricing.what_if import what_if
 from quota.vocabulary.errors import NotFound
-from quota.vocabulary.permissions import Action, may, require
-from quota.vocabulary.resources import as_mapping
+from quota.vocabulary.permissions import Action, Principal, may, require
 
 
 class PriceListSerializer(serializers.ModelSerializer[Any]):
@@ -35,12 +32,12 @@ class PricesSerializer(serializers.Serializer[Any]):
     cell = serializers.CharField(max_length=63)
     base = serializers.JSONField(help_text='{"cpu": 20000, "ram": 2500}')
     usage = serializers.JSONField(
-        required=False, default=dict, help_text="The price of used resources, in the same form as that of quota."
+        required=False, default=dict, help_text="The prices of used resources, in the same form as `base`."
     )
     curve = serializers.JSONField(
         required=False,
         default=list,  # type: ignore[arg-type]
-        help_text="[[sold share, factor], …], both in thousandths.",
+        help_text="Pairs of the sold share and the price factor from this share on, both in thousandths.",
     )
 
 
@@ -49,37 +46,34 @@ class NewPriceListSerializer(PricesSerializer):
     valid_from = serializers.DateTimeField(required=False, allow_null=True)
 
 
-class PricesView(QuotaView):
-    pagination_class = IdPaging
+class PricesQuerySerializer(serializers.Serializer[Any]):
+    cell = serializers.CharField(required=False, help_text="Return only price lists of this cell.")
+    in_force = serializers.BooleanField(default=False, help_text="With `cell`: return only the current price list.")
 
-    @extend_schema(
-        parameters=[
-            OpenApiParameter("cell", OpenApiTypes.STR, description="Return only price lists of this cell."),
-            OpenApiParameter(
-                "in_force", OpenApiTypes.BOOL, description="If you give a cell, return only its current list."
-            ),
-        ],
-        responses=PriceListSerializer(many=True),
-    )
-    def get(self, request: Request) -> Response:
-        """List all versions of price lists."""
-        require(principal_of(request), Action.CELL_VIEW)
+
+@extend_schema_view(get=extend_schema(parameters=[PricesQuerySerializer]))
+class PricesView(ListView):
+    """List all versions of price lists."""
+
+    serializer_class = PriceListSerializer
+
+    def get_queryset(self) -> QuerySet[PriceList]:
+        given = self.query(PricesQuerySerializer)
+        cell = given.get("cell", "")
+        require(self.principal, Action.CELL_VIEW, cell=cell)
         rows = PriceList.objects.order_by("id")
-        if cell := request.query_params.get("cell", ""):
-            require(principal_of(request), Action.CELL_VIEW, cell=cell)
-            cell_require(cell)
-            now = price_list_at(cell, clock.now())
-            rows = rows.filter(cell=cell)
-            if request.query_params.get("in_force", "0").lower() in ("1", "true"):
-                rows = rows.filter(pk=now.pk)
-        return page(self, request, rows, PriceListSerializer)
+        if not cell:
+            return rows
+        cell_require(cell)
+        now = price_list_at(cell, clock.now())  # the first read creates the first price list
+        return rows.filter(pk=now.pk) if given["in_force"] else rows.filter(cell=cell)
 
     @extend_schema(request=NewPriceListSerializer, responses={201: PriceListSerializer})
     def post(self, request: Request) -> Response:
-        """Create the next version of a cell's prices."""
-        require(principal_of(request), Action.PLATFORM_ADMIN)
-        given = valid(NewPriceListSerializer, request.data)
-        return Response(PriceListSerializer(price_list_set(principal=principal_of(request), **given)).data, status=201)
+        """Create the next version of a cell's prices. Only for SREs."""
+        require(self.principal, Action.PLATFORM_ADMIN)
+        row = price_list_set(principal=self.principal, **self.body(NewPriceListSerializer))
+        return Response(PriceListSerializer(row).data, status=201)
 
 
 class SumSerializer(serializers.Serializer[Any]):
@@ -103,7 +97,7 @@ class WhatIfSerializer(serializers.Serializer[Any]):
     since = serializers.DateTimeField()
     compared_with = serializers.IntegerField()
     orders = SumSerializer()
-    orders_cut = serializers.BooleanField(help_text="There were more orders than the computation counts.")
+    orders_cut = serializers.BooleanField(help_text="True if there are more orders than are counted.")
     by_band = SumSerializer(many=True)
     by_tenant = SumSerializer(many=True)
     usage = SumSerializer()
@@ -115,14 +109,13 @@ class WhatIfSerializer(serializers.Serializer[Any]):
 class WhatIfView(QuotaView):
     @extend_schema(request=PricesSerializer, responses=WhatIfSerializer)
     def post(self, request: Request) -> Response:
-        """Return what recent and open orders would cost at other prices. Changes nothing."""
-        require(principal_of(request), Action.PLATFORM_ADMIN)
-        given = valid(PricesSerializer, request.data)
-        return Response(what_if(principal=principal_of(request), **given))
+        """Return what recent and open orders would cost at other prices. Changes nothing. Only for SREs."""
+        require(self.principal, Action.PLATFORM_ADMIN)
+        return Response(what_if(principal=self.principal, **self.body(PricesSerializer)))
 
 
 class PartSerializer(serializers.Serializer[Any]):
-    """The part of one resource in a price. Values that are not whole are fractions, such as `1441/2`."""
+    """The part of one resource in a price. A value that is not whole is written as a fraction, such as `1441/2`."""
 
     resource = serializers.CharField()
     quantity = serializers.IntegerField()
@@ -135,12 +128,18 @@ class PartSerializer(serializers.Serializer[Any]):
     amount = serializers.IntegerField()
 
 
-class QuoteSerializer(serializers.ModelSerializer[Any]):
+class PricedSerializer(serializers.ModelSerializer[Any]):
+    """The fields that quotes and orders share."""
+
     tenant = serializers.CharField(source="tenant.name")
     band = serializers.CharField(source="band.name")
-    amounts = serializers.SerializerMethodField()
+    amounts = AmountsField()
     parts = PartSerializer(many=True)
     prices = serializers.IntegerField(source="prices.version", help_text="The version of the price list.")
+
+
+class QuoteSerializer(PricedSerializer):
+    """A quote. Prices are in micro-credits, and amounts in the units of the axis."""
 
     class Meta:
         model = Quote
@@ -160,9 +159,6 @@ class QuoteSerializer(serializers.ModelSerializer[Any]):
             "valid_until",
         ]
 
-    def get_amounts(self, quote: Quote) -> dict[str, int]:
-        return as_mapping(quote.amounts)
-
 
 class NewQuoteSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField(max_length=63)
@@ -173,39 +169,41 @@ class NewQuoteSerializer(serializers.Serializer[Any]):
     ends_at = serializers.DateTimeField()
 
 
-class QuotesView(QuotaView):
-    pagination_class = IdPaging
+class QuotesQuerySerializer(serializers.Serializer[Any]):
+    tenant = serializers.CharField(required=False, help_text="Return only quotes of this tenant.")
 
-    @extend_schema(
-        parameters=[OpenApiParameter("tenant", OpenApiTypes.STR, description="Return only quotes of this tenant.")],
-        responses=QuoteSerializer(many=True),
-    )
-    def get(self, request: Request) -> Response:
-        """List the quotes of the tenants that you may see."""
-        rows = _visible(request)
-        if tenant := request.query_params.get("tenant", ""):
-            rows = rows.filter(tenant=selectors.tenant_named(principal_of(request), tenant))
-        return page(self, request, rows, QuoteSerializer)
+
+@extend_schema_view(get=extend_schema(parameters=[QuotesQuerySerializer]))
+class QuotesView(ListView):
+    """List the quotes of the tenants that you may see."""
+
+    serializer_class = QuoteSerializer
+
+    def get_queryset(self) -> QuerySet[Quote]:
+        rows = _visible(self.principal)
+        if tenant := self.query(QuotesQuerySerializer).get("tenant"):
+            rows = rows.filter(tenant=selectors.tenant_named(self.principal, tenant))
+        return rows
 
     @extend_schema(request=NewQuoteSerializer, responses={201: QuoteSerializer})
     def post(self, request: Request) -> Response:
         """Create a quote: a price that is valid for a while. `?dry_run=1` returns the price and stores nothing."""
-        principal = principal_of(request)
-        given: dict[str, Any] = valid(NewQuoteSerializer, request.data)
-        tenant = selectors.tenant_named(principal, given.pop("tenant"))
+        given = self.body(NewQuoteSerializer)
+        tenant = selectors.tenant_named(self.principal, given.pop("tenant"))
         given.setdefault("starts_at", clock.now().replace(microsecond=0))
-        return Response(QuoteSerializer(quote_make(principal=principal, tenant=tenant, **given)).data, status=201)
+        return Response(QuoteSerializer(quote_make(principal=self.principal, tenant=tenant, **given)).data, status=201)
 
 
 class QuoteView(QuotaView):
     @extend_schema(responses=QuoteSerializer)
     def get(self, request: Request, quote: int) -> Response:
-        row = _visible(request).filter(pk=quote).first()
-        if row is None or not may(principal_of(request), Action.QUOTA_VIEW, tenant=row.tenant.name):
+        """Return a quote."""
+        row = _visible(self.principal).filter(pk=quote).first()
+        if row is None or not may(self.principal, Action.QUOTA_VIEW, tenant=row.tenant.name):
             raise NotFound("quote", str(quote))
         return Response(QuoteSerializer(row).data)
 
 
-def _visible(request: Request) -> QuerySet[Quote]:
-    tenants = selectors.tenants_visible(principal_of(request))
+def _visible(principal: Principal) -> QuerySet[Quote]:
+    tenants = selectors.tenants_visible(principal)
     return Quote.objects.filter(tenant__in=tenants).select_related("tenant", "band", "prices").order_by("id")

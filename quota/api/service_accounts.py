@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota import selectors
 from quota.api.access import IssuedToken, TokenSerializer
-from quota.api.base import QuotaView, page, principal_of, valid
-from quota.models import ServiceAccount, Tenant
-from quota.paging import IdPaging
+from quota.api.base import ListView, QuotaView
+from quota.models import ServiceAccount, Token
 from quota.rehearsal import dry_run
 from quota.tenancy import people
 from quota.tenancy.service_accounts import (
@@ -25,12 +24,12 @@ from quota.tenancy.service_accounts import (
     service_account_set,
     service_account_token,
 )
-from quota.vocabulary.permissions import Action, Principal, require
+from quota.vocabulary.permissions import Action
 
 
 class ServiceAccountSerializer(serializers.ModelSerializer[Any]):
-    name = serializers.SerializerMethodField(help_text="Its name inside its tenant.")
-    user = serializers.CharField(source="user.username", help_text="Its full name, in records and as an actor.")
+    name = serializers.CharField(source="short_name", help_text="The name inside the tenant.")
+    user = serializers.CharField(source="user.username", help_text="The full name, as in records.")
     tenant = serializers.CharField(source="tenant.name")
     role = serializers.ChoiceField(ROLES)
     enabled = serializers.BooleanField(source="user.is_active")
@@ -38,9 +37,6 @@ class ServiceAccountSerializer(serializers.ModelSerializer[Any]):
     class Meta:
         model = ServiceAccount
         fields = ["name", "user", "tenant", "role", "description", "enabled", "created_by", "created_at"]
-
-    def get_name(self, account: ServiceAccount) -> str:
-        return account.short_name
 
 
 class NewServiceAccountSerializer(serializers.Serializer[Any]):
@@ -59,73 +55,61 @@ class AccountTokenSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=100)
     scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), default=list(SCOPES))
     expires_at = serializers.DateTimeField(
-        required=False, help_text="When it ends: by default in 90 days, at most in 366."
+        required=False, help_text="End of the token: by default in 90 days, at most in 366 days."
     )
 
 
-class ServiceAccountsView(QuotaView):
-    pagination_class = IdPaging
+class ServiceAccountsView(ListView):
+    """List the service accounts of a tenant."""
 
-    @extend_schema(responses=ServiceAccountSerializer(many=True))
-    def get(self, request: Request, tenant: str) -> Response:
-        principal = principal_of(request)
-        row = selectors.tenant_named(principal, tenant)
-        return page(self, request, people.service_accounts_of(principal, row), ServiceAccountSerializer)
+    serializer_class = ServiceAccountSerializer
+
+    def get_queryset(self) -> QuerySet[ServiceAccount]:
+        return people.service_accounts_of(self.principal, self.tenant())
 
     @extend_schema(request=NewServiceAccountSerializer, responses={201: ServiceAccountSerializer})
     def post(self, request: Request, tenant: str) -> Response:
-        principal = principal_of(request)
-        row = _owned(principal, tenant)
-        given = valid(NewServiceAccountSerializer, request.data)
-        made = service_account_create(principal=principal, tenant=row, **given)
-        return Response(_shown(principal, row, made), status=201)
+        """Create a service account. Only for owners."""
+        row = self.tenant(Action.TENANT_ADMIN)
+        made = service_account_create(principal=self.principal, tenant=row, **self.body(NewServiceAccountSerializer))
+        return Response(self.get_serializer(self.get_queryset().get(pk=made.pk)).data, status=201)
 
 
 class ServiceAccountView(QuotaView):
     @extend_schema(request=ServiceAccountChangeSerializer, responses=ServiceAccountSerializer)
     def put(self, request: Request, tenant: str, account: str) -> Response:
         """Change the given fields. Tokens of a disabled account stop working at once."""
-        principal = principal_of(request)
-        row = _owned(principal, tenant)
-        given = valid(ServiceAccountChangeSerializer, request.data)
-        done = service_account_set(principal=principal, account=service_account_named(row, account), **given)
-        return Response(_shown(principal, row, done))
+        row = self.tenant(Action.TENANT_ADMIN)
+        given = self.body(ServiceAccountChangeSerializer)
+        found = service_account_named(row, account)
+        service_account_set(principal=self.principal, account=found, **given)
+        changed = people.service_accounts_of(self.principal, row).get(pk=found.pk)
+        return Response(ServiceAccountSerializer(changed).data)
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, tenant: str, account: str) -> Response:
         """Delete the account and its tokens permanently."""
-        principal = principal_of(request)
-        row = _owned(principal, tenant)
-        service_account_remove(principal=principal, account=service_account_named(row, account))
+        found = service_account_named(self.tenant(Action.TENANT_ADMIN), account)
+        service_account_remove(principal=self.principal, account=found)
         return Response(status=204)
 
 
-class ServiceAccountTokensView(QuotaView):
-    pagination_class = IdPaging
+class ServiceAccountTokensView(ListView):
+    """List the tokens of a service account. `DELETE /api/v1/tokens/{key}/` revokes a token."""
 
-    @extend_schema(responses=TokenSerializer(many=True))
-    def get(self, request: Request, tenant: str, account: str) -> Response:
-        """List the tokens of the account. `tokens/{key}/` revokes one."""
-        principal = principal_of(request)
-        found = service_account_named(_owned(principal, tenant), account)
-        return page(self, request, people.tokens_of_account(principal, found), TokenSerializer)
+    serializer_class = TokenSerializer
+
+    def get_queryset(self) -> QuerySet[Token]:
+        return people.tokens_of_account(self.principal, self._account())
 
     @extend_schema(request=AccountTokenSerializer, responses={201: IssuedToken})
     def post(self, request: Request, tenant: str, account: str) -> Response:
-        principal = principal_of(request)
-        row = _owned(principal, tenant)
-        given = valid(AccountTokenSerializer, request.data)
-        token, secret = service_account_token(principal=principal, account=service_account_named(row, account), **given)
+        """Issue a token for a service account."""
+        found = self._account()
+        given = self.body(AccountTokenSerializer)
+        token, secret = service_account_token(principal=self.principal, account=found, **given)
         shown = "" if dry_run(request) else secret
         return Response({"secret": shown, "token": TokenSerializer(token).data}, status=201)
 
-
-def _owned(principal: Principal, name: str) -> Tenant:
-    tenant = selectors.tenant_named(principal, name)
-    require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
-    return tenant
-
-
-def _shown(principal: Principal, tenant: Tenant, account: ServiceAccount) -> dict[str, object]:
-    row = people.service_accounts_of(principal, tenant).get(pk=account.pk)
-    return dict(ServiceAccountSerializer(row).data)
+    def _account(self) -> ServiceAccount:
+        return service_account_named(self.tenant(Action.TENANT_ADMIN), self.kwargs["account"])

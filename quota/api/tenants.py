@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota import selectors
-from quota.api.base import QuotaView, page, principal_of, valid
+from quota.api.base import ListView, QuotaView
 from quota.models import Membership, Tenant
-from quota.paging import IdPaging
 from quota.tenancy import people
 from quota.tenancy.members import member_leave, member_named, membership_set
 from quota.tenancy.tenants import tenant_create, tenant_move, tenant_set
 from quota.vocabulary.permissions import Action, Role, require
-
-PARENT = OpenApiParameter("parent", OpenApiTypes.STR, description="Only the teams of this organisation.")
 
 
 class TenantSerializer(serializers.ModelSerializer[Any]):
@@ -38,53 +35,57 @@ class NewTenantSerializer(serializers.Serializer[Any]):
     title = serializers.CharField(max_length=200, required=False, allow_blank=True)
     contact = serializers.EmailField(required=False, allow_blank=True)
     parent = serializers.CharField(  # type: ignore[assignment]
-        max_length=63, required=False, allow_null=True, help_text="The organisation. Only SREs may leave it out."
+        max_length=63, required=False, allow_null=True, help_text="The organisation. Only SREs may omit this field."
     )
     time_zone = serializers.CharField(max_length=64, required=False)
 
 
-class TenantsView(QuotaView):
-    pagination_class = IdPaging
+class TenantQuerySerializer(serializers.Serializer[Any]):
+    parent = serializers.CharField(required=False, help_text="Return only the teams of this organisation.")  # type: ignore[assignment]
 
-    @extend_schema(parameters=[PARENT], responses=TenantSerializer(many=True))
-    def get(self, request: Request) -> Response:
-        """List the tenants that you may see."""
-        rows = selectors.tenants_visible(principal_of(request)).select_related("parent")
-        if parent := request.query_params.get("parent"):
-            rows = rows.filter(parent__name=parent)
-        return page(self, request, rows, TenantSerializer)
+
+@extend_schema_view(get=extend_schema(parameters=[TenantQuerySerializer]))
+class TenantsView(ListView):
+    """List the tenants that you may see."""
+
+    serializer_class = TenantSerializer
+
+    def get_queryset(self) -> QuerySet[Tenant]:
+        rows = selectors.tenants_visible(self.principal).select_related("parent")
+        parent = self.query(TenantQuerySerializer).get("parent")
+        return rows.filter(parent__name=parent) if parent else rows
 
     @extend_schema(request=NewTenantSerializer, responses={201: TenantSerializer})
     def post(self, request: Request) -> Response:
-        """Create a tenant on its own, or a team of an organisation."""
-        given = valid(NewTenantSerializer, request.data)
-        return Response(TenantSerializer(tenant_create(principal=principal_of(request), **given)).data, status=201)
+        """Create a tenant without an organisation, or a team of an organisation."""
+        made = tenant_create(principal=self.principal, **self.body(NewTenantSerializer))
+        return Response(TenantSerializer(made).data, status=201)
 
 
 class TenantChangeSerializer(serializers.Serializer[Any]):
     title = serializers.CharField(max_length=200, allow_blank=True)
     contact = serializers.EmailField(allow_blank=True, default="")
-    max_jobs = serializers.IntegerField(min_value=0, required=False, help_text="Only SREs change it.")
-    max_teams = serializers.IntegerField(min_value=0, required=False, help_text="Only SREs change it.")
+    max_jobs = serializers.IntegerField(min_value=0, required=False, help_text="Only SREs change this field.")
+    max_teams = serializers.IntegerField(min_value=0, required=False, help_text="Only SREs change this field.")
     time_zone = serializers.CharField(
         max_length=64, required=False, help_text="Time zone of the IANA database, such as Europe/Zurich."
     )
     task_api = serializers.ChoiceField(
-        ["none", "read", "submit"], required=False, help_text="The most that tasks of its jobs may do with this API."
+        ["none", "read", "submit"], required=False, help_text="The most that the tenant's tasks may do with this API."
     )
 
 
 class TenantView(QuotaView):
     @extend_schema(responses=TenantSerializer)
     def get(self, request: Request, tenant: str) -> Response:
-        return Response(TenantSerializer(selectors.tenant_named(principal_of(request), tenant)).data)
+        """Return a tenant."""
+        return Response(TenantSerializer(self.tenant()).data)
 
     @extend_schema(request=TenantChangeSerializer, responses=TenantSerializer)
     def put(self, request: Request, tenant: str) -> Response:
-        principal = principal_of(request)
-        row = selectors.tenant_named(principal, tenant)
-        given = valid(TenantChangeSerializer, request.data)
-        return Response(TenantSerializer(tenant_set(principal=principal, tenant=row, **given)).data)
+        """Change the settings of a tenant. Only for owners."""
+        row = tenant_set(principal=self.principal, tenant=self.tenant(), **self.body(TenantChangeSerializer))
+        return Response(TenantSerializer(row).data)
 
 
 class MoveSerializer(serializers.Serializer[Any]):
@@ -97,10 +98,8 @@ class TenantMoveView(QuotaView):
     @extend_schema(request=MoveSerializer, responses=TenantSerializer)
     def post(self, request: Request, tenant: str) -> Response:
         """Move a tenant below an organisation, or out of it. Only for SREs."""
-        principal = principal_of(request)
-        row = selectors.tenant_named(principal, tenant)
-        parent = valid(MoveSerializer, request.data)["parent"]
-        return Response(TenantSerializer(tenant_move(principal=principal, tenant=row, parent=parent)).data)
+        row = tenant_move(principal=self.principal, tenant=self.tenant(), **self.body(MoveSerializer))
+        return Response(TenantSerializer(row).data)
 
 
 class MemberSerializer(serializers.ModelSerializer[Any]):
@@ -119,33 +118,29 @@ class RoleSerializer(serializers.Serializer[Any]):
     role = serializers.ChoiceField([role.value for role in Role])
 
 
-class MembersView(QuotaView):
-    pagination_class = IdPaging
+class MembersView(ListView):
+    """List the members of a tenant."""
 
-    @extend_schema(responses=MemberSerializer(many=True))
-    def get(self, request: Request, tenant: str) -> Response:
-        principal = principal_of(request)
-        row = selectors.tenant_named(principal, tenant)
-        return page(self, request, people.members_of(principal, row), MemberSerializer)
+    serializer_class = MemberSerializer
+
+    def get_queryset(self) -> QuerySet[Membership]:
+        return people.members_of(self.principal, self.tenant())
 
 
 class MemberView(QuotaView):
     @extend_schema(request=RoleSerializer, responses=MemberSerializer)
     def put(self, request: Request, tenant: str, username: str) -> Response:
         """Change the role of a member. SREs can also add a member; owners send invitations."""
-        principal = principal_of(request)
-        row = selectors.tenant_named(principal, tenant)
-        require(principal, Action.TENANT_ADMIN, tenant=row.name)
-        role = valid(RoleSerializer, request.data)["role"]
-        user = member_named(principal, row, username, joining=True)
-        member = membership_set(principal=principal, tenant=row, user=user, role=role)
+        row = self.tenant(Action.TENANT_ADMIN)
+        role = self.body(RoleSerializer)["role"]
+        user = member_named(self.principal, row, username, joining=True)
+        member = membership_set(principal=self.principal, tenant=row, user=user, role=role)
         return Response(MemberSerializer(member).data)
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, tenant: str, username: str) -> Response:
         """Remove a member. Members may remove themselves."""
-        principal = principal_of(request)
-        row = selectors.tenant_named(principal, tenant)
+        principal, row = self.principal, self.tenant()
         if principal.user_id is not None and username == request.user.get_username():
             member_leave(principal=principal, tenant=row, user=request.user)  # type: ignore[arg-type]
             return Response(status=204)

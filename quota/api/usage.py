@@ -1,34 +1,35 @@
-"""REST of what jobs really used of their tenant's quota."""
+"""REST of the usage of jobs, compared with their tenant's quota."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.admission.sizing import MOST_DAYS, usage_of
-from quota.api.base import QuotaView, principal_of, valid
+from quota.api.base import QuotaView, valid
 from quota.models.fields import dns_label
 from quota.selectors import tenant_named
 
 
 class UsageQuerySerializer(serializers.Serializer[Any]):
-    tenant = serializers.CharField()
-    cell = serializers.CharField(validators=[dns_label])
-    band = serializers.CharField(validators=[dns_label])
-    days = serializers.IntegerField(default=14, min_value=1, max_value=MOST_DAYS)
+    tenant = serializers.CharField(help_text="The tenant of the jobs.")
+    cell = serializers.CharField(validators=[dns_label], help_text="The cell of the jobs.")
+    band = serializers.CharField(validators=[dns_label], help_text="The band of the jobs.")
+    days = serializers.IntegerField(
+        default=14, min_value=1, max_value=MOST_DAYS, help_text="Number of days to look back, 14 by default."
+    )
 
 
 class ResourceUseSerializer(serializers.Serializer[Any]):
-    """The usage of one resource, in units of the axis. `asked`, `reserved`: in the hour with the most; `used_*`: over
-    the hours.
+    """The usage of one resource, in units of the axis. `asked`, `reserved`: the maximum of all hours; `used_*`:
+    percentiles over the hours.
 
-    `suggested`: to own, when jobs go on asking as they did; `leaner`: when their limits were what they use, and a
-    quarter more.
+    `suggested`: the quota to own if jobs continue to request as much. `leaner`: the quota to own if the limits of jobs
+    are a quarter above their usage.
     """
 
     name = serializers.CharField()
@@ -43,7 +44,7 @@ class ResourceUseSerializer(serializers.Serializer[Any]):
 
 
 class UsageOfSerializer(serializers.Serializer[Any]):
-    """`hours`: in which jobs lived there; 0: nothing is known."""
+    """Usage in a period. `hours`: the number of hours in which jobs were alive; 0 means that no usage is known."""
 
     tenant = serializers.CharField()
     cell = serializers.CharField()
@@ -55,19 +56,10 @@ class UsageOfSerializer(serializers.Serializer[Any]):
 
 
 class UsageView(QuotaView):
-    @extend_schema(
-        parameters=[
-            OpenApiParameter("tenant", OpenApiTypes.STR, required=True, description="The tenant of the jobs."),
-            OpenApiParameter("cell", OpenApiTypes.STR, required=True, description="The cell of the jobs."),
-            OpenApiParameter("band", OpenApiTypes.STR, required=True, description="The band of the jobs."),
-            OpenApiParameter("days", OpenApiTypes.INT, description="Number of days to look back, 14 by default."),
-        ],
-        responses=UsageOfSerializer,
-    )
+    @extend_schema(parameters=[UsageQuerySerializer], responses=UsageOfSerializer)
     def get(self, request: Request) -> Response:
-        """Return requests and usage of a tenant's jobs in a band of a cell, by hour, and how much quota to own."""
+        """Return requests and usage of a tenant's jobs in a band of a cell, and how much quota to own."""
         asked = valid(UsageQuerySerializer, request.query_params.dict())
-        principal = principal_of(request)
-        tenant = tenant_named(principal, asked["tenant"])
-        detail = usage_of(principal, tenant, asked["cell"], asked["band"], asked["days"])
+        tenant = tenant_named(self.principal, asked["tenant"])
+        detail = usage_of(self.principal, tenant, asked["cell"], asked["band"], asked["days"])
         return Response(UsageOfSerializer(detail).data)
