@@ -23,7 +23,7 @@ def notices_send() -> None:
 @shared_task(name="quota.budgets_watch", ignore_result=True)
 def budgets_watch() -> None:
     if detail := budgets.budgets_watch():
-        log.info("budgets with news", budgets=detail)
+        log.info("budgets changed", budgets=detail)
 
 
 @shared_task(name="quota.usage_charge", ignore_result=True)
@@ -43,16 +43,16 @@ def orders_advance() -> None:
     if done := order_sweep.orders_advance():
         log.info("orders advanced", orders=done)
     if cells := shortfalls.shortfalls_examine_lowered():
-        log.info("cells with less than before examined", cells=cells)
+        log.info("cells with less capacity examined", cells=cells)
 
 
 @shared_task(name="quota.shortfalls_examine", ignore_result=True)
 def shortfalls_examine() -> None:
     if there := shortfalls.shortfalls_examine_all():
-        log.warning("more is sold than there is", shortfalls=there)
+        log.warning("cells have sold more quota than they have", shortfalls=there)
 
 
 @shared_task(name="quota.forget_old", ignore_result=True)
 def forget_old() -> None:
     if gone := retention.forget_old():
-        log.info("old rows forgotten", **{name.replace(" ", "_"): rows for name, rows in gone.items()})
+        log.info("old rows deleted", **{name.replace(" ", "_"): rows for name, rows in gone.items()})

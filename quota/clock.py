@@ -1,4 +1,4 @@
-"""The market's clock: one function returns the time, so that a test can run through a year in a second.
+"""The market's clock. All code reads the time from one function, so that a test can simulate a year in a second.
 
 with clock.at(moment):
     orders_advance()
@@ -18,7 +18,7 @@ _set: ContextVar[dt.datetime | None] = ContextVar("market_clock", default=None)
 
 
 def now() -> dt.datetime:
-    """The time, aware, in UTC."""
+    """Return the current time in UTC."""
     return _set.get() or timezone.now()
 
 
@@ -33,5 +33,5 @@ def at(moment: dt.datetime) -> Iterator[None]:
 
 
 def format_time(moment: dt.datetime, zone: str = "UTC") -> str:
-    """A time for people, with its zone: `2027-01-31 13:05 CET`. `zone`: a name of the IANA database."""
+    """Return a time as text with its zone, such as `2027-01-31 13:05 CET`. `zone`: a name of the IANA database."""
     return f"{moment.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M %Z}"

@@ -16,7 +16,7 @@ from quota.vocabulary.resources import NAMES
 
 
 class MarketCollector(Collector):
-    """Metrics of the market: six queries for any number of rows. Zeros are reported, so that alerts can be tested."""
+    """The metrics of the market, from six queries. Values of zero are reported too, so that alerts can be tested."""
 
     def collect(self) -> Iterator[Metric]:
         capacity = {row.cell: row.capacity for row in CellCapacity.objects.all()}
@@ -24,7 +24,7 @@ class MarketCollector(Collector):
         yield _counts(
             GaugeMetricFamily(
                 "borg_quota_shortfalls",
-                "Shortfalls that are open: times at which more prod quota is sold than the cell has",
+                "Open shortfalls: periods in which more prod quota is sold than the cell has",
                 labels=["cell"],
             ),
             Shortfall.objects.filter(closed_at__isnull=True),
@@ -32,14 +32,14 @@ class MarketCollector(Collector):
             known=capacity,
         )
         yield _counts(
-            GaugeMetricFamily("borg_orders_waiting", "Orders that somebody has to decide about", labels=["approver"]),
+            GaugeMetricFamily("borg_orders_waiting", "Pending orders, which wait for a decision", labels=["approver"]),
             Order.objects.filter(state=OrderState.PENDING.value),
             by="approver",
             known=("owner", "sre"),
         )
         yield _counts(
             GaugeMetricFamily(
-                "borg_notice_deliveries", "Deliveries of notices that wait, and that were given up", labels=["state"]
+                "borg_notice_deliveries", "Deliveries of notices that are waiting or have failed", labels=["state"]
             ),
             NoticeDelivery.objects.exclude(state="sent"),
             by="state",
@@ -55,7 +55,7 @@ class MarketCollector(Collector):
 def _sold(capacity: dict[str, list[int]]) -> GaugeMetricFamily:
     share = GaugeMetricFamily(
         "borg_quota_sold_share",
-        "What is sold at a band now, as a share of the cell's capacity, by each resource that the cell has",
+        "Quota sold at a band now, as a share of the cell's capacity of each resource",
         labels=["cell", "band", "resource"],
     )
     for one in sold_at(clock.now()):

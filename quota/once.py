@@ -1,9 +1,9 @@
-"""Reads that a request needs many times, such as the rules of a market, are made once within `reads_once`.
+"""A cache for reads that a request needs many times, such as the rules of a market.
 
     with reads_once():
         market_of("dev"); market_of("dev")      # one query
 
-Only for code that changes nothing: a value that was read stays the same until the block ends.
+Use it only for code that changes nothing, because cached values stay the same until the block ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _known: ContextVar[dict[Hashable, Any] | None] = ContextVar("known", default=Non
 
 @contextmanager
 def reads_once() -> Iterator[None]:
-    """Within this block, functions with `@once` run once for the same arguments."""
+    """Cache the results of functions with `@once` in this block."""
     before = _known.set({})
     try:
         yield
@@ -30,7 +30,7 @@ def reads_once() -> Iterator[None]:
 
 
 def once(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Let a function run once for the same positional arguments within `reads_once`; elsewhere it runs each time."""
+    """Return a function that runs once per positional arguments within `reads_once`, and else at each call."""
 
     @wraps(function)
     def read(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:

@@ -1,6 +1,6 @@
 """Pages of a list by cursor, over rows in the order of their ids.
 
-A view says by `pagination_class` how its list is paged. `paged` reads that, and so does the OpenAPI document.
+The attribute `pagination_class` of a view defines the paging of its list, also in the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 
 PAGE, MAX_PAGE = 100, 1000
 
@@ -35,7 +35,7 @@ class DescribedPaging:
         cursor = {
             "name": "cursor",
             "in": "query",
-            "description": "From `next` or `previous` of another page.",
+            "description": "The cursor of a page, from `next` or `previous` of another page.",
             "schema": {"type": "string"},
         }
         limit = {
@@ -48,7 +48,7 @@ class DescribedPaging:
 
 
 class IdPaging(DescribedPaging, CursorPagination):
-    """Pages by id. Raises `Rejected` for a limit out of range, and for an invalid cursor."""
+    """Paging by id. Raises `Rejected` for a limit out of range, and for an invalid cursor."""
 
     page_size = PAGE
     page_size_query_param = "limit"
@@ -60,29 +60,27 @@ class IdPaging(DescribedPaging, CursorPagination):
         if not given:
             return PAGE
         if not _is_whole(given, digits=4) or not 1 <= int(given) <= MAX_PAGE:
-            raise Rejected(
-                "invalid", f"limit: {given[:50]!r}; give 1 to {MAX_PAGE}", fields={"limit": f"1 to {MAX_PAGE}"}
-            )
+            raise invalid("limit", f"{given[:50]!r} is not accepted; give 1 to {MAX_PAGE}")
         return int(given)
 
     def decode_cursor(self, request: Request) -> Cursor | None:
         try:
             cursor = super().decode_cursor(request)
         except exceptions.NotFound as error:
-            raise _no_cursor(request) from error
+            raise _invalid_cursor(request) from error
         if cursor is not None and cursor.position is not None and not _is_whole(cursor.position, digits=18):  # type: ignore[arg-type]
-            raise _no_cursor(request)
+            raise _invalid_cursor(request)
         return cursor
 
 
 class NewestPaging(IdPaging):
-    """Pages by id, newest first."""
+    """Paging by id, newest first."""
 
     ordering = "-id"
 
 
 def paged(view: APIView, rows: QuerySet[Any], shown: Callable[[list[Any]], Iterable[Any]]) -> Response:
-    """Return one page of `rows` with the paging of the view. `shown`: returns the answer for the rows of a page."""
+    """Return one page of `rows` with the paging of the view. `shown`: converts the rows of a page to the answer."""
     pages = view.pagination_class()  # type: ignore[attr-defined]
     return cast("Response", pages.get_paginated_response(shown(pages.paginate_queryset(rows, view.request, view=view))))
 
@@ -91,6 +89,6 @@ def _is_whole(text: str, *, digits: int) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= digits
 
 
-def _no_cursor(request: Request) -> Rejected:
+def _invalid_cursor(request: Request) -> Rejected:
     given = request.query_params.get("cursor", "")
-    return Rejected("invalid", f"cursor: {given[:50]!r}; take it from `next`", fields={"cursor": "malformed"})
+    return invalid("cursor", f"{given[:50]!r} is malformed; use the cursor in `next` of a page")

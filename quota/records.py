@@ -1,4 +1,4 @@
-"""The stream of records that belong to no cell, of the same shape as a cell's journal.
+"""Writing of the platform's records, for changes that belong to no cell.
 
 with records.write(principal) as entry:
     ... change rows ...
@@ -21,13 +21,15 @@ _STREAM = "platform"
 
 
 class RecordEntry:
+    """The records and notices of one change, which are written together at its end."""
+
     def __init__(self, principal: Principal) -> None:
         self.principal = principal
         self._news: list[tuple[str, str, dict[str, Any]]] = []
         self._notices: list[Notice] = []
 
     def append(self, kind: str, *, tenant: str = "", **data: Any) -> None:
-        """Add one record; `data` must be JSON-ready."""
+        """Add one record. `data`: values for JSON."""
         self._news.append((kind, tenant, data))
 
     def add_notice(self, notice: Notice) -> None:
@@ -57,7 +59,7 @@ class RecordEntry:
 
 @contextmanager
 def write(principal: Principal) -> Iterator[RecordEntry]:
-    """Write the records of one atomic change. Locks: the stream's row, last and briefly, if there are records."""
+    """Run one atomic change and write its records. Locks: at the end the stream's row, if there are records."""
     with transaction.atomic():
         entry = RecordEntry(principal)
         yield entry

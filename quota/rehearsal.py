@@ -1,4 +1,4 @@
-"""`?dry_run=1` on every write: the request runs in full – permissions, checks, locks – and is taken back."""
+"""Dry runs of all writes with `?dry_run=1`: the request runs in full and is then rolled back."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import invalid
 
-DRY_RUN = OpenApiParameter("dry_run", OpenApiTypes.BOOL, description="Check everything, change nothing.")
+DRY_RUN = OpenApiParameter("dry_run", OpenApiTypes.BOOL, description="True checks the request and changes nothing.")
+_NO = ("0", "false", "")
 
 
 def dry_run(request: Request | HttpRequest) -> bool:
-    """Return whether the request has `?dry_run=1`. Raises `Rejected` for other values, which must not change
-    anything.
-    """
+    """Return whether the request has `?dry_run=1`. Raises `Rejected` for values that are neither true nor false."""
     given = request.GET.get("dry_run", "0").lower()
-    if given not in ("0", "false", "", "1", "true"):
-        raise Rejected("invalid", f"dry_run: {given!r}; give 1 or 0", fields={"dry_run": "1 or 0"})
-    return given in ("1", "true")
+    if given not in (*_NO, "1", "true"):
+        raise invalid("dry_run", f"{given[:20]!r} is not accepted; give 1 or 0")
+    return given not in _NO
 
 
 class RehearsedView(APIView):
-    """A view whose writes can be rehearsed. What it answers then is what it would answer, secrets left out.
+    """A view with dry runs of its writes. A dry run has the same answer as the write, but without secrets.
 
-    `rehearses_itself`: its services know of dry runs and do less than everything for one.
+    `rehearses_itself`: true if the view's services implement dry runs themselves.
     """
 
     rehearses_itself: ClassVar[bool] = False
@@ -41,15 +40,12 @@ class RehearsedView(APIView):
             dry_run(request)
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if self.rehearses_itself or request.method in SAFE_METHODS or not _asked(request):
+        # A dry run is assumed for unclear values, which `initial` rejects.
+        asked = request.GET.get("dry_run", "0").lower() not in _NO
+        if self.rehearses_itself or request.method in SAFE_METHODS or not asked:
             answer: HttpResponse = super().dispatch(request, *args, **kwargs)  # type: ignore[assignment]
             return answer
         with transaction.atomic():
             answer = super().dispatch(request, *args, **kwargs)  # type: ignore[assignment]
             transaction.set_rollback(True)
         return answer
-
-
-def _asked(request: HttpRequest) -> bool:
-    """Return whether to rehearse: always, unless the request says no. `initial` then rejects unclear values."""
-    return request.GET.get("dry_run", "0").lower() not in ("0", "false", "")

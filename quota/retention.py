@@ -1,7 +1,7 @@
 """Deletion of old rows. Postings, entries, invoices, orders, grants, price lists and records are never deleted.
 
-Each table is cleared by statements that delete at most `AT_ONCE` rows, a transaction each, so that nobody waits for
-long. Tables whose ids grow with time are read from their oldest rows on, and no further than what is kept.
+Each statement deletes at most `AT_ONCE` rows in its own transaction, so that other transactions do not wait for long.
+In tables whose ids grow with time, only the oldest rows are read.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from django.db import connection
 from quota import clock
 
 NOTICES_KEPT = dt.timedelta(days=180)
-# Twelve months and the one that runs, as capacity samples are: costs by job and label, what to own, what-if.
+# Twelve months and the current month, for costs by job and label, planning and price previews.
 HOURS_KEPT = dt.timedelta(days=400)
 ANSWERS_KEPT = dt.timedelta(days=400)
-QUOTES_KEPT = dt.timedelta(days=7)  # after they have ceased to hold
+QUOTES_KEPT = dt.timedelta(days=7)  # after the end of their validity
 
 AT_ONCE = 5_000
 
 
 class _Rule(NamedTuple):
-    """A rule of retention. `statement`: deletes at most `most` rows that ended before `until`, and returns how many."""
+    """A rule of retention. `statement`: SQL that deletes at most `most` rows that ended before `until`."""
 
     table: str
     kept: dt.timedelta
@@ -31,7 +31,7 @@ class _Rule(NamedTuple):
 
 
 def _oldest(table: str, over: str) -> str:
-    """Return the oldest rows of a table whose ids grow with time."""
+    """Return SQL that deletes the oldest rows of a table whose ids grow with time."""
     return (
         f"WITH old AS (SELECT id FROM (SELECT * FROM {table} ORDER BY id LIMIT %(most)s) AS oldest WHERE {over})"
         f" DELETE FROM {table} AS t USING old WHERE t.id = old.id"
@@ -50,7 +50,7 @@ _RULES = (
         " WHERE created_at < %(until)s), sent AS (DELETE FROM quota_noticedelivery AS d USING old"
         " WHERE d.notice_id = old.id) DELETE FROM quota_notice AS n USING old WHERE n.id = old.id",
     ),
-    # An hour with a price and without a posting waits for its charge, however old it is.
+    # An hour with a price but without a posting is not charged yet, so it is kept at any age.
     _Rule(
         "metered hours",
         HOURS_KEPT,
@@ -70,7 +70,7 @@ _RULES = (
         _any("quota_invitation", "least(accepted_at, withdrawn_at, expires_at) < %(until)s"),
     ),
     _Rule("requests for capabilities", ANSWERS_KEPT, _any("quota_capabilityrequest", "answered_at < %(until)s")),
-    # A token ends no later than the one that issued it, so whole families are deleted, children first.
+    # A token ends no later than its parent, so whole families are deleted, children first.
     _Rule(
         "tokens",
         ANSWERS_KEPT,
@@ -85,7 +85,7 @@ _RULES = (
 
 
 def forget_old(*, at_once: int = AT_ONCE) -> dict[str, int]:
-    """Delete what is older than it is kept. Returns how many rows, by what they are. Idempotent."""
+    """Delete rows that are older than their retention time. Returns the number of rows by kind. Idempotent."""
     now = clock.now()
     done = {rule.table: _forget(rule, until=now - rule.kept, most=at_once) for rule in _RULES}
     return {table: rows for table, rows in done.items() if rows}

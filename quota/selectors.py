@@ -1,4 +1,4 @@
-"""Reads of tenants, tokens and quota, each narrowed to what the principal may see."""
+"""Reads of tenants, tokens and quota, limited to rows that the principal may see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tenants_visible(principal: Principal) -> QuerySet[Tenant]:
 
 
 def tenant_named(principal: Principal, name: str) -> Tenant:
-    """Return a tenant. Raises `NotFound`, also when the principal may not know that it exists."""
+    """Return a tenant. Raises `NotFound`, also if the principal may not see it."""
     tenant = Tenant.objects.filter(name=name).first()
     if tenant is None or not may(principal, Action.TENANT_VIEW, tenant=name):
         raise NotFound("tenant", name)
@@ -31,7 +31,7 @@ def tenant_named(principal: Principal, name: str) -> Tenant:
 
 
 def tokens_of(principal: Principal) -> QuerySet[Token]:
-    """Return one's own tokens; through a token bound to a tenant, only those bound to it too."""
+    """Return the tokens of the caller. A token that is bound to a tenant finds only tokens of that tenant."""
     rows = (
         Token.objects.filter(user_id=principal.user_id)  # type: ignore[misc]
         .select_related("tenant", "user", "parent")
@@ -47,7 +47,7 @@ def grants_visible(principal: Principal) -> QuerySet[Quota]:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStanding:
-    """The quota of a tenant in a band of a cell, and what its live jobs request."""
+    """The granted quota of a tenant in a band of a cell, and the quota that its live jobs use."""
 
     tenant: str
     cell: str
@@ -57,7 +57,7 @@ class QuotaStanding:
 
 
 def standings(principal: Principal, *, tenant: str | None = None) -> list[QuotaStanding]:
-    """Return grants in force, with their grace periods, and use, by tenant, cell and band. Two queries."""
+    """Return granted and used quota by tenant, cell and band. Grants in their grace period count. Two queries."""
     now = clock.now()
     visible = tenants_visible(principal)
     if tenant is not None:

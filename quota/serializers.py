@@ -1,4 +1,4 @@
-"""Serializers that only show rows. Their fields are built once per class, not once per answer."""
+"""Fast serializers for answers. Their fields are built once per class, not once per answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ContextField(serializers.Field[Any, Any, Any, Any]):
 
 
 class ReadSerializer(serializers.ModelSerializer[Any]):
-    """A serializer that is never given input. Fields below it must not depend on the context, except `ContextField`."""
+    """A serializer for answers only. Among its fields, only a `ContextField` may depend on the context."""
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         return {name: shown(self, instance) for name, shown in _fields_of(type(self))}
@@ -34,7 +34,7 @@ class ReadSerializer(serializers.ModelSerializer[Any]):
 
 @cache
 def _fields_of(serializer: type[ReadSerializer]) -> list[tuple[str, Shown]]:
-    """Return the name of each field, and the function that shows its value of a row."""
+    """Return the name of each field, and the function that returns its value for a row."""
     return [(name, _shown(field)) for name, field in serializer().fields.items()]
 
 

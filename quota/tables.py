@@ -1,4 +1,4 @@
-"""Tables as CSV files: exact, and harmless to the spreadsheet that opens them."""
+"""Tables as CSV files with exact values, which are safe to open in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 
 from django.http import HttpResponse
 
-# A spreadsheet takes text with these beginnings for a formula or a command.
+# Spreadsheets treat text that begins with one of these as a formula or a command.
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n")
 _NUMBER = re.compile(r"^-?[0-9]+(\.[0-9]+)?\Z")
 
 
 def cell_of(value: object) -> str:
-    """Return one value of a table: numbers unchanged, and an apostrophe before text that could be a formula."""
+    """Return a value as text for CSV, with an apostrophe before text that could be a formula."""
     text = "" if value is None else str(value)
     if isinstance(value, str) and text.startswith(_DANGEROUS) and not _NUMBER.match(text):
         return f"'{text}"
@@ -31,7 +31,7 @@ def csv_of(rows: Iterable[Sequence[object]]) -> str:
 
 
 def csv_answer(name: str, rows: Iterable[Sequence[object]]) -> HttpResponse:
-    """A download. `name`: of the file, of letters, digits, dots and hyphens."""
+    """Return a CSV file as a download. `name`: the file name, of letters, digits, dots and hyphens."""
     return file_answer(name, csv_of(rows), "text/csv; charset=utf-8")
 
 

@@ -16,7 +16,7 @@ from portal import plots
 from portal.periods import DAYS, ReportPeriod, period_of
 from quota import clock
 from quota.models import CellCapacity, PriorityBand
-from quota.pricing.market import is_sold, room
+from quota.pricing.market import is_sold, sale_capacity
 from quota.tables import csv_answer
 from quota.tenancy.access import principal_of_user
 from quota.vocabulary.resources import CPU, NAMES, PORTS, describe
@@ -83,7 +83,7 @@ def _forecasts(cell: str, resource: int) -> list[dict[str, Any]]:
     now = clock.now()
     found = []
     for band in filter(is_sold, PriorityBand.objects.order_by("-low")):
-        there = room(cell, band, now, now + AHEAD)
+        there = sale_capacity(cell, band, now, now + AHEAD)
         steps = [(step.at, step.level[resource]) for step in there.over_time(now)]
         limit = min(there.limit[resource], there.own_limit[resource])
         left = steps[0][1]

@@ -1,7 +1,7 @@
-"""The SRE console's pages of this app, one module a noun.
+"""The SRE console's pages of this app, one module per noun.
 
-Changes go through services, which validate and record them; the rest is read only. Nothing registers itself:
-`portal.admin_site` puts `PAGES` of every app on its site, so that no app has to know the portal.
+Changes go through services, which validate and record them. All other data is read-only. `portal.admin_site` registers
+the `PAGES` of every app, so that no app depends on the portal.
 """
 
 from __future__ import annotations

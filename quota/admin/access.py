@@ -1,4 +1,4 @@
-"""Permissions that users have in addition to their role, and tokens."""
+"""The console's pages about capabilities, requests for capabilities, and tokens."""
 
 from __future__ import annotations
 
@@ -10,36 +10,26 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
-from quota.admin.base import FactsAdmin, ServiceAdmin, principal_of
+from quota.admin.base import CreateOnlyAdmin, FactsAdmin, ServiceAdmin, principal_of
 from quota.models import Capability, CapabilityRequest, Token
 from quota.tenancy.access import token_revoke
 from quota.tenancy.capabilities import capability_answer, capability_grant, capability_revoke
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import invalid
 
 
-class CapabilityAdmin(ServiceAdmin):
+class CapabilityAdmin(CreateOnlyAdmin):
     list_display = ["user", "kind", "cell", "reason", "granted_by", "expires_at"]
     list_filter = ["kind"]
     list_select_related = ["user"]
     search_fields = ["user__username", "cell"]
     autocomplete_fields = ["user"]
-    fields = ["user", "kind", "cell", "reason", "expires_at"]
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    fields = fields_shown = ("user", "kind", "cell", "reason", "expires_at")
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_module_permission(request)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        return capability_grant(
-            principal=principal_of(request),
-            user=given["user"],
-            kind=given["kind"],
-            cell=given["cell"],
-            reason=given["reason"],
-            expires_at=given["expires_at"],
-        )
+        return capability_grant(principal=principal_of(request), **given)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         capability_revoke(principal=principal_of(request), capability=obj)
@@ -50,41 +40,27 @@ class CapabilityAdmin(ServiceAdmin):
 
 
 class CapabilityRequestAdmin(ServiceAdmin):
-    """Requests for capabilities. SREs grant them on their page, for the requested time or another, or reject them."""
+    """Requests for capabilities. On the page of a request, SREs grant it, until the requested time or another, or
+    reject it.
+    """
 
     list_display = ["user", "kind", "cell", "tenant", "reason", "until", "state", "asked_by", "asked_at", "answered_by"]
     list_filter = ["state", "kind"]
     list_select_related = ["user", "tenant"]
     search_fields = ["user__username", "tenant__name", "cell"]
-    fields = [
-        "user",
-        "kind",
-        "cell",
-        "tenant",
-        "reason",
-        "asked_by",
-        "asked_at",
-        "state",
-        "until",
-        "answer",
-        "answered_by",
-        "answered_at",
-    ]
     readonly_fields = ("user", "kind", "cell", "tenant", "reason", "asked_by", "asked_at", "answered_by", "answered_at")
+    fields = [*readonly_fields[:7], "state", "until", "answer", *readonly_fields[7:]]
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether the request is still unanswered. It is read again, because the form has already written on
-        `obj`.
-        """
+        """Return whether the request has no answer yet."""
         return self.has_module_permission(request) and (obj is None or obj.answered_at is None)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         if given["state"] == "open":
-            detail = _("choose granted or refused")
-            raise Rejected("invalid", f"state: {detail}", fields={"state": str(detail)})
+            raise invalid("state", str(_("choose granted or refused")))
         return capability_answer(
             principal=principal_of(request),
             request=row,
@@ -94,33 +70,15 @@ class CapabilityRequestAdmin(ServiceAdmin):
         )
 
 
+_TOKEN = ("name", "key", "user", "tenant", "parent", "scopes_shown", "last_used_at", "expires_at", "revoked_at")
+
+
 class TokenAdmin(FactsAdmin):
-    list_display = [
-        "name",
-        "key",
-        "user",
-        "tenant",
-        "parent",
-        "scopes_shown",
-        "last_used_at",
-        "expires_at",
-        "revoked_at",
-    ]
+    list_display = _TOKEN
     list_filter = ["tenant"]
     list_select_related = ["user", "tenant", "parent"]
     search_fields = ["name", "key", "user__username"]
-    fields = [
-        "name",
-        "key",
-        "user",
-        "tenant",
-        "parent",
-        "scopes_shown",
-        "created_at",
-        "last_used_at",
-        "expires_at",
-        "revoked_at",
-    ]
+    fields = (*_TOKEN, "created_at")
     actions = ["revoke"]
 
     @display(description=_("scopes"))

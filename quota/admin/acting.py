@@ -1,4 +1,4 @@
-"""Actions on chosen rows that ask for a reason first, and tell what became of each."""
+"""Actions on selected rows that ask for a reason first, and actions with a form on a page of its own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from unfold.admin import ModelAdmin
 
 from quota.vocabulary.errors import Rejected
 
-# What one form may act on: a selection, not a cell.
+# The maximum number of rows for one action.
 MOST = 1_000
 
 
@@ -30,9 +32,9 @@ def act_with_reason(
     warning: str,
     act: Callable[[Model, str], object],
 ) -> HttpResponse | None:
-    """First answer with a form that asks why; then call `act(row, reason)` for each row.
+    """Show a form that asks for a reason. Once the form is sent, call `act(row, reason)` for each row.
 
-    A row that is rejected hinders no other. `action`: the name the action is registered by.
+    A row that is rejected does not stop the other rows. `action`: the name of the registered action.
     """
 
     def each(chosen: list[Any], reason: str, _given: dict[str, Any]) -> int:
@@ -60,13 +62,15 @@ def act_together(
     act: Callable[[list[Any], str, dict[str, Any]], int],
     more: type[forms.Form] | None = None,
 ) -> HttpResponse | None:
-    """Do as `act_with_reason` for all rows at once: `act(rows, reason, given)` returns for how many it is done.
+    """Do the same as `act_with_reason` for all rows at once. `act(rows, reason, given)` returns the number of changed
+    rows.
 
-    `more`: what else the form asks for. A rejection is shown above the form, with what was given, to be put right.
+    `more`: a form with further fields; `given` has their values. If `act` raises `Rejected`, the form is shown again
+    with the error above it.
     """
     chosen = list(rows[: MOST + 1])
     if len(chosen) > MOST:
-        messages.error(request, _("More than %d are chosen; choose fewer at a time.") % MOST)
+        messages.error(request, _("More than %d rows are selected. Select fewer rows.") % MOST)
         return None
     asked = "reason" in request.POST
     form = more(request.POST if asked else None) if more is not None else None
@@ -75,8 +79,8 @@ def act_together(
     if reason and (form is None or form.is_valid()):
         try:
             done = act(chosen, reason[:300], form.cleaned_data if form is not None else {})
-        except Rejected as refusal:
-            problem = refusal.detail
+        except Rejected as rejection:
+            problem = rejection.detail
         else:
             if done:
                 messages.success(request, _("%(title)s: done for %(done)d.") % {"title": title, "done": done})
@@ -95,3 +99,39 @@ def act_together(
         "problem": problem,
     }
     return TemplateResponse(request, "console/act.html", context)
+
+
+def act_by_form(
+    page: ModelAdmin,
+    request: HttpRequest,
+    form_class: type[forms.Form],
+    *,
+    title: str,
+    about: str,
+    button: str,
+    act: Callable[[dict[str, Any]], str],
+    then: str,
+) -> HttpResponse:
+    """Show a form on a page of its own. Once the form is sent, call `act(given)` and go to the page of the console that
+    `then` names.
+
+    `act` returns the message about the result. If `act` raises `Rejected`, the form is shown again with the error.
+    """
+    form = form_class(request.POST or None)
+    problem = ""
+    if request.method == "POST" and form.is_valid():
+        try:
+            messages.success(request, act(form.cleaned_data))
+            return redirect(reverse(f"{page.admin_site.name}:{then}"))
+        except Rejected as rejection:
+            problem = rejection.detail
+    context = {
+        **page.admin_site.each_context(request),
+        "title": title,
+        "about": about,
+        "form": form,
+        "problem": problem,
+        "opts": page.opts,
+        "button": button,
+    }
+    return TemplateResponse(request, "console/form.html", context)

@@ -1,7 +1,8 @@
-"""Amounts of money in forms and lists: people read and write credits, rows hold micro-credits."""
+"""Amounts of money in forms and lists. People read and write credits; rows store micro-credits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django import forms
@@ -9,18 +10,19 @@ from django.core.exceptions import ValidationError
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
+from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from quota.vocabulary.money import AmountError, format_credits, parse
 
 
 class AmountField(forms.Field):
-    """A form field for credits, such as `12.5`. Its value is in micro-credits, or None if it is empty."""
+    """A form field for credits, such as `12.5`. The value is in micro-credits, or None if the field is empty."""
 
     widget = UnfoldAdminTextInputWidget
 
     def __init__(self, **kwargs: Any) -> None:
-        kwargs.setdefault("help_text", _("in credits, such as 1200 or 12.5"))
+        kwargs.setdefault("help_text", _("In credits, such as 1200 or 12.5."))
         super().__init__(**kwargs)
 
     def to_python(self, value: Any) -> int | None:
@@ -44,3 +46,13 @@ def amount_text(micro: int | None) -> SafeString | str:
     if micro is None:
         return "–"
     return format_html('<span class="whitespace-nowrap tabular-nums">{}</span>', format_credits(micro))
+
+
+def amount_column(field: str, description: Any) -> Callable[[Any, Any], SafeString | str]:
+    """Return a column for lists of the console that shows the amount in `field` and sorts by this field."""
+
+    @display(description=description, ordering=field)
+    def column(_page: Any, row: Any) -> SafeString | str:
+        return amount_text(getattr(row, field))
+
+    return column

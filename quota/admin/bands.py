@@ -1,4 +1,4 @@
-"""Bands of priority: what they may do, cost and sell. A change is shown with what it does before it is made."""
+"""The console's page about priority bands. It shows the effect of a change before the change is made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.decorators import display
 
-from quota.admin.base import principal_of, vector_text
+from quota.admin.base import ServiceForm, principal_of, vector_text
 from quota.admin.previewed import Preview, PreviewedAdmin, Table
 from quota.admission.bands import band_set
 from quota.models import PriorityBand
@@ -22,10 +22,21 @@ from quota.pricing.band_preview import band_preview
 from quota.vocabulary.bands import Band
 from quota.vocabulary.resources import NAMES, format_number
 
-MOST_NAMED = 20  # orders, grants, tenants in one line
+MOST_NAMED = 20  # orders, grants and tenants in one line
+
+
+class BandForm(ServiceForm):
+    class Meta:
+        help_texts = {
+            "price_milli": gettext_lazy("In thousandths of the base price."),
+            "oversell_milli": gettext_lazy(
+                "The share of a cell's capacity that is sold at this band, in thousandths. For prod at most 1000."
+            ),
+        }
 
 
 class BandAdmin(PreviewedAdmin):
+    form = BandForm
     list_display = ["name", "low", "high", "prod", "preempts_within", "price_shown", "oversell_shown"]
     fields = ["name", "low", "high", "prod", "preempts_within", "price_milli", "oversell_milli"]
     fields_fixed = ("name",)
@@ -38,30 +49,24 @@ class BandAdmin(PreviewedAdmin):
     def oversell_shown(self, band: PriorityBand) -> str:
         return format_number(band.oversell_milli / 1000)
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        form = super().get_form(request, obj, change=change, **kwargs)
-        form.base_fields["price_milli"].help_text = _("Of the base price, in thousandths.")
-        form.base_fields["oversell_milli"].help_text = _(
-            "Of what a cell has, in thousandths: how much of it is sold at this band; for prod 1000 at most."
-        )
-        return form
-
     def make(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        return band_set(principal=principal_of(request), **_wanted(given, row))
+        return band_set(principal=principal_of(request), **_wanted(given))
 
     def preview(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Preview:
-        detail = band_preview(principal=principal_of(request), **_wanted(given, row))
+        detail = band_preview(principal=principal_of(request), **_wanted(given))
         over = [(cell["cell"], one) for cell in detail["cells"] for one in cell["over"]]
         warnings = []
         if over:
             warnings.append(
-                _("More is sold than may be sold then. What is sold stays sold; nothing more is, until it ends.")
+                _("More quota is already sold than the change allows. Sold quota stays valid, but no more can be sold.")
             )
         if detail["leaving"]:
-            warnings.append(_("The band loses priorities: live jobs of those count no longer at it."))
+            warnings.append(
+                _("The band loses priorities. Live jobs at these priorities no longer count for this band.")
+            )
         return Preview(
             title=_("Change band %s?") % detail["band"],
-            told=[] if detail["changes"] else [_("Nothing changes.")],
+            notes=[] if detail["changes"] else [_("Nothing changes.")],
             warnings=warnings,
             tables=[
                 Table(
@@ -71,8 +76,8 @@ class BandAdmin(PreviewedAdmin):
                     _("Nothing changes."),
                 ),
                 Table(
-                    _("What is sold, at its worst instant from now on"),
-                    [_("cell"), _("sold at this band"), _("may be sold now"), _("may be sold then")],
+                    _("Maximum of sold quota, at any time from now on"),
+                    [_("cell"), _("sold at this band"), _("limit now"), _("limit after the change")],
                     [
                         (
                             cell["cell"],
@@ -82,11 +87,11 @@ class BandAdmin(PreviewedAdmin):
                         )
                         for cell in detail["cells"]
                     ],
-                    _("No cell has anything to sell."),
+                    _("No cell has capacity to sell."),
                 ),
                 Table(
-                    _("Over-sold by the change"),
-                    [_("cell"), _("from"), _("until"), _("by"), _("orders"), _("grants"), _("tenants")],
+                    _("Quota beyond the new limit"),
+                    [_("cell"), _("from"), _("until"), _("excess"), _("orders"), _("grants"), _("tenants")],
                     [
                         (
                             cell,
@@ -99,7 +104,7 @@ class BandAdmin(PreviewedAdmin):
                         )
                         for cell, one in over
                     ],
-                    _("Nothing: all that is sold still fits."),
+                    _("None: all sold quota is within the new limit."),
                 ),
                 *(
                     [
@@ -116,18 +121,9 @@ class BandAdmin(PreviewedAdmin):
         )
 
 
-def _wanted(given: dict[str, Any], row: Any) -> dict[str, Any]:
-    return {
-        "band": Band(
-            row.name if row else given["name"],
-            given["low"],
-            given["high"],
-            prod=given["prod"],
-            preempts_within=given["preempts_within"],
-        ),
-        "price_milli": given["price_milli"],
-        "oversell_milli": given["oversell_milli"],
-    }
+def _wanted(given: dict[str, Any]) -> dict[str, Any]:
+    rules = {name: given[name] for name in ("name", "low", "high", "prod", "preempts_within")}
+    return {"band": Band(**rules), "price_milli": given["price_milli"], "oversell_milli": given["oversell_milli"]}
 
 
 def _field(name: str) -> str:
@@ -146,7 +142,7 @@ def _vector(named: dict[str, int]) -> str:
 
 def _moment(text: str | None) -> str:
     if text is None:
-        return _("for ever")
+        return _("no end")
     moment = parse_datetime(text)
     assert moment is not None
     return date_format(timezone.localtime(moment), "DATETIME_FORMAT")

@@ -19,7 +19,7 @@ from quota.vocabulary.resources import NAMES, describe
 
 
 def principal_of(request: HttpRequest) -> Principal:
-    """The SRE behind a request of the console."""
+    """Return the principal of the SRE who sent a request to the console."""
     return principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
 
 
@@ -35,7 +35,7 @@ def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeStri
 
 
 class LeanMedia:
-    """A page of the console without scripts for fields that fill themselves in from others: no page has such fields."""
+    """A page of the console without the scripts for prepopulated fields, because no page has such fields."""
 
     @property
     def media(self) -> forms.Media:
@@ -81,9 +81,9 @@ class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
         try:
             self.instance = self.perform()
         except Rejected as problem:
-            self._refuse(problem)
+            self.show_rejection(problem)
 
-    def _refuse(self, problem: Rejected) -> None:
+    def show_rejection(self, problem: Rejected) -> None:
         named = {name: what for name, what in problem.fields.items() if name in self.fields}
         for name, what in named.items():
             self.add_error(name, what)
@@ -95,7 +95,7 @@ class ServiceAdmin(FactsAdmin):
     """An admin page whose changes go through services: `perform` calls one, and `save_model` does nothing."""
 
     form = ServiceForm
-    fields_fixed: tuple[str, ...] = ()  # what can't change once the row exists
+    fields_fixed: tuple[str, ...] = ()  # fields that cannot change once the row exists
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_module_permission(request)
@@ -104,7 +104,9 @@ class ServiceAdmin(FactsAdmin):
         return self.has_module_permission(request)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        """Call the service; `row` is None for a new one. Raises `Rejected`."""
+        """Call the service. `given`: the form's data and the fixed fields; `row`: None for a new one. Raises
+        `Rejected`.
+        """
         raise NotImplementedError
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
@@ -114,9 +116,27 @@ class ServiceAdmin(FactsAdmin):
         form = super().get_form(request, obj, change=change, **kwargs)
 
         def perform(bound: forms.ModelForm) -> Model:  # type: ignore[type-arg]
-            return self.perform(request, bound.cleaned_data, obj)
+            fixed = {name: getattr(obj, name) for name in self.fields_fixed} if obj is not None else {}
+            return self.perform(request, {**bound.cleaned_data, **fixed}, obj)
 
         return type("Performing" + form.__name__, (form,), {"perform": perform})
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """The service has done it."""
+        """Do nothing, because the service has already saved the row."""
+
+
+class CreateOnlyAdmin(ServiceAdmin):
+    """An admin page that creates rows through a service. The page of an existing row is read-only."""
+
+    fields_shown: Sequence[str] = ()  # fields on the page of an existing row
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        return super().get_fieldsets(request, obj) if obj is None else [(None, {"fields": self.fields_shown})]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        if obj is None:
+            return super().get_form(request, obj, change=change, **kwargs)
+        return FactsAdmin.get_form(self, request, obj, change=change, **{**kwargs, "form": forms.ModelForm})

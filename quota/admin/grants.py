@@ -1,4 +1,4 @@
-"""Grants of quota, what is in use, and what cells have."""
+"""The console's pages about grants of quota, quota in use, and the capacity of cells."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
-from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of, vector_text
+from quota.admin.base import CreateOnlyAdmin, FactsAdmin, ServiceForm, principal_of, vector_text
 from quota.market.grants import quota_end, quota_grant
 from quota.models import CellCapacity, Quota, QuotaUse
 from quota.vocabulary.resources import NAMES
@@ -26,24 +25,21 @@ def _amount(label: Any, example: Any) -> forms.CharField:
 
 
 class QuotaForm(ServiceForm):
-    """A grant in the words of job files instead of a vector."""
+    """A form for a grant, with one field per resource and the units of job files."""
 
-    cpu = _amount(_("CPU"), _("in cores or milli-cores: 200 or 500m"))
-    ram = _amount(_("RAM"), _("with a suffix: 64Gi"))
-    disk = _amount(_("disk"), _("with a suffix: 2Ti"))
-    disk_bandwidth = _amount(_("disk bandwidth"), _("bytes a second: 200M"))
-    accelerators = _amount(_("accelerators"), _("whole ones or thousandths: 2 or 500m"))
-    ports = _amount(_("ports"), _("a count"))
+    cpu = _amount(_("CPU"), _("In cores or milli-cores, such as 200 or 500m."))
+    ram = _amount(_("RAM"), _("In bytes with a suffix, such as 64Gi."))
+    disk = _amount(_("disk"), _("In bytes with a suffix, such as 2Ti."))
+    disk_bandwidth = _amount(_("disk bandwidth"), _("In bytes per second, such as 200M."))
+    accelerators = _amount(_("accelerators"), _("A number of devices, or thousandths of one device: 2 or 500m."))
+    ports = _amount(_("ports"), _("A number of ports."))
 
     class Meta:
         model = Quota
         fields = ["tenant", "cell", "band", "starts_at", "ends_at", "reason", "beyond_capacity"]
 
-    def amounts(self) -> dict[str, str]:
-        return {name: text for name in NAMES if (text := self.cleaned_data[name].strip())}
 
-
-class QuotaAdmin(ServiceAdmin):
+class QuotaAdmin(CreateOnlyAdmin):
     form = QuotaForm
     list_display = ["tenant", "cell", "band", "amounts_shown", "starts_at", "ends_at", "reason"]
     list_filter = ["band", "cell"]
@@ -55,52 +51,19 @@ class QuotaAdmin(ServiceAdmin):
         (_("Amounts"), {"fields": list(NAMES)}),
         (_("Period"), {"fields": ["starts_at", "ends_at"]}),
     ]
+    fields_shown = [
+        *("tenant", "cell", "band", "amounts_shown", "starts_at", "ends_at", "grace_until", "beyond_capacity"),
+        *("order", "reason", "created_at"),
+    ]
     actions = ["end_now"]
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        if obj is None:
-            return self.fieldsets
-        shown = [
-            "tenant",
-            "cell",
-            "band",
-            "amounts_shown",
-            "starts_at",
-            "ends_at",
-            "grace_until",
-            "beyond_capacity",
-            "order",
-            "reason",
-            "created_at",
-        ]
-        return [(None, {"fields": shown})]
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         return {"starts_at": timezone.now(), **super().get_changeform_initial_data(request)}
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        if obj is not None:
-            return ModelAdmin.get_form(self, request, obj, change=change, **{**kwargs, "form": forms.ModelForm})
-        form = super().get_form(request, obj, change=change, **kwargs)
-
-        def perform(bound: QuotaForm) -> Model:
-            given = bound.cleaned_data
-            return quota_grant(
-                principal=principal_of(request),
-                tenant=given["tenant"],
-                cell=given["cell"],
-                band=given["band"].name,
-                amounts=bound.amounts(),
-                starts_at=given["starts_at"],
-                ends_at=given["ends_at"],
-                reason=given["reason"],
-                beyond_capacity=given["beyond_capacity"],
-            )
-
-        return type("QuotaGrantForm", (form,), {"perform": perform})
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        amounts = {name: text for name in NAMES if (text := given.pop(name).strip())}
+        band = given.pop("band").name
+        return quota_grant(principal=principal_of(request), band=band, amounts=amounts, **given)
 
     @display(description=_("amounts"))
     def amounts_shown(self, quota: Quota) -> SafeString:
@@ -110,7 +73,9 @@ class QuotaAdmin(ServiceAdmin):
     def end_now(self, request: HttpRequest, rows: QuerySet[Quota]) -> None:
         for quota in rows:
             quota_end(principal=principal_of(request), quota=quota)
-        messages.success(request, _("The grants have ended. Running jobs continue. Less quota is left for new jobs."))
+        messages.success(
+            request, _("The grants have ended. Running jobs continue, and less quota is left for new jobs.")
+        )
 
 
 class UseAdmin(FactsAdmin):

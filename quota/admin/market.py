@@ -20,40 +20,30 @@ from quota.models import ApprovalRule, Market, Shortfall
 from quota.pricing.market import cell_require, market_set
 from quota.vocabulary.resources import format_number
 
-RULES = (
-    "selling",
-    "headroom_milli",
-    "longest_days",
-    "quote_minutes",
-    "approval_hours",
-    "grace_hours",
-    "after_grace",
-    "drop_after_hours",
-)
-HELP = {
-    "selling": _("Off: nobody can order quota in this cell. What is sold stays sold."),
-    "headroom_milli": _("In thousandths of the capacity, never sold to prod: 50 keeps a twentieth."),
-    "longest_days": _("Days that one order may last."),
-    "quote_minutes": _("Minutes that a quoted price holds."),
-    "approval_hours": _("Hours that an order waits for somebody to decide; then it is taken back."),
-    "grace_hours": _("Hours that quota counts beyond its end. What is sold keeps the grace it was sold with."),
-    "after_grace": _("What becomes of jobs that are beyond the quota when the grace is over."),
-    "drop_after_hours": _("Hours after the grace until tasks drop, where they do."),
-}
+
+class MarketForm(ServiceForm):
+    class Meta:
+        help_texts = {
+            "selling": _("If off, nobody can order quota in this cell. Sold quota stays valid."),
+            "headroom_milli": _("The share of the capacity that is never sold to prod, in thousandths."),
+            "longest_days": _("The maximum length of an order, in days."),
+            "quote_minutes": _("How long a quote is valid, in minutes."),
+            "approval_hours": _("How long an order waits for a decision, in hours. After this time it is cancelled."),
+            "grace_hours": _(
+                "How long expired quota still counts, in hours. Quota that is already sold keeps its grace period."
+            ),
+            "after_grace": _("What happens to jobs beyond the quota when the grace period ends."),
+            "drop_after_hours": _("Hours from the end of the grace period until jobs are moved to the free priority."),
+        }
 
 
 class MarketAdmin(ServiceAdmin):
-    """A cell without a row sells by the defaults; adding one here only sets its rules earlier."""
+    """The rules of markets. A cell without a row has the default rules; its row is created when it first sells."""
 
+    form = MarketForm
     list_display = [
-        "cell",
-        "selling",
-        "headroom_shown",
-        "longest_days",
-        "quote_minutes",
-        "approval_hours",
-        "grace_hours",
-        "after_grace",
+        *("cell", "selling", "headroom_shown"),
+        *("longest_days", "quote_minutes", "approval_hours", "grace_hours", "after_grace"),
     ]
     list_filter = ["selling"]
     search_fields = ["cell"]
@@ -64,15 +54,10 @@ class MarketAdmin(ServiceAdmin):
     ]
     fields_fixed = ("cell",)
 
-    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        return super().formfield_for_dbfield(db_field, request, **{**kwargs, "help_text": HELP.get(db_field.name, "")})
-
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        cell = row.cell if row is not None else given["cell"]
         if row is None:
-            cell_require(cell)
-        changes = {name: given[name] for name in RULES}
-        return market_set(principal=principal_of(request), cell=cell, **changes)
+            cell_require(given["cell"])
+        return market_set(principal=principal_of(request), **given)
 
     @display(description=_("headroom"), ordering="headroom_milli")
     def headroom_shown(self, market: Market) -> str:
@@ -81,7 +66,7 @@ class MarketAdmin(ServiceAdmin):
 
 class RuleForm(ServiceForm):
     most_price = AmountField(
-        label=_("up to a price of"), required=False, help_text=_("in credits; empty: of any price")
+        label=_("up to a price of"), required=False, help_text=_("In credits. If empty, the rule matches any price.")
     )
 
     class Meta:
@@ -90,7 +75,7 @@ class RuleForm(ServiceForm):
 
 
 class RuleAdmin(ServiceAdmin):
-    """The first that fits decides who approves an order; without one, an SRE does."""
+    """Approval rules. The first rule that matches decides who approves an order. Without a match, an SRE decides."""
 
     form = RuleForm
     list_display = ["rank", "cell_shown", "band_shown", "tenant_shown", "price_shown", "approver"]
@@ -103,15 +88,7 @@ class RuleAdmin(ServiceAdmin):
         return self.has_module_permission(request)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        return rule_set(
-            principal=principal_of(request),
-            rank=row.rank if row is not None else given["rank"],
-            approver=given["approver"],
-            cell=given["cell"],
-            band=given["band"],
-            tenant=given["tenant"],
-            most_price=given["most_price"],
-        )
+        return rule_set(principal=principal_of(request), **given)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         rule_remove(principal=principal_of(request), rank=obj.rank)
@@ -151,23 +128,15 @@ class OpenFilter(admin.SimpleListFilter):
 
 
 class ShortfallAdmin(FactsAdmin):
-    """Shortfalls. To resolve one, bring machines back or move orders by agreement. Sold quota is never taken away."""
+    """Shortfalls. To end a shortfall, add machines, or agree with tenants to move orders. Sold quota stays valid."""
 
-    list_display = [
-        "cell",
-        "begins_at",
-        "ends_at",
-        "short_shown",
-        "tenants_shown",
-        "orders_shown",
-        "found_at",
-        "closed_at",
-    ]
+    list_display = fields = (
+        *("cell", "begins_at", "ends_at", "short_shown", "tenants_shown", "orders_shown", "found_at", "closed_at"),
+    )
     list_filter = [OpenFilter, "cell"]
-    fields = ["cell", "begins_at", "ends_at", "short_shown", "tenants_shown", "orders_shown", "found_at", "closed_at"]
     readonly_fields = ("short_shown", "tenants_shown", "orders_shown")
 
-    @display(description=_("short"))
+    @display(description=_("missing"))
     def short_shown(self, row: Shortfall) -> SafeString:
         return vector_text(row.short)
 
@@ -175,7 +144,7 @@ class ShortfallAdmin(FactsAdmin):
     def tenants_shown(self, row: Shortfall) -> str:
         return ", ".join(map(str, row.tenants)) or "–"
 
-    @display(description=_("orders it touches"))
+    @display(description=_("affected orders"))
     def orders_shown(self, row: Shortfall) -> SafeString | str:
         if not row.orders:
             return "–"

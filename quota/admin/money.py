@@ -1,16 +1,12 @@
-"""Money: budgets and grants of credits through services; accounts, postings and invoices to read."""
+"""The console's pages about budgets, accounts, postings and invoices."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
 from django import forms
-from django.contrib import messages
 from django.db.models import Model, OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
-from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as now_
@@ -19,16 +15,16 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from quota.admin.amounts import AmountField, amount_text
+from quota.admin.acting import act_by_form
+from quota.admin.amounts import AmountField, amount_column, amount_text
 from quota.admin.base import FactsAdmin, ServiceAdmin, ServiceForm, principal_of
 from quota.billing.budgets import budget_set
 from quota.billing.invoices import invoice_close
 from quota.billing.ledger import budget_grant
 from quota.models import Account, AccountKind, Budget, Invoice, Posting, Tenant
-from quota.vocabulary.errors import Rejected
 from quota.vocabulary.money import format_credits
 
-MOST_UNSET = 50  # tenants without a budget that one page lists
+MOST_UNSET = 50  # tenants without a budget on one page
 
 
 class PercentsField(forms.CharField):
@@ -39,7 +35,7 @@ class PercentsField(forms.CharField):
     def to_python(self, value: Any) -> list[int]:  # type: ignore[override]
         parts = [part.strip().removesuffix("%").strip() for part in str(value or "").split(",")]
         if not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts if part):
-            raise forms.ValidationError(_("Give percentages such as 50, 80, 100."))
+            raise forms.ValidationError(_("Give whole percentages with commas between them, such as 50, 80, 100."))
         return [int(part) for part in parts if part]
 
     def prepare_value(self, value: Any) -> Any:
@@ -50,12 +46,14 @@ class PercentsField(forms.CharField):
 
 
 class BudgetForm(ServiceForm):
-    monthly = AmountField(label=_("a month"), required=False, help_text=_("in credits; empty: whatever is available"))
+    monthly = AmountField(
+        label=_("per month"), required=False, help_text=_("In credits. If empty, all available money may be spent.")
+    )
     alerts = PercentsField(
-        label=_("alerts"), required=False, help_text=_("percentages of the budget, such as 50, 80, 100")
+        label=_("alerts"), required=False, help_text=_("Percentages of the budget, such as 50, 80, 100.")
     )
     overdraft = AmountField(
-        label=_("overdraft"), required=False, help_text=_("how far the balance may go below zero, in credits")
+        label=_("overdraft"), required=False, help_text=_("How far the balance may go below zero, in credits.")
     )
 
     class Meta:
@@ -63,26 +61,25 @@ class BudgetForm(ServiceForm):
         fields = ["tenant", "monthly", "alerts", "action", "overdraft"]
 
 
-class CreditsForm(forms.Form):
+class TenantForm(forms.Form):
     tenant = forms.ModelChoiceField(
         Tenant.objects.order_by("name"), label=_("Tenant"), widget=UnfoldAdminSelectWidget()
     )
+
+
+class CreditsForm(TenantForm):
     amount = AmountField(
-        label=_("Credits"), help_text=_("such as 1200 or 12.5; below zero takes back what is still available")
+        label=_("Credits"), help_text=_("Such as 1200 or 12.5. A negative amount takes available credits back.")
     )
     text = forms.CharField(label=_("For"), max_length=200, widget=UnfoldAdminTextInputWidget())
 
 
 class BudgetAdmin(ServiceAdmin):
     form = BudgetForm
+    monthly_shown = amount_column("monthly", _("per month"))
+    overdraft_shown = amount_column("overdraft", _("overdraft"))
     list_display = [
-        "tenant",
-        "available_shown",
-        "monthly_shown",
-        "alerts_shown",
-        "action",
-        "overdraft_shown",
-        "exhausted_at",
+        *("tenant", "available_shown", "monthly_shown", "alerts_shown", "action", "overdraft_shown", "exhausted_at")
     ]
     list_filter = ["action"]
     list_select_related = ["tenant"]
@@ -94,7 +91,7 @@ class BudgetAdmin(ServiceAdmin):
     list_before_template = "console/budgets_unset.html"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Show budgets, and up to `MOST_UNSET` tenants that have credits but no budget, by name."""
+        """Show budgets, and up to `MOST_UNSET` tenants that have credits but no budget, sorted by name."""
         rows = Account.objects.filter(kind=AccountKind.AVAILABLE.value, tenant__budget=None).exclude(balance=0)
         unset = list(rows.select_related("tenant").order_by("tenant__name")[: MOST_UNSET + 1])
         more = rows.count() - MOST_UNSET if len(unset) > MOST_UNSET else 0
@@ -102,14 +99,7 @@ class BudgetAdmin(ServiceAdmin):
         return super().changelist_view(request, context)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        return budget_set(
-            principal=principal_of(request),
-            tenant=row.tenant if row is not None else given["tenant"],
-            monthly=given["monthly"],
-            alerts=given["alerts"],
-            action=given["action"],
-            overdraft=given["overdraft"] or 0,
-        )
+        return budget_set(principal=principal_of(request), **{**given, "overdraft": given["overdraft"] or 0})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
         balance = Account.objects.filter(tenant=OuterRef("tenant"), kind=AccountKind.AVAILABLE.value)
@@ -121,52 +111,35 @@ class BudgetAdmin(ServiceAdmin):
     def available_shown(self, budget: Any) -> SafeString | str:
         return amount_text(budget.available or 0)
 
-    @display(description=_("a month"), ordering="monthly")
-    def monthly_shown(self, budget: Budget) -> SafeString | str:
-        return amount_text(budget.monthly)
-
     @display(description=_("alerts"))
     def alerts_shown(self, budget: Budget) -> str:
         return ", ".join(f"{alert} %" for alert in budget.alerts) or "–"
 
-    @display(description=_("overdraft"))
-    def overdraft_shown(self, budget: Budget) -> SafeString | str:
-        return amount_text(budget.overdraft)
-
     @action(description=_("Grant credits"), url_path="grant-credits", icon="payments")
     def grant_credits(self, request: HttpRequest) -> HttpResponse:
-        """Grant credits from the treasury to a tenant. GET shows the form, POST does it."""
-        form = CreditsForm(request.POST or None)
-        problem = ""
-        if request.method == "POST" and form.is_valid():
-            given = form.cleaned_data
-            try:
-                budget_grant(
-                    principal=principal_of(request), tenant=given["tenant"], amount=given["amount"], text=given["text"]
-                )
-            except Rejected as refusal:
-                problem = refusal.detail
-            else:
-                detail = now_("%(tenant)s: %(amount)s credits.")
-                messages.success(
-                    request, detail % {"tenant": given["tenant"], "amount": format_credits(given["amount"])}
-                )
-                return redirect(reverse(f"{self.admin_site.name}:quota_account_changelist"))
-        context = {
-            **self.admin_site.each_context(request),
-            "title": now_("Grant credits"),
-            "form": form,
-            "problem": problem,
-            "opts": self.opts,
-            "about": now_("Credits are issued by the treasury; what the tenant owes is settled first."),
-            "button": now_("Grant"),
-        }
-        return TemplateResponse(request, "console/form.html", context)
+        """Grant credits from the treasury to a tenant."""
+
+        def act(given: dict[str, Any]) -> str:
+            budget_grant(principal=principal_of(request), **given)
+            named = {"tenant": given["tenant"], "amount": format_credits(given["amount"])}
+            return now_("%(tenant)s: %(amount)s credits.") % named
+
+        return act_by_form(
+            self,
+            request,
+            CreditsForm,
+            title=now_("Grant credits"),
+            about=now_("The treasury issues the credits. If the tenant owes money, the credits pay the debt first."),
+            button=now_("Grant"),
+            act=act,
+            then="quota_account_changelist",
+        )
 
 
 class AccountAdmin(FactsAdmin):
     """Accounts. The sum of all balances is always zero."""
 
+    balance_shown = amount_column("balance", _("balance"))
     list_display = ["tenant_shown", "kind", "balance_shown"]
     list_filter = ["kind"]
     list_select_related = ["tenant"]
@@ -179,13 +152,9 @@ class AccountAdmin(FactsAdmin):
     def tenant_shown(self, account: Account) -> Any:
         return account.tenant.name if account.tenant else _("the platform")
 
-    @display(description=_("balance"), ordering="balance")
-    def balance_shown(self, account: Account) -> SafeString | str:
-        return amount_text(account.balance)
-
 
 class PostingAdmin(FactsAdmin):
-    """The ledger. Append-only; paged without counting."""
+    """The postings of the ledger, which is append-only. The pages have no total number, because counting is slow."""
 
     list_display = ["id", "occurred_at", "kind", "tenant", "order_id", "entries_shown", "text", "actor"]
     list_filter = ["kind"]
@@ -208,76 +177,46 @@ class PostingAdmin(FactsAdmin):
         )
 
 
-class MonthForm(forms.Form):
-    tenant = forms.ModelChoiceField(
-        Tenant.objects.order_by("name"), label=_("Tenant"), widget=UnfoldAdminSelectWidget()
-    )
+class MonthForm(TenantForm):
     month = forms.DateField(
-        label=_("Month"), input_formats=["%Y-%m"], help_text=_("such as 2026-11"), widget=UnfoldAdminTextInputWidget()
+        label=_("Month"), input_formats=["%Y-%m"], help_text=_("Such as 2026-11."), widget=UnfoldAdminTextInputWidget()
     )
+
+
+_INVOICE = ("number", "tenant", "month", "charged_shown", "refunded_shown", "total_shown", "issued_at")
 
 
 class InvoiceAdmin(FactsAdmin):
+    charged_shown = amount_column("charged", _("charged"))
+    refunded_shown = amount_column("refunded", _("refunded"))
+    total_shown = amount_column("total", _("total"))
     actions_list = ["close_month"]
-    list_display = ["number", "tenant", "month", "charged_shown", "refunded_shown", "total_shown", "issued_at"]
+    list_display = _INVOICE
     list_filter = ["month"]
     list_select_related = ["tenant"]
     search_fields = ["number", "tenant__name"]
-    fields = [
-        "number",
-        "tenant",
-        "month",
-        "time_zone",
-        "begins_at",
-        "ends_at",
-        "charged_shown",
-        "refunded_shown",
-        "total_shown",
-        "issued_at",
-    ]
+    fields = (*_INVOICE, "time_zone", "begins_at", "ends_at")
     readonly_fields = ("charged_shown", "refunded_shown", "total_shown")
 
     @action(description=_("Close a month"), url_path="close-month", icon="event_available")
     def close_month(self, request: HttpRequest) -> HttpResponse:
-        """Close a month by hand, as the clock does early on the first of a month. It is final and idempotent."""
-        form = MonthForm(request.POST or None)
-        problem = ""
-        if request.method == "POST" and form.is_valid():
-            given = form.cleaned_data
-            try:
-                invoice = invoice_close(principal=principal_of(request), tenant=given["tenant"], month=given["month"])
-            except Rejected as refusal:
-                problem = refusal.detail
-            else:
-                detail = now_("Invoice %(number)s of %(tenant)s: %(total)s credits.")
-                messages.success(
-                    request,
-                    detail
-                    % {"number": invoice.number, "tenant": given["tenant"], "total": format_credits(invoice.total)},
-                )
-                return redirect(reverse(f"{self.admin_site.name}:quota_invoice_changelist"))
-        context = {
-            **self.admin_site.each_context(request),
-            "title": now_("Close a month"),
-            "about": now_("Its lines are frozen into an invoice, and nothing more can be posted into it."),
-            "form": form,
-            "problem": problem,
-            "opts": self.opts,
-            "button": now_("Close"),
-        }
-        return TemplateResponse(request, "console/form.html", context)
+        """Close a month that has ended, before it closes automatically. Idempotent."""
 
-    @display(description=_("charged"), ordering="charged")
-    def charged_shown(self, invoice: Invoice) -> SafeString | str:
-        return amount_text(invoice.charged)
+        def act(given: dict[str, Any]) -> str:
+            invoice = invoice_close(principal=principal_of(request), **given)
+            named = {"number": invoice.number, "tenant": given["tenant"], "total": format_credits(invoice.total)}
+            return now_("Invoice %(number)s of %(tenant)s: %(total)s credits.") % named
 
-    @display(description=_("refunded"))
-    def refunded_shown(self, invoice: Invoice) -> SafeString | str:
-        return amount_text(invoice.refunded)
-
-    @display(description=_("total"), ordering="total")
-    def total_shown(self, invoice: Invoice) -> SafeString | str:
-        return amount_text(invoice.total)
+        return act_by_form(
+            self,
+            request,
+            MonthForm,
+            title=now_("Close a month"),
+            about=now_("This creates the final invoice of the month. After that, nothing can be posted in the month."),
+            button=now_("Close"),
+            act=act,
+            then="quota_invoice_changelist",
+        )
 
 
 PAGES = {Budget: BudgetAdmin, Account: AccountAdmin, Posting: PostingAdmin, Invoice: InvoiceAdmin}

@@ -1,4 +1,4 @@
-"""Notifications, their channels, and how far they got. SREs set up their own channels in the portal."""
+"""The console's pages about notifications, channels and deliveries. SREs create their own channels in the portal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quota.vocabulary.errors import Rejected
 
 
 class NoticeAdmin(FactsAdmin):
-    """All notices; those without a tenant belong to SREs. Paged without counting."""
+    """All notices. Notices without a tenant are for SREs. The pages have no total number, because counting is slow."""
 
     list_display = ["created_at", "tenant", "level", "kind", "subject"]
     list_filter = ["level"]
@@ -27,7 +27,7 @@ class NoticeAdmin(FactsAdmin):
 
 
 class ChannelAdmin(FactsAdmin):
-    """Channels of notices, without their secrets, which belong to their owners."""
+    """Channels of notices, without their secrets, which only the owners of the tenants may see."""
 
     list_display = [
         "target",
@@ -58,11 +58,11 @@ class ChannelAdmin(FactsAdmin):
     ]
     actions = ["try_out", "switch_off"]
 
-    @display(description=_("about"))
+    @display(description=_("kinds"))
     def kinds_shown(self, channel: NoticeChannel) -> str:
-        return ", ".join(channel.kinds) or str(_("anything"))
+        return ", ".join(channel.kinds) or str(_("all"))
 
-    @admin.action(description=_("Send a test, which ends a pause"))
+    @admin.action(description=_("Send a test notice and end the pause"))
     def try_out(self, request: HttpRequest, rows: QuerySet[NoticeChannel]) -> None:
         tried = 0
         for channel in rows.select_related("tenant"):
@@ -74,12 +74,12 @@ class ChannelAdmin(FactsAdmin):
                 tried += 1
         messages.success(request, _("%d test notices are being sent. The deliveries show the results.") % tried)
 
-    @admin.action(description=_("Switch these channels off"))
+    @admin.action(description=_("Disable these channels"))
     def switch_off(self, request: HttpRequest, rows: QuerySet[NoticeChannel]) -> None:
         channels = list(rows.select_related("tenant"))
         for channel in channels:
             channel_set(principal=principal_of(request), channel=channel, enabled=False)
-        messages.success(request, _("%d channels were switched off. The inboxes keep all notices.") % len(channels))
+        messages.success(request, _("%d channels were disabled. The inboxes keep all notices.") % len(channels))
 
 
 class DeliveryAdmin(FactsAdmin):

@@ -1,8 +1,9 @@
-"""Orders of all tenants, for SREs who decide about them."""
+"""The console's page about the orders of all tenants. SREs approve, reject and cancel orders there."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -14,13 +15,15 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from quota.admin.acting import act_with_reason
-from quota.admin.amounts import amount_text
+from quota.admin.amounts import amount_column, amount_text
 from quota.admin.base import FactsAdmin, principal_of, vector_text
 from quota.market.orders import order_approve, order_cancel, order_reject
 from quota.models import Order
 
 
 class OrderAdmin(FactsAdmin):
+    price_shown = amount_column("price", _("price"))
+    refunded_shown = amount_column("refunded", _("refunded"))
     list_display = [
         "id",
         "tenant",
@@ -87,56 +90,44 @@ class OrderAdmin(FactsAdmin):
     def state_shown(self, order: Order) -> str:
         return order.state
 
-    @display(description=_("price"), ordering="price")
-    def price_shown(self, order: Order) -> SafeString | str:
-        return amount_text(order.price)
-
-    @display(description=_("refunded"))
-    def refunded_shown(self, order: Order) -> SafeString | str:
-        return amount_text(order.refunded)
-
-    @display(description=_("how the price came about"))
+    @display(description=_("price by resource"))
     def parts_shown(self, order: Order) -> SafeString | str:
         rows = ((part.get("resource", "?"), amount_text(part.get("amount", 0))) for part in order.parts)
         return format_html_join("", "<div>{}: {}</div>", rows) or "–"
 
     @admin.action(description=_("Approve"))
     def approve(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
-        principal = principal_of(request)
-        return act_with_reason(
-            self,
-            request,
-            rows,
-            action="approve",
-            title=now_("Approve orders"),
-            warning=now_("The quota is the tenants' as soon as its period begins, and they are charged."),
-            act=lambda row, reason: order_approve(principal=principal, order=row, reason=reason),  # type: ignore[arg-type]
-        )
+        warning = now_("The tenants get the quota as soon as its period begins, and are charged for it.")
+        return self._decide(request, rows, order_approve, "approve", now_("Approve orders"), warning)
 
     @admin.action(description=_("Reject"))
     def reject(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
-        principal = principal_of(request)
-        return act_with_reason(
-            self,
-            request,
-            rows,
-            action="reject",
-            title=now_("Reject orders"),
-            warning=now_("The tenants read the reason. What the orders hold is free again."),
-            act=lambda row, reason: order_reject(principal=principal, order=row, reason=reason),  # type: ignore[arg-type]
-        )
+        warning = now_("The tenants read the reason. The money and the quota that the orders hold become available.")
+        return self._decide(request, rows, order_reject, "reject", now_("Reject orders"), warning)
 
     @admin.action(description=_("Cancel"))
     def cancel(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
+        warning = now_("Quota in force ends at once. The remaining whole days are refunded.")
+        return self._decide(request, rows, order_cancel, "cancel", now_("Cancel orders"), warning)
+
+    def _decide(
+        self,
+        request: HttpRequest,
+        rows: QuerySet[Order],
+        service: Callable[..., object],
+        action: str,
+        title: str,
+        warning: str,
+    ) -> HttpResponse | None:
         principal = principal_of(request)
         return act_with_reason(
             self,
             request,
             rows,
-            action="cancel",
-            title=now_("Cancel orders"),
-            warning=now_("Quota in force ends at once; whole days that are left are refunded."),
-            act=lambda row, reason: order_cancel(principal=principal, order=row, reason=reason),  # type: ignore[arg-type]
+            action=action,
+            title=title,
+            warning=warning,
+            act=lambda order, reason: service(principal=principal, order=order, reason=reason),
         )
 
 

@@ -1,9 +1,9 @@
-"""Changes of the console that are shown first, with what they would do, and made when they are confirmed."""
+"""Admin pages that show the effect of a change first, and make the change when the user confirms it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 from django.contrib.admin.utils import unquote
@@ -29,27 +29,27 @@ class Table:
 
     @property
     def table(self) -> dict[str, Any]:
-        """Return a table in the form of unfold's component."""
+        """Return the table in the form that unfold's component needs."""
         return {"headers": list(self.headers), "rows": [list(row) for row in self.rows]}
 
 
 @dataclass(frozen=True)
 class Preview:
-    """The preview of a change: sentences, warnings and tables."""
+    """The preview of a change: notes, warnings and tables."""
 
     title: str
-    told: Sequence[Any] = ()
+    notes: Sequence[Any] = ()
     warnings: Sequence[Any] = ()
-    tables: Sequence[Table] = field(default_factory=tuple)
+    tables: Sequence[Table] = ()
 
 
 class PreviewedAdmin(ServiceAdmin):
-    """An admin form with a preview. `make` calls the service, and `preview` describes its effect. The first POST only
-    rehearses.
+    """An admin form with a preview. `make` calls the service, and `preview` describes the effect. The first POST is a
+    dry run.
     """
 
     def make(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        """Call the service; `row` is None for a new one. Raises `Rejected`."""
+        """Call the service; `row` is None for a new row. Raises `Rejected`."""
         raise NotImplementedError
 
     def preview(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Preview:
@@ -58,7 +58,7 @@ class PreviewedAdmin(ServiceAdmin):
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         if _CONFIRMED in request.POST:
             return self.make(request, given, row)
-        again = hasattr(request, "borg_preview")  # rejected a moment ago, and shown as a form to put right
+        again = hasattr(request, "borg_preview")  # the form was rejected once in this request, and is shown again
         cast(Any, request).borg_preview = None
         with transaction.atomic():
             preview = self.preview(request, given, row)
@@ -72,21 +72,16 @@ class PreviewedAdmin(ServiceAdmin):
         return made
 
     def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         if request.method == "POST" and _CONFIRMED not in request.POST:
-            shown = self._shown(request, object_id)
-            if shown is not None:
-                return shown
-        answer: HttpResponse = super().changeform_view(request, object_id, form_url, extra_context)
-        return answer
+            confirmation = self._confirmation(request, object_id)
+            if confirmation is not None:
+                return confirmation
+        return super().changeform_view(request, object_id, form_url, extra_context)
 
-    def _shown(self, request: HttpRequest, object_id: str | None) -> HttpResponse | None:
-        """The page that asks for the confirmation; None when the form has to be put right first."""
+    def _confirmation(self, request: HttpRequest, object_id: str | None) -> HttpResponse | None:
+        """Return the page that asks for the confirmation, or None if the form has errors."""
         row = self.get_object(request, unquote(object_id)) if object_id else None
         if object_id and row is None:
             return None
@@ -96,11 +91,12 @@ class PreviewedAdmin(ServiceAdmin):
         form = self.get_form(request, row, change=row is not None)(request.POST, request.FILES, instance=row)
         if not form.is_valid():
             return None
+        preview = cast(Any, request).borg_preview
         context = {
             **self.admin_site.each_context(request),
-            "title": getattr(request, "borg_preview", None).title,  # type: ignore[union-attr]
+            "title": preview.title,
             "opts": self.model._meta,
-            "preview": getattr(request, "borg_preview", None),
+            "preview": preview,
             "confirmed": _CONFIRMED,
             "given": [
                 (name, value)

@@ -1,9 +1,9 @@
-"""Price lists: set by version, never changed; what orders would have cost is shown before one is set."""
+"""The console's pages about price lists and quotes. A price list never changes; new prices are a new version."""
 
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.db.models import Model
@@ -21,7 +21,8 @@ from unfold.widgets import (
 )
 
 from quota import clock
-from quota.admin.base import FactsAdmin, ServiceForm, principal_of
+from quota.admin.amounts import AmountField, amount_column
+from quota.admin.base import CreateOnlyAdmin, FactsAdmin, ServiceForm, principal_of
 from quota.admin.previewed import Preview, PreviewedAdmin, Table
 from quota.models import CellCapacity, PriceList, Quote
 from quota.pricing.arithmetic import UNIT
@@ -32,11 +33,11 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import NAMES, describe, format_number
 
 UNITS = {
-    "cpu": gettext_lazy("a core and hour"),
-    "ram": gettext_lazy("a GiB of RAM and hour"),
-    "disk": gettext_lazy("a GiB of disk and hour"),
-    "disk_bandwidth": gettext_lazy("a GiB/s of disk and hour"),
-    "accelerators": gettext_lazy("an accelerator and hour"),
+    "cpu": gettext_lazy("per core and hour"),
+    "ram": gettext_lazy("per GiB of RAM and hour"),
+    "disk": gettext_lazy("per GiB of disk and hour"),
+    "disk_bandwidth": gettext_lazy("per GiB/s of disk bandwidth and hour"),
+    "accelerators": gettext_lazy("per accelerator and hour"),
 }
 MOST_TENANTS = 50
 
@@ -50,16 +51,15 @@ class PriceListForm(ServiceForm):
         required=False,
         widget=UnfoldAdminTextareaWidget(),
         help_text=gettext_lazy(
-            "One line for each step: the percentage sold, and the factor that applies from it, such as “80 1.3”."
+            "One line per step: the percentage of sold quota, and the price factor from there on, such as “80 1.3”."
         ),
     )
     valid_from = forms.SplitDateTimeField(
         label=gettext_lazy("valid from"),
         required=False,
         widget=UnfoldAdminSplitDateTimeWidget(),
-        help_text=gettext_lazy("Now, when left empty."),
+        help_text=gettext_lazy("If empty, the prices are valid from now on."),
     )
-
     note = forms.CharField(
         label=gettext_lazy("note"), required=False, max_length=200, widget=UnfoldAdminTextInputWidget()
     )
@@ -74,106 +74,62 @@ class PriceListForm(ServiceForm):
         self.fields["cell"].choices = [(name, name) for name in cells]  # type: ignore[attr-defined]
 
     def clean_curve_lines(self) -> list[list[int]]:
-        points = []
-        for number, line in enumerate(self.cleaned_data["curve_lines"].splitlines(), start=1):
-            if line.strip():
-                points.append(_point(number, line))
-        return points
+        lines = enumerate(self.cleaned_data["curve_lines"].splitlines(), start=1)
+        return [_point(number, line) for number, line in lines if line.strip()]
 
-    def _refuse(self, problem: Rejected) -> None:
-        """The service names `base.cpu` and `curve.1`."""
+    def show_rejection(self, problem: Rejected) -> None:
+        """Show each error beside its field. The service names the fields `base.cpu` and `curve.1`."""
         fields = {
             "curve_lines" if name.startswith("curve") else name.replace(".", "_"): what
             for name, what in problem.fields.items()
         }
-        super()._refuse(Rejected(problem.code, problem.detail, fields=fields))
-
-    def prices(self, kind: str) -> dict[str, int]:
-        given = ((name, self.cleaned_data[f"{kind}_{name}"]) for name in UNIT)
-        return {name: micro for name, micro in given if micro is not None}
+        super().show_rejection(Rejected(problem.code, problem.detail, fields=fields))
 
 
-class CreditsField(forms.CharField):
-    """A form field that converts credits to micro-credits. Empty means None."""
-
-    def to_python(self, value: Any) -> Any:
-        text = super().to_python(value).strip()  # type: ignore[union-attr]
-        if not text:
-            return None
-        try:
-            return money.parse(text)
-        except money.AmountError as error:
-            raise forms.ValidationError(str(error)) from error
+_PRICES = {
+    f"{kind}_{name}": AmountField(label=unit, required=False, help_text="")
+    for kind in ("base", "usage")
+    for name, unit in UNITS.items()
+}
+_PRICE_LIST = ("cell", "version", "base_shown", "usage_shown", "curve_shown", "valid_from", "note", "created_by")
 
 
-def _credits(label: Any) -> CreditsField:
-    return CreditsField(label=label, required=False, widget=UnfoldAdminTextInputWidget())
-
-
-class PriceListAdmin(PreviewedAdmin):
-    form = PriceListForm
-    list_display = ["cell", "version", "base_shown", "usage_shown", "curve_shown", "valid_from", "note", "created_by"]
+class PriceListAdmin(CreateOnlyAdmin, PreviewedAdmin):
+    form = cast("type[ServiceForm]", type("PricesForm", (PriceListForm,), _PRICES))
+    list_display = _PRICE_LIST
     list_filter = ["cell"]
     ordering = ["cell", "-version"]
     fieldsets = [
         (None, {"fields": ["cell", "valid_from", "note"]}),
-        (gettext_lazy("Quota, in credits for"), {"fields": [f"base_{name}" for name in UNIT]}),
-        (gettext_lazy("Usage, in credits for (empty: not charged)"), {"fields": [f"usage_{name}" for name in UNIT]}),
+        (gettext_lazy("Quota, in credits"), {"fields": [f"base_{name}" for name in UNIT]}),
+        (
+            gettext_lazy("Usage, in credits (if empty, usage is not charged)"),
+            {"fields": [f"usage_{name}" for name in UNIT]},
+        ),
         (gettext_lazy("Scarcity"), {"fields": ["curve_lines"]}),
     ]
+    fields_shown = (*_PRICE_LIST, "created_at")
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        if obj is None:
-            return self.fieldsets
-        shown = [
-            "cell",
-            "version",
-            "base_shown",
-            "usage_shown",
-            "curve_shown",
-            "valid_from",
-            "note",
-            "created_by",
-            "created_at",
-        ]
-        return [(None, {"fields": shown})]
-
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        if obj is not None:
-            return FactsAdmin.get_form(self, request, obj, change=change, **{**kwargs, "form": forms.ModelForm})
-        amounts = {f"{kind}_{name}": _credits(unit) for kind in ("base", "usage") for name, unit in UNITS.items()}
-        made = type("PricesForm", (PriceListForm,), amounts)
-
-        def perform(bound: PriceListForm) -> Model:
-            given = {
-                "cell": bound.cleaned_data["cell"],
-                "base": bound.prices("base"),
-                "usage": bound.prices("usage"),
-                "curve": bound.cleaned_data["curve_lines"],
-                "note": bound.cleaned_data["note"],
-                "valid_from": bound.cleaned_data["valid_from"],
-            }
-            return self.perform(request, given, None)
-
-        made.perform = perform  # type: ignore[attr-defined]
-        return made
+    def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
+        prices = {
+            kind: {name: price for name in UNITS if (price := given.pop(f"{kind}_{name}")) is not None}
+            for kind in ("base", "usage")
+        }
+        curve = given.pop("curve_lines")
+        return super().perform(request, {**given, **prices, "curve": curve}, row)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """The list in force of the cell in the query, else of the first: most of it stays."""
+        """Return the current prices of the cell in the query, or else of the first cell."""
         cells = list(CellCapacity.objects.order_by("cell").values_list("cell", flat=True))
-        cell = request.GET.get("cell", "")
-        if cell not in cells:
-            if not cells:
-                return {}
-            cell = cells[0]
+        if not cells:
+            return {}
+        asked = request.GET.get("cell", "")
+        cell = asked if asked in cells else cells[0]
         now = price_list_at(cell, clock.now())
         return {
             "cell": cell,
-            **{f"base_{name}": money.format_credits(price) for name, price in now.base.items()},
-            **{f"usage_{name}": money.format_credits(price) for name, price in now.usage.items()},
+            **{f"base_{name}": price for name, price in now.base.items()},
+            **{f"usage_{name}": price for name, price in now.usage.items()},
             "curve_lines": "\n".join(f"{share / 10:g} {height / 1000:g}" for share, height in now.curve),
         }
 
@@ -181,24 +137,21 @@ class PriceListAdmin(PreviewedAdmin):
         return price_list_set(principal=principal_of(request), **given)
 
     def preview(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Preview:
-        detail = what_if(
-            principal=principal_of(request),
-            cell=given["cell"],
-            base=given["base"],
-            usage=given["usage"],
-            curve=given["curve"],
-        )
-        heads = [_("orders"), _("did cost"), _("would cost"), _("difference")]
-        lines = [_("What was ordered and quoted keeps its price. Orders of the last 30 days and the open ones:")]
+        prices = {name: given[name] for name in ("cell", "base", "usage", "curve")}
+        detail = what_if(principal=principal_of(request), **prices)
+        heads = [_("orders"), _("price now"), _("new price"), _("difference")]
+        notes = [
+            _("Orders and quotes keep their prices. The tables compare orders of the last 30 days and open orders.")
+        ]
         if detail["orders_cut"]:
-            lines.append(_("There are more orders; the newest were counted."))
+            notes.append(_("There are more orders than the tables count. They count the newest orders."))
         tables = [
             Table(_("By band"), [_("band"), *heads], [_sum(row) for row in (*detail["by_band"], detail["orders"])]),
             Table(
-                _("By tenant, what changes most first"),
+                _("By tenant, largest difference first"),
                 [_("tenant"), *heads],
                 [_sum(row) for row in detail["by_tenant"][:MOST_TENANTS]],
-                _("Nobody has ordered."),
+                _("There are no orders."),
             ),
         ]
         if detail["usage"]["count"]:
@@ -213,7 +166,7 @@ class PriceListAdmin(PreviewedAdmin):
         tables.append(
             Table(
                 _("Examples, for 30 days"),
-                [_("band"), _("what"), _("sold already"), _("costs now"), _("would cost")],
+                [_("band"), _("amount"), _("already sold"), _("price now"), _("new price")],
                 [
                     (
                         row["band"],
@@ -226,7 +179,7 @@ class PriceListAdmin(PreviewedAdmin):
                 ],
             )
         )
-        return Preview(title=_("Set these prices for cell %s?") % given["cell"], told=lines, tables=tables)
+        return Preview(title=_("Set these prices for cell %s?") % given["cell"], notes=notes, tables=tables)
 
     @display(description=gettext_lazy("quota"))
     def base_shown(self, row: PriceList) -> SafeString:
@@ -244,33 +197,21 @@ class PriceListAdmin(PreviewedAdmin):
         )
 
 
+_QUOTE = ("tenant", "cell", "band", "price_shown", "starts_at", "ends_at", "made_by", "valid_until")
+
+
 class QuoteAdmin(FactsAdmin):
-    list_display = ["id", "tenant", "cell", "band", "price_shown", "starts_at", "ends_at", "made_by", "valid_until"]
+    price_shown = amount_column("price", gettext_lazy("price"))
+    list_display = ("id", *_QUOTE)
     list_filter = ["band", "cell"]
     list_select_related = ["tenant", "band"]
     search_fields = ["=tenant__name", "=id"]
     ordering = ["-id"]
-    fields = [
-        "tenant",
-        "cell",
-        "band",
-        "amounts",
-        "price_shown",
-        "starts_at",
-        "ends_at",
-        "prices",
-        "made_by",
-        "created_at",
-        "valid_until",
-    ]
-
-    @display(description=gettext_lazy("price"))
-    def price_shown(self, row: Quote) -> str:
-        return money.format_credits(row.price)
+    fields = (*_QUOTE, "amounts", "prices", "created_at")
 
 
 def _point(number: int, line: str) -> list[int]:
-    wrong = _("Line %(number)d: %(line)s; give percent sold and a factor, such as “80 1.3”.") % {
+    wrong = _("Line %(number)d is “%(line)s”. Give the percentage of sold quota and a factor, such as “80 1.3”.") % {
         "number": number,
         "line": line[:40],
     }

@@ -1,4 +1,4 @@
-"""The platform's own journal."""
+"""The console's page about the platform's own journal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quota.models import Record
 
 
 class RecordAdmin(FactsAdmin):
-    """The stream of what belongs to no cell. Append-only; paged without counting."""
+    """The records of changes that belong to no cell. The pages have no total number, because counting is slow."""
 
     list_display = ["revision", "time", "kind", "tenant", "actor", "data", "request_id"]
     search_fields = ["=tenant", "=actor", "=request_id"]

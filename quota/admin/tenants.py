@@ -1,8 +1,8 @@
-"""Organisations, teams, who belongs to them, who is invited, and their service accounts."""
+"""The console's pages about tenants, members, invitations and service accounts."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
@@ -31,32 +31,15 @@ class TenantAdmin(ServiceAdmin):
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         principal = principal_of(request)
+        name, parent = given.pop("name"), given.pop("parent")
+        parent_name = parent.name if parent else None
         if row is None:
-            row = tenant_create(
-                principal=principal,
-                name=given["name"],
-                title=given["title"],
-                contact=given["contact"],
-                parent=given["parent"].name if given["parent"] else None,
-                time_zone=given["time_zone"],
-            )
+            first = {field: given[field] for field in ("title", "contact", "time_zone")}
+            tenant_create(principal=principal, name=name, parent=parent_name, **first)
         else:
-            tenant_move(
-                principal=principal,
-                tenant=Tenant.objects.get(pk=row.pk),
-                parent=given["parent"].name if given["parent"] else None,
-            )
-        # Afresh: the form has written on the instance it was given.
-        return tenant_set(
-            principal=principal,
-            tenant=Tenant.objects.get(pk=row.pk),
-            title=given["title"],
-            contact=given["contact"],
-            max_jobs=given["max_jobs"],
-            max_teams=given["max_teams"],
-            task_api=given["task_api"],
-            time_zone=given["time_zone"],
-        )
+            tenant_move(principal=principal, tenant=Tenant.objects.get(name=name), parent=parent_name)
+        # The services need a new instance, because the form has already changed `row`.
+        return tenant_set(principal=principal, tenant=Tenant.objects.get(name=name), **given)
 
 
 class MembershipAdmin(ServiceAdmin):
@@ -72,16 +55,13 @@ class MembershipAdmin(ServiceAdmin):
         return self.has_module_permission(request)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        tenant, user = (row.tenant, row.user) if row else (given["tenant"], given["user"])
-        done = membership_set(principal=principal_of(request), tenant=tenant, user=user, role=given["role"])
-        assert done is not None
-        return done
+        return cast("Membership", membership_set(principal=principal_of(request), **given))
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         membership_set(principal=principal_of(request), tenant=obj.tenant, user=obj.user, role=None)
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
-        """The last owner stays, also here."""
+        """Delete a member. The service rejects it for the last owner, and the page shows the reason."""
         try:
             return super().delete_view(request, object_id, extra_context)
         except Rejected as problem:
@@ -89,7 +69,7 @@ class MembershipAdmin(ServiceAdmin):
             return redirect("admin:quota_membership_changelist")
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Return no bulk actions, because one of many removals might be rejected."""
+        """Return the actions without the bulk removal, because one of many removals might be rejected."""
         return {name: act for name, act in super().get_actions(request).items() if name != "delete_selected"}
 
 
@@ -118,7 +98,7 @@ class InvitationAdmin(FactsAdmin):
             except Rejected as problem:
                 messages.error(request, problem.detail)
             else:
-                messages.success(request, _("The invitation of %s is withdrawn.") % row.email)
+                messages.success(request, _("The invitation of %s was withdrawn.") % row.email)
 
 
 class ServiceAccountAdmin(FactsAdmin):
@@ -140,7 +120,7 @@ class ServiceAccountAdmin(FactsAdmin):
     @admin.action(description=_("Enable these service accounts"))
     def enable(self, request: HttpRequest, rows: QuerySet[ServiceAccount]) -> None:
         self._set(request, rows, enabled=True)
-        messages.success(request, _("Enabled."))
+        messages.success(request, _("The accounts were enabled."))
 
     def _set(self, request: HttpRequest, rows: QuerySet[ServiceAccount], *, enabled: bool) -> None:
         for account in rows.select_related("tenant").order_by("id"):

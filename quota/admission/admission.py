@@ -1,11 +1,10 @@
 """Admission control (§2.5), inside the transaction that submits.
 
-    asks ─► bands ─► QuotaUse rows locked, budgets beside them ─► grants in force ─► charged | Rejected
+    asks ─► bands ─► QuotaUse rows (locked) and budgets ─► grants in force ─► charged | Rejected
 
-Quota is checked against what the tenant's live jobs ask for together at that band in that cell, their limits, not
-their usage. A grant is in force from its beginning until its grace is over. Only growth is ever refused: what gives
-back, or asks for no more of a resource, is admitted whatever the quota and the budget. Priority zero is free and
-unlimited, for tenants without money too.
+The sum of the limits of the tenant's live jobs at a band in a cell is compared with the grants in force; usage does not
+count. A grant is in force from its start until its grace period ends. Only growth can be rejected: a change that needs
+no more of a resource is always admitted. Priority zero is free and unlimited, also for tenants without money.
 """
 
 from __future__ import annotations
@@ -23,18 +22,16 @@ from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import NAMES, PORTS, SIZE, ZERO, Vector, add, describe
 
-# Ports belong to a machine, not to a tenant; a cell's own named resources are not sold.
+# Ports belong to a machine, not to a tenant. Named resources of a cell are not sold.
 COUNTED = tuple(index for index in range(SIZE) if index != PORTS)
-# At the end of such a budget nothing more may be asked for that costs money.
+# Actions of a spent budget that stop submissions, except at the free priority.
 STOPPING = ("stop-submitting", "drop")
-_MOST = 2**63 - 1  # what a column holds
+_MOST = 2**63 - 1  # the largest number that a column stores
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """A request for admission. `change`: change of the total request of the tenant's live jobs; negative returns
-    quota.
-    """
+    """A request for admission. `change`: the change of the sum of the tenant's limits; negative values return quota."""
 
     tenant_id: int
     tenant: str
@@ -43,17 +40,16 @@ class AdmissionRequest:
 
 
 def bands() -> list[Band]:
-    """The bands in force, highest first."""
+    """Return all priority bands, highest first."""
     return [band for _, band in _bands_read()]
 
 
 def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | None]:
-    """Charge each ask in order; what does not fit is rejected and not charged, the others are.
+    """Charge each ask in order, and reject asks beyond the quota. Returns one verdict per ask; None means admitted.
 
-    Returns one verdict per ask, None for admitted; codes `quota-exceeded`, `budget-exhausted`, `no-band`,
-    `too-large`. Locks the `QuotaUse` rows of all (tenant, band) pairs concerned, in order of their ids, until the end
-    of the caller's transaction. Four queries, or five where a pair asks for the first
-    time, whatever the number of asks.
+    The codes of rejections are `quota-exceeded`, `budget-exhausted`, `no-band` and `too-large`. Locks the `QuotaUse`
+    rows of all (tenant, band) pairs in order of their ids, until the caller's transaction ends. Four queries for any
+    number of asks, or five if a pair asks for the first time.
     """
     read = _bands_read()
     known = {band.name: identity for identity, band in read}
@@ -86,7 +82,7 @@ def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | Non
 
 
 def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
-    """Return by resource how much the tenant's live jobs request beyond its grants; zero where it fits. Two queries."""
+    """Return by resource how much the tenant's live jobs request beyond its grants. Two queries."""
     used = QuotaUse.objects.filter(cell=cell, tenant_id=tenant_id, band_id=band_id).values_list("used").first()
     if used is None:
         return ZERO
@@ -95,7 +91,7 @@ def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
 
 
 def release(*, cell: str, asks: Sequence[AdmissionRequest]) -> None:
-    """Give back what ended jobs asked for: `change` is what they held, positive."""
+    """Return the quota of ended jobs. `change`: the quota that they used, as positive values."""
     back = [AdmissionRequest(a.tenant_id, a.tenant, a.priority, tuple(-v for v in a.change)) for a in asks]
     admit(cell=cell, asks=back)
 
@@ -103,10 +99,10 @@ def release(*, cell: str, asks: Sequence[AdmissionRequest]) -> None:
 def granted_now(
     cell: str, pairs: Iterable[tuple[int, int]], *, at: dt.datetime | None = None
 ) -> dict[tuple[int, int], Vector]:
-    """The sum of the grants in force, by (tenant, band): one query.
+    """Return the sum of the grants in force, by (tenant, band). One query.
 
-    In force: `starts_at` ≤ now < `grace_until`, or `ends_at` where there is no grace. Sums are Python's, so that
-    several grants together may exceed 64 bits.
+    A grant is in force if `starts_at` ≤ now < `grace_until`, or `ends_at` without a grace period. Python adds them up,
+    because a sum may exceed 64 bits.
     """
     total = dict.fromkeys(pairs, ZERO)
     now = at or clock.now()
@@ -147,7 +143,7 @@ def _verdict(
     if not short:
         return None
     parts = "; ".join(
-        f"{name}: asked {describe(NAMES.index(name), f['asked'])}, "
+        f"{name}: {describe(NAMES.index(name), f['asked'])} requested, "
         f"{describe(NAMES.index(name), max(0, f['granted'] - f['in_use']))} left of "
         f"{describe(NAMES.index(name), f['granted'])}, short by {describe(NAMES.index(name), f['short'])}"
         for name, f in short.items()
@@ -155,7 +151,7 @@ def _verdict(
     return Rejected(
         "quota-exceeded",
         f"tenant {ask.tenant} has too little {band} quota in cell {cell}: {parts}. "
-        f"Ask for less, buy quota, or submit at priority {FREE_PRIORITY}, which is free.",
+        f"Lower the limits, buy quota, or submit at priority {FREE_PRIORITY}, which is free.",
         fields={f"limit.{name}": f"short by {describe(NAMES.index(name), f['short'])}" for name, f in short.items()},
         figures={"tenant": ask.tenant, "cell": cell, "band": band, "short": short},
         status=403,
@@ -165,20 +161,20 @@ def _verdict(
 def _exhausted(ask: AdmissionRequest, cell: str, band: str, stopped: str) -> Rejected:
     return Rejected(
         "budget-exhausted",
-        f"the budget of tenant {ask.tenant} is spent, and nothing more can be submitted in band {band} until it has "
-        f"money again. Ask for more budget, or submit at priority {FREE_PRIORITY}, which is free.",
-        fields={"tenant": "its budget is spent"},
+        f"the budget of tenant {ask.tenant} is spent, so no more can be submitted in band {band}. Request a higher "
+        f"budget, or submit at priority {FREE_PRIORITY}, which is free.",
+        fields={"tenant": "the budget is spent"},
         figures={"tenant": ask.tenant, "cell": cell, "band": band, "action": stopped},
         status=403,
     )
 
 
 def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]) -> Rejected:
-    detail = f"with this, the live jobs of tenant {ask.tenant} would ask for more than {_MOST} of {', '.join(names)}"
+    detail = f"with this change, live jobs of tenant {ask.tenant} would request more than {_MOST} of {', '.join(names)}"
     return Rejected(
         "too-large",
-        f"{detail} at {band} in cell {cell}; ask for less",
-        fields={f"limit.{name}": f"all together more than {_MOST}" for name in names},
+        f"{detail} at {band} in cell {cell}; lower the limits",
+        fields={f"limit.{name}": f"the sum of all jobs is more than {_MOST}" for name in names},
         figures={"tenant": ask.tenant, "cell": cell, "band": band, "most": _MOST},
     )
 
@@ -186,7 +182,7 @@ def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]
 def _lock_use(cell: str, pairs: list[tuple[int, int]]) -> tuple[dict[tuple[int, int], Vector], dict[int, str]]:
     """Lock and return the use by (tenant, band), and the tenants whose spent budget stops submissions (`STOPPING`)."""
     rows = _select_use(cell, pairs)
-    for ask_again in (_insert_use, _select_use):  # the latter for those that somebody else has inserted meanwhile
+    for ask_again in (_insert_use, _select_use):  # select again rows that another transaction has inserted meanwhile
         found = {(tenant, band) for tenant, band, _, _ in rows}
         if missing := [pair for pair in pairs if pair not in found]:
             rows += ask_again(cell, missing)

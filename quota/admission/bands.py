@@ -13,7 +13,7 @@ from quota.models import HOLDING, Order, PriorityBand, Quota, Tenant
 from quota.models.fields import DNS_LABEL, dns_label
 from quota.notifications.notices import notify
 from quota.vocabulary.bands import DEFAULT_BANDS, DEFAULT_FACTORS, MAX_FACTOR, MAX_PRIORITY, PLAIN, Band, Factors
-from quota.vocabulary.errors import Conflict, Rejected, invalid
+from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import format_number
 
@@ -21,10 +21,10 @@ from quota.vocabulary.resources import format_number
 def band_set(
     *, principal: Principal, band: Band, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> PriorityBand:
-    """Make a band, or change the one of that name. Factors that are not given stay as they are.
+    """Create a band, or change the band with this name. Omitted factors stay unchanged.
 
-    Raises `Rejected` naming the field, `Conflict` on overlap. What is sold stays sold, and keeps its price;
-    `quota.pricing.band_preview` tells beforehand what the change does to that.
+    Sold quota stays valid and keeps its price; `quota.pricing.band_preview` shows the effect of a change. Raises
+    `Rejected`, which names the field, and `Conflict` if bands would overlap.
     """
     require(principal, Action.PLATFORM_ADMIN)
     _range_checked(band)
@@ -42,7 +42,7 @@ def band_set(
     except IntegrityError as error:
         raise Conflict(
             "bands-overlap",
-            f"priorities {band.low}-{band.high} overlap another band; bands never overlap (§2.5)",
+            f"priorities {band.low}-{band.high} overlap another band; choose priorities outside other bands (§2.5)",
             fields={"low": "overlaps another band"},
         ) from error
     return row
@@ -51,7 +51,7 @@ def band_set(
 def factors_of(
     row: PriorityBand | None, name: str, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> Factors:
-    """Return the given factors; else those of the row; else those of a new band of that name."""
+    """Return the factors of a band: the given ones, or else those of the row, or else the defaults for the name."""
     known = Factors(row.price_milli, row.oversell_milli) if row else DEFAULT_FACTORS.get(name, PLAIN)
     return Factors(
         known.price_milli if price_milli is None else price_milli,
@@ -60,7 +60,7 @@ def factors_of(
 
 
 def bands_ensure(*, principal: Principal) -> None:
-    """Create those of the paper's four bands, with their prices, that do not exist yet."""
+    """Create the missing ones of the paper's four bands, with their prices."""
     known = set(PriorityBand.objects.values_list("name", flat=True))
     for band in DEFAULT_BANDS:
         if band.name not in known:
@@ -69,42 +69,39 @@ def bands_ensure(*, principal: Principal) -> None:
 
 def _range_checked(band: Band) -> None:
     if re.match(DNS_LABEL, band.name) is None:
-        raise Rejected("invalid", f"name: {dns_label.message}", fields={"name": str(dns_label.message)})
+        raise invalid("name", str(dns_label.message))
     if not 0 <= band.low <= band.high <= MAX_PRIORITY:
-        raise Rejected(
-            "invalid",
-            f"low and high: 0 <= low <= high <= {MAX_PRIORITY}, not {band.low} and {band.high}",
-            fields={"low": "out of order or range"},
-        )
+        detail = f"{band.low} and {band.high} are not accepted as low and high; give 0 <= low <= high <= {MAX_PRIORITY}"
+        raise invalid("low", detail)
 
 
 def _factors_checked(band: Band, factors: Factors) -> None:
     for name, value in factors._asdict().items():
         if not 0 <= value <= MAX_FACTOR:
-            raise invalid(name, f"0 to {MAX_FACTOR} thousandths, not {value}")
+            raise invalid(name, f"{value} is out of range; give 0 to {MAX_FACTOR} thousandths")
     if band.prod and factors.oversell_milli > PLAIN.oversell_milli:
         raise invalid(
-            "oversell_milli", f"a prod band is never over-sold; give {PLAIN.oversell_milli} at most", "prod-oversold"
+            "oversell_milli", f"a prod band cannot be over-sold; give at most {PLAIN.oversell_milli}", "prod-oversold"
         )
 
 
 def _notify(entry: records.RecordEntry, row: PriorityBand) -> None:
-    """Notify all tenants that own quota at a band, or wait for some."""
+    """Notify all tenants that have quota at a band, or an order that waits for it."""
     owns = (
         Quota.objects.filter(band=row)
         .annotate(until=Coalesce("grace_until", "ends_at"))
         .filter(Q(until=None) | Q(until__gt=clock.now()))
     )
     waits = Order.objects.filter(band=row, state__in=HOLDING)
-    touched = Q(pk__in=owns.values("tenant")) | Q(pk__in=waits.values("tenant"))
-    for tenant in Tenant.objects.filter(touched).order_by("id"):
+    affected = Q(pk__in=owns.values("tenant")) | Q(pk__in=waits.values("tenant"))
+    for tenant in Tenant.objects.filter(affected).order_by("id"):
         notify(
             entry,
             tenant,
             "band.changed",
             f"Band {row.name} has changed",
             f"Band {row.name} now holds priorities {row.low} to {row.high} and costs"
-            f" {format_number(row.price_milli / 1000)} times the base price. What you have bought keeps its price.",
+            f" {format_number(row.price_milli / 1000)} times the base price. Existing orders keep their price.",
             band=row.name,
             price_milli=row.price_milli,
             low=row.low,

@@ -1,4 +1,4 @@
-"""Capacity of cells as scheduling reports it, and what is sold of it at a moment (§2.5)."""
+"""The capacity of cells, which scheduling reports, and the quota that is sold at a moment (§2.5)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from quota.vocabulary.resources import SIZE, Vector
 
 
 def publish(*, cell: str, capacity: Sequence[int], revision: int) -> None:
-    """Store the capacity of a cell. Scheduling calls this in the transaction of the change. An older revision changes
-    nothing.
+    """Store the capacity of a cell. An older revision changes nothing.
+
+    Scheduling calls this function in the transaction that changes the capacity.
     """
     row, created = CellCapacity.objects.select_for_update().get_or_create(
         cell=cell, defaults={"capacity": list(capacity), "revision": revision}
     )
     if not created and row.revision < revision:
-        # The comparison with what is sold takes long, so under the cell's lock the row is only marked.
+        # The comparison with sold quota takes long, so under the cell's lock the row is only marked.
         kept = len(capacity) >= len(row.capacity) and all(
             new >= old for new, old in zip(capacity, row.capacity, strict=False)
         )
@@ -29,8 +30,11 @@ def publish(*, cell: str, capacity: Sequence[int], revision: int) -> None:
 
 
 class Sold(NamedTuple):
-    """Sold quota of a cell at a band. `sold`: grants within capacity until their grace ends, and orders that hold
-    capacity; `granted`: grants in force, those beyond capacity too. Vectors over `quota.vocabulary.resources.AXIS`."""
+    """Sold quota of a cell at a band, as vectors over `quota.vocabulary.resources.AXIS`.
+
+    `sold`: grants within capacity until their grace periods end, and orders that hold capacity. `granted`: all grants
+    in force, including grants beyond capacity.
+    """
 
     cell: str
     band: str
@@ -39,7 +43,7 @@ class Sold(NamedTuple):
 
 
 def sold_at(now: dt.datetime, *, cell: str | None = None) -> list[Sold]:
-    """Return what is sold at a moment, by cell and band, or for one cell. Bands without sales or grants have no row."""
+    """Return the sold quota at a moment by cell and band, optionally of one cell. Bands without grants are omitted."""
     with connection.cursor() as cursor:
         cursor.execute(_SOLD, {"now": now, "cell": cell})
         return [
@@ -52,7 +56,7 @@ def _sums(column: str) -> str:
     return ", ".join(f"coalesce(sum({column}[{place}]), 0)" for place in range(1, SIZE + 1))
 
 
-# The rule for orders that replace others is that of `quota.pricing.market`.
+# Orders that replace others count as in `quota.pricing.market`.
 _SOLD = f"""
 SELECT each.cell, b.name, {_sums("sold")}, {_sums("granted")} FROM (
   SELECT cell, band_id, CASE WHEN NOT beyond_capacity THEN amounts END AS sold,

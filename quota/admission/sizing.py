@@ -2,8 +2,8 @@
 
     MeteredHour ─► sums by hour ─► peaks and quantiles over the hours ─► a size to own
 
-All figures are averages over whole hours: peaks within an hour are higher, which `MARGIN_MILLI` is for. Hours in
-which none of the tenant's jobs lived at that band in that cell don't count.
+All figures are averages over whole hours. Peaks within an hour are higher; `MARGIN_MILLI` allows for them. Hours
+without live jobs of the tenant at the band in the cell do not count.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from django.db import connection
 from quota import clock
 from quota.admission.admission import granted_now
 from quota.models import PriorityBand, Tenant
-from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import NAMES, PORTS, SIZE
 
 HOUR_S = 3600
 MOST_DAYS = 366
-# Limits should be this much of the busiest hour's use, in thousandths.
+# The recommended limit, in thousandths of the maximum hourly usage.
 MARGIN_MILLI = 1250
 
 
@@ -30,8 +30,9 @@ MARGIN_MILLI = 1250
 class ResourceUse:
     """The use of one resource over some days, in units of the axis.
 
-    `granted`: in force now. `asked`, `reserved`: in the hour with the most. `used_*`: over the hours. `suggested`: to
-    own, when jobs go on asking as they did; `leaner`: when their limits were what they use, and a quarter more.
+    `granted`: grants in force now. `asked`, `reserved`: the maximum of all hours. `used_*`: percentiles over the hours.
+    `suggested`: the quota to own if jobs continue to request as much; `leaner`: the quota to own if their limits are a
+    quarter above their usage.
     """
 
     name: str
@@ -47,8 +48,9 @@ class ResourceUse:
 
 @dataclass(frozen=True, slots=True)
 class UsageOf:
-    """The use of quota. `hours`: number of hours with live jobs; 0: no data, and all figures except `granted` are
-    zero.
+    """The usage of a tenant in a period. `hours`: the number of hours with live jobs.
+
+    If `hours` is 0, all figures except `granted` are zero.
     """
 
     tenant: str
@@ -63,15 +65,11 @@ class UsageOf:
 def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: int = 14) -> UsageOf:
     """Return what the tenant's jobs requested and used at `band` in `cell` in the last `days` days: three queries.
 
-    Ports are left out, which are not sold. Raises `Forbidden`, `NotFound` for a band, `Rejected` for `days`.
+    Ports are omitted, because they are not sold. Raises `Forbidden`, `NotFound` for a band, `Rejected` for `days`.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     if not 1 <= days <= MOST_DAYS:
-        raise Rejected(
-            "invalid",
-            f"days: {days} is out of range; give 1 to {MOST_DAYS}",
-            fields={"days": f"not in 1 to {MOST_DAYS}"},
-        )
+        raise invalid("days", f"{days} is out of range; give 1 to {MOST_DAYS}")
     row = PriorityBand.objects.filter(name=band).first()
     if row is None:
         raise NotFound("band", band, known=list(PriorityBand.objects.values_list("name", flat=True)))
@@ -102,9 +100,7 @@ def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: i
 
 
 def _by_resource(tenant_id: int, cell: str, band_id: int, since: dt.datetime) -> dict[int, tuple[int, ...]]:
-    """Return position on the axis -> hours, maximum requested and reserved, and usage at the median, at 95 % and
-    maximum.
-    """
+    """Return figures by position on the axis: hours, maximum requested and reserved, and usage (p50, p95, maximum)."""
     lines = ", ".join(f"({index}, l{index}, r{index}, u{index})" for index in range(SIZE))
     sums = ", ".join(
         f'sum("limit"[{i + 1}]) AS l{i}, sum(reserved[{i + 1}]) AS r{i}, sum(used[{i + 1}]) AS u{i}'

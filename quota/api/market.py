@@ -85,6 +85,13 @@ class CalendarQuerySerializer(serializers.Serializer[Any]):
     time_zone = serializers.CharField(default="UTC", validators=[_is_time_zone], help_text="Such as Europe/Berlin.")
 
 
+class SoldAmountsField(AmountsField):
+    """A field that shows the resources that are sold. Amounts below zero are shown as 0."""
+
+    def to_representation(self, value: Any) -> dict[str, int]:
+        return {name: max(0, amount) for name, amount in super().to_representation(value).items() if name != "ports"}
+
+
 class CalendarDaySerializer(serializers.Serializer[Any]):
     """A day. `limit`: what may be sold; `sold`: the most that is sold at any moment of the day; `left`: the least that
     is available at any moment.
@@ -93,9 +100,9 @@ class CalendarDaySerializer(serializers.Serializer[Any]):
     date = serializers.DateField()
     begins_at = serializers.DateTimeField()
     ends_at = serializers.DateTimeField()
-    limit = serializers.DictField(child=serializers.IntegerField())
-    sold = serializers.DictField(child=serializers.IntegerField())
-    left = serializers.DictField(child=serializers.IntegerField())
+    limit = SoldAmountsField()
+    sold = SoldAmountsField()
+    left = SoldAmountsField()
 
 
 class CalendarView(QuotaView):
@@ -108,7 +115,7 @@ class CalendarView(QuotaView):
         zone = ZoneInfo(given["time_zone"])
         first = given.get("first") or clock.now().astimezone(zone).date()
         rows = calendar_days(given["cell"], given["band"], first, given["days"], zone)
-        return Response([row.as_json() for row in rows])
+        return Response(CalendarDaySerializer(rows, many=True).data)
 
 
 class ApprovalRuleSerializer(serializers.ModelSerializer[Any]):

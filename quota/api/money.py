@@ -79,7 +79,7 @@ class RunningSerializer(serializers.Serializer[Any]):
     of `limit` that is spent.
     """
 
-    month = serializers.CharField()
+    month = serializers.CharField(source="key")
     spent = serializers.IntegerField()
     usage = serializers.IntegerField()
     waiting = serializers.IntegerField()
@@ -89,18 +89,18 @@ class RunningSerializer(serializers.Serializer[Any]):
 
 
 class StatementSerializer(serializers.Serializer[Any]):
-    tenant = serializers.CharField()
-    time_zone = serializers.CharField()
-    available = serializers.IntegerField()
-    held = serializers.IntegerField()
-    owed = serializers.IntegerField()
-    spendable = serializers.IntegerField()
-    monthly = serializers.IntegerField(allow_null=True)
-    alerts = serializers.ListField(child=serializers.IntegerField())
-    action = serializers.CharField()
-    overdraft = serializers.IntegerField()
-    exhausted_at = serializers.DateTimeField(allow_null=True)
-    running = RunningSerializer()
+    tenant = serializers.CharField(source="tenant.name")
+    time_zone = serializers.CharField(source="tenant.time_zone")
+    available = serializers.IntegerField(source="spending.has.available")
+    held = serializers.IntegerField(source="spending.has.held")
+    owed = serializers.IntegerField(source="spending.has.owed")
+    spendable = serializers.IntegerField(source="spending.has.spendable")
+    monthly = serializers.IntegerField(source="budget.monthly", allow_null=True)
+    alerts = serializers.ListField(source="budget.alerts", child=serializers.IntegerField())
+    action = serializers.CharField(source="budget.action")
+    overdraft = serializers.IntegerField(source="budget.overdraft")
+    exhausted_at = serializers.DateTimeField(source="budget.exhausted_at", allow_null=True)
+    running = RunningSerializer(source="spending")
 
 
 class BalancesView(QuotaView):
@@ -110,7 +110,7 @@ class BalancesView(QuotaView):
     def get(self, request: Request) -> Response:
         """List the balance and this month's spending of each tenant whose money you may see."""
         tenants = statements.billed_tenants(self.principal)
-        return paged(self, tenants, lambda rows: [found.as_json() for found in statements.statements(rows)])
+        return paged(self, tenants, lambda rows: StatementSerializer(statements.statements(rows), many=True).data)
 
 
 class BudgetSerializer(serializers.Serializer[Any]):
@@ -365,4 +365,4 @@ def _period(given: dict[str, Any], tenant: Tenant | None) -> tuple[dt.datetime, 
 
 
 def _statement(tenant: Tenant) -> dict[str, Any]:
-    return statements.statements([tenant])[0].as_json()
+    return StatementSerializer(statements.statements([tenant])[0]).data

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from quota import selectors
 from quota.api.base import ListView, QuotaView
-from quota.api.prices import NewQuoteSerializer, PricedSerializer
+from quota.api.prices import PRICED, NewQuoteSerializer, PricedSerializer
 from quota.market.orders import (
     order_approve,
     order_cancel,
@@ -34,20 +34,11 @@ class OrderSerializer(PricedSerializer):
 
     class Meta:
         model = Order
-        fields = [
-            "id",
-            "tenant",
-            "cell",
-            "band",
-            "amounts",
-            "starts_at",
-            "ends_at",
+        fields = (
+            *PRICED,
             "grace_until",
             "state",
-            "price",
             "refunded",
-            "parts",
-            "prices",
             "quote",
             "approver",
             "renew",
@@ -57,12 +48,11 @@ class OrderSerializer(PricedSerializer):
             "key",
             "note",
             "placed_by",
-            "created_at",
             "decided_by",
             "decided_at",
             "reason",
             "ended_at",
-        ]
+        )
 
 
 class OrderNoteSerializer(serializers.Serializer[Any]):

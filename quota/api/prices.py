@@ -128,6 +128,9 @@ class PartSerializer(serializers.Serializer[Any]):
     amount = serializers.IntegerField()
 
 
+PRICED = ("id", "tenant", "cell", "band", "amounts", "starts_at", "ends_at", "price", "parts", "prices", "created_at")
+
+
 class PricedSerializer(serializers.ModelSerializer[Any]):
     """The fields that quotes and orders share."""
 
@@ -143,21 +146,7 @@ class QuoteSerializer(PricedSerializer):
 
     class Meta:
         model = Quote
-        fields = [
-            "id",
-            "tenant",
-            "cell",
-            "band",
-            "amounts",
-            "starts_at",
-            "ends_at",
-            "price",
-            "parts",
-            "prices",
-            "made_by",
-            "created_at",
-            "valid_until",
-        ]
+        fields = (*PRICED, "made_by", "valid_until")
 
 
 class NewQuoteSerializer(serializers.Serializer[Any]):

@@ -1,4 +1,4 @@
-"""The shape of a problem document (RFC 9457), which every door answers to a rejected request."""
+"""The problem document (RFC 9457), which is the answer to a rejected request."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from rest_framework import serializers
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
-    """Why a request was rejected. Programs read `code`; `detail` may be reworded."""
+    """The reason why a request was rejected. Programs read `code`; the wording of `detail` may change."""
 
     type = serializers.CharField(help_text="`urn:borg:` and the code.")
     status = serializers.IntegerField(help_text="The HTTP status.")
     code = serializers.CharField()
     detail = serializers.CharField(help_text="What was asked for, what was found, and what to do.")
     fields_ = serializers.DictField(
-        child=serializers.CharField(), required=False, help_text="What is wrong, by its place in the request."
+        child=serializers.CharField(), required=False, help_text="The errors by field of the request."
     )
     figures = serializers.DictField(
         required=False, help_text="The figures that explain the error, such as limits and amounts."
@@ -23,5 +23,5 @@ class ProblemSerializer(serializers.Serializer[Any]):
     request_id = serializers.CharField(required=False)
 
     def get_fields(self) -> dict[str, serializers.Field[Any]]:  # type: ignore[type-arg]
-        """`fields` is a name of Django REST framework's own."""
+        """Rename `fields_` to `fields`, which is a reserved name in Django REST framework."""
         return {name.rstrip("_"): field for name, field in super().get_fields().items()}

@@ -1,8 +1,7 @@
 """Watching of spending: monthly limits, alerts, and the actions when a budget is spent.
 
-`Budget.exhausted_at` is what admission reads; it is kept here: at each grant, change of the budget, and by
-`budgets_watch`. Buying is checked against the limit itself, when money is held. Money to spend comes from
-`quota.billing.ledger`.
+Admission reads `Budget.exhausted_at`. This module updates that field at each grant, at each change of the budget, and
+in `budgets_watch`. An order is checked against the limit when its price is held (`quota.billing.ledger`).
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ def budget_set(
     action: str = "none",
     overdraft: int | None = None,
 ) -> Budget:
-    """Set how a tenant's spending is watched, all fields at once. `overdraft` None keeps it; only an SRE may change it.
+    """Set all rules of a tenant's budget. `overdraft`: None leaves it unchanged; only an SRE may change it.
 
-    Raises `Rejected` naming the field.
+    Raises `Rejected`, which names the field.
     """
     require(principal, Action.BILLING_ADMIN, tenant=tenant.name)
     _valid(monthly, alerts, action, overdraft)
@@ -70,7 +69,7 @@ def budget_set(
         if overdraft is not None and overdraft != row.overdraft:
             require(principal, Action.PLATFORM_ADMIN)
             row.overdraft = overdraft
-        again = action == DROP != row.action  # already spent: notify again, and the hours begin now
+        again = action == DROP != row.action  # if the budget is spent: notify again, and count the hours from now
         row.monthly, row.alerts, row.action = monthly, sorted(set(alerts)), action
         row.save(update_fields=["monthly", "alerts", "action", "overdraft"])
         entry.append(
@@ -82,11 +81,9 @@ def budget_set(
 
 
 def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) -> None:
-    """Notify, and stop or resume growth, after the money of a tenant has changed.
+    """Send notices, and stop or resume buying and submitting, after the money of a tenant has changed.
 
-    `again`: apply another action to a budget whose end was handled already.
-
-    Locks the budget's row, after those of accounts.
+    `again`: apply the action again to a budget that was already spent. Locks: the budget's row, after accounts.
     """
     row = Budget.objects.select_for_update(of=("self",)).select_related("tenant").filter(tenant=tenant).first()
     if row is not None:
@@ -94,7 +91,7 @@ def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) 
 
 
 def budgets_watch(now: dt.datetime | None = None) -> int:
-    """Look after all budgets; idempotent. Returns how many had news. One transaction for each of these."""
+    """Check all budgets. Returns the number of changed budgets. Idempotent; one transaction per changed budget."""
     with clock.at(now or clock.now()):
         rows = Budget.objects.exclude(alerts=[], action="none", exhausted_at=None)
         watched = list(rows.select_related("tenant").order_by("id"))
@@ -110,7 +107,7 @@ def budgets_watch(now: dt.datetime | None = None) -> int:
 
 
 def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
-    """The action, `stop-submitting` or `drop`, of those whose budget is spent."""
+    """Return the action, `stop-submitting` or `drop`, of each tenant whose budget is spent."""
     return dict(
         Budget.objects.filter(
             tenant__in=list(tenant_ids), exhausted_at__isnull=False, action__in=STOPS_SUBMITTING
@@ -118,8 +115,11 @@ def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
     )
 
 
-def refusal_of(order: Order, budget: Budget) -> Rejected | None:
-    """Return why the month in which an order begins has no room for its price. The tenant's accounts are locked."""
+def month_rejection(order: Order, budget: Budget) -> Rejected | None:
+    """Return the rejection of an order whose price exceeds the budget of the month in which it begins, or None.
+
+    The caller has locked the tenant's accounts.
+    """
     if budget.monthly is None or budget.action == "none":
         return None
     moment = max(order.starts_at, clock.now())
@@ -128,14 +128,14 @@ def refusal_of(order: Order, budget: Budget) -> Rejected | None:
 
 
 def spending_of(tenant: Tenant) -> Spending:
-    """A tenant's running month."""
+    """Return the spending of a tenant in the current month."""
     return spendings([tenant], budgets=Budget.objects.filter(tenant=tenant))[tenant.pk]
 
 
 def spendings(
     tenants: Sequence[Tenant], *, budgets: Iterable[Budget], now: dt.datetime | None = None, without: int | None = None
 ) -> dict[int, Spending]:
-    """The month of each tenant that `now` lies in; `without`: an order that is not counted. One query."""
+    """Return the spending of each tenant in the month of `now`. `without`: an order that is not counted. One query."""
     today = clock.now()
     moment = now or today
     month = {tenant.pk: months.month_of(moment, tenant.time_zone) for tenant in tenants}
@@ -181,8 +181,8 @@ def _apply(entry: records.RecordEntry, row: Budget, state: Spending, *, again: b
         announce(
             "budget.alert",
             f"{alert} % of the budget of {tenant.name} are spent",
-            f"In {state.key} {format_credits(state.committed)} of {format_credits(state.limit)} credits are spent"
-            f" or set aside for orders, {state.percent} %. Available: {format_credits(state.has.available)}.",
+            f"{format_credits(state.committed)} of {format_credits(state.limit)} credits for {state.key} are spent or"
+            f" held for orders ({state.percent} %). Available: {format_credits(state.has.available)} credits.",
             "warning",
             alert=alert,
         )
@@ -193,8 +193,8 @@ def _apply(entry: records.RecordEntry, row: Budget, state: Spending, *, again: b
         announce(
             "budget.stopped",
             f"The budget of {tenant.name} is spent",
-            f"{_consequence(row)} A higher monthly budget or a grant ends that at once, and the next month"
-            " where the monthly budget is what is spent.",
+            f"{_consequence(row)} A higher monthly budget or a grant of credits ends this at once. If the monthly"
+            " budget is spent, the next month also ends this.",
             "urgent",
             action=row.action,
         )
@@ -202,7 +202,7 @@ def _apply(entry: records.RecordEntry, row: Budget, state: Spending, *, again: b
         row.exhausted_at = None
         changed.append("exhausted_at")
         entry.append("budget.resumed", tenant=tenant.name, **figures)
-        text = "What had stopped at the end of the budget is possible again."
+        text = "Actions that were stopped because the budget was spent are possible again."
         announce("budget.resumed", f"{tenant.name} has a budget again", text, "info")
     if changed:
         row.save(update_fields=changed)
@@ -210,9 +210,9 @@ def _apply(entry: records.RecordEntry, row: Budget, state: Spending, *, again: b
 
 _CONSEQUENCES = {
     "stop-buying": "No quota can be bought.",
-    "stop-submitting": "No quota can be bought, and jobs be submitted only at priority 0, which is free.",
-    "drop": "No quota can be bought, and jobs be submitted only at priority 0, which is free. Running jobs beyond"
-    " quota that is over drop to it, and all whose usage is charged:",
+    "stop-submitting": "No quota can be bought. Jobs can be submitted only at priority 0, which is free.",
+    "drop": "No quota can be bought. Jobs can be submitted only at priority 0, which is free. Running jobs beyond"
+    " expired quota and running jobs whose usage is charged are moved to priority 0:",
 }
 
 
@@ -225,9 +225,8 @@ def _consequence(row: Budget) -> str:
 def _valid(monthly: int | None, alerts: Sequence[int], action: str, overdraft: int | None) -> None:
     for name, amount in (("monthly", monthly), ("overdraft", overdraft)):
         if amount is not None and fitting(name, amount) < 0:
-            raise Rejected("invalid", f"{name}: {amount}; give 0 or more", fields={name: "0 or more"})
+            raise invalid(name, f"{amount} is negative; give 0 or more")
     if len(alerts) > _MOST_ALERTS or not all(0 < alert <= _MOST_PERCENT for alert in alerts):
-        raise invalid("alerts", f"at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}")
+        raise invalid("alerts", f"give at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}")
     if action not in ACTIONS:
-        detail = f"one of {', '.join(ACTIONS)}"
-        raise Rejected("invalid", f"action: {action!r}; {detail}", fields={"action": detail})
+        raise invalid("action", f"{action!r} is unknown; give one of {', '.join(ACTIONS)}")

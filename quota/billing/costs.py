@@ -1,11 +1,12 @@
 """Costs of a tenant's quota and usage in a period, split by job, team, band, cell or label.
 
-An order's charge, less refunds, is spread evenly over the time of its grant, and among its resources as its price was.
-In each hour, what was paid for a resource at a band in a cell is split among the tenant's jobs there by their limits:
-a job pays its limit's part of what was bought, or of what was asked for where that is more. The rest was bought and not
-asked for. What usage cost is the job's own. Grants of an SRE cost nothing and are left out.
+An order's charge, less refunds, is spread evenly over the time of its grant, and over resources as in its price. In
+each hour, a job pays for a resource at a band in a cell: its limit, divided by the bought quota or by the sum of all
+limits, whichever is larger. The rest of the quota is unused. A job also pays for its own usage. Grants of an SRE cost
+nothing.
 
-So a month here is what its hours cost, and its invoice what was posted in it: an order of three months is on one.
+The costs of a month are the costs of its hours. They differ from the invoice, which has the postings of the month: an
+order for three months is on one invoice.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import connection
 
 from quota.models import Tenant
-from quota.vocabulary.errors import Rejected, invalid
+from quota.vocabulary.errors import invalid
 from quota.vocabulary.resources import NAMES
 
-# The keys that costs are split by, each as SQL over a metered row `m` and over a pool `p` of bought quota.
+# The keys by which costs are split, each as SQL over a metered row `m` and over a pool `p` of bought quota.
 _KEYS = {
     "job": ("m.tenant || '/' || m.cell || '/' || m.job", "''"),
     "team": ("m.tenant", "p.tenant"),
@@ -89,15 +90,15 @@ SELECT key, sum(quota), sum(unused), sum(usage) FROM (
     FROM split p GROUP BY 1
     UNION ALL
     SELECT {job}, 0, 0, sum(m.price) FROM m WHERE m.hour >= %(since)s GROUP BY 1
-) AS told GROUP BY key HAVING sum(quota) + sum(unused) + sum(usage) > 0 ORDER BY key
+) AS parts GROUP BY key HAVING sum(quota) + sum(unused) + sum(usage) > 0 ORDER BY key
 """
 
 
 class Cost(NamedTuple):
-    """A cost in micro-credits. `quota`: bought and requested; `unused`: bought, not requested; `usage`: metered and
-    charged.
+    """A cost in micro-credits. `quota`: bought quota that jobs requested; `unused`: bought quota that no job requested;
+    `usage`: charged usage.
 
-    `key`: what it is split by; empty for what no job asked for, or for jobs without the label.
+    `key`: the job, team, band, cell or label value; empty for unused quota and for jobs without the label.
     """
 
     key: str
@@ -109,23 +110,19 @@ class Cost(NamedTuple):
     def total(self) -> int:
         return self.quota + self.unused + self.usage
 
-    def as_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "total": self.total}
-
 
 def costs(
     tenants: Sequence[Tenant], *, since: dt.datetime, until: dt.datetime, by: str = "job", label: str = ""
 ) -> list[Cost]:
-    """Return costs, the dearest first. Usage counts by the hours that begin in the period. One query.
+    """Return costs, highest first. Usage counts in the hours that begin in the period. One query.
 
-    Fractions of micro-credits go to the largest remainders, so that rows add up to the total. Raises `Rejected` naming
-    the field.
+    The largest fractions are rounded up, so that rows add up to the rounded total. Raises `Rejected`, which names the
+    field.
     """
     if by not in _KEYS:
-        detail = f"one of {', '.join(SPLITS)}"
-        raise Rejected("invalid", f"by: {by!r}; {detail}", fields={"by": detail})
+        raise invalid("by", f"{by!r} is unknown; give one of {', '.join(SPLITS)}")
     if by == "label" and not label:
-        raise Rejected("invalid", "label: say which", fields={"label": "missing"})
+        raise invalid("label", "the label is missing; give the key of the label")
     if not dt.timedelta(0) < until - since <= LONGEST:
         raise invalid("until", f"give a time after since, at most {LONGEST.days} days later")
     if not tenants:

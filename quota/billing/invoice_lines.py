@@ -1,4 +1,4 @@
-"""The lines of an invoice as rows of a table, the same for CSV, PDF and pages (pure)."""
+"""The lines of an invoice as rows of a table, for CSV, PDF and pages (pure)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quota.vocabulary.money import CREDIT
 
 
 class InvoiceFields(Protocol):
-    """The fields that are read of `quota.models.Invoice`."""
+    """The fields of `quota.models.Invoice` that this module reads."""
 
     number: str
     month: dt.date
@@ -20,8 +20,8 @@ class InvoiceFields(Protocol):
 
 
 class InvoiceLine(NamedTuple):
-    """A line of an invoice. Times are in the invoice's zone; `at` is None for usage. `amount`: micro-credits, refunds
-    below zero.
+    """A line of an invoice. Times are in the invoice's zone; `at` is None for usage. `amount`: micro-credits, negative
+    for refunds.
     """
 
     kind: str
@@ -48,7 +48,7 @@ def lines_of(invoice: InvoiceFields) -> list[InvoiceLine]:
 
 
 def table_of(invoice: InvoiceFields, tenant: str) -> Iterator[Sequence[object]]:
-    """A head, then a row per line. Credits with all six decimals: the column adds up to the total exactly."""
+    """Return the header and one row per line. Credits have six decimals, so the column adds up to the exact total."""
     yield COLUMNS
     for line in lines_of(invoice):
         cells = [cell.isoformat(timespec="seconds") if isinstance(cell, dt.datetime) else cell for cell in line]

@@ -1,8 +1,7 @@
-"""An invoice as PDF: A4, as many pages as it takes, the same bytes for the same invoice.
+"""Invoices as PDF on A4 pages. The same invoice always gives the same bytes.
 
-Letters come from the first TrueType font of `_FONTS` that is installed, one after the other for those that a font has
-not; what none has is shown as a question mark, and so is all beyond Latin-1 where none is installed. The CSV file has
-every name in full.
+Each character uses the first installed font of `_FONTS` that contains it. A character that no font contains is shown as
+a question mark; without these fonts, so is every character beyond Latin-1. The CSV file has all characters.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from reportlab.lib.units import mm
 from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.ttfonts import TTFError, TTFont
 from reportlab.pdfgen.canvas import Canvas
-from reportlab.platypus import LongTable, Paragraph, SimpleDocTemplate, Spacer, TableStyle
+from reportlab.platypus import LongTable, Paragraph, SimpleDocTemplate, Spacer
 from reportlab.platypus.flowables import Flowable
 
 from quota.billing.invoice_lines import InvoiceLine, lines_of
@@ -50,7 +49,7 @@ _LINE, _SHADE = colors.HexColor("#c8cdd5"), colors.HexColor("#f1f3f6")
 
 
 def invoice_pdf(invoice: Invoice) -> bytes:
-    """The whole document. A draft says that it is one."""
+    """Return an invoice or a draft as PDF."""
     out = io.BytesIO()
     title = _title(invoice)
     document = SimpleDocTemplate(
@@ -85,34 +84,31 @@ def _head(invoice: Invoice, title: str) -> list[Flowable]:
         (_("Month"), f"{invoice.month:%Y-%m}"),
         (_("From"), f"{begins:%F %H:%M} {invoice.time_zone}"),
         (_("Until"), f"{ends:%F %H:%M} {invoice.time_zone}"),
-        (_("Drawn up"), f"{invoice.issued_at.astimezone(zone):%F %H:%M}"),
+        (_("Created"), f"{invoice.issued_at.astimezone(zone):%F %H:%M}"),
     ]
     facts = LongTable(
-        [[_text(name), _text(value)] for name, value in detail], colWidths=(30 * mm, 148 * mm), hAlign="LEFT"
+        [[_text(name), _text(value)] for name, value in detail],
+        colWidths=(30 * mm, 148 * mm),
+        hAlign="LEFT",
+        style=[("LEFTPADDING", (0, 0), (-1, -1), 0), ("TOPPADDING", (0, 0), (-1, -1), 0)],
     )
-    facts.setStyle(TableStyle([("LEFTPADDING", (0, 0), (-1, -1), 0), ("TOPPADDING", (0, 0), (-1, -1), 0)]))
     return [_text(title, size=17), Spacer(1, 5 * mm), facts, Spacer(1, 6 * mm)]
 
 
 def _table(invoice: Invoice) -> Flowable:
-    head = [_("Date"), _("What"), _("Cell, band"), _("Period"), _("Credits")]
+    head = [_("Date"), _("Item"), _("Cell, band"), _("Period"), _("Credits")]
     rows = [[_text(name, right=name == head[-1]) for name in head]]
     rows += [_row(line) for line in lines_of(invoice)]
     if len(rows) == 1:
         rows.append([_text(""), _text(_("Nothing was charged.")), "", "", ""])
-    table = LongTable(rows, colWidths=_WIDTHS, repeatRows=1)
-    table.setStyle(
-        TableStyle(
-            [
-                ("BACKGROUND", (0, 0), (-1, 0), _SHADE),
-                ("LINEBELOW", (0, 0), (-1, -1), 0.4, _LINE),
-                ("VALIGN", (0, 0), (-1, -1), "TOP"),
-                ("FONT", (0, 1), (-1, -1), _fonts()[0][0], 9, 11),
-                ("ALIGN", (-1, 0), (-1, -1), "RIGHT"),
-            ]
-        )
-    )
-    return table
+    style = [
+        ("BACKGROUND", (0, 0), (-1, 0), _SHADE),
+        ("LINEBELOW", (0, 0), (-1, -1), 0.4, _LINE),
+        ("VALIGN", (0, 0), (-1, -1), "TOP"),
+        ("FONT", (0, 1), (-1, -1), _fonts()[0][0], 9, 11),
+        ("ALIGN", (-1, 0), (-1, -1), "RIGHT"),
+    ]
+    return LongTable(rows, colWidths=_WIDTHS, repeatRows=1, style=style)
 
 
 def _row(line: InvoiceLine) -> list[Any]:
@@ -129,15 +125,12 @@ def _row(line: InvoiceLine) -> list[Any]:
 
 def _sums(invoice: Invoice) -> Flowable:
     detail = [(_("Charged"), invoice.charged), (_("Refunded"), -invoice.refunded), (_("Total"), invoice.total)]
-    table = LongTable(
+    return LongTable(
         [[_text(name), _text(format_credits(amount), right=True)] for name, amount in detail],
         colWidths=(40 * mm, 40 * mm),
         hAlign="RIGHT",
+        style=[("LINEABOVE", (0, -1), (-1, -1), 1, colors.black), ("BACKGROUND", (0, -1), (-1, -1), _SHADE)],
     )
-    table.setStyle(
-        TableStyle([("LINEABOVE", (0, -1), (-1, -1), 1, colors.black), ("BACKGROUND", (0, -1), (-1, -1), _SHADE)])
-    )
-    return table
 
 
 def _text(given: str, *, right: bool = False, size: int = 9) -> Paragraph:
@@ -161,10 +154,7 @@ _Font = tuple[str, Callable[[str], bool]]
 
 @cache
 def _fonts() -> tuple[_Font, ...]:
-    """Return, for each installed font, its name and a function that says whether the font contains a given character.
-
-    The fonts are searched for once per process.
-    """
+    """Return the name of each installed font, with a function that returns whether it contains a character."""
     found: list[_Font] = []
     for name in _FONTS:
         path = next((path for folder in _FOLDERS for path in sorted(Path(folder).rglob(name))), None)
@@ -172,7 +162,7 @@ def _fonts() -> tuple[_Font, ...]:
             continue
         try:
             font = TTFont(path.stem, str(path))
-        except TTFError:  # outlines that PDF can't take as they are
+        except TTFError:  # the font has outlines that PDF does not support
             continue
         pdfmetrics.registerFont(font)
         glyphs = font.face.charToGlyph
@@ -196,7 +186,7 @@ def _marked(given: str, fonts: Sequence[_Font]) -> str:
 
 
 def _pages(title: str) -> type[Canvas]:
-    """A canvas that knows at the end how many pages there are, and writes it below each."""
+    """Return a class for canvases that write the page number and the number of pages below each page."""
 
     class Pages(Canvas):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -1,10 +1,10 @@
-"""Invoices: a tenant's calendar month, closed for good, to the last micro-credit what the revenue account got.
+"""Invoices: the postings of a tenant's calendar month, closed permanently. They equal the revenue of the month.
 
-    postings of a month ──► draw_up ──► a draft, any time          ──► invoice_close, from 06:00 of the 1st ──► frozen
+    postings of a month ──► draft, at any time ──► invoice_close, from 06:00 of the 1st ──► Invoice, which never changes
 
-A month is the tenant's own, in its time zone, and begins where the invoice of the month before ends. What is posted
-after its end belongs to the next by its time; once a month is closed, a trigger lets nothing into it. Months without a
-charge, a refund or usage have no invoice. Numbers follow each other without a gap.
+A month follows the tenant's time zone, and begins where the invoice of the previous month ends. Once a month is closed,
+a trigger rejects further postings in that month. Months without a charge, a refund or usage have no invoice. Invoice
+numbers have no gaps.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from quota.billing import ledger, metering
 from quota.models import Account, AccountKind, Invoice, Posting, Tenant
 from quota.notifications import notices
 from quota.vocabulary import months
-from quota.vocabulary.errors import Conflict, Rejected
+from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, require, system
 
 log = structlog.get_logger(__name__)
 
-# The usage of a month's last day is charged before this.
+# The usage of a month's last day is charged within this time after the month's end.
 CLOSES_AFTER = dt.timedelta(hours=6)
 DRAFT = "draft"
 
@@ -53,7 +53,7 @@ GROUP BY m.cell, b.name ORDER BY m.cell, b.name
 
 
 class InvoiceMonth(NamedTuple):
-    """A month as it is invoiced."""
+    """The period of an invoice."""
 
     month: dt.date
     begins_at: dt.datetime
@@ -61,8 +61,9 @@ class InvoiceMonth(NamedTuple):
 
 
 def period_of(tenant: Tenant, month: dt.date) -> InvoiceMonth:
-    """A month that is not closed yet. It begins where the invoice of the month before ends, also where the tenant has
-    changed its time zone meanwhile."""
+    """Return the period of a month that is not closed. It begins where the previous invoice ends, even if the tenant
+    has changed its time zone since.
+    """
     begin, end = months.bounds(month, tenant.time_zone)
     last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"), end=Max("ends_at"))
     if last["month"] is not None and (months.after(last["month"]) == month or begin < last["end"]):
@@ -71,30 +72,28 @@ def period_of(tenant: Tenant, month: dt.date) -> InvoiceMonth:
 
 
 def running_month(tenant: Tenant) -> dt.date:
-    """The month that postings land in now."""
+    """Return the month of postings that are made now."""
     month = months.month_of(clock.now(), tenant.time_zone)
     last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"))["month"]
     return month if last is None else max(month, months.after(last))
 
 
 def invoice_draft(tenant: Tenant, month: dt.date | None = None) -> Invoice:
-    """The invoice of a month (default: the running one): what it would be now, not stored, unless it is closed."""
+    """Return the invoice of a month, by default of the current month. If the month is open, it is an unsaved draft."""
     wanted = month or running_month(tenant)
     closed = Invoice.objects.filter(tenant=tenant, month=wanted).first()
     return closed or _draw_up(tenant, period_of(tenant, wanted))
 
 
 def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> Invoice:
-    """Close a month that is over. Idempotent: what is closed is returned as it is.
+    """Close a month that has ended, and return its invoice. Idempotent.
 
-    Raise `Rejected` for a day that is not the 1st, `Conflict` for a month that has not ended or is empty. Locks the
-    tenant's accounts, then the revenue's, under which numbers are given.
+    Raises `Rejected` for a day that is not the 1st, and `Conflict` for a month that has not ended or has no charges.
+    Locks: the tenant's accounts, then the revenue account, which also keeps invoice numbers without gaps.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if month.day != 1:
-        raise Rejected(
-            "invalid", f"month: {month} is not the first day of a month", fields={"month": "a first day of a month"}
-        )
+        raise invalid("month", f"{month} is not the first day of a month; give the first day")
     with records.write(principal) as entry:
         ledger.accounts_locked(tenant)
         if (closed := Invoice.objects.filter(tenant=tenant, month=month).first()) is not None:
@@ -103,14 +102,17 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
         if clock.now() < period.ends_at + CLOSES_AFTER:
             raise Conflict(
                 "month-not-over",
-                f"{month:%Y-%m} of {tenant.name} can be closed from {period.ends_at + CLOSES_AFTER:%F %H:%M} UTC on",
+                f"{month:%Y-%m} of {tenant.name} can be closed from {period.ends_at + CLOSES_AFTER:%F %H:%M} UTC on;"
+                " try again later",
             )
         first = _month_due(tenant)
-        if first is not None and first < month:  # what it has would be on no invoice ever
-            raise Conflict("month-before-open", f"{first:%Y-%m} of {tenant.name} is to be closed before {month:%Y-%m}")
+        if first is not None and first < month:  # the postings of that month would be on no invoice
+            raise Conflict("month-before-open", f"{first:%Y-%m} of {tenant.name} is still open; close that month first")
         invoice = _draw_up(tenant, period)
         if not invoice.lines:
-            raise Conflict("nothing-to-invoice", f"{month:%Y-%m} of {tenant.name}: nothing was charged")
+            raise Conflict(
+                "nothing-to-invoice", f"nothing was charged to {tenant.name} in {month:%Y-%m}, so there is no invoice"
+            )
         invoice.number = _next_number()
         invoice.save(force_insert=True)
         entry.append(
@@ -131,16 +133,16 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
 
 
 def invoices_close_due(now: dt.datetime | None = None) -> list[Invoice]:
-    """Charge all usage that is due, then close every month that is over and has entries. Idempotent.
+    """Charge all usage that is due, then close every month that has ended and has charges. Idempotent.
 
-    One transaction per tenant and month; if a month cannot be closed, the others still are, and the first error
-    is raised at the end. While usage can't be charged nothing is closed: it would be missing.
+    One transaction per tenant and month. If one month cannot be closed, the others still are, and the first error is
+    raised at the end. If usage cannot be charged, no month is closed, because that usage would be missing.
     """
     with clock.at(now or clock.now()):
         metering.usage_charge()
         closed: list[Invoice] = []
         failures: list[Exception] = []
-        for tenant in Tenant.objects.filter(pk__in=_with_something_open()).order_by("id"):
+        for tenant in Tenant.objects.filter(pk__in=_with_open_charges()).order_by("id"):
             try:
                 while (month := _month_due(tenant)) is not None:
                     closed.append(invoice_close(principal=system("invoices"), tenant=tenant, month=month))
@@ -181,14 +183,14 @@ def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
 
 
 def _written(value: Any) -> Any:
-    """Return a value of a line JSON-ready. Times are in UTC, and sums of PostgreSQL are whole."""
+    """Return a value of a line, ready for JSON. Times are in UTC, and sums from PostgreSQL are whole numbers."""
     if isinstance(value, dt.datetime):
         return value.astimezone(dt.UTC).isoformat()
     return int(value) if isinstance(value, Decimal) else value
 
 
-def _with_something_open() -> Sequence[int]:
-    """Return the tenants with charges after their last invoice. One query."""
+def _with_open_charges() -> Sequence[int]:
+    """Return the ids of the tenants with charges after their last invoice. One query."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT p.tenant_id FROM quota_posting p LEFT JOIN (SELECT tenant_id, max(ends_at) AS ends_at"

@@ -4,11 +4,10 @@
         available ◄──unhold── held      available ◄──refund── revenue
         available, owed ──usage──► revenue      available ──settle──► owed      available ──transfer──► available
 
-All functions that take an `entry` (of `quota.records`) run inside its transaction. Balances are kept by the same
-transactions. Locks: the accounts of tenants in the order of their ids, then, as late as can be, the treasury's and the
-revenue's row, which all tenants share. A transaction that moves money of several tenants locks them together first,
-with `accounts_locked`. Nothing is ever changed or deleted: triggers hold it, and that entries add up to zero.
-Amounts are micro-credits.
+Functions that take an `entry` (of `quota.records`) run inside its transaction, which also updates the balances. Locks:
+first the accounts of tenants in the order of their ids, and last the treasury and the revenue, which all tenants share.
+A transaction that moves money of several tenants first locks them together, with `accounts_locked`. Postings never
+change: triggers in the database reject changes, and entries that do not add up to zero. Amounts are micro-credits.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _TEXT = 300
 
 
 class AccountKey(NamedTuple):
-    """An account, by what it is."""
+    """The kind and the tenant of an account."""
 
     kind: AccountKind
     tenant_id: int | None = None
@@ -55,27 +54,27 @@ def owed(tenant: Tenant) -> AccountKey:
 
 
 def accounts_locked(*tenants: Tenant) -> dict[AccountKey, Account]:
-    """The accounts of these tenants, made where there are none yet, locked until the transaction ends.
+    """Create the missing accounts of tenants, lock all their accounts until the transaction ends, and return them.
 
-    Needs a transaction. To be called once for all tenants that it touches.
+    Needs a transaction. Call this function once for all tenants that the transaction affects.
     """
     wanted = {place(tenant) for tenant in tenants for place in (available, held, owed)}
     return _locked(wanted)
 
 
 def balance_of(tenant: Tenant) -> Balances:
-    """Return the balances of a tenant without a lock. Posting checks them again."""
+    """Return the balances of a tenant, without a lock. A later posting checks the balances again."""
     found = {AccountKey(AccountKind(row.kind), tenant.id): row for row in Account.objects.filter(tenant=tenant)}
     return _balances(tenant, found, Budget.objects.filter(tenant=tenant).first())
 
 
 def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
-    """Set the order's price aside. Raises `Rejected("over-budget")`, and `Conflict` when it was held before.
+    """Hold the price of an order. Returns None if the order costs nothing.
 
-    An order that costs nothing posts nothing: None.
+    Raises `Rejected("over-budget")`, and `Conflict` if the price was held before.
     """
     if order.price < 0:
-        raise Rejected("invalid", f"price: {order.price}; give 0 or more", fields={"price": "0 or more"})
+        raise invalid("price", f"{order.price} is negative; give 0 or more")
     if fitting("price", order.price) == 0:
         return None
     tenant = order.tenant
@@ -84,33 +83,30 @@ def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
         raise _posted_before(order, "hold", found)
     budget = Budget.objects.filter(tenant=tenant).first() or Budget(tenant=tenant)
     has = _balances(tenant, rows, budget)
-    refusal = over_budget(tenant.name, order.price, has) or budgets.refusal_of(order, budget)
-    if refusal is not None:
-        raise refusal
+    rejection = over_budget(tenant.name, order.price, has) or budgets.month_rejection(order, budget)
+    if rejection is not None:
+        raise rejection
     moves = {available(tenant): -order.price, held(tenant): order.price}
     return _post_once(entry, "hold", order, rows, moves, text="placed")
 
 
 def unhold(entry: records.RecordEntry, order: Order) -> Posting | None:
-    """Give back what was set aside for an order that won't be. Raises `Conflict` unless it is held."""
-    posting = _release(entry, "unhold", order, available(order.tenant), text="taken back")
-    if posting is not None:
-        _settle(entry, order.tenant, accounts_locked(order.tenant))
-    return posting
+    """Release the held price of an order that does not begin. Raises `Conflict` unless the price is held."""
+    return _release(entry, "unhold", order, available(order.tenant), text="cancelled")
 
 
 def charge(entry: records.RecordEntry, order: Order) -> Posting | None:
-    """Take what was set aside. Raises `Conflict` unless it is held."""
+    """Charge the held price of an order. Raises `Conflict` unless the price is held."""
     return _release(entry, "charge", order, REVENUE, text="begins")
 
 
 def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> Posting | None:
-    """Pay back a part of a charge. Raises `Rejected` if it is more than the rest of the charge.
+    """Pay back a part of a charge. Raises `Rejected` if `amount` is more than the rest of the charge.
 
-    `Order.refunded` is kept by the caller, in the same transaction.
+    The caller updates `Order.refunded` in the same transaction.
     """
     if amount < 0:
-        raise Rejected("invalid", f"amount: {amount}; give 0 or more", fields={"amount": "0 or more"})
+        raise invalid("amount", f"{amount} is negative; give 0 or more")
     if amount == 0:
         return None
     tenant = order.tenant
@@ -118,12 +114,10 @@ def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> 
     charged = LedgerEntry.objects.filter(posting__order=order, account__kind=AccountKind.REVENUE.value)
     left = charged.aggregate(total=Sum("amount", default=0))["total"]
     if amount > left:
-        detail = f"of order {order.pk} only {format_credits(left)} credits are left to refund"
+        detail = f"order {order.pk} has only {format_credits(left)} credits left to refund; give a smaller amount"
         raise Rejected("refund-too-large", f"amount: {detail}", fields={"amount": detail}, figures={"left": int(left)})
     moves = {REVENUE: -amount, available(tenant): amount}
-    posting = _post(entry, "refund", tenant, rows, moves, text=text, order=order)
-    _settle(entry, tenant, rows)
-    return posting
+    return _post(entry, "refund", tenant, rows, moves, text=text, order=order)
 
 
 def usage(
@@ -136,9 +130,10 @@ def usage(
     occurred_at: dt.datetime | None = None,
     pk: int | None = None,
 ) -> Posting:
-    """Charge metered usage: from the available as far as it goes, never into the overdraft; the rest is owed.
+    """Charge metered usage from the available money, without the overdraft. The tenant owes the rest.
 
-    `occurred_at`: the month that it belongs to, unless that is closed. `pk`: an id taken for it before.
+    `occurred_at`: a time in the month of the usage; if that month is closed, the posting goes to the open month. `pk`:
+    the reserved id of the posting.
     """
     rows = accounts_locked(tenant)
     covered = min(amount, max(0, rows[available(tenant)].balance))
@@ -147,16 +142,17 @@ def usage(
 
 
 def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str = "") -> Posting:
-    """Give a tenant money to spend; what it owes is settled first. Below 0: take back what is still available.
+    """Grant money to a tenant, which first pays its debt. A negative `amount` takes available money back.
 
-    Raises `Rejected` naming the field.
+    Raises `Rejected`, which names the field.
     """
     require(principal, Action.PLATFORM_ADMIN)
-    _refuse_nothing(amount)
+    if amount == 0:
+        raise invalid("amount", "0 moves no money; give another amount")
     with records.write(principal) as entry:
         rows = accounts_locked(tenant)
         if amount < 0:
-            _refuse_beyond(tenant, -amount, rows[available(tenant)].balance)
+            _check_available(tenant, -amount, rows[available(tenant)].balance)
         text = text.strip() or ("budget" if amount > 0 else "budget taken back")
         moves = {TREASURY: -amount, available(tenant): amount}
         return _fund(entry, "budget", tenant, rows, moves, text=text)
@@ -165,19 +161,20 @@ def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str
 def budget_hand_down(
     *, principal: Principal, from_tenant: Tenant, to_tenant: Tenant, amount: int, text: str = ""
 ) -> Posting:
-    """Hand money of an organisation to one of its teams, or from a team back to it. Raises `Rejected`."""
+    """Move money of an organisation to one of its teams, or back from a team. Raises `Rejected`."""
     require(principal, Action.BILLING_ADMIN, tenant=from_tenant.name)
     if to_tenant.parent_id != from_tenant.id and from_tenant.parent_id != to_tenant.id:
         raise invalid(
-            "to", f"{to_tenant.name} is neither a team of {from_tenant.name} nor its organisation", "not-related"
+            "to",
+            f"{to_tenant.name} is neither a team of {from_tenant.name} nor its organisation; give one of these",
+            "not-related",
         )
-    if amount < 0:
-        raise Rejected("invalid", f"amount: {amount}; give more than 0", fields={"amount": "more than 0"})
-    _refuse_nothing(amount)
+    if amount <= 0:
+        raise invalid("amount", f"{amount} is not positive; give more than 0")
     with records.write(principal) as entry:
         rows = accounts_locked(from_tenant, to_tenant)
-        _refuse_beyond(from_tenant, amount, rows[available(from_tenant)].balance)
-        text = text.strip() or f"handed from {from_tenant.name} to {to_tenant.name}"
+        _check_available(from_tenant, amount, rows[available(from_tenant)].balance)
+        text = text.strip() or f"moved from {from_tenant.name} to {to_tenant.name}"
         moves = {available(from_tenant): -amount, available(to_tenant): amount}
         return _fund(entry, "transfer", to_tenant, rows, moves, text=text)
 
@@ -191,9 +188,8 @@ def _fund(
     *,
     text: str,
 ) -> Posting:
-    """Post money for a tenant to spend, settle its debt, notify it, and look after its budget."""
+    """Post new money of a tenant, notify the tenant, and check its budget again."""
     posting, amount = _post(entry, kind, tenant, rows, moves, text=text), moves[available(tenant)]
-    _settle(entry, tenant, rows)
     verb = "were granted to" if amount > 0 else "were taken back from"
     notices.notify(
         entry,
@@ -210,11 +206,11 @@ def _fund(
 
 
 def _settle(entry: records.RecordEntry, tenant: Tenant, rows: dict[AccountKey, Account]) -> None:
-    """Pay owed amounts from incoming money first, so that no tenant owes and has money at once."""
+    """Pay owed amounts from the available money, so that no tenant has both available money and a debt."""
     amount = min(-rows[owed(tenant)].balance, rows[available(tenant)].balance)
     if amount > 0:
         moves = {available(tenant): -amount, owed(tenant): amount}
-        _post(entry, "settle", tenant, rows, moves, text="usage that was owed")
+        _post(entry, "settle", tenant, rows, moves, text="payment of owed usage")
 
 
 def _post(
@@ -230,7 +226,10 @@ def _post(
     occurred_at: dt.datetime | None = None,
     pk: int | None = None,
 ) -> Posting:
-    """Write one posting and the new balances. `rows`: locked accounts; shared accounts are locked here, last."""
+    """Write one posting and the new balances, and pay the tenant's debt if it received money.
+
+    `rows`: the locked accounts of tenants. This function locks the shared accounts.
+    """
     moves = {place: amount for place, amount in moves.items() if amount}
     rows |= _locked(moves.keys() - rows.keys())
     for place, amount in moves.items():
@@ -259,6 +258,8 @@ def _post(
         amount=max(moves.values()),
         text=posting.text,
     )
+    if moves.get(available(tenant), 0) > 0:
+        _settle(entry, tenant, rows)
     return posting
 
 
@@ -274,7 +275,7 @@ def _store(rows: Sequence[Account]) -> None:
 def _moment(tenant: Tenant, wanted: dt.datetime | None) -> dt.datetime:
     """Return the time of a posting: now by default, but never in a closed month.
 
-    Asked under the tenant's locks, under which months are closed too: a clock that lags can't pass an invoice.
+    The caller holds the tenant's locks, which closing a month also takes.
     """
     closed = Invoice.objects.filter(tenant=tenant).aggregate(end=Max("ends_at"))["end"]
     moment = wanted or clock.now()
@@ -313,7 +314,7 @@ def _posted(order: Order) -> set[str]:
 
 
 def _release(entry: records.RecordEntry, kind: str, order: Order, to: AccountKey, *, text: str) -> Posting | None:
-    """Move what is held for an order; None if it costs nothing. Raises `Conflict` unless it is held."""
+    """Move the held price of an order. Returns None if the order costs nothing. Raises `Conflict` unless it is held."""
     if order.price == 0:
         return None
     rows, found = accounts_locked(order.tenant), _posted(order)
@@ -339,27 +340,23 @@ def _post_once(
 
 
 def _posted_before(order: Order, kind: str, found: set[str]) -> Conflict:
-    so_far = ", ".join(sorted(found)) or "nothing"
+    so_far = ", ".join(sorted(found)) or "none"
     return Conflict(
         "not-held" if kind != "hold" else "held-before",
-        f"order {order.pk} can't {kind}: so far there was posted {so_far}",
+        f"Cannot post {kind} for order {order.pk}. The order has these postings: {so_far}. Check its state again.",
         figures={"order": order.pk, "posted": sorted(found)},
     )
 
 
-def _refuse_nothing(amount: int) -> None:
-    if amount == 0:
-        raise Rejected("invalid", "amount: 0 moves nothing", fields={"amount": "not 0"})
-    fitting("amount", amount)
-
-
-def _refuse_beyond(tenant: Tenant, amount: int, has: int) -> None:
-    """Reject a transfer beyond the available money. An overdraft is only for buying."""
-    if amount > has:
-        detail = f"{tenant.name} has {format_credits(has)} credits available, {format_credits(amount - has)} too few"
+def _check_available(tenant: Tenant, amount: int, has: int) -> None:
+    """Raise `Rejected` for more than the available money. The overdraft is only for orders."""
+    if fitting("amount", amount) > has:
+        detail = (
+            f"{tenant.name} has {format_credits(has)} credits available; {format_credits(amount - has)} are missing"
+        )
         raise Rejected(
             "over-budget",
-            f"amount: {detail}; move less, or free what is held by cancelling orders",
+            f"amount: {detail}. Give a smaller amount, or cancel orders that hold money.",
             fields={"amount": detail},
             figures={"available": has, "price": amount, "missing": amount - has},
         )

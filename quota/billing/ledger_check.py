@@ -1,4 +1,4 @@
-"""Check of the whole ledger by one statement, so that it sees one moment even of a live system."""
+"""Check of the whole ledger. It is one SQL statement, so it sees one consistent moment of a live system."""
 
 from __future__ import annotations
 
@@ -20,38 +20,40 @@ WITH entry AS (
 ), open_orders AS (
     SELECT tenant_id, sum(price) AS held FROM quota_order WHERE state IN ('pending', 'approved') GROUP BY tenant_id
 )
-SELECT format('posting %%s: its entries add up to %%s', p.id, COALESCE(sum(e.amount), 0))
+SELECT format('posting %%s has %%s entries, which add up to %%s', p.id, count(e.id), COALESCE(sum(e.amount), 0))
     FROM quota_posting p LEFT JOIN quota_ledgerentry e ON e.posting_id = p.id
     GROUP BY p.id HAVING count(e.id) < 2 OR sum(e.amount) <> 0
 UNION ALL
 SELECT format('all balances together are %%s instead of 0', sum(balance)) FROM balance HAVING sum(balance) <> 0
 UNION ALL
-SELECT format('account %%s (%%s of tenant %%s): balance %%s, its entries add up to %%s', id, kind, tenant_id, balance,
-              posted)
+SELECT format('account %%s (%%s of tenant %%s): its balance is %%s, but its entries add up to %%s', id, kind,
+              tenant_id, balance, posted)
     FROM balance WHERE balance <> posted
 UNION ALL
-SELECT format('tenant %%s: %%s are held, its open orders cost %%s', b.tenant_id, b.balance, COALESCE(o.held, 0))
+SELECT format('tenant %%s: %%s are held, but its open orders cost %%s', b.tenant_id, b.balance, COALESCE(o.held, 0))
     FROM balance b LEFT JOIN open_orders o ON o.tenant_id = b.tenant_id
     WHERE b.kind = 'held' AND b.balance <> COALESCE(o.held, 0)
 UNION ALL
-SELECT format('tenant %%s: its open orders cost %%s, and it has no account', o.tenant_id, o.held) FROM open_orders o
+SELECT format('tenant %%s: its open orders cost %%s, but it has no account for held money', o.tenant_id, o.held)
+    FROM open_orders o
     WHERE o.held <> 0 AND NOT EXISTS (SELECT FROM balance b WHERE b.kind = 'held' AND b.tenant_id = o.tenant_id)
 UNION ALL
-SELECT format('tenant %%s owes %%s and has %%s available', a.tenant_id, -o.balance, a.balance)
+SELECT format('tenant %%s owes %%s, but has %%s available', a.tenant_id, -o.balance, a.balance)
     FROM balance a JOIN balance o ON o.tenant_id = a.tenant_id AND o.kind = 'owed'
     WHERE a.kind = 'available' AND o.balance < 0 AND a.balance > 0
 UNION ALL
-SELECT format('order %%s is %%s at a price of %%s: held %%s, charged %%s', id, state, price, held, charged)
+SELECT format('order %%s is %%s at a price of %%s, but %%s are held and %%s charged', id, state, price, held, charged)
     FROM per_order WHERE (held, charged) <> CASE
         WHEN state IN ('pending', 'approved') THEN (price::numeric, 0::numeric)
         WHEN state IN ('active', 'expired') THEN (0::numeric, price::numeric)
         WHEN state = 'cancelled' AND charged <> 0 THEN (0::numeric, price::numeric)
         ELSE (0::numeric, 0::numeric) END
 UNION ALL
-SELECT format('order %%s: refunded %%s, posted %%s', id, refunded, paid_back) FROM per_order WHERE refunded <> paid_back
+SELECT format('order %%s: its refund is %%s, but the postings have %%s', id, refunded, paid_back)
+    FROM per_order WHERE refunded <> paid_back
 UNION ALL
-SELECT format('invoice %%s: charged %%s and refunded %%s, the ledger has %%s and %%s', i.number, i.charged, i.refunded,
-              r.charged, r.refunded)
+SELECT format('invoice %%s: it has %%s charged and %%s refunded, but the ledger has %%s and %%s', i.number,
+              i.charged, i.refunded, r.charged, r.refunded)
     FROM quota_invoice i CROSS JOIN LATERAL (
         SELECT COALESCE(sum(e.amount) FILTER (WHERE e.amount > 0), 0) AS charged,
             -COALESCE(sum(e.amount) FILTER (WHERE e.amount < 0), 0) AS refunded
@@ -65,9 +67,9 @@ SELECT format('invoice %%s: charged %%s and refunded %%s, the ledger has %%s and
 def ledger_check() -> list[str]:
     """Return the errors of the ledger, one sentence each; empty if it is correct.
 
-    Each posting adds up to zero, and so do all balances; a balance is what was posted; what is held is what open
-    orders cost; each order was held, charged and refunded as its state says; who owes has nothing available; closed
-    invoices are what the revenue account got.
+    The rules: each posting and all balances add up to zero. A balance is the sum of its entries. Held money equals the
+    prices of open orders. Postings of each order match its state. A tenant that owes has no available money. Closed
+    invoices equal the revenue of their months.
     """
     with connection.cursor() as cursor:
         cursor.execute(_CHECKS, [])

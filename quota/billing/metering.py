@@ -2,9 +2,9 @@
 
     scheduling ──meter(cell, hour, rows)──► MeteredHour, priced ──usage_charge──► one posting per tenant, cell and day
 
-What is used is charged, not what is reserved or asked for: quantity × hours × the usage price in force in that hour ×
-the band's factor; the free priority is free. A job's hour is rounded down to a whole micro-credit. Reports may come
-late and more than once: until it is charged, an hour is what the last report says; then it stays as it was charged.
+Only usage is charged, not reservations or requests: quantity × hours × the usage price in force in that hour × the
+band's factor. The free priority is free. The price of each job and hour is rounded down to a whole micro-credit.
+Reports may arrive late and more than once: a later report replaces an earlier one until the hour is charged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quota.models.fields import WideVectorField
 from quota.pricing.arithmetic import FULL_MILLI, UNIT
 from quota.pricing.price_lists import price_list_at
 from quota.vocabulary import months
-from quota.vocabulary.errors import NotFound, Rejected, invalid
+from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.money import MOST
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import NAMES, SIZE, Vector
@@ -41,7 +41,7 @@ class MeteredRow(NamedTuple):
     """The usage of one job at one band in one hour. Vectors: unit·seconds over the axis. `band`: "" for the free
     priority.
 
-    `job_uid`: 32 hexadecimal digits; `labels`: those of the job, as they were.
+    `job_uid`: 32 hexadecimal digits; `labels`: the labels of the job in that hour.
     """
 
     tenant_id: int
@@ -55,14 +55,13 @@ class MeteredRow(NamedTuple):
 
 
 def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
-    """Note an hour of a cell's jobs; repeated, it replaces what is not charged yet. Returns how many were written.
+    """Store the usage of a cell's jobs in an hour, and return the number of stored rows.
 
-    `hour`: its beginning, aware. Sums and the price are exact.
-    Raises `Rejected` naming the row. Four statements, whatever the number of rows. No locks beside the rows' own.
+    A repeated report replaces hours that are not charged yet. `hour`: the start of the hour, with a time zone. Raises
+    `Rejected`, which names the row. Four SQL statements for any number of rows. Locks: only the rows.
     """
     if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
-        detail = "give the beginning of an hour, with its time zone"
-        raise Rejected("invalid", f"hour: {hour!r}; {detail}", fields={"hour": detail})
+        raise invalid("hour", f"{hour.isoformat()} is not the start of an hour with a time zone; give the start")
     if not rows:
         return 0
     bands = {band.name: band for band in PriorityBand.objects.all()}
@@ -77,7 +76,8 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
         if min(sums) < 0 or max(sums) > _MOST_SUM or price > MOST:
             raise invalid(
                 f"rows.{position}",
-                f"negative, of more than {WideVectorField.DIGITS} digits, or costs more than 64 bits hold",
+                f"a value is negative, has more than {WideVectorField.DIGITS} digits, or costs more than 64 bits can"
+                " hold; check the report",
             )
         given = (
             row.tenant_id,
@@ -96,9 +96,7 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
 
 
 def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) -> int:
-    """Return the price in micro-credits of unit·seconds used, by a price list's `usage`, rounded down once at the
-    end.
-    """
+    """Return the price of `used` unit·seconds at the prices of a list, in micro-credits, rounded down once."""
     exact = sum(
         (
             Fraction(quantity * usage[name] * band_milli, UNIT[name] * FULL_MILLI * 3600)
@@ -111,10 +109,10 @@ def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) 
 
 
 def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
-    """Charge what was metered up to the end of yesterday, by tenant, cell and month; idempotent.
+    """Charge the usage up to the end of yesterday in each tenant's time zone, by tenant, cell and month. Idempotent.
 
-    Days are the tenant's own. What belongs to a month that is closed already, is charged in the open one. One
-    transaction per tenant; one that can't be charged does not keep the others: the first error is raised at the end.
+    Usage in a closed month is charged in the open month. One transaction per tenant. If one tenant cannot be charged,
+    the others still are, and the first error is raised at the end.
     """
     moment = now or clock.now()
     due: dict[int, set[str]] = {}
@@ -140,7 +138,7 @@ def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
 
 
 def _charge_tenant(tenant: Tenant, cells: Sequence[str], now: dt.datetime) -> list[Posting]:
-    """Charge the due hours of one tenant. The lock on its accounts keeps charges and late reports apart."""
+    """Charge the due hours of one tenant. The lock on its accounts separates charges from late reports."""
     zone = tenant.time_zone
     today = months.day_of(now - SETTLE, zone)
     until = months.begin_of(today, zone)
@@ -152,7 +150,7 @@ def _charge_tenant(tenant: Tenant, cells: Sequence[str], now: dt.datetime) -> li
                 begin, end = months.bounds(month, zone)
                 key = f"usage:{tenant.pk}:{cell}:{month:%Y-%m}:{today}"
                 if Posting.objects.filter(key=key).exists():
-                    continue  # what came later waits for tomorrow
+                    continue  # later reports are charged tomorrow
                 pk, amount = _claim(tenant, cell, begin, min(end, until))
                 if amount:
                     made.append(
@@ -180,7 +178,10 @@ def _months_due(tenant: Tenant, cell: str, until: dt.datetime) -> list[dt.date]:
 
 
 def _claim(tenant: Tenant, cell: str, begin: dt.datetime, end: dt.datetime) -> tuple[int, int]:
-    """Tie what is due to a posting that is written next (foreign keys are checked at the commit): its id, the sum."""
+    """Assign the due hours to a posting that is written next, and return the posting's id and the sum.
+
+    This is possible because foreign keys are checked at the commit.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             "WITH next AS (SELECT nextval(pg_get_serial_sequence('quota_posting', 'id')) AS id),"

@@ -1,6 +1,6 @@
-"""Movements on a tenant's accounts, with the balance after each: one query per page, summed from the ledger.
+"""Movements on a tenant's accounts, with the balance after each movement. One query per page.
 
-A *movement* is what one posting did to the accounts of one tenant; a hand-down shows on both sides.
+A *movement* is the effect of one posting on the accounts of one tenant. Both tenants of a transfer have a movement.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quota.models import AccountKind, LedgerEntry, Tenant
 from quota.vocabulary import months
 from quota.vocabulary.permissions import Action, Principal, require
 
-# The most rows of a file, the newest first. Users who need more export one month at a time.
+# The maximum number of rows in a file, newest first. Users who need more rows export one month at a time.
 MOST_ROWS = 100_000
 
 
@@ -24,7 +24,7 @@ MOST_ROWS = 100_000
 class Movement:
     """The changes of available, held and owed money by one posting, and the amounts after it, in micro-credits.
 
-    `balance`: of all three together: what the tenant has, spent on nothing yet.
+    `balance_after`: the sum of all three after the posting.
     """
 
     posting: int
@@ -46,7 +46,7 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class RevenueDay:
-    """Revenue from a tenant on one day of its time zone, by kind; refunds are below zero. `spent`: since the 1st."""
+    """Revenue from a tenant on one day of its time zone, by kind. `refunds`: 0 or less; `spent`: since the 1st."""
 
     date: dt.date
     begins_at: dt.datetime
@@ -65,10 +65,7 @@ def movements(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> list[Movement]:
-    """The newest movements, `number` of them from place `first` on, of a period where one is given.
-
-    Raises `Forbidden`.
-    """
+    """Return `number` movements from position `first` on, newest first, optionally of a period. Raises `Forbidden`."""
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -82,7 +79,7 @@ def movements_number(tenant: Tenant) -> int:
 
 
 def month_days(principal: Principal, tenant: Tenant, month: dt.date, *, until: dt.datetime) -> list[RevenueDay]:
-    """The days of a month (its first day) up to `until`, each with what was spent on it. One query."""
+    """Return the revenue of each day of a month up to `until`. `month`: its first day. One query."""
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     begins_at, ends_at = months.bounds(month, tenant.time_zone)
     given = {"tenant": tenant.id, "begin": begins_at, "end": ends_at, "zone": tenant.time_zone}
@@ -117,7 +114,7 @@ def _dates(first: dt.date, last: dt.date) -> Iterator[dt.date]:
         yield first + dt.timedelta(days=number)
 
 
-# Balances after a movement are those of now less all that came later, so that a page needs no older rows.
+# The balance after a movement is the current balance less all later movements, so a page needs no older rows.
 _MOVEMENTS = f"""
 WITH moved AS (
   SELECT e.posting_id,

@@ -1,7 +1,7 @@
 """Quota, requests, reservations and usage of a tenant in a band over time, for planning (§2.5).
 
 Quota: grants in force at each hour ─┐
-MeteredHour: vectors of jobs ────────┴─► one row a step: means over the axis
+MeteredHour: vectors of jobs ────────┴─► one row per step: means over the axis
 """
 
 from __future__ import annotations
@@ -16,18 +16,15 @@ from quota.models import PriorityBand, Tenant
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import SIZE, Vector
 
-HOUR_S = 3600
-
-
-# An hour is metered some minutes after its end. Until then it would count as zero.
+# The usage of an hour is reported some minutes after its end. Until then the hour would count as zero.
 METERED_AFTER = dt.timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Means over one step of time from `at` on. `owned`: grants in force; `asked`, `reserved`, `used` by its jobs.
+    """Means over one step of time from `at` on. `owned`: grants in force; `asked`, `reserved`, `used`: by jobs.
 
-    `seconds`: how much of the step the means are of. The first and the last step may be covered in part.
+    `seconds`: the part of the step that has data. Only the first and the last step may have data for a part.
     """
 
     at: dt.datetime
@@ -50,8 +47,8 @@ def planned(
 ) -> list[Planned]:
     """Return the steps from `since` until `until` that have figures, oldest first. `band` None: the free priority.
 
-    Figures begin with the tenant's first grant or metered hour at this place, and end with the last metered hour.
-    Hours in between without jobs count as zero. One query. Raises `Forbidden`.
+    Figures begin with the tenant's first grant or metered hour in the cell and band, and end with the last metered
+    hour. Hours in between without jobs count as zero. One query. Raises `Forbidden`.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     last = clock.now() - METERED_AFTER

@@ -1,4 +1,4 @@
-"""Balances of a tenant, how far it has spent its budget, and what it can afford (pure). Amounts are micro-credits."""
+"""Balances and spending of a tenant, and whether the tenant can pay a price (pure). Amounts are micro-credits."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LEAST = -MOST - 1
 
 
 class Balances(NamedTuple):
-    """The balances of one tenant. `owed`: at most 0, metered usage that its money did not cover.
+    """The balances of one tenant. `owed`: the debt for metered usage, as a number of 0 or less.
 
-    `spendable`: what may be bought for: the available, as far as nothing is owed, and the overdraft.
+    `spendable`: the amount that orders may cost: available money less the debt, plus the overdraft.
     """
 
     available: int
@@ -39,27 +39,23 @@ def balances(*, available: int, held: int, owed: int, overdraft: int) -> Balance
 def fitting(field: str, amount: int) -> int:
     """Return `amount` if it fits 64 bits. Raises `Rejected("too-large")`, which names the field."""
     if not LEAST <= amount <= MOST:
-        raise invalid(
-            field,
-            f"{format_credits(amount)} credits are more than an account can hold, {format_credits(MOST)}",
-            "too-large",
-        )
+        detail = f"{format_credits(amount)} credits are too many for an account; give at most {format_credits(MOST)}"
+        raise invalid(field, detail, "too-large")
     return amount
 
 
 def over_budget(tenant: str, price: int, has: Balances) -> Rejected | None:
-    """Return why `price` can't be paid, None when it can."""
+    """Return the rejection if the tenant cannot pay `price`, else None."""
     missing = price - has.spendable
     if missing <= 0:
         return None
     owes = f" and owes {format_credits(-has.owed)}" if has.owed else ""
     return Rejected(
         "over-budget",
-        f"{format_credits(price)} credits are wanted, and {tenant} has {format_credits(has.available)}"
-        f" available{owes}: {format_credits(missing)}"
-        " credits are missing. Order less, for a shorter time or at a cheaper band or cell, or ask an owner of the"
-        f" organisation or an SRE for a budget of {format_credits(missing)} more.",
-        fields={"price": f"{format_credits(missing)} credits more than may be spent"},
+        f"The price is {format_credits(price)} credits. {tenant} has {format_credits(has.available)} available{owes},"
+        f" so {format_credits(missing)} credits are missing. Order less, for a shorter time, or at a cheaper band or"
+        f" cell, or ask an owner of the organisation or an SRE for {format_credits(missing)} more credits.",
+        fields={"price": f"{format_credits(missing)} credits are missing"},
         figures={**has.as_json(), "price": price, "missing": missing},
     )
 
@@ -68,8 +64,8 @@ def over_budget(tenant: str, price: int, has: Balances) -> Rejected | None:
 class Spending:
     """The spending of one tenant in one month.
 
-    `spent`: what revenue got, less refunds; `usage`: the part of it that was metered. `waiting`: the prices of orders
-    that hold money and begin by the end of the month. `monthly`: the limit, None for whatever is available.
+    `spent`: charges less refunds; `usage`: the part of `spent` that is metered usage. `waiting`: the prices of orders
+    that hold money and begin before the end of the month. `monthly`: the limit; None for all available money.
     """
 
     tenant: str
@@ -85,7 +81,7 @@ class Spending:
 
     @property
     def limit(self) -> int:
-        """Return what may be spent: the monthly limit, otherwise all money of the month."""
+        """Return the amount that may be spent: the monthly limit, or else all money of the month."""
         if self.monthly is not None:
             return self.monthly
         return max(0, self.spent) + self.waiting + max(0, self.has.available)
@@ -122,8 +118,10 @@ class Spending:
 
     @property
     def exhausted(self) -> bool:
-        """Return whether the budget's action is due. Submitting stops only if *usage* took part in the spending:
-        bought quota stays usable for a tenant that has spent all on it."""
+        """Return whether the budget's action is due.
+
+        Submitting stops only if a part of the spending is usage: a tenant that spent all on quota may use that quota.
+        """
         if self.action == "none" or not self.spent_up:
             return False
         return self.action not in STOPS_SUBMITTING or self.usage > 0 or self.has.owed < 0
@@ -134,7 +132,7 @@ class Spending:
 
 
 def beyond_month(spending: Spending, price: int) -> Rejected | None:
-    """Return why an order of the month can't be paid under a monthly limit that stops buying; None when it can."""
+    """Return the rejection if `price` exceeds what is left of the monthly limit, else None."""
     if spending.action == "none" or spending.monthly is None:
         return None
     left = max(0, spending.monthly - spending.committed)
@@ -143,11 +141,11 @@ def beyond_month(spending: Spending, price: int) -> Rejected | None:
         return None
     return Rejected(
         "over-budget",
-        f"{format_credits(price)} credits are wanted, and of the {format_credits(spending.monthly)} that"
-        f" {spending.tenant} means to spend in {spending.key} {format_credits(left)} are left:"
-        f" {format_credits(missing)} credits are missing. Order less, for a shorter time or"
-        " from next month on, or ask an owner to raise the monthly budget.",
-        fields={"price": f"{format_credits(missing)} credits more than the month's budget has left"},
+        f"The price is {format_credits(price)} credits. The budget of {spending.tenant} for {spending.key} is"
+        f" {format_credits(spending.monthly)} credits, of which {format_credits(left)} are left, so"
+        f" {format_credits(missing)} credits are missing. Order less, for a shorter time, or from next month on, or ask"
+        " an owner to raise the monthly budget.",
+        fields={"price": f"{format_credits(missing)} credits are missing in the monthly budget"},
         figures={
             **spending.has.as_json(),
             "price": price,

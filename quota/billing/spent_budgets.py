@@ -1,10 +1,10 @@
-"""Spent budgets whose action is `drop`: whose jobs are to go to the free priority, from when on, and at which bands.
+"""Spent budgets with the action `drop`: the tenants, times and bands whose jobs are demoted to the free priority.
 
     spent ─► growth is rejected, the tenant is notified ─► `drop_after_hours` of the cell later: due
-               └── money, a higher monthly budget, the next month, another action: forgotten
+               └── money, a higher monthly budget, the next month, another action: no demotion
 
-Only what goes on costing money drops: jobs at bands whose usage is charged in their cell. What was bought and paid for
-stays where usage costs nothing. Only who has the jobs can lower them: `drops_due` says whose.
+Only jobs at bands whose usage is charged in their cell are demoted, because only these jobs continue to cost money.
+`scheduling` demotes the jobs; `drops_due` names the tenants.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quota.vocabulary.bands import Band
 
 @dataclass(frozen=True, slots=True)
 class SpentBudget:
-    """A spent budget. `since`: when it was spent. `bands`: the bands of the cell where usage is charged."""
+    """A spent budget. `since`: the time when it was spent. `bands`: the bands of the cell whose usage is charged."""
 
     tenant: Tenant
     since: dt.datetime
@@ -31,9 +31,7 @@ class SpentBudget:
 
 
 def drops_due(cell: str) -> list[SpentBudget]:
-    """Return the spent budgets whose jobs in a cell are to be demoted now, the oldest first. One query if there is
-    none.
-    """
+    """Return the spent budgets whose jobs in a cell must be demoted now, oldest first. One query if there are none."""
     rows = list(_spent().select_related("tenant").order_by("exhausted_at", "id"))
     if not rows:
         return []
@@ -44,15 +42,15 @@ def drops_due(cell: str) -> list[SpentBudget]:
 
 
 def is_due(tenant_id: int, cell: str) -> bool:
-    """Return whether jobs of one tenant in a cell are to be demoted now."""
+    """Return whether jobs of one tenant in a cell must be demoted now."""
     return _spent().filter(tenant=tenant_id, exhausted_at__lte=clock.now() - _delay(cell)).exists()
 
 
 def format_demotions(tenant: Tenant) -> str:
-    """Return the sentence about demotions for a tenant whose budget is spent: cells and times."""
+    """Return text about the cells and times of demotions for a tenant whose budget is spent."""
     cells = QuotaUse.objects.filter(tenant=tenant).order_by("cell").values_list("cell", flat=True).distinct()
     at = [f"in cell {cell} after {_hours(cell)} hours" for cell in cells if _charged(cell)]
-    return "; ".join(at) or "nothing that runs costs anything now"
+    return "; ".join(at) or "none, because no usage is charged now"
 
 
 def _spent() -> QuerySet[Budget]:
@@ -68,7 +66,7 @@ def _delay(cell: str) -> dt.timedelta:
 
 
 def _charged(cell: str) -> tuple[Band, ...]:
-    """The bands at which usage costs something in a cell now."""
+    """Return the bands whose usage is charged in a cell now."""
     if not any(price_list_at(cell, clock.now()).usage.values()):
         return ()
     return tuple(row.as_band() for row in PriorityBand.objects.filter(price_milli__gt=0))

@@ -1,9 +1,8 @@
-"""Reads of money: ledger, balances, budgets and invoices, narrowed to whom the principal may see the money of."""
+"""Reads of the ledger, balances, budgets and invoices, limited to tenants whose money the principal may see."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from django.db.models import Exists, OuterRef, QuerySet
 
@@ -16,7 +15,7 @@ from quota.vocabulary.permissions import Action, Principal, may, require
 
 
 def billed_tenants(principal: Principal) -> QuerySet[Tenant]:
-    """Return the tenants whose money the principal may see: all for an SRE, else those where it buys or owns."""
+    """Return the tenants whose money the principal may see: all for an SRE, else those where it is buyer or owner."""
     rows = tenants_visible(principal)
     if principal.sre:
         return rows
@@ -24,7 +23,7 @@ def billed_tenants(principal: Principal) -> QuerySet[Tenant]:
 
 
 def billed_tenant(principal: Principal, name: str) -> Tenant:
-    """Raise `NotFound` for callers that may not see the tenant, `Forbidden` for members that may not see its money."""
+    """Return a tenant. Raises `NotFound` if the principal may not see it, `Forbidden` if it may not see its money."""
     tenant = tenant_named(principal, name)
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     return tenant
@@ -59,25 +58,15 @@ def invoice_numbered(principal: Principal, number: str) -> Invoice:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A tenant's budget, what it has, and its running month."""
+    """A tenant's budget, and its balances and spending in the current month."""
 
     tenant: Tenant
     budget: Budget
     spending: Spending
 
-    def as_json(self) -> dict[str, Any]:
-        fields = ("monthly", "alerts", "action", "overdraft", "exhausted_at")
-        return {
-            "tenant": self.tenant.name,
-            "time_zone": self.tenant.time_zone,
-            **self.spending.has.as_json(),
-            **{name: getattr(self.budget, name) for name in fields},
-            "running": self.spending.as_json(),
-        }
-
 
 def statements(tenants: list[Tenant]) -> list[Statement]:
-    """Return the statements of tenants, with two queries for any number."""
+    """Return the statements of tenants. Two queries."""
     budgets = {row.tenant_id: row for row in Budget.objects.filter(tenant__in=tenants)}
     found = spendings(tenants, budgets=budgets.values())
     return [Statement(tenant, budgets.get(tenant.pk) or Budget(tenant=tenant), found[tenant.pk]) for tenant in tenants]

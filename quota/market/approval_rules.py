@@ -1,11 +1,11 @@
-"""Approval rules, by rank. The first rule that fits an order decides who approves it (`order_steps.rule_of`)."""
+"""Approval rules, by rank. The first rule that matches an order decides who approves it (`order_steps.rule_of`)."""
 
 from __future__ import annotations
 
 from quota import records
 from quota.models import ApprovalRule, PriorityBand, Tenant
 from quota.pricing.market import cell_require
-from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.money import MOST, format_credits
 from quota.vocabulary.permissions import Action, Principal, require
 
@@ -23,9 +23,9 @@ def rule_set(
     tenant: Tenant | None = None,
     most_price: int | None = None,
 ) -> ApprovalRule:
-    """Make the rule of a rank, or replace it whole; what is left out fits everything. `most_price`: micro-credits.
+    """Create or replace the rule of a rank. Omitted conditions match all orders. `most_price`: micro-credits.
 
-    Orders that wait already go on waiting for whom they wait. Raises `Rejected` naming the field.
+    Pending orders keep their approver. Raises `Rejected`, which names the field.
     """
     require(principal, Action.PLATFORM_ADMIN)
     _valid(rank, approver, most_price)
@@ -57,12 +57,8 @@ def rule_remove(*, principal: Principal, rank: int) -> None:
 
 def _valid(rank: int, approver: str, most_price: int | None) -> None:
     if isinstance(rank, bool) or not 0 <= rank <= MOST_RANK:
-        raise _invalid("rank", f"a whole number from 0 to {MOST_RANK}")
+        raise invalid("rank", f"{rank} is out of range; give a whole number from 0 to {MOST_RANK}")
     if approver not in APPROVERS:
-        raise _invalid("approver", f"one of {', '.join(APPROVERS)}")
+        raise invalid("approver", f"{approver!r} is unknown; give one of {', '.join(APPROVERS)}")
     if most_price is not None and not 0 <= most_price <= MOST:
-        raise _invalid("most_price", f"from 0 to {format_credits(MOST)} credits")
-
-
-def _invalid(field: str, told: str) -> Rejected:
-    return Rejected("invalid", f"{field}: give {told}", fields={field: told})
+        raise invalid("most_price", f"the price is out of range; give 0 to {format_credits(MOST)} credits")

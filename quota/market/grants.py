@@ -1,4 +1,4 @@
-"""Quota granted to tenants (§2.5) by SREs, beside what they buy; both draw on the same calendar."""
+"""Quota that SREs grant to tenants (§2.5). Grants and orders use the same calendar of sold quota."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import datetime as dt
 from typing import Any
 
 from quota import clock, records
-from quota.market.order_checks import fits
-from quota.market.order_steps import sentence
+from quota.market.order_checks import check_available
 from quota.models import Quota, Tenant
 from quota.notifications.notices import notify
 from quota.pricing.market import band_named, grace_end, market_locked
 from quota.pricing.price_lists import Amounts, amounts_read
-from quota.vocabulary.errors import Conflict, Rejected, invalid
+from quota.vocabulary.errors import Conflict, invalid
 from quota.vocabulary.permissions import Action, Principal, require
-from quota.vocabulary.resources import as_mapping
+from quota.vocabulary.resources import as_mapping, format_vector
 
 
 def quota_grant(
@@ -29,19 +28,19 @@ def quota_grant(
     reason: str = "",
     beyond_capacity: bool = False,
 ) -> Quota:
-    """Let a tenant ask for `amounts` more, at a band, in a cell, for a period; without an end for ever.
+    """Grant quota to a tenant at a band in a cell, for a period or without an end. Returns the grant.
 
-    Rejected when it is more than is left at any instant (`sold-out`), unless `beyond_capacity`: that needs a reason and
-    is left out of the calendar, so it takes nothing away from what others may buy. Locks the cell's market.
+    Raises `Rejected("sold-out")` if the cell has too little left at any moment of the period. A grant with
+    `beyond_capacity` needs a reason, is not checked, and does not reduce what others may buy. Locks the cell's market.
     """
     require(principal, Action.PLATFORM_ADMIN)
     row = band_named(band)
     vector = amounts_read(amounts)
     begin = starts_at or clock.now()
     if ends_at is not None and ends_at <= begin:
-        raise Rejected("invalid", "ends_at is not after starts_at", fields={"ends_at": "not after starts_at"})
+        raise invalid("ends_at", "the time is not after starts_at; give a later end")
     if beyond_capacity and not reason.strip():
-        raise invalid("reason", "give a reason for granting more than the cell has")
+        raise invalid("reason", "the reason is missing; say why you grant more than the cell has")
     with records.write(principal) as entry:
         market = market_locked(cell)
         until = grace_end(market, begin, ends_at) if ends_at is not None else None
@@ -57,17 +56,17 @@ def quota_grant(
             beyond_capacity=beyond_capacity,
         )
         if not beyond_capacity:
-            fits(quota)
+            check_available(quota)
         quota.save()
         data: dict[str, Any] = {"cell": cell, "band": band, "amounts": as_mapping(vector)}
         entry.append("quota.granted", tenant=tenant.name, **data, beyond_capacity=beyond_capacity, reason=reason)
-        subject = f"Granted: {sentence(vector)}, {band} in {cell}"
+        subject = f"Granted: {format_vector(vector)}, {band} in {cell}"
         notify(entry, tenant, "quota.granted", subject, reason, "/quota/", **data)
     return quota
 
 
 def quota_end(*, principal: Principal, quota: Quota) -> Quota:
-    """End a grant now, without a grace. Jobs that run go on; new ones find less. What was bought ends by its order."""
+    """End a grant now, without a grace period. Running jobs continue. Raises `Conflict` for the grant of an order."""
     require(principal, Action.PLATFORM_ADMIN)
     with records.write(principal) as entry:
         market_locked(quota.cell)
@@ -75,7 +74,7 @@ def quota_end(*, principal: Principal, quota: Quota) -> Quota:
         if row.order_id is not None:
             raise Conflict(
                 "grant-of-order",
-                f"grant {row.pk} was bought with order {row.order_id}; cancel the order, so that it is refunded",
+                f"grant {row.pk} belongs to order {row.order_id}; cancel the order instead, which refunds it",
                 figures={"order": row.order_id},
             )
         now = clock.now()
@@ -84,6 +83,6 @@ def quota_end(*, principal: Principal, quota: Quota) -> Quota:
             row.save(update_fields=["ends_at", "grace_until"])
             data = {"cell": row.cell, "band": row.band.name}
             entry.append("quota.ended", tenant=row.tenant.name, **data)
-            subject = f"Ended: {sentence(row.amounts)}, {row.band.name} in {row.cell}"
+            subject = f"Ended: {format_vector(row.amounts)}, {row.band.name} in {row.cell}"
             notify(entry, row.tenant, "quota.ended", subject, row.reason, "/quota/", "warning", **data)
     return row

@@ -1,4 +1,4 @@
-"""Checks before a change of an order: the caller, the input, available quota; and the locks."""
+"""Checks and locks before a change of an order: the caller, the input, and the available quota."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.db import IntegrityError
 
@@ -20,72 +19,71 @@ from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected, inv
 from quota.vocabulary.permissions import Action, Principal, may, require
 from quota.vocabulary.resources import NAMES, Vector, describe
 
-# Nobody orders for later than this.
+# The latest start of an order from now on.
 HORIZON = dt.timedelta(days=3660)
 KEY_CHARACTERS = 64
 TEXT_CHARACTERS = 500
 
 
-def zone_of(tenant: Tenant) -> ZoneInfo:
-    """Return the time zone of a tenant."""
-    return ZoneInfo(tenant.time_zone)
-
-
 def amounts_wanted(amounts: Amounts) -> Vector:
-    """A vector that asks for something that is sold. Raises `Rejected` naming the field."""
+    """Return the ordered amounts as a vector. Raises `Rejected` if they contain nothing that is sold."""
     vector = amounts_checked(amounts)
     if not any(vector[index] for index in SOLD):
-        raise invalid(
-            "amounts", f"give at least one of {', '.join(NAMES[index] for index in SOLD)}; nothing else is sold"
-        )
+        sold = ", ".join(NAMES[index] for index in SOLD)
+        raise invalid("amounts", f"the order contains nothing that is sold; give at least one of {sold}")
     return vector
 
 
-def texts(*, key: str = "", **given: str) -> None:
-    """Check texts. Raises `Rejected`, which names a text that is too long or cannot be stored."""
+def check_texts(*, key: str = "", **given: str) -> None:
+    """Check texts. Raises `Rejected`, which names the text that is too long or contains a NUL character."""
     for name, value, most in (("key", key, KEY_CHARACTERS), *((n, v, TEXT_CHARACTERS) for n, v in given.items())):
         if len(value) > most or "\x00" in value:
-            raise invalid(name, f"at most {most} characters, none of them NUL")
+            raise invalid(name, f"the text is too long or contains a NUL character; give at most {most} characters")
 
 
-def period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
-    """Raises `Rejected` unless a period runs forward, in whole seconds, is not over, begins no longer ago than a quote
-    holds, and is no longer than the cell sells.
+def check_period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
+    """Check the period of an order. Raises `Rejected`, which names the field.
+
+    Times are in whole seconds. The period may start in the past only as long as a quote is valid, and is no longer than
+    the cell sells.
     """
     now = clock.now()
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         if moment.tzinfo is None:
-            raise invalid(name, "give its time zone, such as 2027-01-31T00:00:00Z")
+            raise invalid(name, "the time has no time zone; give one, such as 2027-01-31T00:00:00Z")
         if moment.microsecond:
-            raise invalid(name, "give whole seconds")
+            raise invalid(name, "the time has fractions of a second; give whole seconds")
     if ends_at <= starts_at:
-        raise invalid("ends_at", "not after starts_at")
+        raise invalid("ends_at", "the time is not after starts_at; give a later end")
     if ends_at <= now:
-        raise invalid("ends_at", f"lies in the past; it is {now.isoformat()}")
+        raise invalid("ends_at", f"the time is in the past (it is {now.isoformat()} now); give a later end")
     if starts_at < now - dt.timedelta(minutes=market.quote_minutes):
-        raise invalid("starts_at", f"lies in the past; it is {now.isoformat()}. Leave it out to begin now")
+        raise invalid("starts_at", f"the time is in the past (it is {now.isoformat()} now); omit it to start now")
     if starts_at > now + HORIZON:
-        raise invalid("starts_at", f"more than {HORIZON.days} days ahead")
-    # A day of 25 hours more, for periods of whole days of a time zone.
+        raise invalid("starts_at", f"the time is too far ahead; give a time within {HORIZON.days} days")
+    # One hour more, because a period of whole days may contain a day of 25 hours.
     if ends_at - starts_at > dt.timedelta(days=market.longest_days, hours=1):
-        raise invalid("ends_at", f"cell {market.cell} sells quota for at most {market.longest_days} days per order")
+        most = market.longest_days
+        raise invalid("ends_at", f"the period is too long; cell {market.cell} sells at most {most} days per order")
 
 
-def on_sale(market: Market, band: PriorityBand) -> None:
-    """Check that the cell sells quota, and at this band. Raises `Rejected`."""
+def check_on_sale(market: Market, band: PriorityBand) -> None:
+    """Check that the cell sells quota at this band. Raises `Rejected`."""
     if not market.selling:
         raise Conflict(
             "not-selling",
             f"cell {market.cell} sells nothing at the moment; choose another cell, or ask an SRE",
-            fields={"cell": "sells nothing at the moment"},
+            fields={"cell": "the cell sells nothing at the moment"},
         )
     if not is_sold(band):
-        raise Rejected("not-sold", f"quota at band {band.name} is not sold", fields={"band": "not sold"})
+        raise invalid("band", f"quota at band {band.name} is not sold; choose another band", "not-sold")
 
 
-def fits(row: Order | Quota, *, without: int = 0) -> None:
-    """Raises `Rejected("sold-out")`, with what is left and the first free date, unless an order or a grant fits at
-    every instant until its grace ends. `without`: the id of an order whose grant is not counted.
+def check_available(row: Order | Quota, *, without: int = 0) -> None:
+    """Check that the cell has the amounts of an order or a grant at every moment until its grace period ends.
+
+    `without`: the id of an order whose grant is not counted. Raises `Rejected("sold-out")`, with the amounts that are
+    left and the first date when the amounts are available.
     """
     cell, band, amounts, starts_at = row.cell, row.band, row.amounts, row.starts_at
     until = row.grace_until or row.ends_at
@@ -99,16 +97,16 @@ def fits(row: Order | Quota, *, without: int = 0) -> None:
         return
     length = None if until is None else until - starts_at
     first = earliest_start(cell, band, amounts, length, starts_at, without=without)
-    when = f"it is free from {first.isoformat()} on" if first is not None else "there is no time when it is free"
+    when = f"available from {first.isoformat()} on" if first is not None else "never available"
     parts = "; ".join(
-        f"{name}: asked {describe(NAMES.index(name), f['asked'])}, {describe(NAMES.index(name), f['left'])} left"
+        f"{name}: {describe(NAMES.index(name), f['asked'])} requested, {describe(NAMES.index(name), f['left'])} left"
         for name, f in short.items()
     )
     raise Rejected(
         "sold-out",
-        f"cell {cell} has too little {band.name} quota left from {starts_at.isoformat()}"
-        f" {f'to {until.isoformat()}' if until else 'on'}, including the grace period: {parts}; {when}."
-        " Ask for less, another time, band or cell.",
+        f"Cell {cell} has too little {band.name} quota left from {starts_at.isoformat()}"
+        f" {f'to {until.isoformat()}' if until else 'on'}, including the grace period ({parts}). These amounts are"
+        f" {when}. Choose smaller amounts, or another time, band or cell.",
         fields={f"amounts.{name}": f"{describe(NAMES.index(name), f['left'])} left" for name, f in short.items()},
         figures={
             "cell": cell,
@@ -119,7 +117,7 @@ def fits(row: Order | Quota, *, without: int = 0) -> None:
     )
 
 
-def still_there(order: Order) -> None:
+def check_capacity(order: Order) -> None:
     """Check that the cell still has the capacity of a pending order. Raises `Rejected("sold-out")`."""
     begin = max(order.starts_at, clock.now())
     until = order.grace_until or order.ends_at
@@ -130,13 +128,13 @@ def still_there(order: Order) -> None:
     if short:
         raise Rejected(
             "sold-out",
-            f"cell {order.cell} has lost capacity since order {order.pk} was placed, and more is sold than it has:"
-            f" {', '.join(short)}. Reject it, or wait until the cell has capacity again.",
+            f"Cell {order.cell} has lost capacity since order {order.pk} was placed, and has now sold more than its"
+            f" capacity of {', '.join(short)}. Reject the order, or wait until the cell has capacity again.",
             figures={"cell": order.cell, "band": order.band.name, "short": short},
         )
 
 
-def nothing_waits(order: Order, waiting: Sequence[Order]) -> None:
+def check_no_successor(order: Order, waiting: Sequence[Order]) -> None:
     """Check that no other order is waiting to replace this one. Raises `Rejected`."""
     for other in waiting:
         raise Conflict(
@@ -146,18 +144,19 @@ def nothing_waits(order: Order, waiting: Sequence[Order]) -> None:
         )
 
 
-def changeable(order: Order, what: str) -> None:
-    """Check that the order can still change. Raises `Rejected` for orders whose period is over."""
-    over = order.state == OrderState.ACTIVE.value and order.ends_at <= clock.now()
-    if over or order.state not in OPEN:
-        raise wrong_state(order, f"is {'over' if over else order.state} and can't be {what}; place a new order")
+def check_changeable(order: Order, what: str) -> None:
+    """Check that the order can still change. Raises `Conflict` for orders whose period has ended. `what`: a verb."""
+    ended = order.state == OrderState.ACTIVE.value and order.ends_at <= clock.now()
+    if ended or order.state not in OPEN:
+        reason = "has ended" if ended else f"is {order.state}"
+        raise wrong_state(order, f"{reason} and cannot be {what}; place a new order")
 
 
-def place_of(order: Order, starts_at: dt.datetime | None) -> tuple[Order, str]:
-    """Return the order that a change of this order replaces: itself, or the one that it was to replace, which still
-    has its grant.
+def replaced_by_change(order: Order, starts_at: dt.datetime | None) -> tuple[Order, str]:
+    """Return the order that a change of `order` replaces, and the kind of replacement.
 
-    `starts_at`: another beginning than before. A renewal that begins before what it renews ends, comes beside it.
+    This is `order` itself, or the order that `order` waits to replace, if that one still has its grant. A renewal that
+    `starts_at` moves before the end of the renewed order counts beside that order, so it replaces only itself.
     """
     above = order.replaces
     if (
@@ -172,15 +171,18 @@ def place_of(order: Order, starts_at: dt.datetime | None) -> tuple[Order, str]:
 
 
 def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | None:
-    """The order that this key placed. Raises `Conflict("key-used")` when that was another one. The market is locked."""
+    """Return the order that was placed with this key, or None. The caller has locked the market.
+
+    Raises `Conflict("key-used")` if that order differs from `same`.
+    """
     order = Order.objects.filter(tenant=tenant, key=key).first() if key else None
     if order is None:
         return None
     if any(getattr(order, name) != value for name, value in same.items()):
         raise Conflict(
             "key-used",
-            f"key {key!r} was already used for order {order.pk} of tenant {tenant.name}, which is different; use a"
-            " new key",
+            f"key {key!r} was already used for order {order.pk} of tenant {tenant.name}, which differs from this order;"
+            " use a new key",
             fields={"key": f"used by order {order.pk}"},
             figures={"order": order.pk},
         )
@@ -189,20 +191,22 @@ def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | 
 
 @contextmanager
 def selling(principal: Principal) -> Iterator[RecordEntry]:
-    """Open one change of orders. A constraint detects a key that is used at the same time in another cell."""
+    """Run one change of orders. Raises `Conflict` if another cell uses the same key at the same time."""
     try:
         with records.write(principal) as entry:
             yield entry
     except IntegrityError as error:
         if "one_order_per_tenant_and_key" not in str(error):
             raise
-        raise Conflict("key-used", "key: used for another order", fields={"key": "used"}) from error
+        detail = "the key was already used for another order; use a new key"
+        raise Conflict("key-used", f"key: {detail}", fields={"key": detail}) from error
 
 
 @contextmanager
-def own(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Market, Order, list[Order]]]:
-    """Open a change by a person who may buy for the order's tenant. Yields entry, market, order, and the orders that
-    wait to replace it.
+def buying(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Market, Order, list[Order]]]:
+    """Run a change by a principal that may buy for the order's tenant.
+
+    Yields the record entry, and under locks: the market, the order, and the orders that wait to replace it.
     """
     require(principal, Action.QUOTA_BUY, tenant=order.tenant.name, cell=order.cell)
     with selling(principal) as entry:
@@ -229,7 +233,7 @@ def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, 
         if not principal.sre and _is_own(principal, row.placed_by):
             raise Forbidden(
                 Action.QUOTA_APPROVE,
-                f"{row.placed_by} placed order {row.pk}, so {principal.name} can't decide about it; ask another owner,"
+                f"{row.placed_by} placed order {row.pk}, so {principal.name} cannot decide about it; ask another owner"
                 " or an SRE",
             )
         yield entry, row

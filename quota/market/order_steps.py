@@ -1,18 +1,17 @@
-"""The steps of an order's life, taken inside the caller's transaction.
+"""The state changes of orders. They run inside the caller's transaction.
 
     pending ──approve──► approved ──begin──► active ──expire──► expired
        │ reject, time-out    │ cancel           │ cancel, replace
        ▼                     ▼                  ▼
     rejected, cancelled   cancelled          cancelled
 
-A step holds the market's row of the cell, the order's row, and that of the order it replaces, in this order;
-accounts come after, the stream of records last.
+A state change locks, in this order: the market of the cell, the order and the order that it replaces, accounts, and the
+stream of records.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -39,12 +38,12 @@ from quota.records import RecordEntry
 from quota.vocabulary.errors import Conflict, NotFound
 from quota.vocabulary.money import format_credits as in_credits
 from quota.vocabulary.permissions import Role
-from quota.vocabulary.resources import as_mapping, format_quantities
+from quota.vocabulary.resources import as_mapping, format_vector
 
 MICROSECOND = dt.timedelta(microseconds=1)
-# An order that begins this much later than ordered is paid only from its actual beginning on.
+# If an order begins later than this after its start, the tenant pays only from the actual beginning on.
 LATE = dt.timedelta(minutes=5)
-# Before the end, people are reminded or the renewal is ordered: this long, a quarter of the period at most.
+# The time before the end of an order when it is renewed or members are reminded; at most a quarter of the period.
 AHEAD = dt.timedelta(days=7)
 
 
@@ -74,22 +73,22 @@ TRANSITIONS: dict[tuple[OrderState, OrderEvent], OrderState] = {
 
 
 def wrong_state(order: Order, detail: str) -> Conflict:
-    """Return the rejection of what the state of an order does not allow."""
+    """Return the rejection of a change that the state of the order does not allow."""
     return Conflict("order-state", f"order {order.pk} {detail}", figures={"order": order.pk, "state": order.state})
 
 
 def step(order: Order, event: OrderEvent) -> None:
-    """Move the order to where the table says. Raises `Conflict` naming order, state and event."""
+    """Change the order's state by the table of transitions. Raises `Conflict` if the table has no such transition."""
     after = TRANSITIONS.get((OrderState(order.state), event))
     if after is None:
-        raise wrong_state(order, f"is {order.state}; {event} is not possible then")
+        raise wrong_state(order, f"is {order.state}, and {event} is not possible in this state; check the order again")
     order.state = after.value
 
 
 def order_locked(pk: int) -> tuple[Order, list[Order]]:
-    """An order and those that wait to replace it, locked with the one it replaces, by id. The market's row comes first.
+    """Lock an order, the order that it replaces, and the orders that wait to replace it, by id.
 
-    Raises `NotFound`.
+    Returns the order and the waiting orders. The caller has locked the market. Raises `NotFound`.
     """
     rows = (
         Order.objects.select_for_update(of=("self",))
@@ -107,7 +106,7 @@ def order_locked(pk: int) -> tuple[Order, list[Order]]:
 
 
 def new_order(market: Market, *, starts_at: dt.datetime, ends_at: dt.datetime, **fields: Any) -> Order:
-    """Return a pending order that is not stored yet. `fields`: the other columns."""
+    """Return a new pending order that is not saved. `fields`: the other columns."""
     return Order(
         cell=market.cell,
         starts_at=starts_at,
@@ -119,13 +118,13 @@ def new_order(market: Market, *, starts_at: dt.datetime, ends_at: dt.datetime, *
 
 
 def successor(market: Market, old: Order, kind: str, **changes: Any) -> Order:
-    """Return an order that replaces `old`, not stored yet. It asks for the same, but for `changes`."""
+    """Return a new order that replaces `old` and is not saved. It is the same as `old` except for `changes`."""
     kept = {"tenant": old.tenant, "band": old.band, "amounts": list(old.amounts), "renew": old.renew, "replaces": old}
     return new_order(market, replaced_as=kind, **{**kept, **changes})
 
 
 def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tuple[str, str]:
-    """Return the approver and the rule: the first that fits, by rank, or an SRE if none does."""
+    """Return the approver and the name of the first matching rule, by rank. Without a match, an SRE approves."""
     rule = (
         ApprovalRule.objects.filter(
             Q(cell="") | Q(cell=cell),
@@ -140,10 +139,10 @@ def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tup
 
 
 def deciders() -> QuerySet[Membership]:
-    """The owners who may decide about an order: a subquery of `Order`, for `Exists`.
+    """Return the owners who may decide about an order, as a subquery of `Order` for `Exists`.
 
-    They are owners of its tenant or of the tenant's organisation. Nobody decides about an order of their own, or about
-    one that a service account of theirs placed.
+    They are owners of the order's tenant or of its organisation, but not the person who placed the order, and not the
+    creator of the service account that placed it.
     """
     own_account = ServiceAccount.objects.filter(
         user__username=OuterRef(OuterRef("placed_by")), created_by=OuterRef("user__username")
@@ -159,14 +158,14 @@ def deciders() -> QuerySet[Membership]:
     )
 
 
-def waits_in_vain() -> QuerySet[Order]:
-    """Return orders that wait for an owner although no owner may decide about them."""
+def waiting_without_owner() -> QuerySet[Order]:
+    """Return the orders that wait for an owner although no owner may decide about them."""
     waiting = Order.objects.filter(state=OrderState.PENDING.value, approver="owner")
     return waiting.filter(~Exists(deciders()))
 
 
 def approve(entry: RecordEntry, order: Order, *, by: str, reason: str = "") -> None:
-    """Pending → approved, and on to active where its time has come."""
+    """Approve a pending order. If its period has begun, the order also becomes active."""
     step(order, OrderEvent.APPROVE)
     order.decided_by, order.decided_at, order.reason = by, clock.now(), reason
     order.save(update_fields=["state", "decided_by", "decided_at", "reason"])
@@ -176,8 +175,9 @@ def approve(entry: RecordEntry, order: Order, *, by: str, reason: str = "") -> N
 
 
 def begin(entry: RecordEntry, order: Order) -> None:
-    """Approved → active: charge the order, create its grant and end the order that it replaces. The tenant pays only
-    from the time at which it can use the quota.
+    """Make an approved order active: charge it, create its grant, and end the order that it replaces.
+
+    The tenant pays only from the time when it can use the quota.
     """
     now = clock.now()
     if order.ends_at <= now:
@@ -201,14 +201,14 @@ def begin(entry: RecordEntry, order: Order) -> None:
 
 
 def before_end(order: Order) -> dt.datetime:
-    """Return when members are reminded of its end, or its renewal is ordered."""
+    """Return the time when members are reminded of the end of an order, or when it is renewed."""
     return order.ends_at - min(AHEAD, (order.ends_at - order.starts_at) / 4)
 
 
 def take_back(
     entry: RecordEntry, order: Order, event: OrderEvent, reason: str, *, kind: str = "order.cancelled", by: str = ""
 ) -> None:
-    """End an order that has not begun: what it holds, of capacity and of money, is free. `by`: the actor by default."""
+    """End an order that has not begun, and release its capacity and money. `by`: by default the actor of the entry."""
     by, decided = by or entry.principal.name, event in (OrderEvent.REJECT, OrderEvent.TIME_OUT)
     step(order, event)
     ledger.unhold(entry, order)
@@ -232,7 +232,7 @@ def stop(entry: RecordEntry, order: Order, event: OrderEvent, *, at: dt.datetime
 
 
 def replace(entry: RecordEntry, old: Order, *, at: dt.datetime, order: Order) -> int:
-    """End `old` where `order` takes over, and pay back what is left of it to the second. Returns how much."""
+    """End `old` at the time when `order` replaces it, and refund the rest to the second. Returns the refund."""
     back = min(share(old, at, old.ends_at), old.price - old.refunded)
     give_back(entry, old, back, text=f"order {old.pk} replaced by order {order.pk}")
     stop(entry, old, OrderEvent.REPLACE, at=at, reason=f"replaced by order {order.pk}")
@@ -240,7 +240,7 @@ def replace(entry: RecordEntry, old: Order, *, at: dt.datetime, order: Order) ->
 
 
 def give_back(entry: RecordEntry, order: Order, amount: int, *, text: str) -> None:
-    """Refund at most what was paid and not refunded yet. The caller saves `refunded`."""
+    """Refund `amount`, but at most the price that is not refunded yet. The caller saves `refunded`."""
     back = min(amount, order.price - order.refunded)
     if back > 0:
         ledger.refund(entry, order, back, text)
@@ -248,7 +248,7 @@ def give_back(entry: RecordEntry, order: Order, amount: int, *, text: str) -> No
 
 
 def share(order: Order, begins_at: dt.datetime, ends_at: dt.datetime) -> int:
-    """The part of an order's price that falls on a part of its period, rounded down to a whole micro-credit."""
+    """Return the price of a part of an order's period, rounded down to a whole micro-credit."""
     whole = (order.ends_at - order.starts_at) // MICROSECOND
     part = min(max(0, (ends_at - begins_at) // MICROSECOND), whole)
     return order.price * part // whole
@@ -264,7 +264,7 @@ def news(
     to_sre: bool = False,
     **more: Any,
 ) -> None:
-    """Record an event of an order, and notify the members of its tenant."""
+    """Record an event of an order, and notify the members of its tenant. `to_sre`: also notify the SREs."""
     data = {
         "order": order.pk,
         "band": order.band.name,
@@ -276,26 +276,17 @@ def news(
     }
     entry.append(kind, tenant=order.tenant.name, **data)
     what = kind.removeprefix("order.").replace("-", " ")
-    subject = f"Order {order.pk} {what}: {sentence(order.amounts)}, {order.band.name} in {order.cell}"
+    subject = f"Order {order.pk} {what}: {format_vector(order.amounts)}, {order.band.name} in {order.cell}"
     zone = order.tenant.time_zone
     period = f"{clock.format_time(order.starts_at, zone)} to {clock.format_time(order.ends_at, zone)}"
-    lines = [
-        text or str(more.get("reason", "")),
-        f"Tenant {order.tenant.name}, {period}, {in_credits(order.price)} credits.",
-    ]
-    said = "\n".join(line for line in lines if line)
-    notify(entry, order.tenant, kind, subject, said, url=f"/orders/{order.pk}/", level=level, **data)
-    if to_sre:
-        notify(entry, None, kind, subject, said, url=f"/orders/{order.pk}/", level=level, **data)
-
-
-def sentence(amounts: Sequence[int]) -> str:
-    """Return the amounts above zero as text: `1 core, 4 GiB of ram`."""
-    return format_quantities(dict(enumerate(amounts)))
+    about = f"Tenant {order.tenant.name}, {period}, {in_credits(order.price)} credits."
+    text = "\n".join(line for line in (text or str(more.get("reason", "")), about) if line)
+    for tenant in (order.tenant, None) if to_sre else (order.tenant,):
+        notify(entry, tenant, kind, subject, text, url=f"/orders/{order.pk}/", level=level, **data)
 
 
 def cut_of(order: Order) -> dt.datetime:
-    """Return the earliest end of an active order that another replaces: now, in whole seconds."""
+    """Return the earliest time when another order can replace an active order: now, in whole seconds."""
     grant = Quota.objects.filter(order=order).order_by("-starts_at").first()
     began = grant.starts_at if grant is not None else order.starts_at
     return max(clock.now().replace(microsecond=0), began + dt.timedelta(seconds=1))

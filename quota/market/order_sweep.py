@@ -1,20 +1,30 @@
 """Timed steps of orders: begin, reminder, renewal, expiry, and cancellation if no decision is made.
 
-Every step checks again under the locks. So two sweeps at once, a clock that jumped, or a pause of days do no harm:
-each step that is due is done once, and the steps of an order in their order.
+Every step is checked again under the locks. Each due step is done once, and the steps of an order in sequence, even if
+two sweeps run at once, the clock jumps, or no sweep runs for days.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from contextlib import nullcontext
+from zoneinfo import ZoneInfo
 
 import structlog
 from django.db import connection, transaction
 
 from quota import clock, records
-from quota.market.order_checks import fits, on_sale, zone_of
-from quota.market.order_steps import OrderEvent, begin, news, order_locked, step, successor, take_back, waits_in_vain
+from quota.market.order_checks import check_available, check_on_sale
+from quota.market.order_steps import (
+    OrderEvent,
+    begin,
+    news,
+    order_locked,
+    step,
+    successor,
+    take_back,
+    waiting_without_owner,
+)
 from quota.market.orders import submit
 from quota.models import Market, Order, OrderState
 from quota.pricing.market import market_locked
@@ -27,9 +37,9 @@ from quota.vocabulary.permissions import system
 log = structlog.get_logger(__name__)
 
 ME = system("market")
-# Orders looked at in one sweep; the next one takes the rest.
+# The maximum number of orders in one sweep. The next sweep continues with the rest.
 BATCH = 500
-# A renewal that failed is tried again after this time, until the grace is over.
+# A failed renewal is tried again after this time, until the grace period ends.
 AGAIN = dt.timedelta(hours=1)
 
 _DUE = """
@@ -45,15 +55,15 @@ ORDER BY least(o.starts_at, o.renew_next_at), o.id LIMIT %(limit)s
 
 
 def orders_advance(now: dt.datetime | None = None, *, limit: int = BATCH) -> int:
-    """Do whatever is due for at most `limit` orders; returns for how many. Each is a transaction of its own.
+    """Do the due steps of at most `limit` orders, and return the number of orders. One transaction per order.
 
-    An order that can't be dealt with does not keep the others: the first error is raised when all were tried.
+    If one order fails, the others are still advanced, and the first error is raised at the end.
     """
     with clock.at(now) if now is not None else nullcontext():
         with connection.cursor() as cursor:
             cursor.execute(_DUE, {"now": clock.now(), "limit": limit})
             due = cursor.fetchall()
-        due += waits_in_vain().order_by("id").values_list("id", "cell")[:limit]
+        due += waiting_without_owner().order_by("id").values_list("id", "cell")[:limit]
         failures: list[Exception] = []
         for pk, cell in due:
             try:
@@ -76,7 +86,7 @@ def _advance(pk: int, cell: str) -> None:
             if min(deadline, order.ends_at) <= now:
                 by = clock.format_time(min(deadline, order.ends_at), order.tenant.time_zone)
                 take_back(entry, order, OrderEvent.TIME_OUT, f"no decision was made by {by}", kind="order.timed-out")
-        if order.state == OrderState.PENDING.value and waits_in_vain().filter(pk=order.pk).exists():
+        if order.state == OrderState.PENDING.value and waiting_without_owner().filter(pk=order.pk).exists():
             order.approver = "sre"
             order.save(update_fields=["approver"])
             news(
@@ -84,7 +94,7 @@ def _advance(pk: int, cell: str) -> None:
                 "order.passed-on",
                 order,
                 to_sre=True,
-                text="An SRE decides now, because the tenant has no other owner any more.",
+                text="An SRE decides now, because the tenant no longer has another owner.",
             )
         if order.state == OrderState.APPROVED.value and order.starts_at <= now:
             begin(entry, order)
@@ -99,7 +109,7 @@ def _advance(pk: int, cell: str) -> None:
 
 
 def _before_end(entry: RecordEntry, market: Market, order: Order, waiting: list[Order]) -> None:
-    """Order its renewal, or remind people of its end."""
+    """Renew the order, or remind members of its end."""
     now = clock.now()
     if not order.renew:
         if order.reminded_at is None and order.ends_at > now:
@@ -108,8 +118,8 @@ def _before_end(entry: RecordEntry, market: Market, order: Order, waiting: list[
                 entry,
                 "order.reminder",
                 order,
-                text=f"It ends on {clock.format_time(order.ends_at, order.tenant.time_zone)}."
-                " Renew or extend it to go on.",
+                text=f"The order ends on {clock.format_time(order.ends_at, order.tenant.time_zone)}."
+                " Renew or extend the order to keep the quota.",
             )
         order.renew_next_at = None
     else:
@@ -118,38 +128,38 @@ def _before_end(entry: RecordEntry, market: Market, order: Order, waiting: list[
 
 
 def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order]) -> None:
-    """Order the renewal; where that is rejected, tell why, once for each reason, and try again later."""
+    """Renew the order. If that is rejected, notify members once per reason, and schedule another attempt."""
     try:
         for other in waiting:
-            raise Rejected("order-waits", f"order {other.pk}, a {other.replaced_as} of it, waits for approval")
+            raise Rejected("order-waits", f"order {other.pk}, a {other.replaced_as} of this order, waits for approval")
         with transaction.atomic():
             new = _renewal(entry, market, order)
-    except Rejected as refusal:
+    except Rejected as rejection:
         again = clock.now() + AGAIN
         order.renew_next_at = again if again < (order.grace_until or order.ends_at) else None
-        if not order.renew_error.startswith(f"{refusal.code}:"):
+        if not order.renew_error.startswith(f"{rejection.code}:"):
             news(
                 entry,
                 "order.renewal-failed",
                 order,
                 level="urgent",
-                text=f"It could not be renewed: {refusal.detail}",
-                code=refusal.code,
-                reason=refusal.detail,
+                text=f"The order could not be renewed: {rejection.detail}",
+                code=rejection.code,
+                reason=rejection.detail,
             )
-        order.renew_error = f"{refusal.code}: {refusal.detail}"[:300]
+        order.renew_error = f"{rejection.code}: {rejection.detail}"[:300]
         return
     order.renew_next_at, order.renew_error = None, ""
     news(entry, "order.renewed", order, new=new.pk)
 
 
 def _renewal(entry: RecordEntry, market: Market, order: Order) -> Order:
-    """The order that follows, as long as this one by the days of its tenant. Raises `Rejected`."""
+    """Place the next order, which has as many days in the tenant's time zone. Raises `Rejected`."""
     begin_at = order.ends_at
-    end = calendar.following(order.starts_at, order.ends_at, zone_of(order.tenant))
+    end = calendar.following(order.starts_at, order.ends_at, ZoneInfo(order.tenant.time_zone))
     if end <= clock.now():
-        raise Rejected("too-late", "the period of its renewal has ended too; place a new order")
-    on_sale(market, order.band)
+        raise Rejected("too-late", "the period of the renewal has already ended; place a new order")
+    check_on_sale(market, order.band)
     new = successor(
         market,
         order,
@@ -160,7 +170,7 @@ def _renewal(entry: RecordEntry, market: Market, order: Order) -> Order:
         renew=True,
         note=order.note,
     )
-    fits(new, without=order.pk)
+    check_available(new, without=order.pk)
     price_now(ME, new, without=order.pk)
     submit(entry, new, new.price)
     return new

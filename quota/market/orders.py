@@ -1,32 +1,32 @@
-"""Buying quota (§2.5): from the order to its end, and what may be done with it on the way.
+"""Orders of quota (§2.5): placing them, deciding about them, and changing them.
 
-    order_place ─► what is left? what does it cost? is there money? ─► held ─► approved by a rule, or by a person
-    ─► order_sweep begins, reminds, renews and expires it
+    order_place ─► checks of capacity, price and money ─► held ─► approved by a rule or by a person
+    ─► order_sweep begins the order, sends reminders, renews it, and expires it
 
-All that sells in one cell queues at its market's row, so two orders never get the same core.
+All sales in one cell lock the row of its market, so two orders never get the same core.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from zoneinfo import ZoneInfo
 
 from quota import clock
 from quota.billing import ledger
 from quota.market.order_checks import (
     amounts_wanted,
-    changeable,
+    buying,
+    check_available,
+    check_capacity,
+    check_changeable,
+    check_no_successor,
+    check_on_sale,
+    check_period,
+    check_texts,
     deciding,
-    fits,
-    nothing_waits,
-    on_sale,
-    own,
-    period,
-    place_of,
     placed_before,
+    replaced_by_change,
     selling,
-    still_there,
-    texts,
-    zone_of,
 )
 from quota.market.order_steps import (
     OrderEvent,
@@ -41,7 +41,7 @@ from quota.market.order_steps import (
     stop,
     successor,
     take_back,
-    waits_in_vain,
+    waiting_without_owner,
     wrong_state,
 )
 from quota.models import OPEN, Order, OrderState, Quote, Tenant
@@ -49,7 +49,7 @@ from quota.pricing.market import band_named, cell_require, market_locked
 from quota.pricing.price_lists import Amounts, price_now, price_quoted
 from quota.records import RecordEntry
 from quota.vocabulary import calendar
-from quota.vocabulary.errors import Rejected, invalid
+from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Action, Principal, require
 
 
@@ -67,18 +67,18 @@ def order_place(
     note: str = "",
     key: str = "",
 ) -> Order:
-    """Order quota from `starts_at` (none: now) to `ends_at`. Holds capacity and money; may be active at once.
+    """Order quota from `starts_at` (by default now) to `ends_at`. The order holds capacity and money, or is active.
 
-    `quote`: its price holds, if it is for exactly this. `key`: the same key orders once, and answers with that order.
-    Raises `Rejected`: invalid, too-large, not-sold, sold-out (with what is left and the first free date), over-budget,
-    quote-mismatch; `Conflict`: not-selling, key-used, quote-expired, quote-used. Locks: the cell's market, the
-    tenant's accounts.
+    `quote`: the order gets the price of this quote, which must be for exactly this order. `key`: a second order with
+    the same key returns the first order. Raises `Rejected`: invalid, too-large, not-sold, sold-out, over-budget,
+    quote-mismatch; `Conflict`: not-selling, key-used, quote-expired, quote-used. Locks: the cell's market, the tenant's
+    accounts.
     """
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=cell)
     cell_require(cell)
     row = band_named(band)
     vector = amounts_wanted(amounts)
-    texts(note=note, key=key)
+    check_texts(note=note, key=key)
     with selling(principal) as entry:
         market = market_locked(cell)
         begin = clock.now().replace(microsecond=0) if starts_at is None else starts_at
@@ -87,8 +87,8 @@ def order_place(
             same["starts_at"] = starts_at
         if (before := placed_before(tenant, key, same)) is not None:
             return before
-        period(market, begin, ends_at)
-        on_sale(market, row)
+        check_period(market, begin, ends_at)
+        check_on_sale(market, row)
         order = new_order(
             market,
             tenant=tenant,
@@ -101,7 +101,7 @@ def order_place(
             note=note,
             key=key,
         )
-        fits(order)
+        check_available(order)
         if quote is None:
             price_now(principal, order)
         else:
@@ -112,35 +112,38 @@ def order_place(
 
 def order_approve(*, principal: Principal, order: Order, reason: str = "") -> Order:
     """Approve a pending order. Only SREs may decide about their own orders."""
-    texts(reason=reason)
+    check_texts(reason=reason)
     with deciding(principal, order) as (entry, row):
-        still_there(row)
+        check_capacity(row)
         approve(entry, row, by=principal.name, reason=reason)
     return row
 
 
 def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
-    """Reject a pending order with a reason; what it held is free again."""
-    texts(reason=reason)
+    """Reject a pending order with a reason, and release its capacity and money."""
+    check_texts(reason=reason)
     if not reason.strip():
-        raise invalid("reason", "give a reason for the person who ordered")
+        raise invalid("reason", "the reason is missing; give a reason for the person who ordered")
     with deciding(principal, order) as (entry, row):
         take_back(entry, row, OrderEvent.REJECT, reason.strip(), kind="order.rejected")
     return row
 
 
 def order_cancel(*, principal: Principal, order: Order, reason: str = "") -> Order:
-    """Cancel an order. Before it begins everything is free again; afterwards its grant ends now, and whole days
-    of the tenant's time zone that are left are refunded. Orders that wait to replace it are taken back too."""
-    texts(reason=reason)
-    with own(principal, order) as (entry, _, row, waiting):
+    """Cancel an order and the orders that wait to replace it.
+
+    An order that has not begun releases its capacity and money. Otherwise its grant ends now, and the remaining whole
+    days in the tenant's time zone are refunded.
+    """
+    check_texts(reason=reason)
+    with buying(principal, order) as (entry, _, row, waiting):
         for other in waiting:
             take_back(entry, other, OrderEvent.CANCEL, f"order {row.pk} was cancelled")
         if row.state != OrderState.ACTIVE.value:
             take_back(entry, row, OrderEvent.CANCEL, reason)
             return row
         now = clock.now()
-        rest = calendar.whole_days_left(now, row.ends_at, zone_of(row.tenant))
+        rest = calendar.whole_days_left(now, row.ends_at, ZoneInfo(row.tenant.time_zone))
         before = row.refunded
         give_back(entry, row, share(row, rest, row.ends_at), text=f"order {row.pk} cancelled")
         stop(entry, row, OrderEvent.CANCEL, at=now, reason=reason)
@@ -158,32 +161,30 @@ def order_change(
     note: str = "",
     key: str = "",
 ) -> Order:
-    """Grow, shrink, extend or shorten: an order at the prices of now that replaces this one. Returns the new one.
+    """Change the amounts or the period of an order. Returns a new order, at current prices, that replaces the old one.
 
-    What is left of the old one is refunded to the second, so that only the difference is paid. An active order goes on
-    until the new one is approved; what asks for nothing more needs no approval. One that has not begun is taken back at
-    once, and `starts_at` may change too.
+    The rest of the old order is refunded to the second. An active order stays active until the new one is approved; a
+    change without larger amounts or a later end needs no approval. An order that has not begun is replaced at once, and
+    `starts_at` may change too.
     """
-    texts(note=note, key=key)
+    check_texts(note=note, key=key)
     vector = amounts_wanted(amounts) if amounts is not None else tuple(order.amounts)
-    with own(principal, order) as (entry, market, old, waiting):
-        # An order that has not begun may wait to replace one that has. Its change then replaces that one.
-        heir_of, kind = place_of(old, starts_at)
-        same = {"replaces_id": heir_of.pk, "replaced_as": kind, "amounts": list(vector)}
+    with buying(principal, order) as (entry, market, old, waiting):
+        # If the order waits to replace an order that has begun, its change replaces that order.
+        replaced, kind = replaced_by_change(old, starts_at)
+        same = {"replaces_id": replaced.pk, "replaced_as": kind, "amounts": list(vector)}
         if (before := placed_before(old.tenant, key, same)) is not None:
             return before
-        nothing_waits(old, waiting)
-        changeable(old, "changed")
+        check_no_successor(old, waiting)
+        check_changeable(old, "changed")
         begun = old.state == OrderState.ACTIVE.value
         if begun and starts_at is not None:
-            raise invalid("starts_at", f"order {old.pk} has begun; give amounts and ends_at only")
+            raise invalid("starts_at", f"order {old.pk} has begun, so its start is fixed; give amounts or ends_at only")
         begin = cut_of(old) if begun else starts_at or max(old.starts_at, clock.now().replace(microsecond=0))
         end = ends_at or old.ends_at
         if (vector, end) == (tuple(old.amounts), old.ends_at) and starts_at in (None, old.starts_at):
-            raise Rejected(
-                "invalid", "the request changes nothing; give amounts or ends_at", fields={"amounts": "as now"}
-            )
-        period(market, begin, end)
+            raise invalid("amounts", "the request changes nothing; give other amounts or another end")
+        check_period(market, begin, end)
         if not begun:
             take_back(entry, old, OrderEvent.REPLACE, "changed", kind="order.changed")
         less = all(a <= b for a, b in zip(vector, old.amounts, strict=True)) and end <= old.ends_at
@@ -197,14 +198,14 @@ def order_change(
             placed_by=principal.name,
             note=note,
             key=key,
-            replaces=heir_of,
+            replaces=replaced,
         )
         if not (less and begun):
-            on_sale(market, old.band)
-            fits(new, without=heir_of.pk)
-        else:  # a grace that is longer than the old one may be sold already
+            check_on_sale(market, old.band)
+            check_available(new, without=replaced.pk)
+        else:  # the capacity for a longer grace period may be sold already
             new.grace_until = min(new.grace_until or end, max(end, old.grace_until or end))
-        price_now(principal, new, without=heir_of.pk)
+        price_now(principal, new, without=replaced.pk)
         if not begun:
             submit(entry, new, new.price)
             return new
@@ -219,26 +220,26 @@ def order_change(
 
 
 def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: str = "", key: str = "") -> Order:
-    """Transfer the rest of an order to another team, which pays what the first gets back. Returns the new order.
+    """Transfer the rest of an order to another team, which pays the refund of the first team. Returns the new order.
 
-    The principal must be allowed to buy for both.
+    The principal must have the right to buy for both teams.
     """
-    texts(note=note, key=key)
+    check_texts(note=note, key=key)
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=order.cell)
-    with own(principal, order) as (entry, market, old, waiting):
+    with buying(principal, order) as (entry, market, old, waiting):
         if (before := placed_before(tenant, key, {"replaces_id": old.pk, "replaced_as": "transfer"})) is not None:
             return before
         if tenant.pk == old.tenant_id:
-            raise invalid("tenant", f"order {old.pk} belongs to {tenant.name} already")
-        nothing_waits(old, waiting)
-        changeable(old, "transferred")
+            raise invalid("tenant", f"order {old.pk} already belongs to {tenant.name}; choose another tenant")
+        check_no_successor(old, waiting)
+        check_changeable(old, "transferred")
         if old.state == OrderState.PENDING.value:
-            raise wrong_state(old, "waits for approval; transfer it after the approval")
+            raise wrong_state(old, "waits for approval; transfer the order after its approval")
         ledger.accounts_locked(old.tenant, tenant)
         begun = old.state == OrderState.ACTIVE.value
         begin = cut_of(old) if begun else old.starts_at
         if begin >= old.ends_at:
-            raise wrong_state(old, "is about to end; nothing of it can be transferred")
+            raise wrong_state(old, "is about to end, so no part of it can be transferred; place a new order")
         new = successor(
             market,
             old,
@@ -255,8 +256,8 @@ def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: 
         )
         if not begun:
             take_back(entry, old, OrderEvent.REPLACE, f"transferred to {tenant.name}", kind="order.transferred")
-            if old.replaces_id is not None:  # it counted beside what it would have replaced, of the same tenant
-                fits(new)
+            if old.replaces_id is not None:  # until now, only the difference to the replaced order counted
+                check_available(new)
         new.save()
         if begun:
             replace(entry, old, at=begin, order=new)
@@ -266,10 +267,10 @@ def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: 
 
 
 def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Order:
-    """Switch renewal on or off. Switching off takes back a renewal that has not begun."""
-    with own(principal, order) as (entry, _, row, waiting):
-        tried_again = row.state == OrderState.EXPIRED.value and row.renew_next_at is not None
-        if row.state not in OPEN and (renew or not tried_again):
+    """Switch automatic renewal on or off. Switching it off cancels a renewal that has not begun."""
+    with buying(principal, order) as (entry, _, row, waiting):
+        retried = row.state == OrderState.EXPIRED.value and row.renew_next_at is not None
+        if row.state not in OPEN and (renew or not retried):
             raise wrong_state(row, f"is {row.state}; place a new order")
         if row.renew == renew:
             return row
@@ -285,9 +286,9 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
 
 
 def submit(entry: RecordEntry, order: Order, price: int, *, decided: tuple[str, str] | None = None) -> None:
-    """Store the order, hold the money, and approve by rule or wait for a decision. `price`: what the rules go by.
+    """Save the order, hold its price, and approve it by a rule or let it wait for a decision.
 
-    An order that a rule leaves to an owner goes to the SREs if no other owner may decide about it.
+    `price`: the price for the approval rules. If no owner may decide about an order for owners, the SREs decide.
     """
     order.approver, rule = decided or _rule(order, price)
     order.save()
@@ -297,7 +298,7 @@ def submit(entry: RecordEntry, order: Order, price: int, *, decided: tuple[str, 
         approve(entry, order, by=rule)
         return
     who = "an owner of the tenant decides" if order.approver == "owner" else "an SRE decides"
-    if order.approver == "owner" and waits_in_vain().filter(pk=order.pk).exists():
+    if order.approver == "owner" and waiting_without_owner().filter(pk=order.pk).exists():
         order.approver = "sre"
         order.save(update_fields=["approver"])
         who = "an SRE decides, because the tenant has no other owner"

@@ -1,9 +1,9 @@
 """Quota that expires while jobs use it (§2.5): detection, notifications, and the jobs that are due for demotion.
 
-    bought ─► grace: all goes on, the tenant is notified ─► over: growth is rejected ─► `drop_after_hours` later: due
-                                                           └── quota is bought, or jobs shrink: forgotten
+    quota ends ─► grace period: jobs continue, the tenant is notified ─► growth is rejected ─► `drop_after_hours`: due
+                  └── the tenant buys quota, or jobs shrink: the expiry is closed
 
-Only scheduling can demote jobs: `expiries_due` returns whose jobs to demote, and `excess` how much to free.
+Scheduling demotes the jobs; `expiries_due` returns the tenants and bands.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class _Found:
 
 
 def expiries_watch() -> int:
-    """Open, advance and close expiries of quota, and notify of changes. Return how many changed.
+    """Open, advance and close expiries of quota, and notify the tenants. Returns the number of changed expiries.
 
-    Two queries where nothing changes. Each change is a transaction of its own, which looks again at its row.
+    Two queries if nothing changes. One transaction per change, which reads its row again.
     """
     now = clock.now()
     found = _found(now)
@@ -86,9 +86,7 @@ def expiries_watch() -> int:
 
 
 def expiries_due(cell: str) -> list[QuotaExpiry]:
-    """Return expiries whose jobs are due to be lowered, the oldest first, by the rules of the cell or a spent
-    budget.
-    """
+    """Return expiries whose jobs are due for demotion, by the rules of the cell or a spent budget."""
     market = Market.objects.filter(cell=cell).first() or Market(cell=cell)
     last = clock.now() - dt.timedelta(hours=market.drop_after_hours)
     rows = list(QuotaExpiry.objects.filter(cell=cell, over_at__lte=last).select_related("tenant", "band"))
@@ -131,30 +129,30 @@ def _advance(tenant: Tenant, cell: str, band: PriorityBand, found: _Found, now: 
             row.save(update_fields=["over_at"])
             kind, level, when = "quota.grace-over", "urgent", {"over_at": row.over_at.isoformat()}
             entry.append("quota.grace-over", tenant=tenant.name, **data, **when)
-            subject = f"no more {band.name} quota in cell {cell} for some running jobs"
+            subject = f"The grace period of {band.name} quota in cell {cell} has ended"
             text = (
-                f"more than counts, since {clock.format_time(row.over_at, tenant.time_zone)}. They go on; nothing more"
-                " can be submitted or grown there, while shrinking, restarting and ending always work."
+                f"more than the quota that counts since {clock.format_time(row.over_at, tenant.time_zone)}. The jobs"
+                " continue, and you can shrink, restart and end them. New jobs and growth are rejected."
             )
         else:
             until = found.grace_until or now
             kind, level, when = "quota.grace", "warning", {"until": until.isoformat()}
             entry.append("quota.grace", tenant=tenant.name, **data, **when)
-            subject = f"{band.name} quota in cell {cell} has ended; jobs still ask for it"
+            subject = f"{band.name} quota in cell {cell} has ended, but jobs still use it"
             text = (
-                f"more than is bought. Until {clock.format_time(until, tenant.time_zone)} nothing changes; then nothing"
-                " more can be submitted or grown."
+                "more than the quota in force. The grace period lasts until"
+                f" {clock.format_time(until, tenant.time_zone)}. After that, new jobs and growth are rejected."
             )
-        text = f"{text}{_what_then(market)} Buy quota, or let the jobs ask for less."
-        text = f"Live jobs of {tenant.name} ask for {format_quantities(found.missing)} {text}"
+        text = f"{text}{_format_demotion(market)} Buy quota, or lower the limits of the jobs."
+        text = f"Live jobs of {tenant.name} request {format_quantities(found.missing)} {text}"
         url = f"/shop/?tenant={tenant.name}&cell={cell}&band={band.name}"
         notify(entry, tenant, kind, subject, text, url, level, **data, **when)
 
 
-def _what_then(market: Market) -> str:
+def _format_demotion(market: Market) -> str:
     if market.after_grace != DROP:
         return ""
     return (
-        f" {market.drop_after_hours} hours after that, jobs are lowered to priority {FREE_PRIORITY}, which is free,"
-        " until the rest fits."
+        f" {market.drop_after_hours} hours after the grace period, jobs are moved to priority {FREE_PRIORITY}, which is"
+        " free, until the other jobs are within the quota."
     )

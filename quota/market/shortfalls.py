@@ -1,8 +1,8 @@
-"""Shortfalls: times when a cell has less than what is sold to prod (§2.5), reported to the SREs until they end.
+"""Shortfalls: periods in which a cell has less capacity than was sold to prod (§2.5). SREs are notified of them.
 
-Nothing has to stop selling: what is left is below zero then, and no order fits. A time without a gap during which more
-is sold than the cell has – its whole capacity, of which the headroom was never sold – is one row, open until it is over
-or mended. Orders are named newest first: those that were sold last are the first to talk about.
+During a shortfall, no order is possible, because less than zero is left. One row is one period without a gap. The row
+is open until the period ends or the cell has enough capacity again. The headroom counts as capacity here. Orders are
+listed newest first.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from quota.records import RecordEntry
 from quota.vocabulary import calendar
 from quota.vocabulary.calendar import Excess
 from quota.vocabulary.permissions import system
-from quota.vocabulary.resources import as_mapping, format_quantities
+from quota.vocabulary.resources import as_mapping, format_vector
 
 ME = system("market")
 _NAMED = 20
 
 
 def shortfalls_examine(cell: str) -> int:
-    """Compare what is sold with what there is, from now on; open, change and close rows. Returns how many are open.
+    """Compare sold quota with the capacity from now on, and open, change and close shortfalls of a cell.
 
-    Locks the cell's market, but only where there is something to write.
+    Returns the number of open shortfalls. Locks the cell's market, but only if there is something to write.
     """
     if not excesses_of(cell) and not _open(cell):
         return 0
@@ -37,7 +37,7 @@ def shortfalls_examine(cell: str) -> int:
         found = excesses_of(cell)
         held = holdings(cell, [band.pk for band in _prod()], now) if found else []
         for excess in found:
-            orders, tenants = _touched(excess, held)
+            orders, tenants = _affected(excess, held)
             row = next((row for row in rows if excess.overlaps(row.begins_at, row.ends_at)), None)
             if row is not None:
                 rows.remove(row)
@@ -61,9 +61,9 @@ def shortfalls_examine(cell: str) -> int:
 
 
 def shortfalls_examine_lowered() -> int:
-    """Examine the cells that have reported less than before since this was last called. Returns how many."""
+    """Examine the cells whose reported capacity has decreased since the last call. Returns the number of cells."""
     cells = sorted(CellCapacity.objects.filter(lowered=True).values_list("cell", flat=True))
-    # Taken back first: what is lowered meanwhile is looked at again.
+    # The marks are removed first, so that a cell that loses capacity in the meantime is examined again.
     CellCapacity.objects.filter(cell__in=cells, lowered=True).update(lowered=False)
     for cell in cells:
         shortfalls_examine(cell)
@@ -71,12 +71,12 @@ def shortfalls_examine_lowered() -> int:
 
 
 def shortfalls_examine_all() -> int:
-    """Examine every cell that sells. Returns how many shortfalls are open."""
+    """Examine every cell with a market. Returns the number of open shortfalls."""
     return sum(shortfalls_examine(cell) for cell in Market.objects.order_by("cell").values_list("cell", flat=True))
 
 
 def excesses_of(cell: str) -> list[Excess]:
-    """The times, from now on, when more prod quota is sold than the cell has."""
+    """Return the periods from now on in which more prod quota is sold than the cell has."""
     now = clock.now()
     return calendar.excesses(capacity_of(cell), sold_steps(cell, _prod(), now), now)
 
@@ -89,8 +89,8 @@ def _open(cell: str) -> list[Shortfall]:
     return list(Shortfall.objects.filter(cell=cell, closed_at=None).order_by("begins_at", "id"))
 
 
-def _touched(excess: Excess, held: Sequence[Holding]) -> tuple[list[int], list[str]]:
-    """Return the orders, newest first, and the tenants that own some of the missing resources."""
+def _affected(excess: Excess, held: Sequence[Holding]) -> tuple[list[int], list[str]]:
+    """Return the orders, newest first, and the tenants that hold some of the missing resources."""
     there = [
         one
         for one in held
@@ -102,7 +102,7 @@ def _touched(excess: Excess, held: Sequence[Holding]) -> tuple[list[int], list[s
 
 
 def _change(entry: RecordEntry, row: Shortfall, excess: Excess, orders: list[int], tenants: list[str]) -> None:
-    """Update an open shortfall. A changed amount is notified."""
+    """Update an open shortfall, and notify the SREs if the missing amount has changed."""
     before = (row.begins_at, row.ends_at, list(row.short), row.orders, row.tenants)
     short = list(row.short)
     # A shortfall that has begun keeps its beginning.
@@ -117,7 +117,7 @@ def _change(entry: RecordEntry, row: Shortfall, excess: Excess, orders: list[int
 
 
 def _notify(entry: RecordEntry, kind: str, row: Shortfall, *, level: str = "info") -> None:
-    short = format_quantities(dict(enumerate(row.short)))
+    short = format_vector(row.short)
     period = f"from {row.begins_at:%Y-%m-%d %H:%M} " + (
         f"to {row.ends_at:%Y-%m-%d %H:%M} UTC" if row.ends_at is not None else "UTC on"
     )
@@ -132,13 +132,13 @@ def _notify(entry: RecordEntry, kind: str, row: Shortfall, *, level: str = "info
     }
     entry.append(kind, **data)
     if kind == "shortfall.over":
-        subject, text = f"Cell {row.cell} has again what is sold {period}", ""
+        subject, text = f"Cell {row.cell} has enough capacity again for the quota sold {period}", ""
     else:
-        subject = f"Cell {row.cell} is short of {short} {period}"
+        subject = f"Cell {row.cell} has {short} less than the quota sold {period}"
         more = f" and {len(row.orders) - _NAMED} more" if len(row.orders) > _NAMED else ""
         named = ", ".join(map(str, row.orders[:_NAMED])) or "none"
         text = (
-            f"More prod quota is sold than the cell has. Selling has stopped until this ends. Orders,"
-            f" newest first: {named}{more}. Tenants: {', '.join(row.tenants)}."
+            f"More prod quota is sold than the cell has, so no more can be sold in this period. Affected orders, newest"
+            f" first: {named}{more}. Affected tenants: {', '.join(row.tenants)}."
         )
     notify(entry, None, kind, subject, text, url="", level=level, **data)

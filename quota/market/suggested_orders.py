@@ -1,8 +1,8 @@
-"""Suggested orders: an order, ready to be placed, that would prevent a rejection for missing quota (§2.5).
+"""Suggested orders: orders that would prevent a rejection for missing quota (§2.5).
 
-    what was refused ─► what is missing now ─► a month of it ─► price, what the cell has left ─► link and command
+    rejected amounts ─► amounts that are missing now ─► order for a month ─► price, availability ─► link and command
 
-Computed after the submitting transaction, for a few refusals of a request: each costs some ten queries.
+They are computed after the submitting transaction, for a few rejections per request. Each needs about ten queries.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from quota.vocabulary.resources import (
     Vector,
     add,
     as_mapping,
+    format_input,
 )
 
 DAYS = 30
-# Nobody buys bytes: what is missing is rounded up to these.
+# Missing amounts are rounded up to multiples of these, so that an order has no odd bytes.
 _STEP = {RAM: 2**20, DISK: 2**20, DISK_BANDWIDTH: 2**10}
-_SUFFIXES = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestedOrder:
-    """An order of what is missing. `first`, `last`: days in the tenant's time zone, both included.
+    """An order for missing quota. `first`, `last`: days in the tenant's time zone, both included.
 
-    `price`: micro-credits now, None with `problem`, the reason why there is none. `left`: the least that the cell
-    has to sell in that time, its grace included, where that is less than what is missing; `instead`: other orders of as
-    much that it can sell, the same band later first.
+    `price`: micro-credits at present; None if there is a `problem`, the reason why there is no price. `left`: resources
+    of which the cell has less than the missing amount in that period, with the amount that is left. `instead`: other
+    orders for the same amounts that the cell can sell; an order in the same band comes first.
     """
 
     tenant: str
@@ -68,12 +68,12 @@ class SuggestedOrder:
         return not self.left and not self.problem
 
     def texts(self) -> dict[str, str]:
-        """The amounts as job files, the shop and borgctl take them."""
-        return {NAMES[i]: quantity_text(i, self.amounts[i]) for i in COUNTED if self.amounts[i]}
+        """Return the amounts in the notation of job files, the shop and borgctl."""
+        return {NAMES[i]: format_input(NAMES[i], self.amounts[i]) for i in COUNTED if self.amounts[i]}
 
     @property
     def path(self) -> str:
-        """The shop's page with all of it filled in."""
+        """The path of the shop's page with this order filled in."""
         fields = {"tenant": self.tenant, "cell": self.cell, "band": self.band}
         days = {"from": self.first.isoformat(), "until": self.last.isoformat()}
         return f"/shop/?{urlencode(fields | days | self.texts())}"
@@ -119,10 +119,10 @@ class SuggestedOrder:
 
 
 def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[int, str], SuggestedOrder]:
-    """Return by (tenant's id, band) what to order so that `wanted`, rejected a moment ago, would be admitted.
+    """Return the orders that would prevent the rejection of `wanted`, by tenant id and band.
 
-    Four queries, and some ten for each pair. A pair to which nothing is missing any more is left out. The price and
-    what is left are those of now; nothing is kept back.
+    Four queries, and about ten more per pair. Pairs that now have enough quota are omitted. Price and availability are
+    current; nothing is reserved.
     """
     names = {band for _, band in wanted}
     bands = {row.name: row for row in PriorityBand.objects.filter(name__in=names)}
@@ -141,16 +141,6 @@ def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[
     return found
 
 
-def quantity_text(index: int, value: int) -> str:
-    """A quantity as people type it: `quantity_text(RAM, 2**34)` is `16Gi`."""
-    if NAMES[index] in ("cpu", "accelerators"):
-        return str(value // 1000) if value % 1000 == 0 else f"{value}m"
-    for suffix, size in _SUFFIXES if index in _STEP else ():
-        if value and value % size == 0:
-            return f"{value // size}{suffix}"
-    return str(value)
-
-
 def _missing(after: Vector, granted: Vector, change: Vector) -> Vector:
     """Return the missing amounts of resources that grow. Nothing has to be bought for the others."""
     missing = [0] * SIZE
@@ -164,15 +154,14 @@ def _missing(after: Vector, granted: Vector, change: Vector) -> Vector:
 def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> SuggestedOrder:
     zone, now = ZoneInfo(tenant.time_zone), clock.now()
     first = now.astimezone(zone).date()
-    last = first + dt.timedelta(days=min(DAYS, market_of(cell).longest_days) - 1)
     rules = market_of(cell)
+    last = first + dt.timedelta(days=min(DAYS, rules.longest_days) - 1)
     starts_at, ends_at = now, calendar.midnight(last + dt.timedelta(days=1), zone)
     price, left, problem = None, {}, ""
     try:
         if max(missing) > MAX_QUANTITY:
-            raise Rejected(
-                "too-large", f"the missing amount is more than one order may have: {MAX_QUANTITY} of each resource"
-            )
+            detail = f"the missing amount is too large for one order, which may have {MAX_QUANTITY} of each resource"
+            raise Rejected("too-large", detail)
         # Any member that may submit may see a price. Only ordering requires the right to buy.
         price = quote_preview(
             principal=system("admission"),
@@ -185,8 +174,8 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> S
         ).price
         there = availability(cell, band, starts_at, grace_end(rules, starts_at, ends_at))
         left = {NAMES[i]: max(0, there[i]) for i in COUNTED if missing[i] > there[i]}
-    except Rejected as refusal:
-        problem = refusal.detail
+    except Rejected as rejection:
+        problem = rejection.detail
     remedy = SuggestedOrder(
         tenant.name, cell, band.name, missing, first, last, starts_at, ends_at, price, left, problem
     )
@@ -194,9 +183,7 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> S
 
 
 def _instead(remedy: SuggestedOrder, band: PriorityBand, zone: ZoneInfo) -> tuple[SuggestedOrder, ...]:
-    """Return alternatives that the cell can sell: the same in this band later, and now in other bands, dearest
-    first.
-    """
+    """Return other orders that the cell can sell: later in this band, and now in lower bands, highest band first."""
     rules, found = market_of(remedy.cell), []
     until = grace_end(rules, remedy.starts_at, remedy.ends_at)
     bare = replace(remedy, price=None, left={})
@@ -204,7 +191,7 @@ def _instead(remedy: SuggestedOrder, band: PriorityBand, zone: ZoneInfo) -> tupl
         remedy.cell, band, remedy.amounts, until - remedy.starts_at + dt.timedelta(days=1), remedy.starts_at
     )
     if moment is not None:
-        # The first whole day; the day more than is needed leaves room for it.
+        # The order starts at the next midnight. The search above has an extra day for this.
         first = moment.astimezone(zone).date() + dt.timedelta(days=1)
         last = first + (remedy.last - remedy.first)
         starts_at, ends_at = (calendar.midnight(first, zone), calendar.midnight(last + dt.timedelta(days=1), zone))

@@ -17,7 +17,7 @@ dns_label = RegexValidator(
 
 
 class DnsLabelField(models.CharField):  # type: ignore[type-arg]
-    """A name that becomes one label of a DNS name (§2.6)."""
+    """A column for names that are one label of a DNS name (§2.6)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("max_length", 63)
@@ -26,7 +26,7 @@ class DnsLabelField(models.CharField):  # type: ignore[type-arg]
 
 
 class VectorField(ArrayField):  # type: ignore[type-arg]
-    """Quantities over `quota.vocabulary.resources.AXIS`, then the cell's own named resources; bigint[R]."""
+    """A column for a vector over `quota.vocabulary.resources.AXIS` and the cell's named resources; bigint[R]."""
 
     def __init__(self, verbose_name: Any = None, **kwargs: Any) -> None:
         kwargs.pop("base_field", None)  # given when the field is copied
@@ -39,7 +39,7 @@ class VectorField(ArrayField):  # type: ignore[type-arg]
 
 
 class WideVectorField(VectorField):
-    """Sums over the axis that 64 bits can't hold, such as a job's bytes times seconds. Exact; read as `Decimal`."""
+    """A column for exact sums beyond 64 bits, such as bytes times seconds. Values are read as `Decimal`."""
 
     DIGITS = 30
 
@@ -49,7 +49,7 @@ class WideVectorField(VectorField):
 
 
 class AllAtLeastZero(models.Func):
-    """`0 <= ALL(vector)`, for CHECK constraints."""
+    """The SQL condition `0 <= ALL(vector)`, for CHECK constraints."""
 
     template = "0 <= ALL(%(expressions)s)"
     output_field = models.BooleanField()

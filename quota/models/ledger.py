@@ -1,4 +1,4 @@
-"""Money: a double-entry ledger in micro-credits, budgets, what was metered, and invoices."""
+"""Tables of money: a double-entry ledger in micro-credits, budgets, metered usage, and invoices."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from quota.models.tenants import Tenant
 
 
 class AccountKind(StrEnum):
-    """`treasury` issues credits and so goes below zero; `revenue` takes what is charged. Per tenant: `available`,
-    what may be spent; `held`, set aside for orders; `owed`, metered usage that was not covered (negative)."""
+    """The kinds of accounts. `treasury` issues credits, so it is negative; `revenue` receives charges.
+
+    Each tenant has three: `available`, money to spend; `held`, reserved for orders; `owed`, unpaid usage (negative).
+    """
 
     TREASURY = "treasury"
     REVENUE = "revenue"
@@ -25,7 +27,7 @@ class AccountKind(StrEnum):
 
 
 class Account(models.Model):
-    """Balance in micro-credits, kept by the transactions that post to it. The row is the lock."""
+    """An account with its balance in micro-credits. Each posting locks the row and updates the balance."""
 
     kind = models.CharField(_("kind"), max_length=16, choices=[(kind.value, kind.value) for kind in AccountKind])
     tenant = models.ForeignKey(Tenant, models.PROTECT, null=True, blank=True, related_name="accounts")
@@ -50,9 +52,9 @@ class Account(models.Model):
 
 
 class Posting(models.Model):
-    """One movement of money, whole: its entries add up to zero, which a trigger holds. Append-only.
+    """One movement of money, append-only. A trigger checks that its entries add up to zero.
 
-    `kind`: budget, hold, unhold, charge, refund, usage, settle, transfer. `occurred_at`: what month it belongs to.
+    `kind`: budget, hold, unhold, charge, refund, usage, settle or transfer. `occurred_at`: decides the month.
     """
 
     kind = models.CharField(_("kind"), max_length=16)
@@ -62,7 +64,7 @@ class Posting(models.Model):
     actor = models.CharField(_("actor"), max_length=200)
     request_id = models.CharField(_("request"), max_length=64, blank=True)
     occurred_at = models.DateTimeField(_("time"))
-    key = models.CharField(max_length=100, blank=True)  # what may be posted only once
+    key = models.CharField(max_length=100, blank=True)  # unique for postings that may occur only once
 
     class Meta:
         ordering = ["-id"]
@@ -93,12 +95,11 @@ class LedgerEntry(models.Model):
 
 
 class Budget(models.Model):
-    """Rules for watching a tenant's money. Amounts in micro-credits.
+    """Rules for the spending of a tenant. Amounts are in micro-credits.
 
-    `monthly`: what it means to spend in a calendar month, none for whatever is available. `alerts`: percent of it
-    (else of what was granted and is not spent) at which notices go out. `action`: what happens at 100 %: `none`,
-    `stop-buying`, `stop-submitting`, `drop` (running jobs whose usage is charged go to the free priority). `overdraft`:
-    as far below zero the available may go.
+    `monthly`: the limit per calendar month; None for all available money. `alerts`: percentages of the limit at which
+    notices are sent. `action`: what happens at 100 %: `none`, `stop-buying`, `stop-submitting` or `drop`, which moves
+    running jobs with charged usage to the free priority. `overdraft`: how far available money may go below zero.
     """
 
     tenant = models.OneToOneField(Tenant, models.CASCADE, related_name="budget")
@@ -116,7 +117,7 @@ class Budget(models.Model):
         ],
     )
     overdraft = models.BigIntegerField(_("overdraft"), default=0)
-    told = models.JSONField(default=dict)  # month -> the highest alert that was sent
+    told = models.JSONField(default=dict)  # the highest alert that was sent, by month
     exhausted_at = models.DateTimeField(_("exhausted"), null=True, blank=True)
 
     class Meta:
@@ -131,12 +132,13 @@ class Budget(models.Model):
 class MeteredHour(models.Model):
     """Requests, reservations and usage of one job in an hour, reported by scheduling; vectors are unit·seconds.
 
-    Rows outlive their jobs. `price`: what usage cost, 0 where only quota is sold; `posting`: where it was charged.
+    Rows stay when their jobs end. `price`: the cost of the usage, or 0 if usage has no price. `posting`: the posting
+    that charged the usage.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="metered")
     cell = DnsLabelField(_("cell"))
-    band = models.ForeignKey(PriorityBand, models.PROTECT, null=True, related_name="+")  # none: the free priority
+    band = models.ForeignKey(PriorityBand, models.PROTECT, null=True, related_name="+")  # None: the free priority
     job_uid = models.CharField(_("uid"), max_length=32)
     job = models.CharField(_("job"), max_length=63)
     labels = models.JSONField(_("labels"), default=dict)
@@ -168,9 +170,9 @@ class MeteredHour(models.Model):
 
 
 class Invoice(models.Model):
-    """A tenant's month, closed: its lines are the postings between `begins_at` and `ends_at`, in its own time zone.
+    """A closed month of a tenant. Its lines are the postings between `begins_at` and `ends_at`.
 
-    `lines`: frozen, JSON-ready; `charged`, `refunded`, `total`: micro-credits; they add up to the ledger.
+    `lines`: values for JSON, which never change. `charged`, `refunded`, `total`: micro-credits, equal to the ledger.
     """
 
     number = models.CharField(_("number"), max_length=32, unique=True)

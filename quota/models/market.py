@@ -1,4 +1,4 @@
-"""The market of a cell: its rules, the rules of approval, and shortfalls of quota that is sold."""
+"""Tables of the market: rules per cell, approval rules, and shortfalls of sold quota."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from quota.models.tenants import Tenant
 
 
 class Market(models.Model):
-    """The rules of one cell. The row is the lock of selling: orders of one cell queue here.
+    """The selling rules of one cell. Every sale locks this row, so sales in one cell wait for each other.
 
-    `headroom_milli`: the part of the capacity that is never sold to prod, in thousandths. `grace_hours`: as long as
-    quota that has expired still counts. `after_grace`: what happens to jobs beyond it: `refuse` only rejects new
-    ones, `drop` lowers tasks to the free priority, `drop_after_hours` after the grace. `quote_minutes`: as long as a
-    quoted price holds. `approval_hours`: an order that nobody decides about by then is taken back.
+    `headroom_milli`: the part of the capacity that is never sold to prod, in thousandths. `grace_hours`: how long
+    expired quota still counts. `after_grace`: what happens to jobs beyond the quota after the grace period: `refuse`
+    only rejects new jobs; `drop` also moves jobs to the free priority, `drop_after_hours` later. `quote_minutes`: how
+    long a quote is valid. `approval_hours`: after this time, an order without a decision is cancelled.
     """
 
     cell = DnsLabelField(_("cell"), unique=True)
@@ -45,9 +45,9 @@ class Market(models.Model):
 
 
 class ApprovalRule(models.Model):
-    """A rule that decides who approves an order. The first by `rank` that fits applies. Empty fields fit everything.
+    """A rule that says who approves an order. The first matching rule by `rank` applies; without one, an SRE decides.
 
-    `most_price`: micro-credits; fits orders up to it. Without a fitting rule an SRE decides.
+    Empty fields match all orders. `most_price`: the maximum price of matching orders, in micro-credits.
     """
 
     rank = models.PositiveIntegerField(_("rank"), unique=True)
@@ -71,10 +71,9 @@ class ApprovalRule(models.Model):
 
 
 class Shortfall(models.Model):
-    """A time during which more prod quota is sold than the cell has. Open until it is over or mended.
+    """A period in which more prod quota is sold than the cell has. It is open until `closed_at`.
 
-    `short`: the most that is missing at any instant of it. `orders`: ids of the orders, `tenants`: names, that it
-    touches.
+    `short`: the maximum that is missing in the period. `orders`, `tenants`: the ids and names of those affected.
     """
 
     cell = DnsLabelField(_("cell"))

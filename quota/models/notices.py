@@ -12,7 +12,7 @@ from quota.models.tenants import Tenant
 
 
 class Notice(models.Model):
-    """A notification, written in the transaction of the change it describes. `tenant` None: for SREs.
+    """A notification, written in the transaction of the change that it describes. `tenant`: None for the SREs.
 
     `kind`: dotted, such as `order.approved`; `level`: info, warning, urgent; `url`: a path of the portal.
     """
@@ -25,7 +25,7 @@ class Notice(models.Model):
     url = models.CharField(max_length=300, blank=True)
     data = models.JSONField(default=dict)
     created_at = models.DateTimeField(_("time"))
-    spread_at = models.DateTimeField(null=True, blank=True)  # when its deliveries were made
+    spread_at = models.DateTimeField(null=True, blank=True)  # when its deliveries were created
 
     class Meta:
         ordering = ["-id"]
@@ -41,7 +41,7 @@ class Notice(models.Model):
 
 
 class NoticeRead(models.Model):
-    """The last notification that a person has read of a tenant (of the SREs with none)."""
+    """The newest notification that a person has read of a tenant, or of the SREs (`tenant` None)."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="+")
@@ -57,11 +57,11 @@ class NoticeRead(models.Model):
 
 
 class NoticeChannel(models.Model):
-    """A further destination of a tenant's notifications. `kinds`: beginnings of kinds, empty for all.
+    """A mail address or webhook that gets a tenant's notifications. `kinds`: kinds or prefixes of kinds, empty for all.
 
-    `secret`: signs webhooks; shown to owners. `secret_before` signs beside it until its time, after a rotation.
-    `failing_since`: nothing got through since then; after a day of it the channel is paused, until somebody tries it
-    again. `busy_until`: the lease of the sender that works on it, so that notices stay in order.
+    `secret`: signs webhooks; owners may see it. `secret_before`: the previous secret, which also signs until
+    `secret_before_until`. `failing_since`: the first failure since the last success; after a day the channel is paused
+    until a user tests it. `busy_until`: the lease of the sender, which keeps notices in order.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="channels")
@@ -95,7 +95,7 @@ class NoticeChannel(models.Model):
 
 
 class NoticeDelivery(models.Model):
-    """The delivery of a notification through one channel: waiting, sent, or given up. `begun_at`: the first attempt."""
+    """The delivery of a notification through one channel: waiting, sent, or failed. `begun_at`: the first attempt."""
 
     notice = models.ForeignKey(Notice, models.CASCADE, related_name="deliveries")
     channel = models.ForeignKey(NoticeChannel, models.CASCADE, related_name="deliveries")

@@ -1,4 +1,4 @@
-"""Orders of quota: from the shop to the end of what was bought."""
+"""The table of orders of quota."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from quota.models.tenants import Tenant
 
 
 class OrderState(StrEnum):
-    """draft → pending → approved → active → expired; pending → rejected; all before expired → cancelled.
+    """The states of an order: pending → approved → active → expired, or rejected, or cancelled before expiry.
 
-    `pending` and `approved` hold capacity and money; `approved` waits for its beginning; `active` has a grant.
+    Pending and approved orders hold capacity and money. An approved order waits for its start. An active order has a
+    grant.
     """
 
     DRAFT = "draft"
@@ -35,13 +36,13 @@ OPEN = (*HOLDING, OrderState.ACTIVE.value)
 
 
 class Order(models.Model):
-    """A vector at a band in a cell for a period, at a price in micro-credits.
+    """An order of quota: amounts at a band in a cell for a period, at a price in micro-credits.
 
-    `approver`: who is to decide (`auto`, `owner`, `sre`). `renew`: at its end another of the same length is ordered.
-    `replaces`: the order it changes, renews or takes over; `replaced_as`: which of `change`, `renewal`, `transfer`.
-    `grace_until`: as long as its grant will count, and as long as it holds capacity itself; the market's grace when it
-    was placed, never longer than the period. `renew_next_at`, `renew_error`: when renewing is tried, and why it failed.
-    `refunded`: how much of the price went back. `key`: a client's own, so that a request repeated orders once.
+    `approver`: `auto`, `owner` or `sre`. `renew`: at the end, an order of the same length follows. `replaces`: the
+    order that this order changes, renews or takes over; `replaced_as`: `change`, `renewal` or `transfer`.
+    `grace_until`: the end of the grace period of its grant, until which the order also holds capacity. `renew_next_at`,
+    `renew_error`: the next attempt to renew, and the error of the last one. `refunded`: the refunded part of the price.
+    `key`: chosen by the client, so that a repeated request orders only once.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="orders")
@@ -85,7 +86,7 @@ class Order(models.Model):
         indexes = [
             models.Index(fields=["tenant", "-id"], name="order_by_tenant"),
             models.Index(fields=["cell", "state", "starts_at"], name="order_by_cell"),
-            models.Index(  # what the sweep looks at
+            models.Index(  # for the sweep
                 fields=["id"],
                 condition=Q(state__in=["pending", "approved", "active"]) | Q(renew_next_at__isnull=False),
                 name="order_open",

@@ -1,4 +1,4 @@
-"""Prices: versions that are never changed, and quotes that hold for a while."""
+"""Tables of price lists, which never change, and of quotes, which are valid for a limited time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from quota.models.tenants import Tenant
 
 
 class PriceList(models.Model):
-    """One version of a cell's prices, in force from `valid_from` until the next one's. Append-only.
+    """One version of a cell's prices, in force from `valid_from` until the next version. Append-only.
 
-    `base`: micro-credits for one unit and hour, by resource name (a core, a GiB, a GiB of disk, a GiB/s of disk
-    bandwidth, an accelerator); absent: free. `usage`: the same for what is used, beside what is bought; absent: not
-    charged. `curve`: scarcity as `[[sold share in thousandths, factor in thousandths], …]`, rising in the first;
-    between two points the factor runs straight.
+    `base`: micro-credits per unit and hour by resource name (core, GiB of RAM, GiB of disk, GiB/s of disk bandwidth,
+    accelerator); absent resources are free. `usage`: the same for used resources; absent resources are not charged.
+    `curve`: scarcity as `[[sold share in thousandths, factor in thousandths], …]` with rising shares, linear between
+    points.
     """
 
     cell = DnsLabelField(_("cell"))
@@ -41,7 +41,7 @@ class PriceList(models.Model):
 
 
 class Quote(models.Model):
-    """A price that holds until `valid_until` for exactly this. `parts`: how it came about, one entry a resource."""
+    """A price for exactly one order, valid until `valid_until`. `parts`: the price by resource."""
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="quotes")
     cell = DnsLabelField(_("cell"))

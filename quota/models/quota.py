@@ -1,6 +1,6 @@
-"""Priority bands, and quota: how much a tenant may ask for, at a band, in a cell, for a period (§2.5).
+"""Tables of priority bands, and of quota: the amounts a tenant may request at a band in a cell for a period (§2.5).
 
-`quota` lies below `scheduling`: a cell is known here by its name; its capacity is reported to `CellCapacity`.
+The package `quota` identifies a cell by its name. Scheduling reports the capacity of cells to `CellCapacity`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from quota.vocabulary.bands import Band
 
 
 class PriorityBand(models.Model):
-    """A range of priorities, bounds included; ranges never overlap (an exclusion constraint holds it).
+    """A range of priorities, bounds included. An exclusion constraint prevents overlaps.
 
-    `price_milli`: what the base price is multiplied with, in thousandths. `oversell_milli`: how much of a cell's
-    capacity may be sold at it, in thousandths; never above 1,000 for prod.
+    `price_milli`: the factor of the base price, in thousandths. `oversell_milli`: the share of a cell's capacity that
+    may be sold at the band, in thousandths; at most 1,000 for prod.
     """
 
     name = DnsLabelField(_("name"), unique=True)
@@ -47,11 +47,11 @@ class PriorityBand(models.Model):
 
 
 class Quota(models.Model):
-    """One grant. A tenant's live jobs may together ask for the sum of its grants in force.
+    """A grant of quota. The live jobs of a tenant may together request the sum of its grants in force.
 
-    `order`: the order that bought this grant; empty if an SRE gave it. `grace_until`: until when the grant still counts
-    for admission and in the calendar, at or after `ends_at`, so that running jobs have time to end.
-    `beyond_capacity`: given by an SRE for trials, and left out of the calendar.
+    `order`: the order of this grant; None if an SRE granted it. `grace_until`: the end of the grace period, until which
+    the grant counts for admission and in the calendar. `beyond_capacity`: granted by an SRE for trials, and not counted
+    in the calendar.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="quotas")
@@ -92,9 +92,9 @@ class Quota(models.Model):
 
 
 class QuotaUse(models.Model):
-    """Sums of what the live jobs of a tenant request, updated by the transactions that admit and end them.
+    """The sum of the requests of a tenant's live jobs, updated by the transactions that admit and end jobs.
 
-    The row is the lock of admission: submissions of one tenant at one band in one cell queue here.
+    Admission locks this row, so submissions of one tenant at one band in one cell wait for each other.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="uses")
@@ -117,7 +117,7 @@ class QuotaUse(models.Model):
 class QuotaExpiry(models.Model):
     """Quota that a tenant's live jobs still request although it has ended. The row is deleted once they do not.
 
-    `over_at`: since when they request more than what still counts, after the grace; none during it.
+    `over_at`: the time since when jobs request more than the quota that still counts; None in the grace period.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="quota_expiries")
@@ -142,8 +142,7 @@ class QuotaExpiry(models.Model):
 class CellCapacity(models.Model):
     """The capacity of a cell, reported by scheduling inside its own transactions.
 
-    `lowered`: the capacity has shrunk, and nothing has checked yet whether it still covers what was sold
-    (`quota.market.shortfalls`).
+    `lowered`: true if the capacity has decreased and `quota.market.shortfalls` has not yet compared it with sold quota.
     """
 
     cell = DnsLabelField(_("cell"), unique=True)

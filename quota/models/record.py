@@ -1,6 +1,4 @@
-"""The journal of changes that belong to no cell: tenants, members, tokens, bands, quota. It is like a cell's
-journal.
-"""
+"""Tables of the platform's journal: changes that belong to no cell, such as tenants, tokens, bands and quota."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Stream(models.Model):
-    """The stream of records: one row, which is its lock and has its newest revision."""
+    """The stream of records. Its one row has the newest revision, and is locked to write records."""
 
     name = models.CharField(max_length=32, unique=True)
     revision = models.BigIntegerField(default=0)

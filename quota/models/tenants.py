@@ -1,4 +1,4 @@
-"""Tenants, their members, special privileges (§2.5), and tokens, of which only a digest is stored."""
+"""Tables of tenants, members, invitations, service accounts, capabilities (§2.5), and tokens."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from quota.vocabulary.permissions import CapabilityKind, Role
 
 
 class Tenant(models.Model):
-    """An owner of jobs and quota. The name is part of every DNS name of its tasks and never changes.
+    """An owner of jobs and quota. Its name is part of the DNS names of its tasks and never changes.
 
-    `parent`: the organisation that a team belongs to; who has a role there has it in all its teams. Organisations have
-    no parent, so it is one level. `max_teams`: so many its owners may make. `task_api`: the most that its tasks may do
-    with the REST API; each job asks for what it needs. `time_zone`: what its days and months are, in the shop and on
-    invoices.
+    `parent`: the organisation of a team; roles in the organisation hold in all its teams. There is one level of teams.
+    `max_teams`: the maximum number of teams that owners may create. `task_api`: the maximum rights of its tasks with
+    the REST API; each job requests what it needs. `time_zone`: defines days and months in the shop and on invoices.
     """
 
     name = DnsLabelField(_("name"), unique=True)
@@ -91,7 +90,7 @@ class Invitation(models.Model):
 
 
 class ServiceAccount(models.Model):
-    """A member of a tenant for a program: it has tokens instead of a password, all bound to the tenant."""
+    """A member of a tenant for a program. It has no password; its tokens are bound to the tenant."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, related_name="service_account")
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="service_accounts")
@@ -109,12 +108,12 @@ class ServiceAccount(models.Model):
 
     @property
     def short_name(self) -> str:
-        """Return its name inside its tenant; its user is `name@tenant`."""
+        """Return the name inside the tenant; the user name is `name@tenant`."""
         return self.user.get_username().partition("@")[0]
 
 
 class Capability(models.Model):
-    """A privilege beyond roles, such as deleting any job of a cell. `cell` empty: in every cell."""
+    """A privilege beyond roles, such as killing any job of a cell. `cell`: empty for all cells."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="capabilities")
     kind = models.CharField(_("kind"), max_length=32, choices=[(k.value, k.value) for k in CapabilityKind])
@@ -133,9 +132,9 @@ class Capability(models.Model):
 
 
 class CapabilityRequest(models.Model):
-    """A capability somebody asks for, through the tenant whose work needs it, until an SRE answers.
+    """A request of a tenant for a capability of one of its users, which an SRE answers.
 
-    `until`: when it shall end. `answer`: what the SRE said; `capability`: what was granted, while it lasts.
+    `until`: the requested end. `answer`: the text of the SRE. `capability`: the granted capability, while it exists.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="capability_requests")
@@ -174,11 +173,11 @@ class CapabilityRequest(models.Model):
 class Token(models.Model):
     """A token that acts for `user` with `scopes` (read, write, admin), limited to `tenant` if that is set.
 
-    The secret is `borg_<key>_<random>`; `key` finds the row, `digest` (SHA-256 of the whole) proves it. The
+    The secret is `borg_<key>_<random>`. `key` identifies the row, and `digest` is the SHA-256 of the whole secret. The
     random part has 256 bits, so a plain hash is enough.
 
-    `parent`: the token that asked for this one; None when a session or a password did. A child always has an end, which
-    is not after its parent's, and it is revoked together with its parent.
+    `parent`: the token that issued this token; None for a session or a password. A child always has an end, which is
+    not after its parent's end, and is revoked together with its parent.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="borg_tokens")

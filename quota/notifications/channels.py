@@ -1,4 +1,4 @@
-"""Channels for notices of a tenant, beside the inbox; also for those of the SREs (`tenant` none)."""
+"""Channels that send notices of a tenant or of the SREs (`tenant` None) by mail or webhook."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 
 MOST_CHANNELS = 20
-# By default, the old secret signs beside the new one for this long after a rotation.
+# After a rotation, webhooks are signed with the old and the new secret for this time, by default.
 OVERLAP = dt.timedelta(days=1)
 LONGEST_OVERLAP = dt.timedelta(days=30)
 WAYS = ("email", "webhook")
@@ -39,21 +39,24 @@ def channel_add(
     kinds: Sequence[str] = (),
     level: str = "info",
 ) -> NoticeChannel:
-    """A new channel; a webhook with a new secret. Raises `Rejected` naming the field, `Conflict` for one there is."""
+    """Create a channel. A webhook gets a new secret.
+
+    Raises `Rejected`, which names the field, and `Conflict` if there is already a channel to `target`.
+    """
     require(principal, **needed(Action.TENANT_ADMIN, tenant))
     if kind not in WAYS:
-        raise invalid("kind", _("%(given)r is none of email, webhook") % {"given": kind})
+        raise invalid("kind", _("%(given)r is unknown; give email or webhook") % {"given": kind})
     target = _target(kind, target)
     _choice(kinds, level)
     if NoticeChannel.objects.filter(tenant=tenant).count() >= MOST_CHANNELS:
-        raise Rejected("too-many", _("%d channels are enough; remove one first") % MOST_CHANNELS)
+        raise Rejected("too-many", _("there are already %d channels, the maximum; remove one first") % MOST_CHANNELS)
     try:
         with records.write(principal) as entry, transaction.atomic():
             channel = NoticeChannel.objects.create(
                 tenant=tenant,
                 kind=kind,
                 target=target,
-                kinds=_sorted(kinds),
+                kinds=sorted(set(kinds)),
                 level=level,
                 secret=secret_make() if kind == "webhook" else "",
                 created_by=principal.name,
@@ -74,8 +77,9 @@ def channel_set(
     level: str | None = None,
     enabled: bool | None = None,
 ) -> NoticeChannel:
-    """Change the given settings of a channel. A new target has no failures yet; disabling gives up waiting
-    deliveries.
+    """Change the given settings of a channel. A disabled channel gives up its waiting deliveries.
+
+    A change of `target` or `enabled` resets the failures of the channel. Raises `Rejected`, `Conflict`.
     """
     require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     _choice(kinds if kinds is not None else channel.kinds, level if level is not None else channel.level)
@@ -84,14 +88,14 @@ def channel_set(
             row = _locked(channel)
             if target is not None and (wanted := _target(row.kind, target)) != row.target:
                 row.target = wanted
-                _afresh(row)
-            row.kinds = _sorted(kinds) if kinds is not None else row.kinds
+                _reset_failures(row)
+            row.kinds = sorted(set(kinds)) if kinds is not None else row.kinds
             row.level = level if level is not None else row.level
             if enabled is not None and enabled != row.enabled:
                 row.enabled = enabled
-                _afresh(row)
+                _reset_failures(row)
                 if not enabled:
-                    drop_waiting(row, _("the channel was switched off"))
+                    drop_waiting(row, _("the channel was disabled"))
             row.save(update_fields=["target", "kinds", "level", "enabled", "failing_since", "error", "paused_at"])
             _note(entry, "channel.changed", row)
     except IntegrityError as error:
@@ -100,7 +104,7 @@ def channel_set(
 
 
 def channel_remove(*, principal: Principal, channel: NoticeChannel) -> None:
-    """Remove a channel and its waiting deliveries. The inbox keeps everything."""
+    """Remove a channel and its waiting deliveries. The inbox keeps all notices."""
     require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     with records.write(principal) as entry:
         _note(entry, "channel.removed", channel)
@@ -110,12 +114,12 @@ def channel_remove(*, principal: Principal, channel: NoticeChannel) -> None:
 def channel_secret_rotate(
     *, principal: Principal, channel: NoticeChannel, overlap: dt.timedelta = OVERLAP
 ) -> NoticeChannel:
-    """A new secret. The one before signs beside it for `overlap`, so that the receiver can change it in peace."""
+    """Create a new secret. For the time `overlap`, webhooks are also signed with the previous secret."""
     require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     if channel.kind != "webhook":
-        raise Rejected("no-secret", _("mail is not signed; only webhooks have a secret"))
+        raise Rejected("no-secret", _("mail is not signed, so this channel has no secret; choose a webhook"))
     if not dt.timedelta(0) <= overlap <= LONGEST_OVERLAP:
-        raise invalid("overlap_hours", _("give 0 to %d hours") % (LONGEST_OVERLAP.days * 24))
+        raise invalid("overlap_hours", _("the time is out of range; give 0 to %d hours") % (LONGEST_OVERLAP.days * 24))
     with records.write(principal) as entry:
         row = _locked(channel)
         row.secret, row.secret_before = secret_make(), row.secret
@@ -126,20 +130,20 @@ def channel_secret_rotate(
 
 
 def channel_test(*, principal: Principal, channel: NoticeChannel) -> NoticeDelivery:
-    """Send a test notice through this channel alone, within seconds; that ends a pause, too."""
+    """Create a test notice for this channel only, and end a pause of the channel. The notice is sent within seconds."""
     require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     now = clock.now()
     with records.write(principal) as entry:
         row = _locked(channel)
         if not row.enabled:
-            raise Conflict("switched-off", _("the channel is switched off; switch it on first"))
-        _afresh(row)
+            raise Conflict("switched-off", _("the channel is disabled; enable the channel first"))
+        _reset_failures(row)
         row.save(update_fields=["failing_since", "error", "paused_at"])
         notice = Notice.objects.create(
             tenant=row.tenant,
             kind="notices.test",
             subject=_("A test of this channel"),
-            text=_("%(who)s tries out whether notices get to %(target)s. They do.")
+            text=_("%(who)s tests whether notices reach %(target)s. This notice has arrived.")
             % {"who": principal.name, "target": row.target},
             url="/notices/channels/",
             data={"channel": row.pk},
@@ -153,24 +157,25 @@ def channel_test(*, principal: Principal, channel: NoticeChannel) -> NoticeDeliv
 def _locked(channel: NoticeChannel) -> NoticeChannel:
     row = NoticeChannel.objects.select_for_update(of=("self",)).select_related("tenant").filter(pk=channel.pk).first()
     if row is None:
-        raise Conflict("removed", _("the channel was removed meanwhile"))
+        raise Conflict("removed", _("the channel was removed meanwhile; create a new channel"))
     return row
 
 
-def _afresh(row: NoticeChannel) -> None:
+def _reset_failures(row: NoticeChannel) -> None:
     """Reset the failures of a channel, so that waiting deliveries are tried at once."""
     row.failing_since, row.error, row.paused_at = None, "", None
     NoticeDelivery.objects.filter(channel=row, state="waiting").update(next_at=clock.now())
 
 
 def _target(kind: str, target: str) -> str:
-    """Raises `Rejected`. A name is judged again by its addresses whenever it is called
-    (`quota.notifications.webhook_client`).
+    """Return the checked target. Raises `Rejected`.
+
+    Host names are not resolved here; `quota.notifications.webhook_client` checks their addresses at each call.
     """
     target = target.strip()
     if kind == "webhook":
         if len(target) > 500:
-            raise invalid("target", _("an address has at most 500 characters"))
+            raise invalid("target", _("the address is too long; give at most 500 characters"))
         to = receiver(target)
         try:
             ipaddress.ip_address(to.host)
@@ -178,27 +183,25 @@ def _target(kind: str, target: str) -> str:
             return target
         if not may_call(to.host, settings.BORG_WEBHOOK_NETWORKS):
             raise invalid(
-                "target",
-                _("this portal does not call private addresses; an SRE can allow networks (BORG_WEBHOOK_NETWORKS)"),
+                "target", _("the address is private; give a public address, or ask an SRE to allow its network")
             )
         return target
     try:
         validate_email(target)
     except ValidationError as error:
-        raise invalid("target", _("%r is not an e-mail address") % target[:100]) from error
+        raise invalid(
+            "target", _("%r is not an e-mail address; give one, such as ann@example.org") % target[:100]
+        ) from error
     return target
 
 
 def _choice(kinds: Sequence[str], level: str) -> None:
     if level not in LEVELS:
-        raise invalid("level", _("%(given)r is none of %(known)s") % {"given": level, "known": ", ".join(LEVELS)})
+        known = {"given": level, "known": ", ".join(LEVELS)}
+        raise invalid("level", _("%(given)r is unknown; give one of %(known)s") % known)
     for start in kinds:
         if not any(kind.name == start or kind.name.startswith(f"{start}.") for kind in KINDS):
-            raise invalid("kinds", _("no notice is of kind %r; see the list of kinds") % start[:64])
-
-
-def _sorted(kinds: Sequence[str]) -> list[str]:
-    return sorted(set(kinds))
+            raise invalid("kinds", _("no kind of notice begins with %r; see the list of kinds") % start[:64])
 
 
 def _note(entry: RecordEntry, kind: str, channel: NoticeChannel) -> None:
@@ -212,5 +215,5 @@ def _note(entry: RecordEntry, kind: str, channel: NoticeChannel) -> None:
 
 
 def _taken(target: str) -> Conflict:
-    detail = _("there is a channel to %s already") % target
+    detail = _("there is already a channel to %s; change that channel") % target
     return Conflict("channel-exists", detail, fields={"target": detail})

@@ -1,4 +1,4 @@
-"""Reads of notices: a person's inbox, how much of it is unread, and the channels of a tenant."""
+"""Reads of notices and channels: a person's inbox, the number of unread notices, and the channels of a tenant."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from quota.selectors import tenant_named
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, may
 
-# More unread notifications than this are shown as "99+".
+# A larger number of unread notifications is shown as "99+".
 UNREAD_SHOWN = 99
-# Name of the SREs' own inbox and channels in URLs. It ends with a hyphen, so no tenant can have it.
+# The name of the SREs' own inbox and channels in URLs. No tenant can have it, because it ends with a hyphen.
 SRE = "sre-"
 
 
 class Choice(NamedTuple):
-    """The filter of the inbox. `tenant`: a name, `sre-`, or empty for all; `kind`: a beginning."""
+    """The filter of the inbox. `tenant`: a name, `sre-`, or empty for all; `kind`: a kind or a prefix of kinds."""
 
     tenant: str = ""
     kind: str = ""
@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 
 def owner_named(principal: Principal, name: str) -> Tenant | None:
-    """The tenant of that name, or None for `sre-`. Raises `NotFound` for what the principal may not see."""
+    """Return the tenant with this name, or None for `sre-`. Raises `NotFound`, also if the principal may not see it."""
     if name != SRE:
         return tenant_named(principal, name)
     if not may(principal, Action.PLATFORM_ADMIN):
@@ -43,15 +43,13 @@ def owner_named(principal: Principal, name: str) -> Tenant | None:
 
 
 def owners(principal: Principal) -> list[Tenant | None]:
-    """Return the owners of the notifications in a person's inbox: tenants where the person has a role, and None for
-    an SRE. One query.
-    """
+    """Return the tenants whose notifications are in a person's inbox, and None for the SREs' if it is an SRE."""
     mine: list[Tenant | None] = list(Tenant.objects.filter(name__in=_member_of(principal)).order_by("name"))
     return [*mine, None] if may(principal, Action.PLATFORM_ADMIN) else mine
 
 
 def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
-    """Return the inbox, newest first, each with `unread` and its tenant. Raises `Rejected` naming the field."""
+    """Return the notices of an inbox, newest first, with `unread` and `tenant`. Raises `Rejected`."""
     whose = [owner_named(principal, choice.tenant)] if choice.tenant else owners(principal)
     of = Q(tenant__in=[tenant for tenant in whose if tenant is not None])
     if None in whose:
@@ -64,13 +62,13 @@ def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
         rows = rows.filter(Q(kind=choice.kind) | Q(kind__startswith=choice.kind.rstrip(".") + "."))
     if choice.level:
         if choice.level not in LEVELS:
-            raise invalid("level", f"{choice.level[:20]!r} is none of {', '.join(LEVELS)}")
+            raise invalid("level", f"{choice.level[:20]!r} is unknown; give one of {', '.join(LEVELS)}")
         rows = rows.filter(level__in=LEVELS[LEVELS.index(choice.level) :])
     return rows.filter(unread=True) if choice.unread else rows
 
 
 def unread_count(principal: Principal) -> int:
-    """Return the number of unread notices in one's inbox, at most `UNREAD_SHOWN` + 1. One query, by index alone."""
+    """Return the number of unread notices in an inbox, at most `UNREAD_SHOWN` + 1. One query, by index alone."""
     if principal.user_id is None:
         return 0
     with connection.cursor() as cursor:
@@ -87,14 +85,14 @@ def unread_count(principal: Principal) -> int:
 
 
 def channels_of(principal: Principal, tenant: Tenant | None) -> QuerySet[NoticeChannel]:
-    """Return the channels of a tenant that the principal may see; those of the SREs without a tenant."""
+    """Return the channels of a tenant, or of the SREs (None), if the principal may see them."""
     if not may(principal, **needed(Action.TENANT_VIEW, tenant)):
         return NoticeChannel.objects.none()
     return NoticeChannel.objects.filter(tenant=tenant).select_related("tenant").order_by("id")
 
 
 def channels_visible(principal: Principal) -> QuerySet[NoticeChannel]:
-    """Return the channels that the principal may see: those of its own tenants, and the SREs' for an SRE."""
+    """Return the channels of the principal's tenants, and for an SRE also the channels of the SREs."""
     of = Q(tenant__name__in=_member_of(principal))
     if may(principal, Action.PLATFORM_ADMIN):
         of |= Q(tenant__isnull=True)
@@ -102,7 +100,7 @@ def channels_visible(principal: Principal) -> QuerySet[NoticeChannel]:
 
 
 def channel_numbered(principal: Principal, number: int) -> NoticeChannel:
-    """Return a channel. Raises `NotFound`, also for one of a tenant that the principal may not see."""
+    """Return a channel. Raises `NotFound`, also if the principal may not see its tenant."""
     channel = NoticeChannel.objects.select_related("tenant").filter(pk=number).first()
     if channel is None or not channels_of(principal, channel.tenant).filter(pk=number).exists():
         raise NotFound("channel", str(number))
@@ -123,12 +121,12 @@ def target_shown(principal: Principal, channel: NoticeChannel) -> str:
 
 
 def secrets_of(channel: NoticeChannel) -> list[str]:
-    """Return the current secrets, newest first. Only for members who may manage the channel."""
+    """Return the current secrets of a channel, newest first. The caller has checked `may_manage`."""
     return keys_of(channel, clock.now()) if channel.kind == "webhook" else []
 
 
 def deliveries_of(channel: NoticeChannel) -> QuerySet[NoticeDelivery]:
-    """Return deliveries, newest first, each with its notification."""
+    """Return the deliveries of a channel, newest first, each with its notification."""
     return NoticeDelivery.objects.filter(channel=channel).select_related("notice").order_by("-id")
 
 

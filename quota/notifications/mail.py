@@ -1,4 +1,4 @@
-"""E-mail of the portal: plain text, and the same as simple HTML. Django sends it."""
+"""E-mail of the portal, as plain text and as simple HTML."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def letter(
     foot: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> EmailMultiAlternatives:
-    """A mail to one address. `path`: the page of the portal it is about, `link`: its name, `foot`: why it came."""
-    said: dict[str, Any] = {
+    """Return a mail to one address. `path`: a page of the portal; `link`: the text of the link; `foot`: the footer."""
+    context: dict[str, Any] = {
         "subject": subject,
         "text": text,
         "url": absolute(path),
-        "link": link or _("Open it in the portal"),
+        "link": link or _("Open the portal"),
         "foot": foot,
     }
-    plain = "\n\n".join(part for part in (text, said["url"], f"-- \n{foot}" if foot else "") if part)
+    plain = "\n\n".join(part for part in (text, context["url"], f"-- \n{foot}" if foot else "") if part)
     mail = EmailMultiAlternatives(
         subject=f"[Borg Portal] {subject}",
         body=plain + "\n",
@@ -45,7 +45,7 @@ def letter(
         to=[to],
         headers={"Auto-Submitted": "auto-generated", **(headers or {})},
     )
-    mail.attach_alternative(render_to_string("quota/mail.html", said), "text/html")
+    mail.attach_alternative(render_to_string("quota/mail.html", context), "text/html")
     return mail
 
 
@@ -56,18 +56,18 @@ def send(mail: EmailMultiAlternatives) -> None:
     except smtplib.SMTPRecipientsRefused as error:
         code, answer = next(iter(error.recipients.values()), (0, b""))
         raise DeliveryFailed(
-            f"the mail server rejects the address: {_plain(answer)}", final=500 <= code < 600
+            f"the mail server rejected the address: {_plain(answer)}", final=500 <= code < 600
         ) from error
     except smtplib.SMTPResponseException as error:
-        detail = f"the mail server answers {error.smtp_code}: {_plain(error.smtp_error)}"
+        detail = f"the mail server answered {error.smtp_code}: {_plain(error.smtp_error)}"
         raise DeliveryFailed(
             detail, final=isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
         ) from error
     except (smtplib.SMTPException, OSError) as error:
         raise DeliveryFailed(
-            f"the mail server did not accept the message, or cannot be reached: {error or type(error).__name__}"
+            f"the mail server did not accept the message or cannot be reached: {error or type(error).__name__}"
         ) from error
 
 
-def _plain(told: bytes | str) -> str:
-    return told.decode("utf-8", "replace") if isinstance(told, bytes) else told
+def _plain(answer: bytes | str) -> str:
+    return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else answer

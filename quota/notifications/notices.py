@@ -1,4 +1,4 @@
-"""Notifications of people: one row, written with the change that it reports. Sending comes later, from the row."""
+"""Notifications: rows that are written in the transaction of a change. They are sent after the commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quota import clock
 from quota.models import Notice, Tenant
 from quota.notifications.notice_kinds import BY_NAME, LEVELS
 from quota.records import RecordEntry
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 
 SUBJECT_CHARACTERS = 200
@@ -27,18 +27,17 @@ def notify(
     level: str = "info",
     **data: Any,
 ) -> None:
-    """Notify a tenant's members, or SREs (`tenant` None), with a row in the caller's transaction.
+    """Notify a tenant's members, or the SREs (`tenant` None), in the caller's transaction.
 
-    `kind`: one of `quota.notifications.notice_kinds`. `subject`: one line. `url`: a path of the portal. `data`:
-    JSON-ready, for programs that get it by webhook. The rows of one entry are written together, when it ends. Raises
-    `ValueError`.
+    `kind`: a kind of `quota.notifications.notice_kinds`. `subject`: one line. `url`: a path of the portal. `data`:
+    values for JSON, which webhooks contain. The rows are written when `entry` ends. Raises `ValueError`.
     """
     if kind not in BY_NAME:
-        raise ValueError(f"no kind of notice {kind!r}; quota/notifications/notice_kinds.py lists them")
+        raise ValueError(f"kind {kind!r} is unknown; give one of quota/notifications/notice_kinds.py")
     if level not in LEVELS:
-        raise ValueError(f"level {level!r} is none of {', '.join(LEVELS)}")
-    if url and not (url.startswith("/") and not url.startswith("//")):
-        raise ValueError(f"url {url!r} is not a path of the portal")
+        raise ValueError(f"level {level!r} is unknown; give one of {', '.join(LEVELS)}")
+    if url and (not url.startswith("/") or url.startswith("//")):
+        raise ValueError(f"url {url!r} is not a path of the portal; give a path such as /orders/7/")
     entry.add_notice(
         Notice(
             tenant=tenant,
@@ -54,9 +53,9 @@ def notify(
 
 
 def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant | None]) -> None:
-    """Mark the inboxes of `tenants` (none: the SREs') as read up to a notice; what came later stays unread.
+    """Mark the notices of `tenants` up to an id as read by the caller. None in `tenants` stands for the SREs.
 
-    One's own mark, so nothing is recorded. Never goes backwards. One statement. Raises `Rejected`.
+    Notices that are read stay read. No record is written. One SQL statement. Raises `Rejected`.
     """
     for tenant in tenants:
         require(principal, **needed(Action.TENANT_VIEW, tenant))
@@ -64,7 +63,7 @@ def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant |
         raise Rejected("no-person", f"{principal.name} is not a person; only people have an inbox", status=403)
     newest = Notice.objects.order_by("-id").values_list("id", flat=True).first() or 0
     if not 0 <= up_to <= newest:
-        raise Rejected("invalid", f"up_to: there is no notice {up_to}", fields={"up_to": f"0 to {newest}"})
+        raise invalid("up_to", f"there is no notice {up_to}; give 0 to {newest}")
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO quota_noticeread (user_id, tenant_id, notice_id)"
@@ -76,11 +75,11 @@ def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant |
 
 
 def needed(action: Action, tenant: Tenant | None) -> dict[str, Any]:
-    """Return the permission for an action on notices of a tenant; those of the SREs (none) are for SREs."""
+    """Return the arguments of `may` for an action on notices of a tenant, or of the SREs (`tenant` None)."""
     return {"action": Action.PLATFORM_ADMIN} if tenant is None else {"action": action, "tenant": tenant.name}
 
 
 def one_line(subject: str) -> str:
-    """A subject never breaks the header that it becomes, and fits its column."""
+    """Return a subject as one line that fits its column, so that it is a valid header of a mail."""
     line = " ".join(subject.split())
     return line if len(line) <= SUBJECT_CHARACTERS else line[: SUBJECT_CHARACTERS - 1] + "…"

@@ -1,11 +1,11 @@
-"""From notices to people: each is spread over the channels of its tenant, and each channel is served in order.
+"""Sending of notices through the channels of their tenants. Each channel sends its notices in order.
 
     Notice ─► spread ─► NoticeDelivery (waiting) ─► claim a channel ─► send its oldest ─► settle ─► sent | waiting
                                                                                              └─► failed, after a day
 
-Only `spread`, `claim` and `settle` touch the database, briefly; sending waits on the network in threads of its own, at
-most so many at once, each for at most so long. A sender that dies in between has its channels free again when
-the lease is over, and what it had sent but not settled is sent again: receivers know it by its id.
+Only `spread`, `claim` and `settle` use the database, briefly. Threads wait for the network, with limits on their number
+and time. If a sender dies, its channels become free when the lease ends, and deliveries that were sent but not settled
+are sent again with the same id.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ log = structlog.get_logger(__name__)
 NOTICES_AT_ONCE = 500
 CHANNELS_AT_ONCE = 16
 DELIVERIES_AT_ONCE = 20
-# One channel's share of a run, and the time for which its sender keeps it: two sends more than its share.
+# The time that one channel gets per run, and the lease of its sender, which is longer by the time of two deliveries.
 SHARE_S = 30.0
 LEASE = dt.timedelta(seconds=90)
 RUN_S = 50.0
 FIRST_RETRY, LONGEST_RETRY = dt.timedelta(seconds=30), dt.timedelta(hours=1)
 GIVEN_UP_AFTER = dt.timedelta(days=1)
-# If the receiver itself rejects a notice, it is sent this often at most. Then the next notice follows.
+# The maximum number of attempts for a notice that the receiver itself rejects. Then the next notice is sent.
 REFUSED_AT_MOST = 5
 _LOCK = 0x626F7267_6E6F7465  # "borgnote"
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """The outcome of one attempt. `error` is empty if it succeeded. `final`: the receiver does not want it."""
+    """The outcome of one attempt. `error`: empty for success. `final`: the receiver itself rejected the notice."""
 
     delivery: int
     error: str = ""
@@ -58,15 +58,17 @@ class DeliveryOutcome:
 
 @dataclass(slots=True)
 class Sent:
-    """The result of a run: attempts that succeeded, and those that did not."""
+    """The numbers of successful and failed attempts of a run."""
 
     sent: int = 0
     failed: int = 0
 
 
 def notices_send(*, run_s: float = RUN_S) -> Sent:
-    """Spread and send all that is due, for at most about `run_s` and one channel's share. One at a time runs:
-    more would only fill the worker's threads. Idempotent."""
+    """Send all due notices, for at most about `run_s` and the time of one channel. Idempotent.
+
+    Only one run is active at a time; a second call returns at once.
+    """
     done = Sent()
     with _alone() as mine:
         if mine:
@@ -75,12 +77,15 @@ def notices_send(*, run_s: float = RUN_S) -> Sent:
 
 
 def retry_after(attempts: int) -> dt.timedelta:
-    """Return the wait after this many attempts: 30 s, doubling to an hour."""
+    """Return the wait after a number of attempts: 30 s, doubled per attempt, up to an hour."""
     return cast("dt.timedelta", min(FIRST_RETRY * 2 ** min(attempts - 1, 10), LONGEST_RETRY))
 
 
 def spread() -> int:
-    """Make the deliveries of notices told since, at most `NOTICES_AT_ONCE`. Locks those, then their channels."""
+    """Create the deliveries of up to `NOTICES_AT_ONCE` new notices. Returns the number of notices.
+
+    Locks the notices, then their channels.
+    """
     now = clock.now()
     with transaction.atomic():
         notices = list(
@@ -92,11 +97,11 @@ def spread() -> int:
             return 0
         tenants = {notice.tenant_id for notice in notices}
         channels: dict[int | None, list[NoticeChannel]] = defaultdict(list)
-        theirs = Q(tenant_id__in=tenants - {None})
+        of_tenants = Q(tenant_id__in=tenants - {None})
         if None in tenants:
-            theirs |= Q(tenant__isnull=True)
+            of_tenants |= Q(tenant__isnull=True)
         rows = NoticeChannel.objects.select_for_update(of=("self",), no_key=True).filter(
-            theirs, enabled=True, paused_at__isnull=True
+            of_tenants, enabled=True, paused_at__isnull=True
         )
         for channel in rows.order_by("id"):
             channels[channel.tenant_id].append(channel)
@@ -114,7 +119,7 @@ def spread() -> int:
 
 
 def claim(most: int) -> list[tuple[NoticeChannel, list[NoticeDelivery]]]:
-    """Take channels whose oldest waiting notice is due, longest waiting first, each with its next few."""
+    """Lease up to `most` channels whose oldest waiting delivery is due. Returns each with its next deliveries."""
     if most <= 0:
         return []
     now = clock.now()
@@ -133,16 +138,16 @@ def claim(most: int) -> list[tuple[NoticeChannel, list[NoticeDelivery]]]:
 
 
 def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
-    """Store the outcomes, and release the channel. One that failed for a day is paused, and its people are notified.
+    """Store the outcomes and release the channel. A channel that has failed for a day is paused, with a notice.
 
-    Locks the channel's row, then the stream's.
+    Locks the channel's row, then the stream of records.
     """
     now = clock.now()
     with records.write(system("notices")) as entry:
         row = (
             NoticeChannel.objects.select_for_update(of=("self",)).select_related("tenant").filter(pk=channel.pk).first()
         )
-        if row is None:  # removed meanwhile, and its deliveries with it
+        if row is None:  # the channel and its deliveries were removed meanwhile
             return
         row.busy_until = None
         tried = NoticeDelivery.objects.in_bulk([outcome.delivery for outcome in outcomes])
@@ -172,8 +177,8 @@ def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
                 row.tenant,
                 "notices.paused",
                 f"Notices to {row.target} are paused",
-                f"Nothing has got through for a day ({row.error}). What was waiting is in the inbox. When the receiver"
-                " works again, try the channel: that ends the pause.",
+                f"All deliveries have failed for a day ({row.error}). The notices are in the inbox. When the receiver"
+                " works again, send a test through the channel, which ends the pause.",
                 url="/notices/channels/",
                 level="warning",
                 channel=row.pk,
@@ -182,7 +187,7 @@ def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
 
 
 def drop_waiting(channel: NoticeChannel, reason: str) -> int:
-    """Give up the waiting deliveries of a channel, with the reason."""
+    """Give up the waiting deliveries of a channel with a reason. Returns their number."""
     return NoticeDelivery.objects.filter(channel=channel, state="waiting").update(state="failed", error=reason[:300])
 
 
@@ -212,9 +217,7 @@ def _serve(
     now: dt.datetime,
     transport: Callable[[NoticeChannel, NoticeDelivery, dt.datetime], None],
 ) -> list[DeliveryOutcome]:
-    """Send deliveries in order, until one fails or the channel's time has ended. Runs in a thread without the
-    database.
-    """
+    """Send deliveries in order until one fails or the channel's time has ended. Runs in a thread without database."""
     outcomes: list[DeliveryOutcome] = []
     until = time.monotonic() + SHARE_S
     for delivery in waiting:
@@ -223,9 +226,10 @@ def _serve(
         except DeliveryFailed as failure:
             outcomes.append(DeliveryOutcome(delivery.pk, str(failure) or "no reason given", failure.final))
             break
-        except Exception:  # one notice that we can't write must not stop all the others for ever
-            log.exception("a notice can't be sent", delivery=delivery.pk)
-            outcomes.append(DeliveryOutcome(delivery.pk, "the portal can't write this notice; see its log", final=True))
+        except Exception:  # an error in one notice must not stop the other notices
+            log.exception("notice not sent", delivery=delivery.pk)
+            error = "an internal error of the portal; its log has the details"
+            outcomes.append(DeliveryOutcome(delivery.pk, error, final=True))
             break
         outcomes.append(DeliveryOutcome(delivery.pk))
         if time.monotonic() > until:
@@ -235,7 +239,7 @@ def _serve(
 
 @contextmanager
 def _alone() -> Iterator[bool]:
-    """Yield whether this sender is the only one. PostgreSQL releases the lock when it dies."""
+    """Yield whether this sender is the only one. PostgreSQL releases the lock when the sender dies."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK])
         mine = bool(cursor.fetchone()[0])

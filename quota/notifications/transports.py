@@ -1,4 +1,4 @@
-"""Sending of one notice through one channel: as a mail, or as a signed webhook. No database here."""
+"""Sending of one notice through one channel, as a mail or as a signed webhook. This module uses no database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def send(channel: NoticeChannel, delivery: NoticeDelivery, now: dt.datetime) -> 
 
 
 def message_of(delivery: NoticeDelivery) -> dict[str, Any]:
-    """The JSON that webhooks carry. `id`: the same for every attempt, so that receivers know repeats."""
+    """Return the content of a webhook for JSON. `id`: the same for every attempt, so that receivers detect repeats."""
     notice = delivery.notice
     return {
         "id": f"notice-{notice.pk}",
@@ -41,7 +41,7 @@ def message_of(delivery: NoticeDelivery) -> dict[str, Any]:
 
 
 def keys_of(channel: NoticeChannel, now: dt.datetime) -> list[str]:
-    """The secrets that sign now: after a rotation the older one too, for a while."""
+    """Return the current secrets of a webhook, newest first. After a rotation there are two for some time."""
     keys = [channel.secret]
     if channel.secret_before and channel.secret_before_until and now < channel.secret_before_until:
         keys.append(channel.secret_before)
@@ -61,9 +61,8 @@ def _webhook(channel: NoticeChannel, delivery: NoticeDelivery, now: dt.datetime)
 
 def _mail(channel: NoticeChannel, delivery: NoticeDelivery) -> None:
     notice = delivery.notice
-    whose = notice.tenant.name if notice.tenant else _("the SREs")
-    foot = _("This notice went to %(whose)s. Its kind is %(kind)s. Change channels at %(url)s") % {
-        "whose": whose,
+    foot = _("This notice is for %(owner)s. Its kind is %(kind)s. Change channels at %(url)s") % {
+        "owner": notice.tenant.name if notice.tenant else _("the SREs"),
         "kind": notice.kind,
         "url": absolute("/notices/channels/"),
     }

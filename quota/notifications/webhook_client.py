@@ -1,8 +1,8 @@
-"""Client for addresses that a tenant chose: only http(s), only addresses of the open internet, with a short time limit.
+"""HTTP client for webhooks to addresses that tenants choose: only public addresses, with a short time limit.
 
-A person who may set an address could otherwise make the portal call addresses that only it can reach. So names are
-resolved once, every address is judged, and the connection goes to the very address that was judged; redirects are not
-followed, and of the answer nothing but its status is used.
+Otherwise a tenant could make the portal call addresses inside its private network. The client resolves a name once,
+checks every address, and connects to the checked address. It does not follow redirects, and reads only the status of
+the answer.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 TIMEOUT_S = 10.0
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# Of IPv6 only what is given out as global: the rest has forms that lead to IPv4 or into a site (RFC 8215, RFC 6052).
+# The public IPv6 networks. Other networks may lead to private IPv4 addresses or into a site (RFC 8215, RFC 6052).
 _GLOBAL_IPV6 = (ipaddress.IPv6Network("2000::/3"), ipaddress.IPv6Network("::ffff:0:0/96"), _NAT64)
-# Global by the registry, and what clouds answer their own machines at.
+# Addresses that count as public, but at which clouds offer services to their own machines.
 _OF_CLOUDS = (ipaddress.IPv4Network("168.63.129.16/32"), ipaddress.IPv4Network("192.0.0.0/24"))
 
 
 class DeliveryFailed(Exception):
-    """A delivery failed. `final`: a retry is useless according to the receiver; the text is for people."""
+    """A failed delivery, with a message for people. `final`: the receiver itself rejected the notice."""
 
     def __init__(self, text: str, *, final: bool = False) -> None:
         super().__init__(text)
@@ -38,7 +38,7 @@ class DeliveryFailed(Exception):
 
 
 class Receiver(NamedTuple):
-    """The receiver of a webhook: `host` as in the certificate, `path` with its query."""
+    """The receiver of a webhook. `host`: as in the certificate; `path`: with the query."""
 
     secure: bool
     host: str
@@ -53,17 +53,17 @@ def receiver(url: str) -> Receiver:
         port = parts.port
         host = (parts.hostname or "").encode("idna").decode("ascii") if not _literal(parts) else parts.hostname
     except ValueError as error:
-        raise invalid("target", f"{url[:100]!r} is not an address: {error}") from error
-    if parts.scheme not in ("http", "https") or not host:
-        raise invalid("target", f"{url[:100]!r}: give an address that begins with https:// or http://")
-    if parts.username is not None or parts.password is not None:
         raise invalid(
-            "target", "an address must not contain a user and password; the receiver checks the signature instead"
-        )
+            "target", f"{url[:100]!r} is not a URL ({error}); give one, such as https://example.org"
+        ) from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise invalid("target", f"{url[:100]!r} is not a web address; give one that begins with https:// or http://")
+    if parts.username is not None or parts.password is not None:
+        raise invalid("target", "the address contains a user or password; remove them, and check the signature instead")
     if parts.fragment:
-        raise invalid("target", "an address must not contain '#'")
+        raise invalid("target", "the address contains '#'; remove that part")
     if not url.isascii() or any(character <= " " or character == "\x7f" for character in url):
-        raise invalid("target", "write spaces, control characters and characters beyond ASCII as %XX")
+        raise invalid("target", "the address contains a character that is not allowed; write that character as %XX")
     secure = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Receiver(secure, host, port or (443 if secure else 80), path)
@@ -81,8 +81,9 @@ def may_call(address: str, allowed: Sequence[IPNetwork]) -> bool:
 def post(
     to: Receiver, body: bytes, headers: Mapping[str, str], *, allowed: Sequence[IPNetwork], timeout_s: float = TIMEOUT_S
 ) -> int:
-    """The status of the answer, a 2xx. Raises `DeliveryFailed`, after `timeout_s` at the latest (and the resolver's
-    own).
+    """Send a POST request and return the status of the answer, a 2xx. Raises `DeliveryFailed`.
+
+    The call takes at most `timeout_s` and the time limit of the name resolver.
     """
     connection = _Connection(to, allowed, timeout_s)
     watch = threading.Timer(timeout_s, connection.cut)
@@ -99,14 +100,14 @@ def post(
         watch.cancel()
         connection.close()
     if 300 <= status < 400:
-        raise DeliveryFailed(f"{to.host} answers {status}, a redirect; give the address it leads to", final=True)
+        raise DeliveryFailed(f"{to.host} answered {status}, a redirect; give the address of its target", final=True)
     if status >= 400:
-        raise DeliveryFailed(f"{to.host} answers {status}", final=status < 500 and status not in (408, 425, 429))
+        raise DeliveryFailed(f"{to.host} answered {status}", final=status < 500 and status not in (408, 425, 429))
     return status
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to the checked address under the requested name."""
+    """A connection to a checked address of the requested host."""
 
     def __init__(self, to: Receiver, allowed: Sequence[IPNetwork], timeout_s: float) -> None:
         super().__init__(to.host, to.port, timeout=timeout_s)
@@ -124,18 +125,18 @@ class _Connection(http.client.HTTPConnection):
         if self.sock is not None:
             try:
                 self.sock.shutdown(socket.SHUT_RDWR)
-            except OSError:  # closed already: there is nothing left to cut
+            except OSError:  # the socket is already closed
                 return
 
     def _reach(self) -> socket.socket:
         try:
             found = socket.getaddrinfo(self._to.host, self._to.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            raise OSError(f"the name can't be resolved ({error})") from error
+            raise OSError(f"the name cannot be resolved ({error})") from error
         open_to = [entry for entry in found if may_call(str(entry[4][0]), self._allowed)]
         if not open_to:
-            raise OSError("an address inside a private network, which this portal does not call")
-        problem = OSError("no address")
+            raise OSError("the address is in a private network, which this portal does not call")
+        problem = OSError("the name has no address")
         for family, kind, protocol, _name, address in open_to:
             if self.was_cut:
                 break
@@ -161,7 +162,7 @@ def _is_open(address: IPAddress) -> bool:
 
 
 def _inner(address: IPAddress) -> IPAddress:
-    """The IPv4 address that an IPv6 one stands for, where it does."""
+    """Return the IPv4 address inside an IPv6 address, or the address itself if it contains none."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _NAT64:

@@ -1,7 +1,7 @@
 """Bodies and signatures of webhooks (pure).
 
 Borg-Signature: t=1764028800,v1=<hex of HMAC-SHA256(secret, "1764028800." + body)>
-After a rotation of the secret there are two `v1`, the older one until its time is over.
+After a rotation of the secret there are two `v1` for some time, the newer one first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def body_of(message: Mapping[str, Any]) -> bytes:
 
 
 def sign(keys: Sequence[str], body: bytes, *, at_s: int) -> str:
-    """The header's value; `at_s`: seconds since 1970."""
+    """Return the value of the header `Borg-Signature`. `at_s`: seconds since 1970."""
     signed = f"{at_s}.".encode() + body
     marks = (hmac.new(key.encode(), signed, hashlib.sha256).hexdigest() for key in keys)
     return ",".join([f"t={at_s}", *(f"v1={mark}" for mark in marks)])

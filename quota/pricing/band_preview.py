@@ -9,7 +9,7 @@ from typing import Any
 from quota import clock
 from quota.admission.bands import factors_of
 from quota.models import CellCapacity, PriorityBand, QuotaUse
-from quota.pricing.market import SOLD, Holding, SaleCapacity, holdings, room, sold_steps
+from quota.pricing.market import SOLD, Holding, SaleCapacity, holdings, sale_capacity, sold_steps
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import Band
 from quota.vocabulary.calendar import Excess
@@ -20,12 +20,11 @@ from quota.vocabulary.resources import ZERO, Vector, as_mapping
 def band_preview(
     *, principal: Principal, band: Band, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> dict[str, Any]:
-    """Return the effect of a change; arguments as of `band_set`, JSON-ready. Changes nothing.
+    """Return the effect of a change of a band, for JSON. The arguments are those of `band_set`. Changes nothing.
 
-    `changes`: field -> [before, after]. `cells`: per cell what is sold at the band (or at all that it shares with) at
-    the worst instant from now on, what may be sold before and after, and `over`: times when more is sold than then may
-    be, by how much, with the orders, grants and tenants they touch. `leaving`: what live jobs ask for at a band whose
-    range loses priorities, by tenant and cell; jobs of those priorities count no longer here.
+    `changes`: the values before and after, by field. `cells`: for each cell the maximum of sold quota from now on, the
+    limits before and after, and `over`: periods in which more is sold than the new limit, with the affected orders,
+    grants and tenants. `leaving`: if the band loses priorities, the quota in use by its live jobs, by cell and tenant.
     """
     require(principal, Action.PLATFORM_ADMIN)
     row = PriorityBand.objects.filter(name=band.name).first()
@@ -47,11 +46,11 @@ def band_preview(
 
 
 def _cell(cell: str, row: PriorityBand | None, changed: PriorityBand, now: dt.datetime) -> dict[str, Any]:
-    was = room(cell, row, now) if row else None
-    there = room(cell, changed, now)
+    was = sale_capacity(cell, row, now) if row else None
+    there = sale_capacity(cell, changed, now)
     together = [(excess, False) for excess in calendar.excesses(there.limit, there.sold, now)]
     own_sold = sold_steps(cell, [changed], now)
-    binds = there.own_limit != there.limit  # else what it shares binds first
+    binds = there.own_limit != there.limit  # otherwise the shared limit is reached first
     alone = [(excess, True) for excess in calendar.excesses(there.own_limit, own_sold, now)] if binds else []
     over = sorted([*together, *alone], key=lambda found: found[0].begins_at)
     bands = {changed.id, *(PriorityBand.objects.filter(prod=True).values_list("id", flat=True) if changed.prod else ())}
@@ -63,28 +62,28 @@ def _cell(cell: str, row: PriorityBand | None, changed: PriorityBand, now: dt.da
         "sellable_before": as_mapping(_most(was) if was else ZERO),
         "sellable_after": as_mapping(_most(there)),
         "over": [
-            _touched(excess, [one for one in held if one.band_id == changed.id or not only_own])
+            _affected(excess, [one for one in held if one.band_id == changed.id or not only_own])
             for excess, only_own in over
         ],
     }
 
 
 def _most(there: SaleCapacity) -> Vector:
-    """Return what may be sold, without ports."""
+    """Return the limit of sold quota, without ports."""
     most = map(min, there.limit, there.own_limit)
     return tuple(value if index in SOLD else 0 for index, value in enumerate(most))
 
 
-def _touched(excess: Excess, held: Sequence[Holding]) -> dict[str, Any]:
-    """Return all orders and grants that are in force at any time of the excess."""
-    touched = [one for one in held if excess.overlaps(one.begins_at, one.ends_at)]
+def _affected(excess: Excess, held: Sequence[Holding]) -> dict[str, Any]:
+    """Return the excess with all orders and grants that are in force at any time of it, for JSON."""
+    affected = [one for one in held if excess.overlaps(one.begins_at, one.ends_at)]
     return {
         "begins_at": excess.begins_at.isoformat(),
         "ends_at": excess.ends_at.isoformat() if excess.ends_at else None,
         "short": as_mapping(excess.short),
-        "orders": sorted({one.order for one in touched if one.order}),
-        "grants": sorted({one.grant for one in touched if one.grant and not one.order}),
-        "tenants": sorted({one.tenant for one in touched}),
+        "orders": sorted({one.order for one in affected if one.order}),
+        "grants": sorted({one.grant for one in affected if one.grant and not one.order}),
+        "tenants": sorted({one.tenant for one in affected}),
     }
 
 

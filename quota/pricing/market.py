@@ -1,10 +1,10 @@
 """The market of a cell (§2.5): its rules, sold quota over time, and available quota.
 
-Sold are the grants that count in the calendar, as long as they count for admission, and the orders that hold capacity.
-An order that replaces another counts, as long as that one has its grant, only for what it asks beyond it.
+*Sold quota* consists of grants, as long as they count for admission, except those beyond capacity, and of orders that
+hold capacity. While the replaced order has its grant, an order that replaces it counts only for the difference.
 
-Prod bands share the capacity less the headroom, at every instant; each other band has the capacity times its factor
-for itself. Ports belong to machines, and priority 0 is free: neither is sold.
+All prod bands share the capacity less the headroom. Each other band has the capacity times its own factor. Ports, which
+belong to machines, and priority 0, which is free, are not sold.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from quota.once import once
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.calendar import CalendarStep, Span
-from quota.vocabulary.errors import NotFound, Rejected, invalid
+from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.money import CREDIT
 from quota.vocabulary.permissions import Action, Principal, require
-from quota.vocabulary.resources import PORTS, SIZE, ZERO, Vector, as_mapping
+from quota.vocabulary.resources import PORTS, SIZE, ZERO, Vector
 
 SOLD = tuple(index for index in range(SIZE) if index != PORTS)
-# Approval rules of a new market: a small order is approved automatically, a medium one by an owner, a larger
-# one by an SRE.
+# Approval rules of a new installation: small orders need no approval, an owner approves medium orders, and an SRE
+# approves larger orders.
 DEFAULT_RULES = ((100, "auto", 1_000 * CREDIT), (200, "owner", 10_000 * CREDIT), (300, "sre", None))
-# An open-ended period has to fit for this long.
+# An order without an end needs capacity for this long.
 _AGES = dt.timedelta(days=36_600)
 _FOR_EVER = "infinity"
 # Lowest and highest value of each rule of a market that is a number.
@@ -82,7 +82,7 @@ GROUP BY 1, 2, 3
 
 
 class Holding(NamedTuple):
-    """A grant, or an order without one, that keeps quota back until `ends_at`, the end of its grace."""
+    """A grant, or an order without a grant, that holds capacity until `ends_at`, the end of its grace period."""
 
     grant: int | None
     order: int | None
@@ -97,8 +97,8 @@ class Holding(NamedTuple):
 class SaleCapacity:
     """The capacity that one band of a cell may sell and has sold, from one moment on.
 
-    `limit`: the most that may be sold at it; `sold`: by it, and by the bands that it shares `limit` with. `own_limit`,
-    `own_sold`: of it alone; the same as the others where these bind first.
+    `limit`, `sold`: of all bands that share the limit with this band. `own_limit`, `own_sold`: of this band alone; they
+    are the same as the shared ones if the shared limit is always reached first.
     """
 
     band: PriorityBand
@@ -115,7 +115,7 @@ class SaleCapacity:
         return _sellable(tuple(map(min, shared, own)))
 
     def over_time(self, after: dt.datetime) -> list[CalendarStep]:
-        """Return what is available, as steps from `after` on."""
+        """Return the available amounts as steps from `after` on."""
         if self.own_sold is self.sold:
             there = calendar.from_(self.sold, after)
             columns = zip(*(level for _, level in there), strict=True)
@@ -133,14 +133,14 @@ class SaleCapacity:
         return [CalendarStep(moment, level) for moment, level in zip(moments, levels, strict=True)]
 
     def free(self, sold: Vector, own_sold: Vector) -> Vector:
-        """Return what is left when this much is sold."""
+        """Return the available amounts if the band and its sharing bands have sold `sold`, and the band `own_sold`."""
         given = zip(self.limit, sold, self.own_limit, own_sold, strict=True)
         return _sellable(tuple(min(limit - all_sold, own_limit - own) for limit, all_sold, own_limit, own in given))
 
 
 @dataclass(frozen=True, slots=True)
 class CalendarDay:
-    """One day in a time zone: the sellable amount at a band, the maximum sold and the minimum left."""
+    """One day in a time zone: the limit of a band, the maximum sold, and the minimum left."""
 
     date: dt.date
     begins_at: dt.datetime
@@ -149,25 +149,15 @@ class CalendarDay:
     sold: Vector
     left: Vector
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "date": self.date.isoformat(),
-            "begins_at": self.begins_at.isoformat(),
-            "ends_at": self.ends_at.isoformat(),
-            "limit": _priced_mapping(self.limit),
-            "sold": _priced_mapping(self.sold),
-            "left": _priced_mapping(tuple(max(0, value) for value in self.left)),
-        }
-
 
 @once
 def market_of(cell: str) -> Market:
-    """The rules of a cell, made on first use."""
+    """Return the market of a cell. The row is created on first use."""
     return Market.objects.filter(cell=cell).first() or _made(cell)
 
 
 def grace_end(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> dt.datetime:
-    """Return the end of the grace period of quota that ends at a time. The grace is never longer than the period."""
+    """Return the end of the grace period of quota. The grace period is never longer than the period of the quota."""
     grace = min(dt.timedelta(hours=market.grace_hours), ends_at - starts_at)
     return ends_at + min(grace, dt.datetime.max.replace(tzinfo=dt.UTC) - ends_at)
 
@@ -181,13 +171,13 @@ def cell_require(cell: str) -> None:
 
 
 def market_locked(cell: str) -> Market:
-    """The rules of a cell, locked until the end of the caller's transaction: the first lock of any that sells."""
+    """Lock and return the market of a cell, until the caller's transaction ends. Every sale takes this lock first."""
     market_of(cell)
     return Market.objects.select_for_update().get(cell=cell)
 
 
 def market_set(*, principal: Principal, cell: str, **changes: Any) -> Market:
-    """Change rules of a cell; what is sold keeps the grace it was sold with. Raises `Rejected` naming the field."""
+    """Change rules of a cell. Sold quota keeps its grace period. Raises `Rejected`, which names the field."""
     require(principal, Action.PLATFORM_ADMIN)
     for name, value in changes.items():
         _check_rule(name, value)
@@ -204,7 +194,7 @@ def market_set(*, principal: Principal, cell: str, **changes: Any) -> Market:
 
 @once
 def band_named(name: str) -> PriorityBand:
-    """Return the band. Raises `NotFound` with the existing names."""
+    """Return the band with a name. Raises `NotFound`, which lists the existing names."""
     row = PriorityBand.objects.filter(name=name).first()
     if row is None:
         raise NotFound("band", name, known=list(PriorityBand.objects.values_list("name", flat=True)))
@@ -212,14 +202,14 @@ def band_named(name: str) -> PriorityBand:
 
 
 def is_sold(band: PriorityBand) -> bool:
-    """Return whether quota of a band is sold: not where all is free, nor where nothing may be sold."""
+    """Return whether quota of a band is sold: the band is not free, and its over-selling factor is above 0."""
     return band.high > FREE_PRIORITY and band.oversell_milli > 0
 
 
-def room(
+def sale_capacity(
     cell: str, band: PriorityBand | str, begins_at: dt.datetime, ends_at: dt.datetime | None = None, *, without: int = 0
 ) -> SaleCapacity:
-    """Return what may be sold and is sold in a band in a period; `ends_at` None: for ever. Three queries.
+    """Return the limit and the sold quota of a band in a period. `ends_at`: None for no end. Three queries.
 
     `without`: the id of an order whose grant is not counted.
     """
@@ -233,7 +223,7 @@ def room(
     limit = tuple(value * kept // 1000 for value in capacity) if row.prod else own_limit
     together = calendar.steps(span for band_id, span in spans if band_id in shared)
     if all(one >= most for one, most in zip(own_limit, limit, strict=True)):
-        # What it shares binds before what is its own.
+        # The shared limit is always reached first.
         return SaleCapacity(row, limit, together, limit, together)
     own = calendar.steps(span for band_id, span in spans if band_id == row.id)
     return SaleCapacity(row, limit, together, own_limit, own)
@@ -242,14 +232,14 @@ def room(
 def availability(
     cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None, *, without: int = 0
 ) -> Vector:
-    """The least that is left of each resource at any instant of the period; negative where too much is sold."""
-    return room(cell, band, starts_at, ends_at, without=without).left(starts_at, ends_at)
+    """Return the minimum left of each resource in a period. It is negative if too much is sold."""
+    return sale_capacity(cell, band, starts_at, ends_at, without=without).left(starts_at, ends_at)
 
 
 def calendar_days(cell: str, band: PriorityBand | str, first: dt.date, days: int, tz: ZoneInfo) -> list[CalendarDay]:
-    """Return what is available in a band on each day of a time zone: the least at any moment of it."""
+    """Return the calendar of a band: for each day of a time zone the limit, the maximum sold, and the minimum left."""
     begin, end = calendar.midnight(first, tz), calendar.midnight(first + days * calendar.DAY, tz)
-    there = room(cell, band, begin, end)
+    there = sale_capacity(cell, band, begin, end)
     shared = calendar.days(there.sold, first, days, tz)
     own = calendar.days(there.own_sold, first, days, tz)
     limit = _sellable(tuple(map(min, there.limit, there.own_limit)))
@@ -268,9 +258,12 @@ def earliest_start(
     *,
     without: int = 0,
 ) -> dt.datetime | None:
-    """The first moment from which `amounts` are left for `length` (none: for ever); None when they never are."""
+    """Return the first moment from which `amounts` are left for `length`, or None if they never are.
+
+    `length`: None for no end. `without`: the id of an order whose grant is not counted.
+    """
     begin = after or clock.now()
-    there = room(cell, band, begin, without=without)
+    there = sale_capacity(cell, band, begin, without=without)
     long = _AGES if length is None else length
     return calendar.earliest(there.over_time(begin), _sellable(amounts), long, begin)
 
@@ -278,13 +271,13 @@ def earliest_start(
 def sold_steps(
     cell: str, bands: Sequence[PriorityBand], begins_at: dt.datetime, ends_at: dt.datetime | None = None
 ) -> tuple[CalendarStep, ...]:
-    """Return what is sold in these bands together, over time."""
+    """Return the sold quota of several bands together, over time."""
     wanted = {band.id for band in bands}
     return calendar.steps(span for band_id, span in _spans(cell, begins_at, ends_at) if band_id in wanted)
 
 
 def holdings(cell: str, bands: Iterable[int], after: dt.datetime) -> list[Holding]:
-    """Return what keeps quota of these bands (their ids) back after a moment. Two queries."""
+    """Return the grants and orders that hold capacity of bands after a moment. `bands`: their ids. Two queries."""
     until = Coalesce("grace_until", "ends_at")
     fields = ("tenant__name", "starts_at", "until", "band_id", "amounts")
     grants = Quota.objects.filter(cell=cell, band__in=bands, beyond_capacity=False).annotate(until=until)
@@ -297,14 +290,14 @@ def holdings(cell: str, bands: Iterable[int], after: dt.datetime) -> list[Holdin
 
 
 def capacity_of(cell: str) -> Vector:
-    """Return the capacity of the cell in sold resources, as last reported."""
+    """Return the last reported capacity of a cell, in resources that are sold."""
     return _sellable(_capacity(cell))
 
 
 def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None, without: int = 0) -> list[tuple[int, Span]]:
-    """Return the amounts sold by band, cut to the period.
+    """Return the sold amounts with the ids of their bands, cut to the period.
 
-    Amounts sold for the same times are added up. Integers beyond 64 bits stay exact.
+    Amounts for the same times are added up. Integers beyond 64 bits stay exact.
     """
     with connection.cursor() as cursor:
         given = {"cell": cell, "begin": begin, "until": until or _FOR_EVER, "size": SIZE, "without": without}
@@ -327,18 +320,12 @@ def _capacity(cell: str) -> Vector:
 
 
 def _sellable(vector: Sequence[int]) -> Vector:
-    """Return the capacity of the resources that are sold."""
+    """Return the vector with 0 for resources that are not sold."""
     return tuple(value if index in SOLD else 0 for index, value in enumerate(vector[:SIZE]))
 
 
-def _priced_mapping(vector: Sequence[int]) -> dict[str, int]:
-    named = as_mapping(vector)
-    del named["ports"]
-    return named
-
-
 def _levels(function: Sequence[CalendarStep], moments: Sequence[dt.datetime]) -> list[Vector]:
-    """The level at each of the moments, which rise."""
+    """Return the level at each of the moments, which are sorted."""
     levels: list[Vector] = []
     position, level = 0, ZERO
     for moment in moments:
@@ -360,13 +347,13 @@ def _made(cell: str) -> Market:
 
 
 def _check_rule(name: str, value: Any) -> None:
-    """Check one rule. Raises `Rejected`, which names it."""
+    """Check one rule of a market. Raises `Rejected`, which names the rule."""
     if name in _BOUNDS:
         least, most = _BOUNDS[name]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            wrong = f"a whole number from {least} to {most}"
-            raise Rejected("invalid", f"{name}: {value!r}; give {wrong}", fields={name: wrong})
+            raise invalid(name, f"{value!r} is not accepted; give a whole number from {least} to {most}")
     elif name not in _CHOICES:
-        raise invalid(name, "no such rule of a market")
+        raise invalid(name, f"the rule is unknown; give one of {', '.join((*_BOUNDS, *_CHOICES))}")
     elif not any(value == choice and type(value) is type(choice) for choice in _CHOICES[name]):
-        raise invalid(name, " or ".join(str(choice).lower() for choice in _CHOICES[name]))
+        accepted = " or ".join(str(choice).lower() for choice in _CHOICES[name])
+        raise invalid(name, f"{value!r} is not accepted; give {accepted}")

@@ -1,7 +1,7 @@
-"""Price lists, and quotes that hold for a while (§2.5). `quota.pricing.arithmetic` does the arithmetic.
+"""Price lists, and quotes, which are valid for a limited time (§2.5). `quota.pricing.arithmetic` computes the prices.
 
-A list is never changed: a new version is set, in force from a moment that is not past. A cell without a list sells at
-the default one, which is written as its version 0 when it is first needed.
+A price list never changes. New prices are a new version, in force from now or later. A cell without a list sells at the
+default list, which is written as version 0 when it is first needed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from quota.models import OPEN, Order, OrderState, PriceList, Quote, Tenant
 from quota.notifications import notices
 from quota.once import once
 from quota.pricing.arithmetic import FULL_MILLI, base_checked, curve_checked, priced, share_with, total
-from quota.pricing.market import band_named, cell_require, market_of, room
+from quota.pricing.market import band_named, cell_require, market_of, sale_capacity
 from quota.vocabulary.calendar import peak
 from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.money import MOST as LARGEST
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import SIZE, QuantityError, Vector, as_mapping, parse_vector
 
-# A core-month for about 15 credits, a GiB-month for about 2; used storage is cheap, accelerators are dear.
+# A core costs about 15 credits per month, and a GiB of RAM about 2. Storage is cheap, and accelerators are expensive.
 DEFAULT_BASE: Mapping[str, int] = {
     "cpu": 20_000,
     "ram": 2_500,
@@ -33,7 +33,7 @@ DEFAULT_BASE: Mapping[str, int] = {
     "disk_bandwidth": 20_000,
     "accelerators": 500_000,
 }
-# Half sold costs no more than empty; the last core of a cell three times as much.
+# Up to half of a cell is sold at the base price. The last core costs three times as much.
 DEFAULT_CURVE: Sequence[tuple[int, int]] = ((500, 1000), (800, 1300), (950, 2000), (1000, 3000))
 _ALWAYS = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 
@@ -50,16 +50,16 @@ def price_list_set(
     note: str = "",
     valid_from: dt.datetime | None = None,
 ) -> PriceList:
-    """The next version of a cell's prices, in force from `valid_from` (default: now). Raises `Rejected`.
+    """Create the next version of a cell's prices, in force from `valid_from` (by default now). Raises `Rejected`.
 
-    Prices of what was quoted or ordered before stay as they were. Locks the cell's newest list.
+    Existing quotes and orders keep their prices. Locks the cell's newest list.
     """
     require(principal, Action.PLATFORM_ADMIN, cell=cell)
     prices = base_checked(base)
     used = base_checked(usage or {}, field="usage")
     points = curve_checked(curve)
     if len(note) > 200:
-        raise Rejected("invalid", "note: at most 200 characters", fields={"note": "at most 200 characters"})
+        raise invalid("note", "the note is too long; give at most 200 characters")
     if valid_from is not None:
         _aware("valid_from", valid_from)
     cell_require(cell)
@@ -70,10 +70,7 @@ def price_list_set(
         now = clock.now()
         begin = valid_from or now
         if begin < now:
-            raise invalid(
-                "valid_from",
-                f"{begin.isoformat()} is in the past, and past prices never change; leave it out to start now",
-            )
+            raise invalid("valid_from", f"{begin.isoformat()} is in the past; omit the time to start now")
         version = (PriceList.objects.filter(cell=cell).aggregate(last=Max("version"))["last"] or 0) + 1
         shown = [list(point) for point in points]
         kept: dict[str, Any] = {
@@ -91,7 +88,7 @@ def price_list_set(
 
 
 def price_list_at(cell: str, moment: dt.datetime) -> PriceList:
-    """The list in force at a moment: the last that began; of two that begin together, the later version."""
+    """Return the price list in force at a moment. If two lists begin at the same time, the later version counts."""
     row = PriceList.objects.filter(cell=cell, valid_from__lte=moment).order_by("-valid_from", "-version").first()
     if row is not None:
         return row
@@ -105,7 +102,7 @@ def _price_list_now(cell: str) -> PriceList:
 
 
 def default_list(cell: str) -> PriceList:
-    """Return the default price list of a cell, not yet written."""
+    """Return the default price list of a cell, which is not saved."""
     return PriceList(
         cell=cell,
         version=0,
@@ -129,9 +126,9 @@ def quote_preview(
     starts_at: dt.datetime,
     ends_at: dt.datetime,
 ) -> Quote:
-    """Return a quote at the current price, not stored. Writes nothing but a new cell's default list.
+    """Return a quote at the current price, which is not saved. Only a new cell's default list is written.
 
-    Any person who may see the tenant's quota may ask for a price.
+    Any principal that may see the tenant's quota may request a price.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     row = band_named(band)
@@ -153,15 +150,15 @@ def quote_preview(
 
 
 def price_now(principal: Principal, row: Order | Quote, *, without: int = 0) -> None:
-    """Set price, parts and price list of an order or a quote that is not stored yet, to those of now.
+    """Set the current price, its parts and the price list of a new order or quote.
 
     `without`: the id of an order whose grant is not counted as sold.
     """
     require(principal, Action.QUOTA_VIEW, tenant=row.tenant.name, cell=row.cell)
     row.prices = _price_list_now(row.cell)
-    there = room(row.cell, row.band, row.starts_at, row.ends_at, without=without)
+    there = sale_capacity(row.cell, row.band, row.starts_at, row.ends_at, without=without)
     most = peak(there.sold, row.starts_at, row.ends_at)
-    # Exact fractions, so that an order in pieces costs what it costs whole.
+    # The fractions are exact, so that several small orders cost the same as one large order.
     sold = tuple(
         Fraction(FULL_MILLI * value, limit) if limit > 0 else FULL_MILLI
         for value, limit in zip(most, there.limit, strict=True)
@@ -173,9 +170,9 @@ def price_now(principal: Principal, row: Order | Quote, *, without: int = 0) -> 
 
 
 def quote_make(*, principal: Principal, tenant: Tenant, cell: str, **wanted: Any) -> Quote:
-    """Make a quote: a price that stays valid for the market's `quote_minutes` for exactly this request.
+    """Create a quote: a price that is valid for the market's `quote_minutes`, for exactly this request.
 
-    It does not reserve quota. `wanted`: as for `quote_preview`.
+    A quote reserves no quota. `wanted`: the arguments of `quote_preview`.
     """
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=cell)
     with records.write(principal) as entry:
@@ -195,9 +192,9 @@ def quote_make(*, principal: Principal, tenant: Tenant, cell: str, **wanted: Any
 
 
 def price_quoted(order: Order, quote: int) -> None:
-    """Set price, parts and price list of an order to those of a quote for exactly this.
+    """Set the price, its parts and the price list of an order from a quote for exactly this order.
 
-    Locks the quote, until the order's transaction ends. Raises `NotFound`, `Rejected("quote-mismatch")`,
+    Locks the quote until the order's transaction ends. Raises `NotFound`, `Rejected("quote-mismatch")`,
     `Conflict("quote-expired"|"quote-used")`.
     """
     row = Quote.objects.select_for_update(of=("self",)).select_related("band", "prices").filter(pk=quote).first()
@@ -208,22 +205,22 @@ def price_quoted(order: Order, quote: int) -> None:
     if other:
         raise Rejected(
             "quote-mismatch",
-            f"quote {quote} is for another {', '.join(other)}; ask for a new quote of exactly what you order",
-            fields=dict.fromkeys(other, f"not what quote {quote} is for"),
+            f"quote {quote} has other values for {', '.join(other)}; request a new quote for exactly this order",
+            fields=dict.fromkeys(other, f"differs from quote {quote}"),
         )
     if row.valid_until <= clock.now():
         raise Conflict(
             "quote-expired",
-            f"quote {quote} held until {row.valid_until.isoformat()}; ask for a new one, or order without a quote"
-            " at the price of now",
-            fields={"quote": f"held until {row.valid_until.isoformat()}"},
+            f"quote {quote} was valid until {row.valid_until.isoformat()}; request a new quote, or order at the"
+            " current price without a quote",
+            fields={"quote": f"was valid until {row.valid_until.isoformat()}"},
             figures={"valid_until": row.valid_until.isoformat(), "price": row.price},
         )
     used = row.orders.exclude(state=OrderState.REJECTED.value).values_list("pk", flat=True).first()
     if used is not None:
         raise Conflict(
             "quote-used",
-            f"order {used} was placed with quote {quote} already; ask for a new quote to order the same again",
+            f"quote {quote} was already used for order {used}; request a new quote to order the same again",
             fields={"quote": f"used by order {used}"},
             figures={"order": used},
         )
@@ -231,13 +228,13 @@ def price_quoted(order: Order, quote: int) -> None:
 
 
 def amounts_read(amounts: Amounts) -> Vector:
-    """A vector of quantities that fit 64 bits. Raises `Rejected` naming the field."""
+    """Return the amounts as a vector whose quantities fit 64 bits. Raises `Rejected`, which names the field."""
     try:
         vector = parse_vector(amounts) if isinstance(amounts, Mapping) else tuple(amounts)
     except QuantityError as error:
         raise Rejected("invalid", str(error), fields={"amounts": str(error)}) from error
     if vector and max(vector) > LARGEST:
-        raise invalid("amounts", f"no quantity may be above {LARGEST}", "too-large")
+        raise invalid("amounts", f"a quantity is too large; give at most {LARGEST}", "too-large")
     return vector
 
 
@@ -245,29 +242,29 @@ def amounts_checked(amounts: Amounts) -> Vector:
     """Return a vector over the axis that is not zero and fits 64 bits. Raises `Rejected`, which names the field."""
     vector = amounts_read(amounts)
     if len(vector) != SIZE or any(value < 0 for value in vector):
-        raise invalid("amounts", f"{SIZE} quantities, none below zero")
+        raise invalid("amounts", f"the amounts are not accepted; give {SIZE} quantities of 0 or more")
     if not any(vector):
         raise invalid("amounts", "the request has no quantity; give at least one above zero")
     return vector
 
 
 def period_checked(starts_at: dt.datetime, ends_at: dt.datetime) -> None:
-    """Check that a period runs forward and is not over. Raises `Rejected`, which names the field."""
+    """Check that a period ends after its start and after now. Raises `Rejected`, which names the field."""
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         _aware(name, moment)
     if ends_at <= starts_at:
-        raise Rejected("invalid", "ends_at is not after starts_at", fields={"ends_at": "not after starts_at"})
+        raise invalid("ends_at", "the time is not after starts_at; give a later end")
     if ends_at <= clock.now():
-        raise Rejected("invalid", "ends_at lies in the past", fields={"ends_at": "in the past"})
+        raise invalid("ends_at", "the time is in the past; give a later end")
 
 
 def _aware(name: str, moment: dt.datetime) -> None:
     if moment.tzinfo is None:
-        raise Rejected("invalid", f"{name}: give its time zone", fields={name: "without a time zone"})
+        raise invalid(name, "the time has no time zone; give one, such as 2027-01-31T00:00:00Z")
 
 
 def _notify(entry: records.RecordEntry, row: PriceList) -> None:
-    """Notify all tenants with open orders in the cell: their renewals and changes are at the new prices."""
+    """Notify all tenants with open orders in the cell, whose renewals and changes get the new prices."""
     open_orders = Order.objects.filter(cell=row.cell, state__in=OPEN)
     for tenant in Tenant.objects.filter(pk__in=open_orders.values("tenant")).order_by("id"):
         notices.notify(
@@ -275,8 +272,8 @@ def _notify(entry: records.RecordEntry, row: PriceList) -> None:
             tenant,
             "price.changed",
             f"Prices of cell {row.cell} change",
-            f"Version {row.version} of its prices is in force from {row.valid_from:%Y-%m-%d %H:%M} UTC on."
-            " What you have ordered keeps its price; renewals and changes from then on are at the new ones.",
+            f"Version {row.version} of the prices is in force from {row.valid_from:%Y-%m-%d %H:%M} UTC on."
+            " Existing orders keep their prices. Later renewals and changes get the new prices.",
             cell=row.cell,
             version=row.version,
             valid_from=row.valid_from.isoformat(),

@@ -1,4 +1,4 @@
-"""The effect of other prices before they are set."""
+"""Previews of the effect of new prices on orders and usage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import CPU, NAMES, RAM, SIZE
 
 WINDOW = dt.timedelta(days=30)
-MOST_ORDERS = 20_000  # the newest; a few seconds of arithmetic
+MOST_ORDERS = 20_000  # the newest orders; they take a few seconds to compute
 EXAMPLES = ((CPU, 1000), (RAM, 2**30))  # a core, a GiB
 SHARES_MILLI = (0, FULL_MILLI // 2, FULL_MILLI)
 _LEFT_OUT = (OrderState.DRAFT.value, OrderState.REJECTED.value, OrderState.CANCELLED.value)
@@ -57,11 +57,11 @@ def what_if(
     usage: Mapping[str, int] | None = None,
     curve: Sequence[Sequence[int]] = (),
 ) -> dict[str, Any]:
-    """Return what the orders of the last 30 days, the open orders and the usage would have cost; JSON-ready.
+    """Return what open orders, and orders and usage of the last 30 days, would cost at new prices, for JSON.
 
-    Each order is priced again as it was: the same amounts, hours, band factor and sold shares. Rejected and cancelled
-    orders are left out. `examples`: a core and a GiB for 30 days at each band, empty, half sold and full, at the list
-    in force and at this one. Raises `Rejected` naming the field. Changes nothing.
+    The new price of an order uses the same amounts, hours, band factor and sold shares. Rejected and cancelled orders
+    are omitted. `examples`: the current and the new price of a core and a GiB for 30 days at each band, for a cell that
+    is empty, half sold and full. Raises `Rejected`, which names the field. Changes nothing.
     """
     require(principal, Action.PLATFORM_ADMIN, cell=cell)
     prices = base_checked(base)
@@ -87,7 +87,7 @@ def what_if(
 
 
 def examples(now: PriceList, base: Mapping[str, int], curve: Curve) -> list[dict[str, Any]]:
-    """Return what single resources cost for 30 days at the current and at other prices."""
+    """Return the prices of single resources for 30 days at the current and at new prices."""
     found = []
     for band in PriorityBand.objects.all():
         for index, quantity in EXAMPLES:
@@ -122,7 +122,7 @@ def _orders(cell: str, since: dt.datetime, base: Mapping[str, int], curve: Curve
         .values_list("band__name", "tenant__name", "price", "parts", "replaces__parts")[: MOST_ORDERS + 1]
     )
     for band, tenant, before, kept, replaced in rows[:MOST_ORDERS]:
-        # A transfer has no parts of its own: its price is a share of what it took over.
+        # A transferred order has no parts. Its price is a share of the order that it replaces.
         parts = [part_of(part) for part in kept or replaced or ()]
         whole = total(parts)
         after = before * total(repriced(parts, base, curve)) // whole if whole else before
@@ -131,7 +131,7 @@ def _orders(cell: str, since: dt.datetime, base: Mapping[str, int], curve: Curve
 
 
 def _usage(cell: str, since: dt.datetime, usage: Mapping[str, int]) -> _Sums:
-    """Return the cost of the measured usage at today's factor of its band. The free priority stays free."""
+    """Return the cost of the metered usage at the bands' current factors. The free priority is free."""
     sums = _Sums()
     columns = ", ".join(f"sum(m.used[{index + 1}])" for index in range(SIZE))
     with connection.cursor() as cursor:
@@ -172,5 +172,5 @@ class _Sums:
 
 
 def _sorted(sums: Mapping[str, Sum]) -> list[dict[str, Any]]:
-    """Sort by change, largest first."""
+    """Return the sums for JSON, sorted by the absolute change, largest first."""
     return [asdict(row) for row in sorted(sums.values(), key=lambda row: (-abs(row.after - row.before), row.name))]

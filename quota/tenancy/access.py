@@ -1,6 +1,6 @@
-"""Tokens: issued, read, revoked. And the `Principal` behind a user or a token.
+"""Issuing, reading and revoking tokens, and the `Principal` of a user or a token.
 
-session or password ─► Token ─► child ─► child      Revoking a token revokes all tokens below it.
+session or password ─► Token ─► child ─► child      Revoking a token also revokes all its descendants.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from django.db.models import Q, QuerySet
 from quota import clock, records
 from quota.models import ServiceAccount, Tenant, Token
 from quota.records import RecordEntry
-from quota.vocabulary.errors import Forbidden, NotFound, Rejected
+from quota.vocabulary.errors import Forbidden, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Role, Scope, may
 
-# A token's last use is shown to its owner; writing it more often than this would cost a row a request.
+# The time of a token's last use is written at most this often, because otherwise every request would write a row.
 LAST_USED_EVERY = dt.timedelta(minutes=5)
-# A token that a token issues ends after this, or with its parent if that is earlier, unless the request names an end.
+# By default, a token that another token issues ends after this time, or with its parent if that is earlier.
 CHILD_LASTS = dt.timedelta(days=90)
 
 
 class InvalidToken(Exception):
-    """A bearer token that is not accepted: unknown, expired or revoked. The text says what to do."""
+    """A bearer token that is not accepted: unknown, expired or revoked. The message says what to do."""
 
 
 def token_issue(
@@ -42,15 +42,15 @@ def token_issue(
     tenant: Tenant | None = None,
     expires_at: dt.datetime | None = None,
 ) -> tuple[Token, str]:
-    """Return a new token and its secret, which is shown this once.
+    """Return a new token and its secret, which is not stored.
 
     The caller is a session, or a token with scope admin, which becomes the parent of the new token. Raises `Forbidden`
-    for other callers and `Rejected` naming the field. Locks: the parent and the tokens above it.
+    for other callers, and `Rejected`, which names the field. Locks: the parent and all its ancestors.
     """
     if user.pk is None:
         raise Rejected(
             "no-person",
-            f"{principal.name} is not a person; only people can create tokens, because tokens outlive a task",
+            f"{principal.name} is not a person, and only people can create tokens; sign in as a person",
             status=403,
         )
     if Scope.ADMIN not in principal.scopes:
@@ -58,24 +58,24 @@ def token_issue(
     unknown = sorted(set(scopes) - {scope.value for scope in Scope})
     if unknown or not scopes:
         known = ", ".join(scope.value for scope in Scope)
-        raise Rejected("invalid-scopes", f"scopes: give a list of some of {known}", fields={"scopes": f"{scopes!r}"})
+        raise invalid("scopes", f"{scopes!r} is not a list of scopes; give some of {known}", "invalid-scopes")
     beyond = sorted(set(scopes) - {scope.value for scope in principal.scopes})
     if beyond:
         raise Rejected(
             "scopes-too-wide",
-            f"you cannot give scopes that you do not have: {', '.join(beyond)}",
-            fields={"scopes": "wider than your own"},
+            f"you cannot give scopes that you do not have: {', '.join(beyond)}; omit these scopes",
+            fields={"scopes": f"you do not have {', '.join(beyond)}"},
             status=403,
         )
     if not name.strip():
-        raise Rejected("invalid", "name: a token needs a name, so that you can recognise it", fields={"name": "empty"})
+        raise invalid("name", "the name is empty; give a name by which you can recognise the token")
     if expires_at is not None and expires_at <= clock.now():
-        raise Rejected("invalid", "expires_at lies in the past", fields={"expires_at": "not in the future"})
+        raise invalid("expires_at", "the time is in the past; give a time in the future")
     if principal.tenant is not None and (tenant is None or tenant.name != principal.tenant):
         raise Rejected(
             "tenant-bound",
-            f"your token is bound to tenant {principal.tenant}; so tokens that it issues must be bound to it too",
-            fields={"tenant": "not yours"},
+            f"your token is bound to tenant {principal.tenant}, so bind the new token to this tenant",
+            fields={"tenant": f"give {principal.tenant}"},
             status=403,
         )
     with records.write(principal) as entry:
@@ -86,8 +86,8 @@ def token_issue(
         if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
             raise Rejected(
                 "service-account",
-                f"{user.get_username()} is a service account: its tokens must be bound to its tenant and must end",
-                fields={"expires_at": "needed"} if expires_at is None else {"tenant": "its own"},
+                f"{user.get_username()} is a service account; bind the token to the tenant of the account, with an end",
+                fields={"expires_at": "give an end"} if expires_at is None else {"tenant": "give the account's tenant"},
             )
         key = secrets.token_hex(6)
         secret = f"borg_{key}_{secrets.token_urlsafe(32)}"
@@ -113,12 +113,11 @@ def token_issue(
 
 
 def token_revoke(*, principal: Principal, key: str) -> Token:
-    """Revoke a token and all tokens below it, at once. Idempotent.
+    """Revoke a token and all its descendants at once. Idempotent.
 
-    A session or a token with scope admin revokes its user's tokens, an owner's also those of the service accounts of
-    the owner's tenants, and an SRE's everybody's. Through a token bound to a tenant, only tokens bound to the same
-    tenant are found. Any token may revoke itself, which signs its program out and gives it nothing.
-    Raises `NotFound`, and `Forbidden` without scope admin. Locks: the token.
+    Users revoke their own tokens, owners also tokens of their tenants' service accounts, and SREs all tokens. A token
+    that is bound to a tenant finds only tokens of that tenant. Any token may revoke itself. Raises `NotFound`, and
+    `Forbidden` without scope admin. Locks: the token.
     """
     own = Q() if principal.sre and Scope.ADMIN in principal.scopes else Q(user_id=principal.user_id)
     owned = [name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name)]
@@ -142,25 +141,27 @@ def token_revoke(*, principal: Principal, key: str) -> Token:
 
 
 def tokens_revoke(*, principal: Principal, user: AbstractBaseUser) -> int:
-    """Revoke all tokens of `user`, who asks for it, and all tokens below them. Return how many were revoked.
+    """Revoke all tokens of `user` and their descendants. Returns the number of revoked tokens.
 
-    Raises `Forbidden` for everybody else. Locks: the tokens, in order of their ids.
+    Raises `Forbidden` unless the caller is a session of `user`. Locks: the tokens, in order of their ids.
     """
     if principal.user_id != user.pk or user.pk is None or principal.token:
-        raise Forbidden("token.revoke", "Cannot revoke all tokens of a user: only the user's own session may.")
+        detail = "Only the user's own session may revoke all tokens of a user. Sign in to the portal as this user."
+        raise Forbidden("token.revoke", detail)
     with records.write(principal) as entry:
         own = tokens_in_force().filter(user_id=user.pk).select_for_update().order_by("id")
         return _revoke(entry, list(own.values_list("pk", flat=True)))
 
 
 def tokens_in_force() -> QuerySet[Token]:
-    """The tokens that are neither revoked nor expired."""
+    """Return the tokens that are neither revoked nor expired."""
     return Token.objects.filter(revoked_at=None).exclude(expires_at__lte=clock.now())
 
 
 def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBaseUser, Principal]:
-    """Return the user and principal of a token. Raises `InvalidToken`: unknown, expired, revoked, or of an inactive
-    user.
+    """Return the user and the principal of a token.
+
+    Raises `InvalidToken` if the token is unknown, expired or revoked, or if its user is not active.
     """
     parts = secret.split("_", 2)
     if len(parts) != 3 or parts[0] != "borg":
@@ -178,7 +179,7 @@ def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBa
     if expires_at is not None and expires_at <= now:
         raise InvalidToken(f"this token expired at {expires_at:%Y-%m-%d %H:%M} UTC; get a new one")
     if not user.is_active:
-        raise InvalidToken("the user of this token is not active any more")
+        raise InvalidToken("the user of this token is disabled; ask an owner of the tenant or an SRE")
     if last_used_at is None or now - last_used_at > LAST_USED_EVERY:
         Token.objects.filter(key=parts[1]).update(last_used_at=now)
     principal = principal_of_user(
@@ -194,9 +195,7 @@ def principal_of_user(
     tenant: str | None = None,
     scopes: frozenset[Scope] = frozenset(Scope),
 ) -> Principal:
-    """Return the principal of a signed-in user, read from the database with one query. A role in an organisation
-    holds in all its teams.
-    """
+    """Return the principal of a signed-in user. A role in an organisation holds in all its teams. One query."""
     own: dict[str, Role] = {}
     inherited: dict[str, Role] = {}
     zones: dict[str, str] = {}
@@ -226,19 +225,19 @@ def principal_of_user(
 
 
 def user_named(username: str) -> AbstractBaseUser:
-    """Return the user of a name. Raises `NotFound`."""
+    """Return the user with a user name. Raises `NotFound`."""
     user = get_user_model().objects.filter(username=username).first()
     if user is None:
         raise NotFound("user", username)
     return user
 
 
-# Each request runs these two, so they are SQL: the ORM needs more time to compose a query than PostgreSQL to answer it.
+# Each request runs these two queries. They are SQL, because the ORM needs more time than PostgreSQL for a query.
 _CALLER = """
     SELECT k.digest, k.scopes, n.name, k.expires_at, k.revoked_at, k.last_used_at, {columns}
     FROM quota_token AS k JOIN {users} AS u ON u.id = k.user_id LEFT JOIN quota_tenant AS n ON n.id = k.tenant_id
     WHERE k.key = %s"""
-# Rows of memberships, one for each team of an organisation, and rows of capabilities.
+# Rows of memberships (one per team of an organisation), then rows of capabilities.
 _RIGHTS = """
     SELECT t.name, t.time_zone, m.role, team.name, NULL AS kind, NULL AS cell
     FROM quota_membership AS m JOIN quota_tenant AS t ON t.id = m.tenant_id
@@ -271,14 +270,14 @@ def _token_query() -> str:
 
 
 def _parent_locked(key: str) -> Token:
-    """The token that asks, after it and all tokens above it are locked, so that none is revoked meanwhile.
+    """Lock the calling token and all its ancestors, so that they cannot be revoked meanwhile. Returns the token.
 
-    Raises `Forbidden` if it was revoked since the request began.
+    Raises `Forbidden` if one of them was revoked since the request began.
     """
     line = list(Token.objects.raw(_ABOVE, [key]))
     own = next((token for token in line if token.key == key), None)
     if own is None or any(token.revoked_at is not None for token in line):
-        raise Forbidden("token.issue", "Cannot issue a token: the token that asks was revoked. Sign in again.")
+        raise Forbidden("token.issue", "Cannot issue a token: the calling token was revoked. Sign in again.")
     return own
 
 
@@ -289,16 +288,16 @@ def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:
     if wanted is not None and wanted > parent.expires_at:
         raise Rejected(
             "outlives-its-parent",
-            f"Cannot issue a token until {wanted:%Y-%m-%d %H:%M} UTC: the token that asks ends at"
+            f"Cannot issue a token until {wanted:%Y-%m-%d %H:%M} UTC: the calling token ends at"
             f" {parent.expires_at:%Y-%m-%d %H:%M} UTC. Choose an earlier end, or sign in with the password.",
-            fields={"expires_at": "after the end of the token that asks"},
+            fields={"expires_at": "after the end of the calling token"},
             status=403,
         )
     return wanted or min(clock.now() + CHILD_LASTS, parent.expires_at)
 
 
 def _revoke(entry: RecordEntry, ids: list[int]) -> int:
-    """Revoke these tokens and all below them; return how many were not revoked before."""
+    """Revoke tokens and their descendants. Returns the number of tokens that were not revoked before."""
     with connection.cursor() as cursor:
         cursor.execute(_REVOKE, [ids, clock.now()])
         revoked = sorted(cursor.fetchall())
@@ -311,8 +310,8 @@ def _admin_needed(principal: Principal, action: str, what: str) -> Forbidden:
     has = ", ".join(sorted(scope.value for scope in principal.scopes)) or "none"
     return Forbidden(
         action,
-        f"{what}: the token that asks has scope {has}, and this needs scope admin. Use the Tokens page of the portal,"
-        " or sign in with `borgctl login --admin`.",
+        f"{what}: the calling token has scope {has}, and this needs scope admin. Use the page Tokens of the portal, or"
+        " sign in with `borgctl login --admin`.",
     )
 
 

@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 from quota.models import Record, ServiceAccount
 from quota.selectors import tenant_named
 from quota.tenancy.people import administered
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Action, Principal, may, require
 
 MAX_TEXT = 200
@@ -25,13 +25,15 @@ def records_visible(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> QuerySet[Record]:
-    """Return the records of one tenant, or of all that the principal administers; an SRE's, also of none. `kind`: a
-    whole one such as
-    `member.set`, or its beginning, `member`. `until` is not included. Raises `Rejected`, `NotFound`, `Forbidden`."""
+    """Return the records of one tenant, or of all tenants that the principal owns. SREs see all records.
+
+    `kind`: a kind such as `member.set`, or the first part of kinds, such as `member`. `until`: excluded. Raises
+    `Rejected`, `NotFound`, `Forbidden`.
+    """
     rows = Record.objects.order_by("-revision")
     for name, text in (("kind", kind), ("actor", actor)):
         if len(text) > MAX_TEXT or "\x00" in text:
-            raise Rejected("invalid", f"{name}: at most {MAX_TEXT} characters", fields={name: "too long"})
+            raise invalid(name, f"the text is too long or contains a NUL character; give at most {MAX_TEXT} characters")
     if tenant:
         require(principal, Action.TENANT_ADMIN, tenant=tenant_named(principal, tenant).name)
         rows = rows.filter(tenant=tenant)
@@ -44,6 +46,6 @@ def records_visible(
 
 
 def makers_of(actors: Iterable[str]) -> dict[str, str]:
-    """Return those of the actors that are service accounts, and their creators. One query."""
+    """Return the creators of the actors that are service accounts, by actor. One query."""
     found = ServiceAccount.objects.filter(user__username__in=set(actors))
     return dict(found.values_list("user__username", "created_by"))

@@ -1,7 +1,7 @@
-"""Special privileges (§2.5): asked for by a tenant, granted by an SRE with a reason and an end, revoked at once.
+"""Capabilities (§2.5): a tenant requests them, and an SRE grants them with a reason and an end, or revokes them.
 
 capability_ask ─► open ─┬─ capability_answer(grant) ─► granted ─► Capability, until it ends
-                        └─ capability_answer(refuse) ─► refused
+                        └─ capability_answer(reject) ─► refused
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from quota.models import Capability, CapabilityRequest, Membership, Tenant
 from quota.models.fields import dns_label
 from quota.notifications.notices import notify
 from quota.records import RecordEntry
-from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
+from quota.vocabulary.errors import Conflict, NotFound, invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, require
 
-# Privileges are looked at again at least this often.
+# The maximum and the default duration. After that, an SRE must grant the capability again.
 LONGEST = dt.timedelta(days=366)
 USUAL = dt.timedelta(days=90)
 
@@ -33,9 +33,9 @@ def capability_grant(
     cell: str = "",
     expires_at: dt.datetime | None = None,
 ) -> Capability:
-    """A special privilege, with a reason; `cell` empty: in all. It ends at `expires_at`, or after `USUAL`.
+    """Grant a capability with a reason. `cell`: empty for all cells. It ends at `expires_at`, or after `USUAL`.
 
-    One that the user holds already is prolonged or shortened. Raises `Rejected` naming the field.
+    If the user already has the capability, its end changes. Raises `Rejected`, which names the field.
     """
     require(principal, Action.PLATFORM_ADMIN)
     ends = expires_at or clock.now() + USUAL
@@ -45,17 +45,17 @@ def capability_grant(
 
 
 def capability_revoke(*, principal: Principal, capability: Capability) -> None:
-    """Take a privilege back at once. Idempotent."""
+    """Revoke a capability at once. Idempotent."""
     require(principal, Action.PLATFORM_ADMIN)
     with records.write(principal) as entry:
         user = capability.user
-        # Two grants at once may have made two rows; none may be left.
+        # Concurrent grants may have created two rows. Both are deleted.
         same = Capability.objects.filter(user_id=user.pk, kind=capability.kind, cell=capability.cell)
         if not (same.filter(pk=capability.pk).exists() and same.delete()[0]):
             return
         for tenant in _tenants_of(user):
             _note(entry, "capability.revoked", tenant, capability)
-            _notify(entry, tenant, f"{user.get_username()} has capability {capability.kind} no longer")
+            _notify(entry, tenant, f"{user.get_username()} no longer has capability {capability.kind}")
 
 
 def capability_ask(
@@ -68,9 +68,9 @@ def capability_ask(
     cell: str = "",
     until: dt.datetime | None = None,
 ) -> CapabilityRequest:
-    """Ask the SREs, for oneself, or as an owner for a member or a service account.
+    """Request a capability from the SREs, for the caller, or as an owner for a member or a service account.
 
-    Raise `NotFound` for a user who is not a member of the tenant or its organisation, whether the name exists or not;
+    Raises `NotFound` for a user who is not a member of the tenant or its organisation, even if the name exists;
     `Rejected`, `Conflict`.
     """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
@@ -89,8 +89,8 @@ def capability_ask(
         if asked.select_for_update().exists():
             raise Conflict(
                 "asked-already",
-                f"{user.get_username()} has already requested {kind}, and no SRE has answered yet",
-                fields={"kind": "asked for already"},
+                f"{user.get_username()} has already requested {kind}, and no SRE has answered; wait for the answer",
+                fields={"kind": "already requested"},
             )
         made = CapabilityRequest.objects.create(
             tenant=tenant,
@@ -103,7 +103,7 @@ def capability_ask(
             asked_at=clock.now(),
         )
         _note(entry, "capability.asked", tenant, made, reason=made.reason, request=made.pk)
-        subject = f"{user.get_username()} asks for capability {kind} in {_where(cell)}"
+        subject = f"{user.get_username()} requests capability {kind} in {_where(cell)}"
         text, url = f"Tenant {tenant.name}: {made.reason}", "/admin/quota/capabilityrequest/"
         notify(entry, None, "capability.changed", subject, text, url=url)
     return made
@@ -117,13 +117,15 @@ def capability_answer(
     answer: str = "",
     until: dt.datetime | None = None,
 ) -> CapabilityRequest:
-    """Grant or reject what was asked for, once; `until`: another end than was asked. Raises `Conflict`, `Rejected`.
-    Locks: the request's row."""
+    """Grant or reject a request, once. `until`: an end that differs from the requested one.
+
+    Raises `Conflict`, `Rejected`. Locks: the request's row.
+    """
     require(principal, Action.PLATFORM_ADMIN)
     if not granted and not answer.strip():
-        raise Rejected("invalid", "answer: give a reason for the rejection", fields={"answer": "give a reason"})
+        raise invalid("answer", "the answer is empty; give a reason for the rejection")
     if len(answer) > 500:
-        raise Rejected("invalid", "answer: at most 500 characters", fields={"answer": "too long"})
+        raise invalid("answer", "the answer is too long; give at most 500 characters")
     with records.write(principal) as entry:
         row = (
             CapabilityRequest.objects.select_for_update(of=("self",))
@@ -131,7 +133,7 @@ def capability_answer(
             .get(pk=request.pk)
         )
         if row.state != "open":
-            raise Conflict("answered", f"{row.answered_by} has answered already: {row.state}")
+            raise Conflict("answered", f"{row.answered_by} has already answered this request: {row.state}")
         row.state, row.answer = "granted" if granted else "refused", answer.strip()
         row.answered_by, row.answered_at = principal.name, clock.now()
         if granted:
@@ -180,23 +182,21 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
     now = clock.now()
     if kind not in {known.value for known in CapabilityKind}:
         known = ", ".join(known.value for known in CapabilityKind)
-        raise Rejected("invalid", f"kind: {kind[:50]!r} is none of {known}", fields={"kind": f"one of {known}"})
+        raise invalid("kind", f"{kind[:50]!r} is unknown; give one of {known}")
     if cell and not dns_label.regex.match(cell):  # type: ignore[union-attr]
-        raise Rejected(
-            "invalid", f"cell: {cell[:63]!r} is not the name of a cell", fields={"cell": "a cell, or empty for all"}
-        )
+        raise invalid("cell", f"{cell[:63]!r} is not the name of a cell; give a name, or leave it empty for all cells")
     if not reason.strip():
-        raise Rejected("invalid", "reason: give a reason for the audit log", fields={"reason": "empty"})
+        raise invalid("reason", "the reason is empty; give a reason for the audit log")
     if len(reason) > 500 or "\x00" in reason:
-        raise Rejected("invalid", "reason: at most 500 characters", fields={"reason": "too long, or a NUL character"})
+        raise invalid("reason", "the reason is too long or contains a NUL character; give at most 500 characters")
     if ends <= now:
-        raise Rejected("invalid", f"{field} lies in the past", fields={field: "not in the future"})
+        raise invalid(field, "the time is in the past; give a time in the future")
     if ends > now + LONGEST:
-        raise invalid(field, f"at most {LONGEST.days} days ahead; grant it again then, if it is still needed")
+        raise invalid(field, f"the time is too far ahead; give a time within {LONGEST.days} days")
 
 
 def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:
-    """Return the tenants whose audit log gets the record: all of which the user is a member; without one, None."""
+    """Return the tenants of the user, whose audit logs get the record. Returns [None] for a user without a tenant."""
     return list(Tenant.objects.filter(memberships__user_id=user.pk).order_by("id")) or [None]
 
 

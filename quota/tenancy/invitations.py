@@ -1,10 +1,11 @@
-"""Invitations: an address and a role. The holder of the link that was sent there may join, once.
+"""Invitations of people to tenants. The holder of the link that was mailed to an address may join, once.
 
     invitation_send ─► open ─┬─ invitation_accept ─► accepted ─► Membership
                              ├─ invitation_withdraw ─► withdrawn
                              └─ its end ─► expired
 
-Nothing is looked up by address, so nothing tells whether one is known here. Only a digest of the link is kept.
+No account is looked up by address, so that nobody can find out which addresses have accounts. Only a digest of the link
+is stored.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ _LINK = re.compile(r"([0-9a-f]{16})_[\w-]{20,100}", re.ASCII)
 
 LASTS = dt.timedelta(days=7)
 LONGEST = dt.timedelta(days=30)
-# These limits keep owners from flooding strangers with mail.
+# These limits prevent owners from sending too much mail to strangers.
 OPEN_AT_MOST, A_DAY_AT_MOST, A_DAY_PER_ADDRESS = 100, 200, 3
 
 
 def invitation_send(
     *, principal: Principal, tenant: Tenant, email: str, role: str, expires_at: dt.datetime | None = None
 ) -> tuple[Invitation, str]:
-    """A new invitation and the secret of its link, which is kept nowhere; `invitation_mail` sends it.
+    """Create an invitation. Returns it and the secret of its link, which is not stored; `invitation_mail` sends it.
 
-    An open one to the same address is withdrawn. Raises `Rejected` naming the field, and with status 429 when too many
-    were sent. Locks: the tenant's row.
+    An open invitation to the same address is withdrawn. Raises `Rejected`, which names the field, also if too many
+    invitations were sent (status 429). Locks: the tenant's row.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     check_role(role)
     address, now = _address(email), clock.now()
     ends = expires_at or now + LASTS
     if not now < ends <= now + LONGEST:
-        raise invalid("expires_at", f"give a time in the future, at most {LONGEST.days} days ahead")
+        raise invalid("expires_at", f"the time is in the past or too far ahead; give one within {LONGEST.days} days")
     key = secrets.token_hex(8)
     secret = f"{key}_{secrets.token_urlsafe(32)}"
     with records.write(principal) as entry:
@@ -83,8 +84,7 @@ def link_of(secret: str) -> str:
 
 
 def invitation_mail(invitation: Invitation, secret: str) -> str:
-    """Send the link, after the invitation is committed. Returns why it could not be sent, else nothing: the one who
-    invites may hand the link over in another way."""
+    """Mail the link, after the commit. Returns the reason if the mail could not be sent, else an empty text."""
     name = invitation.tenant.title or invitation.tenant.name
     until = clock.format_time(invitation.expires_at, invitation.tenant.time_zone)
     text = (
@@ -96,20 +96,20 @@ def invitation_mail(invitation: Invitation, secret: str) -> str:
     )
     try:
         send_mail(one_line(f"Invitation to join {name}"), text, None, [invitation.email])
-    except (OSError, ValueError) as error:  # of SMTP, sockets, TLS; and headers that no mail may have
+    except (OSError, ValueError) as error:  # errors of SMTP, sockets and TLS, and invalid headers
         return f"{type(error).__name__}: {error}"[:300]
     return ""
 
 
 def invitation_withdraw(*, principal: Principal, tenant: Tenant, key: str) -> Invitation:
-    """The link works no more, at once. Idempotent. Raises `NotFound`, `Conflict` once accepted."""
+    """Withdraw an invitation at once. Idempotent. Raises `NotFound`, and `Conflict` if it was already accepted."""
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     with records.write(principal) as entry:
         row = Invitation.objects.select_for_update().filter(tenant=tenant, key=key).first()
         if row is None:
             raise NotFound("invitation", key)
         if row.accepted_at is not None:
-            raise Conflict("accepted", f"{row.email} has accepted already; remove the member instead")
+            raise Conflict("accepted", f"{row.email} has already accepted the invitation; remove the member instead")
         if row.withdrawn_at is None:
             row.withdrawn_at = clock.now()
             row.save(update_fields=["withdrawn_at"])
@@ -118,17 +118,20 @@ def invitation_withdraw(*, principal: Principal, tenant: Tenant, key: str) -> In
 
 
 def invitation_of(secret: str) -> Invitation:
-    """The open invitation behind a link. Raises `Rejected`: unknown, used, withdrawn or over, all told alike."""
+    """Return the open invitation of a link. Raises the same `Rejected` for all links that do not work."""
     return _open(Invitation.objects.select_related("tenant"), secret)
 
 
 def invitation_accept(*, principal: Principal, user: AbstractBaseUser, secret: str) -> Membership:
-    """Join the tenant, once, as the person who is signed in. Raise `Rejected` for a link that no longer works,
-    `Conflict` for a person who is a member already. Locks: the tenant's row, then the invitation's."""
+    """Make the signed-in person a member of the tenant, once.
+
+    Raises `Rejected` for a link that no longer works, and `Conflict` for a person who is already a member. Locks: the
+    tenant's row, then the invitation's row.
+    """
     if user.pk is None or principal.user_id != user.pk or principal.tenant is not None:
-        raise Forbidden("invitation.accept", "only signed-in people can accept invitations")
+        raise Forbidden("invitation.accept", "only signed-in people can accept invitations; sign in to the portal")
     if ServiceAccount.objects.filter(user_id=user.pk).exists():
-        raise Forbidden("invitation.accept", f"{principal.name} is a service account and joins no other tenant")
+        raise Forbidden("invitation.accept", f"{principal.name} is a service account and cannot join another tenant")
     with records.write(principal) as entry:
         tenant = tenants_locked(invitation_of(secret).tenant.name)
         row = _open(Invitation.objects.select_for_update(of=("self",)).select_related("tenant"), secret)
@@ -136,8 +139,8 @@ def invitation_accept(*, principal: Principal, user: AbstractBaseUser, secret: s
         if own is not None:
             raise Conflict(
                 "member-already",
-                f"you are {own.role} of {row.tenant.name} already; ask an owner for another role",
-                fields={"role": f"{own.role} already"},
+                f"you already have the role {own.role} in {row.tenant.name}; ask an owner for another role",
+                fields={"role": f"already {own.role}"},
             )
         row.accepted_at, row.accepted_by_id = clock.now(), user.pk
         row.save(update_fields=["accepted_at", "accepted_by"])
@@ -165,7 +168,7 @@ def _open(rows: QuerySet[Invitation], secret: str) -> Invitation:
     ):
         raise Rejected(
             "invitation-over",
-            "this invitation was used, withdrawn or has expired; ask for another invitation",
+            "this invitation was used or withdrawn, or has expired; ask for a new invitation",
             status=404,
         )
     return row
@@ -177,10 +180,10 @@ def _check_rate(known: QuerySet[Invitation], address: str, now: dt.datetime) -> 
         (
             known.filter(accepted_at=None, withdrawn_at=None, expires_at__gt=now).count(),
             OPEN_AT_MOST,
-            "invitations are open; withdraw some",
+            "invitations of the tenant are open; withdraw some of them",
         ),
-        (rows.count(), A_DAY_AT_MOST, "invitations were sent in 24 hours; wait"),
-        (rows.filter(email=address).count(), A_DAY_PER_ADDRESS, "went to this address in 24 hours; wait"),
+        (rows.count(), A_DAY_AT_MOST, "invitations of the tenant were sent in 24 hours; wait a day"),
+        (rows.filter(email=address).count(), A_DAY_PER_ADDRESS, "invitations were sent to this address; wait a day"),
     )
     for count, most, detail in counts:
         if count >= most:
@@ -198,9 +201,9 @@ def _address(email: str) -> str:
     try:
         validate_email(address)
     except ValidationError as error:
-        raise invalid("email", "give one address, such as ann@example.org") from error
+        raise invalid("email", "the text is not an e-mail address; give one, such as ann@example.org") from error
     if len(address) > 254:
-        raise Rejected("invalid", "email: at most 254 characters", fields={"email": "too long"})
+        raise invalid("email", "the address is too long; give at most 254 characters")
     return address.lower()
 
 

@@ -1,4 +1,4 @@
-"""Members of tenants and their roles. A tenant on its own never loses its last owner."""
+"""Members of tenants and their roles. A tenant without an organisation always keeps an owner."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from quota.notifications.notices import notify
 from quota.records import RecordEntry
 from quota.tenancy.access import user_named
 from quota.tenancy.tenants import tenants_locked
-from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, Role, may, require
 
 
 class InvitationNeeded(Rejected):
-    """An owner wants to make somebody a member who has not agreed. The same for names that exist and that do not."""
+    """The rejection of an owner's request to add a person who has not accepted an invitation.
+
+    The rejection is the same whether the user name exists or not.
+    """
 
     status = 403
 
@@ -25,9 +28,9 @@ class InvitationNeeded(Rejected):
         super().__init__(
             "invitation-needed",
             f"Cannot make {username!r} a member of {tenant.name}: people join by accepting an invitation, unless an SRE"
-            f" adds them. Send one to their e-mail address: on the page Invitations of the tenant, with `borgctl tenant"
-            f" invite`, or by POST {path}.",
-            fields={"user": "not a member"},
+            " adds them. Send an invitation to the person's e-mail address: on the page Invitations of the tenant, with"
+            f" `borgctl tenant invite`, or with POST {path}.",
+            fields={"user": "not a member; send an invitation"},
             figures={"invitations": path},
         )
 
@@ -35,11 +38,11 @@ class InvitationNeeded(Rejected):
 def membership_set(
     *, principal: Principal, tenant: Tenant, user: AbstractBaseUser, role: str | None
 ) -> Membership | None:
-    """Give `user` a role in `tenant`, change it, or take it away with None. Idempotent.
+    """Set the role of `user` in `tenant`; None removes the member. Idempotent.
 
-    Owners change the roles of members; only an SRE gives somebody else a first role, and everybody else joins by an
-    invitation. Raises `InvitationNeeded`; `Conflict` for the last owner, `Rejected` for a service account that would be
-    an owner or belong to two tenants. What a former owner has invited is withdrawn. Locks: the tenant's row.
+    Owners change the roles of members. Only SREs add other people; all others join by an invitation. Raises
+    `InvitationNeeded`; `Conflict` for the last owner; `Rejected` for a service account that would be an owner or belong
+    to two tenants. Open invitations of a former owner are withdrawn. Locks: the tenant's row.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     if role is not None:
@@ -68,9 +71,9 @@ def membership_set(
 def member_named(principal: Principal, tenant: Tenant, username: str, *, joining: bool = False) -> AbstractBaseUser:
     """Return the member of `tenant` with this user name.
 
-    With `joining`, also accept the calling owner, and for an SRE any user. For an owner only the tenant is searched, so
-    that owners learn nothing about other people's user names. Raises `InvitationNeeded` with `joining`, otherwise
-    `NotFound`, whether the user exists or not.
+    With `joining`, the calling owner is also accepted. An SRE finds any user, but an owner finds only members, so that
+    owners cannot find out other user names. Raises `InvitationNeeded` with `joining`, otherwise `NotFound`, whether the
+    user exists or not.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     member = Membership.objects.select_related("user").filter(tenant=tenant, user__username=username).first()
@@ -85,12 +88,12 @@ def member_named(principal: Principal, tenant: Tenant, username: str, *, joining
 
 
 def _may_join(principal: Principal, user: AbstractBaseUser) -> bool:
-    """Return whether `principal` may make `user` a member: an SRE adds anybody, an owner of the organisation itself."""
+    """Return whether `principal` may add `user`: an SRE may add anybody, and an owner only himself or herself."""
     return may(principal, Action.PLATFORM_ADMIN) or (user.pk is not None and user.pk == principal.user_id)
 
 
 def member_set(entry: RecordEntry, tenant: Tenant, user: AbstractBaseUser, role: str) -> Membership:
-    """Set a member's role in the transaction of the caller, who has checked the permission."""
+    """Set a member's role in the caller's transaction. The caller has checked the permission."""
     membership, made = Membership.objects.update_or_create(tenant=tenant, user_id=user.pk, defaults={"role": role})
     entry.append("member.set", tenant=tenant.name, user=user.get_username(), role=role)
     verb = "joined" if made else "has another role in"
@@ -99,22 +102,24 @@ def member_set(entry: RecordEntry, tenant: Tenant, user: AbstractBaseUser, role:
 
 
 def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser) -> None:
-    """Remove the caller from the tenant. Raises `Conflict` for the last owner, and for a role that the organisation
-    gives. Locks: the tenant's row."""
+    """Remove the caller from the tenant. Locks: the tenant's row.
+
+    Raises `Conflict` for the last owner, for a service account, and for a role that comes from the organisation.
+    """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
     if principal.user_id is None or principal.user_id != user.pk:
-        raise Forbidden("tenant.leave", f"{principal.name} can only remove itself; owners remove members")
+        raise Forbidden("tenant.leave", f"{principal.name} can only remove itself; ask an owner to remove others")
     with records.write(principal) as entry:
         row = tenants_locked(tenant.name)[tenant.name]
         member = Membership.objects.filter(tenant=row, user_id=user.pk).first()
         if member is None:
             above = Tenant.objects.filter(pk=row.parent_id).first()  # type: ignore[misc]
-            where = f"; your role here comes from {above.name}, leave that" if above is not None else ""
+            where = f"; your role comes from {above.name}, so leave {above.name} instead" if above is not None else ""
             raise Conflict("no-member", f"you are not a member of {row.name}{where}", fields={"user": "not a member"})
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             raise Conflict(
                 "service-account",
-                f"{principal.name} is a service account, which an owner of {row.name} removes",
+                f"{principal.name} is a service account and cannot leave; ask an owner of {row.name} to remove it",
                 fields={"user": "a service account"},
             )
         _check_owner(entry, member)
@@ -127,15 +132,15 @@ def check_role(role: str) -> None:
     """Check a role. Raises `Rejected`."""
     if role not in {known.value for known in Role}:
         known = ", ".join(known.value for known in Role)
-        raise Rejected("invalid", f"role: {role[:50]!r} is none of {known}", fields={"role": f"one of {known}"})
+        raise invalid("role", f"{role[:50]!r} is unknown; give one of {known}")
 
 
 def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) -> None:
     if account.tenant_id != tenant.pk:
         raise Conflict(
             "service-account",
-            f"{account.user.get_username()} is a service account of {account.tenant.name}, and of no other tenant;"
-            f" make one for {tenant.name}",
+            f"{account.user.get_username()} is a service account of {account.tenant.name} and cannot join another"
+            f" tenant; create a service account for {tenant.name}",
             fields={"user": "a service account of another tenant"},
         )
     if role is None:
@@ -145,17 +150,13 @@ def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) ->
             fields={"user": "a service account"},
         )
     if role == Role.OWNER:
-        raise Rejected(
-            "invalid",
-            "role: a service account is never an owner; owners are people",
-            fields={"role": "viewer, operator or buyer"},
-        )
+        raise invalid("role", "a service account cannot be an owner; give viewer, operator or buyer")
 
 
 def _check_owner(entry: RecordEntry, member: Membership) -> None:
-    """Withdraw the invitations that a former owner has sent, in the tenant and in its teams. Nothing for other roles.
+    """Withdraw the open invitations of an owner who loses the role, in the tenant and in its teams.
 
-    Raises `Conflict` for the last owner. A team may do without an owner of its own while its organisation has one.
+    Raises `Conflict` for the last owner. A team needs no owner if its organisation has one. Other roles change nothing.
     """
     if member.role != Role.OWNER:
         return
@@ -179,8 +180,8 @@ def _check_owner(entry: RecordEntry, member: Membership) -> None:
     for name, key in waiting.order_by("tenant__name", "key").values_list("tenant__name", "key"):
         keys.setdefault(name, []).append(key)
     waiting.update(withdrawn_at=now)
-    for name, theirs in keys.items():
-        entry.append("invitation.withdrawn", tenant=name, keys=theirs, because=f"{username} is no longer an owner")
+    for name, withdrawn in keys.items():
+        entry.append("invitation.withdrawn", tenant=name, keys=withdrawn, because=f"{username} is no longer an owner")
 
 
 def _notify(entry: RecordEntry, tenant: Tenant, subject: str) -> None:

@@ -9,14 +9,12 @@ from quota.vocabulary.permissions import Action, Principal, may, require
 
 
 def administered(principal: Principal) -> list[str]:
-    """Return the names of the tenants that the principal owns, also through an organisation. SRE rights do not
-    count.
-    """
+    """Return the names of the tenants that the principal owns, directly or through an organisation."""
     return sorted(name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name))
 
 
 def members_of(principal: Principal, tenant: Tenant) -> QuerySet[Membership]:
-    """Return people and service accounts, without those whose role comes from the organisation."""
+    """Return the members of a tenant, without members whose role comes from the organisation."""
     require(principal, Action.TENANT_VIEW, tenant=tenant.name)
     return tenant.memberships.select_related("user", "user__service_account").order_by("id")
 
@@ -40,7 +38,7 @@ def tokens_of_account(principal: Principal, account: ServiceAccount) -> QuerySet
 
 
 def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
-    """Return one's own capabilities, for owners those of their members, for SREs all; also those that have ended."""
+    """Return capabilities, also ended ones: the caller's, for owners also their members', and for SREs all."""
     rows = Capability.objects.select_related("user").order_by("id")
     if may(principal, Action.PLATFORM_ADMIN):
         return rows
@@ -49,7 +47,7 @@ def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
 
 
 def requests_visible(principal: Principal) -> QuerySet[CapabilityRequest]:
-    """Return one's own requests, for owners those through their tenants, for SREs all."""
+    """Return the caller's requests; for owners also the requests through their tenants; for SREs all."""
     rows = CapabilityRequest.objects.select_related("user", "tenant", "capability").order_by("id")
     if may(principal, Action.PLATFORM_ADMIN):
         return rows

@@ -1,4 +1,4 @@
-"""Service accounts: members of one tenant for programs. They have tokens instead of passwords, bound to the tenant."""
+"""Service accounts: members of one tenant for programs. They have no password, but tokens bound to the tenant."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ MAX_USERNAME, MAX_DESCRIPTION = 150, 200
 def service_account_create(
     *, principal: Principal, tenant: Tenant, name: str, role: str, description: str = ""
 ) -> ServiceAccount:
-    """A new one, called `name@tenant`. Raises `Rejected` naming the field, `Conflict` when the name is taken or there
-    are too many. Locks: the tenant's row."""
+    """Create a service account with the user name `name@tenant`. Locks: the tenant's row.
+
+    Raises `Rejected`, which names the field, and `Conflict` if the name is taken or the tenant has too many accounts.
+    """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     if not re.match(DNS_LABEL, name):
-        raise invalid(
-            "name", "give lower-case letters, digits and hyphens, at most 63 characters, beginning with a letter"
-        )
+        detail = "give at most 63 lower-case letters, digits and hyphens, beginning with a letter"
+        raise invalid("name", f"{name[:63]!r} is not accepted; {detail}")
     _check(role, description)
     username = f"{name}@{tenant.name}"
     users = get_user_model().objects
@@ -41,12 +42,12 @@ def service_account_create(
         tenants_locked(tenant.name)
         if users.filter(username=username).exists():
             raise Conflict(
-                "name-taken", f"there is a user {username} already; choose another name", fields={"name": "taken"}
+                "name-taken", f"the user {username} already exists; choose another name", fields={"name": "taken"}
             )
         count = ServiceAccount.objects.filter(tenant=tenant).count()
         if count >= AT_MOST:
-            raise Conflict("too-many", f"{tenant.name} has {count} service accounts, which is the maximum; remove one")
-        user = users.create_user(username)  # without a password: none will ever fit
+            raise Conflict("too-many", f"{tenant.name} has {count} service accounts, which is the maximum; delete one")
+        user = users.create_user(username)  # without a password, so that nobody can sign in
         account = ServiceAccount.objects.create(
             user=user, tenant=tenant, description=description.strip(), created_by=principal.name, created_at=clock.now()
         )
@@ -54,7 +55,7 @@ def service_account_create(
         entry.append(
             "service-account.created", tenant=tenant.name, user=username, role=role, description=account.description
         )
-        _notify(entry, tenant, f"{principal.name} made service account {username}: {role}")
+        _notify(entry, tenant, f"{principal.name} created service account {username} with role {role}")
     return account
 
 
@@ -66,8 +67,10 @@ def service_account_set(
     description: str | None = None,
     enabled: bool | None = None,
 ) -> ServiceAccount:
-    """Change its role or what it is for; disable it, which ends all that its tokens may do at once, or enable it
-    again. Idempotent. Locks: the tenant's row."""
+    """Change the given settings of a service account. Idempotent. Locks: the tenant's row.
+
+    Tokens of a disabled account stop working at once.
+    """
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     _check(role or ROLES[0], description or "")
     with records.write(principal) as entry:
@@ -109,7 +112,7 @@ def service_account_remove(*, principal: Principal, account: ServiceAccount) -> 
             raise NotFound("service account", username)
         account.user.delete()
         entry.append("service-account.removed", tenant=account.tenant.name, user=username, tokens=keys)
-        _notify(entry, account.tenant, f"{principal.name} removed service account {username}")
+        _notify(entry, account.tenant, f"{principal.name} deleted service account {username}")
 
 
 def service_account_token(
@@ -120,23 +123,21 @@ def service_account_token(
     scopes: list[str] | None = None,
     expires_at: dt.datetime | None = None,
 ) -> tuple[Token, str]:
-    """Return a token for the account, and its secret, which is shown this once.
+    """Return a new token for a service account, and its secret, which is not stored.
 
-    It ends at `expires_at`, or after `TOKEN_LASTS`; if a token asks for it, not after that token.
+    The token ends at `expires_at`, or after `TOKEN_LASTS`, and never after the token that issues it.
     """
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     wide = sorted(set(scopes or ()) - set(SCOPES))
     if wide:
-        raise invalid(
-            "scopes", f"give some of {', '.join(SCOPES)}; a service account cannot administer", "invalid-scopes"
-        )
+        raise invalid("scopes", f"a service account cannot have {wide}; give some of {SCOPES}", "invalid-scopes")
     now = clock.now()
     if expires_at is None and not principal.token:
         expires_at = now + TOKEN_LASTS
     if expires_at is not None and expires_at > now + TOKEN_LONGEST:
-        raise invalid("expires_at", f"at most {TOKEN_LONGEST.days} days ahead")
+        raise invalid("expires_at", f"the time is too far ahead; give a time within {TOKEN_LONGEST.days} days")
     if not account.user.is_active:
-        raise Conflict("disabled", f"{account.user.get_username()} is disabled; enable it first")
+        raise Conflict("disabled", f"{account.user.get_username()} is disabled; enable the account first")
     return token_issue(
         principal=principal,
         user=account.user,
@@ -148,7 +149,7 @@ def service_account_token(
 
 
 def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:
-    """Return the account with this name in the tenant, or with this full name. Raises `NotFound`."""
+    """Return the service account of a tenant. `name`: the short or the full name. Raises `NotFound`."""
     username = name if "@" in name else f"{name}@{tenant.name}"
     rows = ServiceAccount.objects.select_related("user", "tenant")
     account = rows.filter(tenant=tenant, user__username=username).first()
@@ -159,9 +160,9 @@ def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:
 
 def _check(role: str, description: str) -> None:
     if role not in ROLES:
-        raise invalid("role", f"give one of {', '.join(ROLES)}; owners are people")
+        raise invalid("role", f"a service account cannot have this role; give one of {', '.join(ROLES)}")
     if len(description) > MAX_DESCRIPTION or "\x00" in description:
-        raise invalid("description", f"at most {MAX_DESCRIPTION} characters, none of them NUL")
+        raise invalid("description", f"the text is too long or contains NUL; give at most {MAX_DESCRIPTION} characters")
 
 
 def _notify(entry: RecordEntry, tenant: Tenant, subject: str) -> None:

@@ -1,18 +1,18 @@
-"""Limits on guessing passwords: one mechanism for the sign-in form, `POST /api/v1/login/` and reauthentication.
+"""Limits on guessing passwords, for the sign-in form, `POST /api/v1/login/` and reauthentication.
 
-    attempt ─► waiting time over? ─ no ─► TooManyAttempts (429, Retry-After); the password is not looked at
+    attempt ─► waiting time ended? ─ no ─► TooManyAttempts (429, Retry-After); the password is not checked
                    │ yes: count the attempt as wrong
                    ▼
-               check ─► right: take the count back, and the address counts as usual for this account
+               check ─► right: subtract the attempt again, and mark the address as usual for this account
 
-Each wrong attempt beyond the free ones doubles the waiting time before the next one, up to a bound. Three counts apply:
+After a number of free attempts, each wrong attempt doubles the waiting time, up to a maximum. Three counts apply:
 
-* of the account from this address,
-* of the account from addresses where nobody signed in to it before,
-* of the address, for accounts to which nobody signed in from it before.
+* wrong attempts on the account from this address,
+* wrong attempts on the account from all unusual addresses, where nobody has signed in to the account before,
+* wrong attempts from the address on all accounts for which the address is unusual.
 
-So attempts from elsewhere never make the owner wait at a usual address, and wrong attempts from the owner's own address
-make the owner wait for a minute at most. The counts are in Django's cache, which is per process.
+Attempts from other addresses never make the owner wait at a usual address. Wrong attempts from the owner's own address
+make the owner wait for at most a minute. The counts are in Django's cache, which is per process.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ _Found = TypeVar("_Found")
 
 
 class Limit(NamedTuple):
-    """A limit on wrong attempts. `free`: attempts without a wait. `longest_s`: longest wait between later ones, in
-    seconds.
-    """
+    """A limit on wrong attempts. `free`: attempts without a wait. `longest_s`: the maximum wait after them."""
 
     free: int
     longest_s: float
@@ -48,7 +46,7 @@ class Limit(NamedTuple):
 
 
 PAIR, ACCOUNT, ADDRESS = Limit(10, 60.0), Limit(50, 30.0), Limit(50, 30.0)
-# Wrong attempts are forgotten this many seconds after the last one.
+# Counts are reset this many seconds after the last wrong attempt.
 FORGOTTEN_AFTER_S = 900
 # An address is usual for an account for this many seconds after a sign-in.
 USUAL_FOR_S = 30 * 86_400
@@ -59,7 +57,7 @@ TOO_MANY = "too-many-attempts"
 
 
 class TooManyAttempts(Rejected):
-    """An attempt to sign in that came before its waiting time was over. `figures["retry_after_s"]`: whole seconds."""
+    """A sign-in attempt before the waiting time has ended. `figures["retry_after_s"]`: whole seconds."""
 
     status = 429
 
@@ -72,16 +70,17 @@ class TooManyAttempts(Rejected):
 
 
 class _Wrong(NamedTuple):
-    """One count: wrong attempts in a row, and the time of the last one in seconds since the epoch."""
+    """The number of wrong attempts in a row, and the time of the last one in seconds since 1970."""
 
     count: int  # type: ignore[assignment]
     at: float
 
 
 def check_limited(username: str, address: str, check: Callable[[], _Found | None]) -> _Found | None:
-    """Return what `check` returns: the user, or None if the password is wrong. The limits decide whether it is called.
+    """Call `check` if the limits allow it, and return its result: the user, or None if the password is wrong.
 
-    An attempt counts as wrong while `check` runs, so that attempts in parallel gain nothing. Raises `TooManyAttempts`.
+    While `check` runs, the attempt counts as wrong, so that parallel attempts are limited too. Raises
+    `TooManyAttempts`.
     """
     account, place = _account(username), _place(address)
     pair, usual = f"sign-in:pair:{account}:{place}", f"sign-in:usual:{account}:{place}"
@@ -109,9 +108,9 @@ def check_limited(username: str, address: str, check: Callable[[], _Found | None
 
 
 def address_of(request: HttpRequest) -> str:
-    """The address of the client: the peer, which uvicorn replaces by the client if the peer is a trusted proxy.
+    """Return the address of the client. If the peer is a trusted proxy, uvicorn has replaced the peer's address.
 
-    What clients say of themselves (`X-Forwarded-For`) must not decide how often they may guess.
+    The header `X-Forwarded-For` is not read here, because clients can set it themselves.
     """
     return str(request.META.get("REMOTE_ADDR", ""))
 
@@ -125,13 +124,13 @@ def _take_back(keys: dict[str, Limit]) -> None:
 
 
 def _account(username: str) -> str:
-    """Return one digest for all spellings of an account's name, also for unknown names."""
+    """Return a digest of an account's name, which is the same for all spellings. The account need not exist."""
     name = unicodedata.normalize("NFKC", username).strip().casefold()
     return hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()
 
 
 def _place(address: str) -> str:
-    """The address; of IPv6 its network of 64 bits, of which one client has all addresses."""
+    """Return the address, or for IPv6 the network of 64 bits, because one client has all its addresses."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Tenants: organisations, teams below them, and what may change of both. Every change is recorded."""
+"""Creating, changing and moving tenants: organisations and their teams. Every change is recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quota.models import Tenant
 from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, may, require
 
-# Labels that the zone of a cell uses for itself: `<host>.machine.<cell>.<zone>`.
+# DNS labels that a cell itself uses: `<host>.machine.<cell>.<zone>`.
 RESERVED_NAMES = frozenset({"machine"})
 
 
@@ -26,10 +26,10 @@ def tenant_create(
     parent: str | None = None,
     time_zone: str | None = None,
 ) -> Tenant:
-    """A new tenant; with `parent`, a team of that organisation, with its limits and, unless given, its time zone.
+    """Create a tenant. With `parent`, it is a team of that organisation, with its limits and by default its time zone.
 
-    An SRE may make any; an owner of an organisation teams of it, up to its `max_teams`. Raises `Rejected` naming the
-    field; `Conflict` when the name is taken or the organisation is full. Locks: the organisation's row.
+    SREs may create any tenant, and owners of an organisation may create up to `max_teams` teams. Raises `Rejected`,
+    which names the field, and `Conflict` if the name is taken or there are too many teams. Locks: the organisation.
     """
     if parent is None:
         require(principal, Action.PLATFORM_ADMIN)
@@ -45,11 +45,11 @@ def tenant_create(
         if parent is not None:
             above = tenants_locked(parent)[parent]
             _check_parent(above)
-            _check_room(principal, above)
+            _check_max_teams(principal, above)
             tenant.parent, tenant.max_jobs, tenant.task_api = above, above.max_jobs, above.task_api
             tenant.time_zone = time_zone or above.time_zone
         if Tenant.objects.filter(name=name).exists():
-            raise Conflict("tenant-exists", f"tenant {name} exists already", fields={"name": "taken"})
+            raise Conflict("tenant-exists", f"tenant {name} exists; choose another name", fields={"name": "taken"})
         tenant.save()
         entry.append("tenant.created", tenant=name, title=title, parent=parent or "")
         if parent is not None:
@@ -68,13 +68,14 @@ def tenant_set(
     time_zone: str | None = None,
     max_teams: int | None = None,
 ) -> Tenant:
-    """Change the settings of a tenant. The name cannot change, because it is in DNS names and on bills. Only an SRE
-    sets
-    `max_jobs` and `max_teams`."""
+    """Change the settings of a tenant, except its name, which is in DNS names and on invoices.
+
+    Only an SRE may change `max_jobs` and `max_teams`. None leaves a setting unchanged. Raises `Rejected`.
+    """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     limits = {"max_jobs": max_jobs, "max_teams": max_teams}
     given: dict[str, Any] = {"title": title, "contact": contact, "task_api": task_api}
-    # Only what is given is written: the row may be older than what others set.
+    # Only the given settings are written, because another request may have changed the others meanwhile.
     changed = {name: value for name, value in given.items() if value is not None}
     changed |= {name: value for name, value in limits.items() if value not in (None, getattr(tenant, name))}
     if changed.keys() & limits.keys():
@@ -99,8 +100,10 @@ def tenant_set(
 
 
 def tenant_move(*, principal: Principal, tenant: Tenant, parent: str | None) -> Tenant:
-    """Put a tenant under an organisation, or with None on its own again. Idempotent; for SREs: roles, and who pays,
-    move with it. Raises `Conflict` where there would be more than one level. Locks: both rows, in order of id."""
+    """Move a tenant below an organisation; None moves it out. Only for SREs, because roles and the payer change.
+
+    Idempotent. Raises `Conflict` if there would be more than one level of teams. Locks: both rows, in order of id.
+    """
     require(principal, Action.PLATFORM_ADMIN)
     if parent is not None and not Tenant.objects.filter(name=parent).exists():
         raise NotFound("parent", parent)
@@ -112,12 +115,12 @@ def tenant_move(*, principal: Principal, tenant: Tenant, parent: str | None) -> 
             return row
         if above is not None:
             if above.pk == row.pk:
-                raise Conflict("own-parent", f"{row.name} can't be a team of itself", fields={"parent": "the same"})
+                raise Conflict("own-parent", f"{row.name} cannot be a team of itself; choose another organisation")
             _check_parent(above)
             if row.teams.exists():
                 raise Conflict(
                     "has-teams",
-                    f"{row.name} has teams of its own, and a team cannot contain teams; move them first",
+                    f"{row.name} has teams, and a team cannot contain teams; move its teams first",
                     fields={"parent": f"{row.name} has teams"},
                 )
         row.parent = above
@@ -130,7 +133,7 @@ def tenant_move(*, principal: Principal, tenant: Tenant, parent: str | None) -> 
 
 
 def tenants_locked(*names: str) -> dict[str, Tenant]:
-    """The rows, by name, locked in order of id until the transaction ends. Raises `NotFound`."""
+    """Lock tenants in order of id until the transaction ends, and return them by name. Raises `NotFound`."""
     found = Tenant.objects.select_for_update(no_key=True).filter(name__in=names).order_by("id")
     rows = {row.name: row for row in found}
     for name in names:
@@ -152,7 +155,7 @@ def validated(instance: Tenant, *, exclude: list[str] | None = None) -> None:
 
 @cache
 def time_zones() -> tuple[str, ...]:
-    """Return all time zones that a tenant may choose, in order."""
+    """Return the names of all time zones that a tenant may choose, sorted."""
     return tuple(sorted(zoneinfo.available_timezones()))
 
 
@@ -173,7 +176,7 @@ def _check_parent(above: Tenant) -> None:
         )
 
 
-def _check_room(principal: Principal, above: Tenant) -> None:
+def _check_max_teams(principal: Principal, above: Tenant) -> None:
     teams = above.teams.count()
     if teams >= above.max_teams and not may(principal, Action.PLATFORM_ADMIN):
         raise Conflict(

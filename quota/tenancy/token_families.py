@@ -1,4 +1,4 @@
-"""The order in which lists of tokens show families (pure)."""
+"""The order of tokens in lists: children below their parents (pure)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _Row = TypeVar("_Row")
 def in_families(
     rows: Iterable[_Row], *, key: Callable[[_Row], str], parent: Callable[[_Row], str | None]
 ) -> list[_Row]:
-    """Return the same rows, each child below its parent, and otherwise in the order given.
+    """Return the rows with each child below its parent, and otherwise in the given order.
 
-    A row whose parent is not among `rows` stands where it stood.
+    A row whose parent is not in `rows` counts as a row without a parent.
     """
     given = list(rows)
     present = {key(row) for row in given}

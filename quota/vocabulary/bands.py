@@ -1,4 +1,4 @@
-"""Priority bands (§2.5, ranges of Google's 2019 trace). Pure: the rows of `PriorityBand` are read into these."""
+"""Priority bands (§2.5, with the ranges of Google's 2019 trace), as values without database rows. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Band(NamedTuple):
     """A non-overlapping range of priorities, bounds included.
 
     `prod`: tasks are placed by limits, never in reclaimed resources (§5.5).
-    `preempts_within`: a task may preempt a strictly lower priority of its own band; never in production
-    (§2.5), nor in monitoring.
+    `preempts_within`: a task may preempt tasks with a lower priority in the same band; false for production (§2.5) and
+    monitoring.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Factors(NamedTuple):
     oversell_milli: int
 
 
-# Work that may be preempted and squeezed into reclaimed resources costs less, and more of it is sold than there is.
+# Jobs that may be preempted and may use reclaimed resources cost less, and their bands sell more than the capacity.
 DEFAULT_FACTORS: Mapping[str, Factors] = {
     MONITORING.name: Factors(1500, 1000),
     PRODUCTION.name: Factors(1000, 1000),
@@ -45,15 +45,15 @@ DEFAULT_FACTORS: Mapping[str, Factors] = {
 PLAIN = Factors(1000, 1000)
 MAX_FACTOR = 1_000_000
 
-# Infinite free quota is for this priority alone (§2.5).
+# The only priority with infinite free quota (§2.5).
 FREE_PRIORITY = 0
 MAX_PRIORITY = MONITORING.high
 
 
 def band_of(priority: int, bands: Sequence[Band] = DEFAULT_BANDS) -> Band:
-    """The band that holds `priority`. Raises `LookupError` when none does."""
+    """Return the band that contains `priority`. Raises `LookupError` if no band does."""
     for band in bands:
         if band.low <= priority <= band.high:
             return band
     ranges = ", ".join(f"{band.name} {band.low}-{band.high}" for band in bands)
-    raise LookupError(f"priority {priority} is in no band; the bands are {ranges}")
+    raise LookupError(f"priority {priority} is in no band; give a priority of one of the bands {ranges}")

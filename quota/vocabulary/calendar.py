@@ -2,9 +2,9 @@
 
     spans ─► steps ─► peak, left, earliest, excesses, days
 
-A *step function* is a tuple of `CalendarStep`s: from `at` on `level` is sold, until the next step; before the first
-nothing is. Times are aware; a span ends just before its `ends_at`, and an open-ended one never does. Quantities are
-Python ints, which have no edge at 64 bits.
+A *step function* is a tuple of `CalendarStep`s. From `at` until the next step, `level` is sold; before the first step,
+nothing is sold. Times have time zones. A span ends just before its `ends_at`; None means no end. Quantities are Python
+integers, which may exceed 64 bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DAY = dt.timedelta(days=1)
 
 
 class Span(NamedTuple):
-    """A span in which `amounts` are sold, from `begins_at` until just before `ends_at`. None: for ever."""
+    """A span in which `amounts` are sold, from `begins_at` until just before `ends_at` (None: no end)."""
 
     begins_at: dt.datetime
     ends_at: dt.datetime | None
@@ -36,7 +36,7 @@ class CalendarStep(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """A time without a gap during which more is sold than there is; `short`: the most that is missing in it."""
+    """A period without a gap in which more is sold than the limit. `short`: the maximum that is missing in it."""
 
     begins_at: dt.datetime
     ends_at: dt.datetime | None
@@ -47,7 +47,7 @@ class Excess(NamedTuple):
 
 
 class Day(NamedTuple):
-    """A day of a time zone, of 23, 24 or 25 hours; `sold`: the most at any instant of it."""
+    """A day of a time zone, with 23 to 25 hours. `sold`: the maximum at any moment of the day."""
 
     date: dt.date
     begins_at: dt.datetime
@@ -56,9 +56,9 @@ class Day(NamedTuple):
 
 
 def steps(spans: Iterable[Span]) -> tuple[CalendarStep, ...]:
-    """The sum of the spans as a step function. Spans that end before they begin count for nothing.
+    """Return the sum of the spans as a step function. Spans that end before they begin are ignored.
 
-    Reckoned resource by resource: of ten thousand spans most have nothing of most.
+    Each resource is summed separately, which is fast because most spans have only a few resources.
     """
     changes: list[dict[dt.datetime, int]] = [defaultdict(int) for _ in ZERO]
     for begins_at, ends_at, amounts in spans:
@@ -83,7 +83,7 @@ def steps(spans: Iterable[Span]) -> tuple[CalendarStep, ...]:
 
 
 def peak(sold: Sequence[CalendarStep], begins_at: dt.datetime, ends_at: dt.datetime | None) -> Vector:
-    """The most that is sold of each resource at any instant of the period."""
+    """Return the maximum that is sold of each resource in a period."""
     first = max(0, bisect_right(sold, begins_at, key=_at) - 1)
     last = len(sold) if ends_at is None else bisect_left(sold, ends_at, lo=first, key=_at)
     levels = [level for _, level in sold[first:last]]
@@ -91,7 +91,7 @@ def peak(sold: Sequence[CalendarStep], begins_at: dt.datetime, ends_at: dt.datet
 
 
 def from_(sold: Sequence[CalendarStep], after: dt.datetime) -> list[CalendarStep]:
-    """The function from `after` on, beginning with what is in force then."""
+    """Return the step function from `after` on. The first step has the level at `after`."""
     first = bisect_right(sold, after, key=_at)
     return [CalendarStep(after, sold[first - 1].level if first else ZERO), *sold[first:]]
 
@@ -99,19 +99,19 @@ def from_(sold: Sequence[CalendarStep], after: dt.datetime) -> list[CalendarStep
 def left(
     limit: Sequence[int], sold: Sequence[CalendarStep], begins_at: dt.datetime, ends_at: dt.datetime | None
 ) -> Vector:
-    """The least that is left of each resource at any instant of the period; negative where too much is sold."""
+    """Return the minimum left of each resource in a period. It is negative if too much is sold."""
     return tuple(a - b for a, b in zip(limit, peak(sold, begins_at, ends_at), strict=True))
 
 
 def earliest(
-    room: Sequence[CalendarStep], amounts: Sequence[int], length: dt.timedelta, after: dt.datetime
+    free: Sequence[CalendarStep], amounts: Sequence[int], length: dt.timedelta, after: dt.datetime
 ) -> dt.datetime | None:
-    """The first moment, not before `after`, from which `amounts` fit for `length`; None when there is none.
+    """Return the first moment, not before `after`, from which `amounts` are free for `length`, or None.
 
-    `room`: what is left, as steps that begin not later than `after`.
+    `free`: the free amounts as steps; the first step is not after `after`.
     """
     candidate = after
-    for _, end, level in _pieces(room, after):
+    for _, end, level in _pieces(free, after):
         if end is not None and end <= candidate:
             continue
         if all(wanted == 0 or wanted <= has for wanted, has in zip(amounts, level, strict=True)):
@@ -125,7 +125,7 @@ def earliest(
 
 
 def excesses(limit: Sequence[int], sold: Sequence[CalendarStep], after: dt.datetime) -> list[Excess]:
-    """The times from `after` on when more is sold than `limit`, each as long as there is no gap."""
+    """Return the periods from `after` on in which more is sold than `limit`. Periods without a gap are joined."""
     found: list[Excess] = []
     for begin, end, level in _pieces(sold, after):
         if end is not None and end <= after:
@@ -142,7 +142,7 @@ def excesses(limit: Sequence[int], sold: Sequence[CalendarStep], after: dt.datet
 
 
 def days(sold: Sequence[CalendarStep], first: dt.date, count: int, zone: ZoneInfo) -> list[Day]:
-    """Return one row for each of `count` days of `zone` from `first` on. Linear in days and steps together."""
+    """Return `count` days of `zone` from `first` on. The time is linear in the numbers of days and steps."""
     midnights = [midnight(first + n * DAY, zone) for n in range(count + 1)]
     rows: list[Day] = []
     position = 0
@@ -157,16 +157,14 @@ def days(sold: Sequence[CalendarStep], first: dt.date, count: int, zone: ZoneInf
 
 
 def midnight(date: dt.date, zone: ZoneInfo) -> dt.datetime:
-    """Return the begin of a day of `zone` in UTC: midnight, or the first moment of the day if the clock skips
-    midnight.
-    """
+    """Return the start of a day of `zone` in UTC, also if the clock skips midnight on this day."""
     return dt.datetime.combine(date, dt.time(), zone).astimezone(dt.UTC)
 
 
 def following(begins_at: dt.datetime, ends_at: dt.datetime, zone: ZoneInfo) -> dt.datetime:
-    """The end of the period as long as this one that begins where it ends.
+    """Return the end of the next period with the same length.
 
-    A period of whole days of `zone` is followed by as many whole days, any other by as many seconds.
+    If the period consists of whole days of `zone`, the next period has the same number of days; else, of seconds.
     """
     begin, end = (moment.astimezone(zone).replace(tzinfo=None) for moment in (begins_at, ends_at))
     if (end - begin) % DAY:
@@ -175,7 +173,7 @@ def following(begins_at: dt.datetime, ends_at: dt.datetime, zone: ZoneInfo) -> d
 
 
 def whole_days_left(now: dt.datetime, ends_at: dt.datetime, zone: ZoneInfo) -> dt.datetime:
-    """The moment, not before `now`, from which whole days of `zone` are left until `ends_at`."""
+    """Return the first moment, not before `now`, that is a whole number of days of `zone` before `ends_at`."""
     end = ends_at.astimezone(zone).replace(tzinfo=None)
     count = max(0, (ends_at - now) // DAY + 2)
     while True:
@@ -192,7 +190,7 @@ def _at(step: CalendarStep) -> dt.datetime:
 def _pieces(
     function: Sequence[CalendarStep], after: dt.datetime
 ) -> Iterator[tuple[dt.datetime, dt.datetime | None, Vector]]:
-    """Begin, end and level of each piece; before the first step, from `after`, a piece at zero."""
+    """Yield the start, end and level of each piece. Before the first step, from `after` on, the level is zero."""
     if not function or function[0].at > after:
         yield after, function[0].at if function else None, ZERO
     for here, there in pairwise(function):

@@ -1,4 +1,4 @@
-"""Rejections: one class, which REST renders as RFC 9457 and the CLI as a sentence."""
+"""Rejections of requests. REST renders them as problem documents (RFC 9457), and the CLI as sentences."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class Rejected(Exception):
-    """A request that breaks a rule. Nothing was changed.
+    """A rejected request. Nothing was changed.
 
-    `code`: stable, kebab-case, for programs. `detail`: one sentence for people: what was wanted, what was
-    found, what to do. `fields`: `{path of the field: what is wrong with it}`. `figures`: the numbers behind
-    the verdict, JSON-ready. `status`: the HTTP status that fits.
+    `code`: stable, in kebab-case, for programs. `detail`: text for people: what was asked for, what was found, what to
+    do. `fields`: the errors by path of the field. `figures`: the numbers behind the rejection, for JSON. `status`: the
+    HTTP status.
     """
 
     status = 422
@@ -40,17 +40,17 @@ def invalid(field: str, detail: str, code: str = "invalid") -> Rejected:
 
 
 class NotFound(Rejected):
-    """The thing named does not exist, or the caller may not know that it does."""
+    """The rejection of a request for an object that does not exist, or that the caller may not see."""
 
     status = 404
 
     def __init__(self, what: str, name: str, *, known: Sequence[str] = ()) -> None:
-        hint = f"; there is {', '.join(known)}" if known else ""
-        super().__init__("not-found", f"no {what} {name!r}{hint}", fields={what: f"no such {what}"})
+        hint = f"; give one of {', '.join(known)}" if known else ""
+        super().__init__("not-found", f"there is no {what} {name!r}{hint}", fields={what: f"no such {what}"})
 
 
 class Forbidden(Rejected):
-    """The caller is known and may not do this."""
+    """The rejection of an action for which the caller has no permission."""
 
     status = 403
 
@@ -59,6 +59,6 @@ class Forbidden(Rejected):
 
 
 class Conflict(Rejected):
-    """The state of the thing does not allow this now."""
+    """The rejection of a request that the current state of an object does not allow."""
 
     status = 409

@@ -5,21 +5,20 @@ from __future__ import annotations
 import re
 
 CREDIT = 1_000_000
-# The largest amount that a column holds.
+# The largest amount that a column stores.
 MOST = 2**63 - 1
 
 _AMOUNT = re.compile(r"^(-?)([0-9]{1,19})(?:\.([0-9]{1,6}))?\Z")
 
 
 class AmountError(ValueError):
-    """An amount that can't be read; its message says what was given and what is accepted."""
+    """An amount that is not valid. The message says what was given and what is accepted."""
 
 
 def format_credits(micro: int, *, places: int = 6) -> str:
-    """An amount in credits: `format_credits(1_234_500_000)` is `"1,234.50"`.
+    """Return an amount in credits as text: `format_credits(1_234_500_000)` is `"1,234.50"`.
 
-    Always two digits behind the point, and more up to `places` where there are any, so that with 6 nothing is
-    rounded; else half to even.
+    The text has two to `places` decimals. With 6 places, nothing is rounded; with fewer, halves are rounded to even.
     """
     unit = 10 ** (6 - places)
     whole, left = divmod(abs(micro), unit)
@@ -41,5 +40,5 @@ def parse(text: str) -> int:
     sign, whole, behind = match.groups()
     micro = int(whole) * CREDIT + int((behind or "").ljust(6, "0"))
     if micro > MOST:
-        raise AmountError(f"{text[:40]!r} is more credits than there can be: {MOST // CREDIT} at most")
+        raise AmountError(f"{text[:40]!r} is too many credits; give at most {MOST // CREDIT}")
     return -micro if sign else micro

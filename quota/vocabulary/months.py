@@ -1,7 +1,7 @@
-"""Calendar days and months in a time zone, as instants (pure). Months are named by their first day.
+"""Calendar days and months in a time zone, as instants (pure). A month is represented by its first day.
 
-A month begins at the first midnight of its first day, or at the first instant after it where clocks are put forward
-over midnight, and ends where the next begins: months have no gaps and no overlaps, whatever daylight saving does.
+A month begins at the first midnight of its first day, or just after it if the clock skips midnight. A month ends where
+the next month begins, so daylight saving time causes no gaps and no overlaps.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def month_of(moment: dt.datetime, zone: str) -> dt.date:
-    """The month that `moment` (aware) lies in."""
+    """Return the month that contains `moment`, which has a time zone."""
     month = moment.astimezone(ZoneInfo(zone)).date().replace(day=1)
-    # If clocks are put back over the midnight between two months, the old month's last hour comes twice.
+    # If the clock is set back over the midnight between two months, the last hour of the old month occurs twice.
     return after(month) if moment >= begin_of(after(month), zone) else month
 
 
 def bounds(month: dt.date, zone: str) -> tuple[dt.datetime, dt.datetime]:
-    """Return begin and end of a month in UTC; the end is the begin of the next month."""
+    """Return the start and the end of a month in UTC. The end is the start of the next month."""
     return begin_of(month, zone), begin_of(after(month), zone)
 
 
 def begin_of(day: dt.date, zone: str) -> dt.datetime:
-    """The first instant of a day, in UTC."""
+    """Return the first instant of a day, in UTC."""
     return dt.datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(zone)).astimezone(dt.UTC)
 
 
@@ -35,7 +35,7 @@ def day_of(moment: dt.datetime, zone: str) -> dt.date:
 
 
 def after(month: dt.date) -> dt.date:
-    """The month after."""
+    """Return the next month."""
     return (month.replace(day=1) + dt.timedelta(days=31)).replace(day=1)
 
 

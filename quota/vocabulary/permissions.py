@@ -1,9 +1,9 @@
-"""Permissions: one pure function over values, used by every service and every page.
+"""Permissions: one pure function, which all services and pages use.
 
     person or token ──► Principal ──► may(principal, action, tenant=…, cell=…) ──► True | False
 
-A token narrows what its user may do: to its tenant, and to its scopes. What a principal may not even see is
-reported as not found, so that names of other tenants don't leak.
+A token limits the rights of its user to its tenant and its scopes. Objects that a principal may not see are reported as
+not found, so that nobody can find out the names of other tenants.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quota.vocabulary.errors import Forbidden
 
 
 class Role(StrEnum):
-    """The role of a member in a tenant; each includes `viewer`."""
+    """The role of a member in a tenant. Each role includes the rights of `viewer`."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -25,16 +25,16 @@ class Role(StrEnum):
 
 
 class CapabilityKind(StrEnum):
-    """Privileges granted to a person, with a reason and an end (§2.5)."""
+    """The kinds of privileges that an SRE grants to a user, with a reason and an end (§2.5)."""
 
     ANY_JOB = "any-job"  # change or kill any job of the cell
-    NO_RECLAMATION = "no-reclamation"  # switch resource estimation off on own jobs
+    NO_RECLAMATION = "no-reclamation"  # switch off resource estimation for the user's own jobs
     RESERVE_CORES = "reserve-cores"
     SHELL = "shell"
 
 
 class Scope(StrEnum):
-    """The scopes of a token, which limit what it may do of what its user may do."""
+    """The scopes of a token, which limit the rights of its user."""
 
     READ = "read"
     WRITE = "write"
@@ -42,7 +42,7 @@ class Scope(StrEnum):
 
 
 class Action(StrEnum):
-    """An action, the scope that a token needs for it, and its name in rejections."""
+    """An action, with the scope that a token needs for it, and the words for it in rejections."""
 
     scope: Scope
     words: str
@@ -52,23 +52,23 @@ class Action(StrEnum):
         action._value_, action.scope, action.words = value, scope, words
         return action
 
-    CELL_VIEW = "cell.view", Scope.READ, "look at cells"
-    CELL_ADMIN = "cell.admin", Scope.ADMIN, "change how the cell is run"
+    CELL_VIEW = "cell.view", Scope.READ, "see cells"
+    CELL_ADMIN = "cell.admin", Scope.ADMIN, "change the settings of the cell"
     MACHINE_ADMIN = "machine.admin", Scope.ADMIN, "change machines"
     JOB_VIEW = "job.view", Scope.READ, "see jobs"
     JOB_WRITE = "job.write", Scope.WRITE, "change jobs"
     PACKAGE_VIEW = "package.view", Scope.READ, "see packages"
     PACKAGE_WRITE = "package.write", Scope.WRITE, "change packages"
-    SHELL_OPEN = "shell.open", Scope.WRITE, "open shells"  # for principals that may change the job, by capability
+    SHELL_OPEN = "shell.open", Scope.WRITE, "open shells"  # for principals with the capability that may change the job
     QUOTA_VIEW = "quota.view", Scope.READ, "see quota"
     QUOTA_BUY = "quota.buy", Scope.WRITE, "buy quota"
-    QUOTA_APPROVE = "quota.approve", Scope.WRITE, "decide about orders"  # orders that a rule leaves to an owner
+    QUOTA_APPROVE = "quota.approve", Scope.WRITE, "decide about orders"  # orders that owners approve
     BILLING_VIEW = "billing.view", Scope.READ, "see money"  # for buyers, not for every viewer
-    BILLING_ADMIN = "billing.admin", Scope.ADMIN, "set budgets and hand credits on"
+    BILLING_ADMIN = "billing.admin", Scope.ADMIN, "set budgets and move credits to teams"
     TENANT_VIEW = "tenant.view", Scope.READ, "see the tenant"
     TENANT_ADMIN = "tenant.admin", Scope.ADMIN, "change members and settings"
-    TENANT_SELF = "tenant.self", Scope.WRITE, "do this as a member"  # leave it, ask for capabilities
-    PLATFORM_ADMIN = "platform.admin", Scope.ADMIN, "do what only SREs may"  # bands, tenants, grants
+    TENANT_SELF = "tenant.self", Scope.WRITE, "do this as a member"  # leave the tenant, request capabilities
+    PLATFORM_ADMIN = "platform.admin", Scope.ADMIN, "use actions of SREs"  # bands, tenants, grants
 
 
 _VIEW = frozenset({Action.JOB_VIEW, Action.PACKAGE_VIEW, Action.QUOTA_VIEW, Action.TENANT_VIEW, Action.TENANT_SELF})
@@ -91,13 +91,13 @@ _ROLE: Mapping[Role, frozenset[Action]] = {
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The caller. `name` goes into every event as its actor; `request_id` ties the events of one request.
+    """The caller. `name`: the actor in every event; `request_id`: the same in all events of one request.
 
-    `roles`: tenant name -> role; `inherited`: the role that the organisation of a team gives in it, beside one's own.
-    Each tenant of `inherited` is in `roles` too. `capabilities`: (kind, cell) pairs in force, cell "" for all.
-    `tenant`, `cell`: set when a token is bound to one. `sre`: runs the cells, may do everything its scopes allow.
-    `token`: the key of the token that asks; empty for sessions, tasks and our own processes. `time_zone`: of the
-    first tenant by name, for times on pages.
+    `roles`: role by tenant name; `inherited`: role by team name that comes from the organisation. Each tenant of
+    `inherited` is also in `roles`. `capabilities`: pairs (kind, cell) in force, with cell "" for all cells. `tenant`,
+    `cell`: set if a token is bound to one. `sre`: true for SREs, who may do everything within their scopes. `token`:
+    the key of the calling token; empty for sessions, tasks and processes of the portal. `time_zone`: the time zone of
+    the first tenant by name, for times on pages.
     """
 
     name: str
@@ -118,12 +118,12 @@ class Principal:
 
 
 def system(part: str, *, request_id: str = "") -> Principal:
-    """The principal of one of our own processes, e.g. `system("master")`."""
+    """Return the principal of a process of the portal, such as `system("master")`."""
     return Principal(name=f"system:{part}", request_id=request_id, sre=True)
 
 
 def may(principal: Principal, action: Action, *, tenant: str | None = None, cell: str = "") -> bool:
-    """Return whether `principal` may do `action` for `tenant` (if the action concerns one) in `cell`."""
+    """Return whether `principal` may do `action` in `tenant` (None for actions without a tenant) and `cell`."""
     if action.scope not in principal.scopes:
         return False
     if principal.tenant is not None and tenant is not None and tenant != principal.tenant:
@@ -151,9 +151,9 @@ def require(principal: Principal, action: Action, *, tenant: str | None = None, 
         if action is Action.SHELL_OPEN:
             raise Forbidden(
                 action,
-                f"{principal.name} may not open shells{what}; that needs the capability {CapabilityKind.SHELL}, which"
-                " an SRE grants (ask on the portal's page Capabilities of the tenant), and"
-                f" a role that may change jobs, through a token with scope {action.scope}",
+                f"{principal.name} may not open shells{what}. Shells need the capability {CapabilityKind.SHELL}, a role"
+                f" that may change jobs, and scope {action.scope}. Request the capability on the tenant's"
+                " page Capabilities.",
             )
         roles = [role for role, actions in _ROLE.items() if action in actions]
         cure = f"ask an owner of the tenant for the role {' or '.join(roles)}" if roles else "ask an SRE"

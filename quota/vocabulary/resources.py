@@ -1,7 +1,7 @@
-"""The resource axis: the one place that fixes which quantities exist, in which order and unit (§5.4).
+"""The resource axis: the names, order and units of all resources (§5.4).
 
-A *vector* is a tuple of non-negative integers in this order. A cell may append named resources of its
-own after the fixed ones; their quantities are plain counts.
+A *vector* is a tuple of non-negative integers in this order. A cell may append its own named resources, whose
+quantities are plain counts.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ Vector = tuple[int, ...]
 
 
 class Resource(NamedTuple):
-    """A resource: its place in vectors, its name in job files, its unit, and whether its use can be throttled
-    (§6.2).
-    """
+    """A resource. `name`: in job files; `unit`: of quantities; `compressible`: usage can be throttled (§6.2)."""
 
     name: str
     unit: str
@@ -37,10 +35,10 @@ NAMES: tuple[str, ...] = tuple(resource.name for resource in AXIS)
 CPU, RAM, DISK, DISK_BANDWIDTH, ACCELERATORS, PORTS = range(len(AXIS))
 SIZE = len(AXIS)
 ZERO: Vector = (0,) * SIZE
-# One accelerator. A request below it is a share of one device, any other a whole number of devices.
+# One accelerator device. A smaller request is a share of one device; a larger request is a whole number of devices.
 DEVICE = 1000
 
-# One task may never ask for more than this of anything: it keeps sums over a cell inside 64 bits.
+# The maximum quantity of a resource for one task. It keeps sums over a cell within 64 bits.
 MAX_QUANTITY = 2**53
 
 _QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)$")
@@ -61,15 +59,14 @@ _MILLI_SUFFIXES = {"": 1000, "m": 1}
 
 
 class QuantityError(ValueError):
-    """A quantity that can't be read; its message says what was given and what is accepted."""
+    """A quantity that is not valid. The message says what was given and what is accepted."""
 
 
 def parse_quantity(name: str, given: int | float | str) -> int:
-    """Read one quantity of resource `name`, rounded up to the axis' integer unit.
+    """Return a quantity of resource `name` in the unit of the axis, rounded up. Raises `QuantityError`.
 
-    CPU and accelerators: cores, or `m` for thousandths (`0.5`, `"500m"`). RAM, disk and disk bandwidth:
-    bytes with an optional suffix (`"64Mi"`, `"1.5G"`). Everything else: a whole count.
-    Raises `QuantityError`.
+    CPU and accelerators: a number, or thousandths with `m` (`0.5`, `"500m"`). RAM, disk and disk bandwidth: bytes with
+    an optional suffix (`"64Mi"`, `"1.5G"`). Other resources: a whole number.
     """
     text = str(given).strip()
     match = _QUANTITY.match(text)
@@ -78,32 +75,33 @@ def parse_quantity(name: str, given: int | float | str) -> int:
     suffixes = _suffixes(name)
     number, suffix = match.groups()
     if suffix not in suffixes:
-        accepted = ", ".join(repr(s) for s in suffixes if s) or "none"
-        raise QuantityError(f"{given!r}: {name} takes no suffix {suffix!r} (accepted: {accepted})")
+        accepted = ", ".join(repr(s) for s in suffixes if s) or "no suffix"
+        raise QuantityError(f"{given!r} of {name} has the unknown suffix {suffix!r}; use {accepted}")
     try:
         scaled = Decimal(number) * suffixes[suffix]
     except InvalidOperation as error:
         raise QuantityError(f"{given!r} is not a quantity of {name}; give a number such as {_example(name)}") from error
     value = int(scaled.to_integral_value(rounding="ROUND_CEILING"))
     if value > MAX_QUANTITY:
-        raise QuantityError(f"{given!r} of {name} is absurd: nobody may ask for more than {MAX_QUANTITY}")
+        raise QuantityError(f"{given!r} of {name} is too large; give at most {MAX_QUANTITY}")
     return value
 
 
 def parse_vector(given: Mapping[str, int | float | str], *, extra: Sequence[str] = ()) -> Vector:
-    """Read a mapping `{resource name: quantity}` as a vector over `AXIS + extra`. Raises `QuantityError`."""
+    """Return a mapping `{resource name: quantity}` as a vector over `AXIS + extra`. Raises `QuantityError`."""
     names = (*NAMES, *extra)
     for name in given:
         if name not in names:
-            raise QuantityError(f"unknown resource {name!r}; this cell has {', '.join(names)}")
+            raise QuantityError(f"resource {name!r} is unknown; give some of {', '.join(names)}")
     return tuple(parse_quantity(name, given[name]) if name in given else 0 for name in names)
 
 
 def format_number(value: float, digits: int = 4, *, separators: bool = True) -> str:
-    """A number for people: `1,709,580`, `57`, `0.25`; `digits` significant ones at least, never in scientific notation.
+    """Return a number as text for people, such as `1,709,580`, `57` or `0.25`, with at least `digits` significant
+    digits.
 
-    Whole numbers keep all of their digits; what is below a millionth is 0. `separators`: False for numbers that a
-    person is to type.
+    Whole numbers keep all digits, and values below a millionth become 0. `separators`: False for numbers that people
+    type.
     """
     if not separators:
         return format_number(value, digits).replace(",", "")
@@ -130,8 +128,24 @@ def describe(index: int, value: int, *, extra: Sequence[str] = ()) -> str:
 
 
 def format_quantities(quantities: Mapping[int, int]) -> str:
-    """Format several quantities by their place on the axis: `1 core, 4 GiB of ram`."""
+    """Format quantities by their position on the axis: `1 core, 4 GiB of RAM`."""
     return ", ".join(f"{describe(index, value)}{_of(index)}" for index, value in quantities.items() if value)
+
+
+def format_vector(vector: Sequence[int]) -> str:
+    """Format the quantities of a vector that are not zero: `1 core, 4 GiB of RAM`."""
+    return format_quantities(dict(enumerate(vector)))
+
+
+def format_input(name: str, value: int) -> str:
+    """Format a quantity in the notation of job files and forms: `format_input("ram", 2**34)` is `16Gi`."""
+    if name in ("cpu", "accelerators"):
+        return str(value // 1000) if value % 1000 == 0 else f"{value}m"
+    if name in ("ram", "disk", "disk_bandwidth"):
+        for suffix in ("Ti", "Gi", "Mi", "Ki"):
+            if value and value % _BYTE_SUFFIXES[suffix] == 0:
+                return f"{value // _BYTE_SUFFIXES[suffix]}{suffix}"
+    return str(value)
 
 
 _WORDS = {"ram": "RAM", "disk_bandwidth": "disk bandwidth"}
@@ -143,7 +157,7 @@ def _of(index: int) -> str:
 
 
 def as_mapping(vector: Sequence[int], *, extra: Sequence[str] = ()) -> dict[str, int]:
-    """A vector as `{resource name: quantity}`, for JSON."""
+    """Return a vector as `{resource name: quantity}`, for JSON."""
     return {name: int(value) for name, value in zip((*NAMES, *extra), vector, strict=False)}
 
 
@@ -156,7 +170,7 @@ def scale(vector: Sequence[int], count: int) -> Vector:
 
 
 def total(vectors: Iterable[Sequence[int]]) -> Vector:
-    """Sum of vectors of one length; `ZERO` for none."""
+    """Return the sum of vectors with the same length, or `ZERO` if there are none."""
     result: Vector | None = None
     for vector in vectors:
         result = tuple(vector) if result is None else add(result, vector)

@@ -50,7 +50,7 @@ def test_an_sre_sees_what_a_change_does_before_it_is_made(sold, page, theme) -> 
     page.goto(f"/admin/quota/priorityband/{band.pk}/change/")
     page.locator("input[name=oversell_milli]").fill("300")
     page.locator("button[name=_save], input[name=_save]").first.click()
-    page.get_by_text("More is sold than may be sold then").first.wait_for()
+    page.get_by_text("More quota is already sold than the change allows").first.wait_for()
     _shots(page, f"admin-band-preview-{theme}")
     page.get_by_role("link", name="Cancel").click()
     page.locator("input[name=oversell_milli]").wait_for()

@@ -339,7 +339,8 @@ def test_a_change_of_a_band_is_shown_with_what_it_does_and_made_when_confirmed(s
     path = reverse("admin:quota_priorityband_change", args=[band.pk])
     before = Record.objects.count()
     shown = sre.post(path, BAND)
-    for told in ("Change band batch?", "More is sold than may be sold then", "3.6 cores", "for ever", "ubar"):
+    warning = "More quota is already sold than the change allows"
+    for told in ("Change band batch?", warning, "3.6 cores", "no end", "ubar"):
         assert told in shown.text, told
     band.refresh_from_db()
     assert (band.low, Record.objects.count()) == (100, before)
@@ -364,7 +365,7 @@ def test_prices_are_shown_with_what_orders_would_have_cost_and_set_when_confirme
         "valid_from_1": "",
     }
     shown = sre.post(path, given).text
-    for told in ("Set these prices for cell cc?", "Nobody has ordered", "1 core", "1,080.00", "2,160.00"):
+    for told in ("Set these prices for cell cc?", "There are no orders", "1 core", "1,080.00", "2,160.00"):
         assert told in shown, told
     assert not PriceList.objects.filter(version=1).exists()
     assert sre.post(path, {**given, "_confirmed": "1"}).status_code == 302
@@ -381,7 +382,7 @@ def test_prices_are_shown_with_what_orders_would_have_cost_and_set_when_confirme
         ({"base_cpu": "much"}, "not an amount of credits"),
         ({"base_cpu": "-1"}, "whole micro-credits"),
         ({"curve_lines": "50"}, "Line 1"),
-        ({"curve_lines": "50 1\n40 2"}, "not above the one before"),
+        ({"curve_lines": "50 1\n40 2"}, "not above the previous share"),
         ({"curve_lines": "1 Infinity"}, "Line 1"),
         ({"cell": "dd"}, "Select a valid choice"),
     ],

@@ -194,7 +194,7 @@ def test_the_three_languages_and_standard_input(ann, cell) -> None:
         ({"name": "a/b"}, "invalid-spec", "name: 'a/b' is not a DNS label"),
         ({"tenant": 5}, "invalid-spec", "tenant: 5 is not a string"),
         ({"tenant": "other"}, "not-found", "no tenant 'other'"),
-        ({"cell": "zz"}, "not-found", "no cell 'zz'; there is cc"),
+        ({"cell": "zz"}, "not-found", "no cell 'zz'; give one of cc"),
         ({"task": {"command": ["x"], "limit": {"cpu": 65}}}, "quota-exceeded", "short"),
         ({"task": {"command": ["x"], "limit": {"cpu": "-1"}}}, "invalid-spec", "task.limit.cpu"),
         ({"task": {"command": ["a", "$(port.web)"]}}, "invalid-spec", "task.command[1]: $(port.web) is not a"),

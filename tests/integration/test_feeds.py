@@ -86,10 +86,10 @@ def test_a_cell_or_tenant_that_is_not_there_is_reported_as_one_that_may_not_be_s
     """What a balancer was given last stays; emptied in silence it would send its clients nowhere."""
     told = ask(ann, path, 404, cell="dd")
     assert told["fields"] == {"cell": "no such cell"}
-    assert "there is cc" in told["detail"]
+    assert "give one of cc" in told["detail"]
     a_job(job.cell, a_tenant("hidden"))
     hidden, absent = ask(ann, path, 404, tenant="hidden"), ask(ann, path, 404, tenant="absent")
-    assert absent["detail"] == hidden["detail"].replace("hidden", "absent") == "no tenant 'absent'; there is ubar"
+    assert absent["detail"] == hidden["detail"].replace("hidden", "absent") == "there is no tenant 'absent'; give one of ubar"
     assert absent["fields"] == hidden["fields"] == {"tenant": "no such tenant"}
     kim = a_user("kim", tenant=a_tenant("helpers"))
     helper = bearer(kim, scopes=[Scope.READ])

@@ -65,7 +65,7 @@ def test_a_link_is_mailed_and_makes_a_member_once(tenant, ann) -> None:
 @pytest.mark.parametrize("spoilt", ["", "x", "{key}_", "{key}_wrong", "\x00", "\ud800_x", "{secret}x"])
 def test_a_link_that_is_not_whole_opens_nothing(tenant, ann, spoilt) -> None:
     row, secret = invitation_send(principal=ann, tenant=tenant, email="bob@example.org", role="buyer")
-    with pytest.raises(Rejected, match="ask for another invitation"):
+    with pytest.raises(Rejected, match="ask for a new invitation"):
         accept("bob", spoilt.format(key=row.key, secret=secret))
     assert not Membership.objects.filter(user__username="bob").exists()
 
@@ -87,7 +87,7 @@ def test_withdrawn_and_late_and_replaced_links_work_no_more(tenant, ann) -> None
 
 def test_members_keep_their_role_and_the_link_its_worth(tenant, ann) -> None:
     _, secret = invitation_send(principal=ann, tenant=tenant, email="bob@example.org", role="viewer")
-    with pytest.raises(Conflict, match="you are owner of ubar already"):
+    with pytest.raises(Conflict, match="you already have the role owner in ubar"):
         accept("ann", secret)
     assert accept("bob", secret).role == "viewer"
 

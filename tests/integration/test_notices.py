@@ -51,7 +51,7 @@ def test_many_are_one_insert(demo, django_assert_num_queries):
 
 
 def test_a_kind_that_is_not_listed_cannot_be_sent(demo):
-    with pytest.raises(ValueError, match=r"no kind of notice 'order\.eaten'"):
+    with pytest.raises(ValueError, match=r"kind 'order\.eaten' is unknown"):
         reported(demo, kind="order.eaten")
 
 

@@ -143,7 +143,7 @@ def test_a_list_that_is_none_is_refused_and_changes_nothing(tenant, changed, fie
 def test_only_who_runs_the_platform_sets_prices_and_only_of_cells_there_are(tenant) -> None:
     with pytest.raises(Forbidden):
         flat(principal=buyer(Role.OWNER))
-    with pytest.raises(NotFound, match="there is cc"):
+    with pytest.raises(NotFound, match="give one of cc"):
         flat(cell="dd")
     assert not PriceList.objects.exists()
 
@@ -206,7 +206,7 @@ def test_a_quote_holds_though_prices_rise_until_it_ends(tenant) -> None:
     assert quote_preview(**ask(tenant)).price > quote.price
     with clock.at(quote.valid_until - dt.timedelta(microseconds=1)):
         assert taken(quote).price == quote.price
-    with clock.at(quote.valid_until), pytest.raises(Conflict, match="ask for a new one") as refused:
+    with clock.at(quote.valid_until), pytest.raises(Conflict, match="request a new quote") as refused:
         taken(quote)
     assert refused.value.code == "quote-expired"
 
@@ -224,7 +224,7 @@ def test_a_quote_holds_though_prices_rise_until_it_ends(tenant) -> None:
 )
 def test_a_quote_is_used_only_for_exactly_what_it_quotes(tenant, changed) -> None:
     quote = quote_make(**ask(tenant))
-    with pytest.raises(Rejected, match="ask for a new quote") as refused:
+    with pytest.raises(Rejected, match="request a new quote") as refused:
         taken(quote, **changed)
     assert (refused.value.code, list(refused.value.fields)) == ("quote-mismatch", list(changed))
 

@@ -9,8 +9,8 @@ import pytest
 
 from portal.sigma.shop.availability import HEIGHT, WIDTH, DayLeft, chart
 from portal.sigma.shop.period import DAY, DayError, QuotaPeriod, day_read, instants, preset_last, preset_of
-from portal.sigma.shop.wish import Choices, amount_fields, fields_of, wish_read
-from quota.vocabulary.resources import NAMES
+from portal.sigma.shop.wish import Choices, fields_of, wish_read
+from quota.vocabulary.resources import format_input
 
 BERLIN, NEW_YORK, HAVANA = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York"), ZoneInfo("America/Havana")
 UTC = ZoneInfo("UTC")
@@ -126,8 +126,7 @@ def test_a_wish_is_read_again_from_its_own_link() -> None:
     [("cpu", 1500, "1500m"), ("cpu", 2000, "2"), ("ram", 2**34, "16Gi"), ("ram", 1000, "1000"), ("disk", 0, "0")],
 )
 def test_a_quantity_is_written_as_the_form_takes_it(name, value, text) -> None:
-    amounts = [value if name == each else 0 for each in NAMES]
-    assert amount_fields(amounts)[name] == text
+    assert format_input(name, value) == text
 
 
 def days(*left: int) -> list[DayLeft]:

@@ -177,7 +177,7 @@ def test_a_price_holds_as_long_as_it_says(market) -> None:
         assert "This price has expired:" in client.get(f"/shop/quotes/{row.pk}/").text
         answer = client.post(f"/shop/quotes/{row.pk}/", {"price": row.price})
     assert answer.status_code == 409
-    assert "ask for a new one" in answer.text
+    assert "request a new quote" in answer.text
     assert not Order.objects.exists()
 
 
@@ -196,10 +196,10 @@ def test_over_budget_is_reported_with_what_is_missing_and_whom_to_ask(market) ->
 
 def test_a_month_that_has_no_room_is_reported_before_anything_is_ordered(market) -> None:
     client = signed_in("buyer")
-    assert "means to spend" not in client.get("/shop/", wish()).text
+    assert "The budget of ubar for" not in client.get("/shop/", wish()).text
     budget_set(principal=market_world.ME, tenant=market.tenant, monthly=CREDIT, alerts=(), action="stop-buying")
     page = client.get("/shop/", wish()).text
-    assert "of the 1.00 that ubar means to spend" in page
+    assert "is 1.00 credits, of which 1.00 are left" in page
     assert re.search(r'type="submit" disabled>Continue to order', page)
     row = quoted()
     assert client.post(f"/shop/quotes/{row.pk}/", {"price": row.price}).status_code == 422

@@ -14,10 +14,9 @@ from django.utils.translation import gettext as _
 from portal.sigma.frame.page import given_in
 from portal.sigma.shop.period import PRESETS, DayError, QuotaPeriod, day_read, instants, preset_last, preset_of
 from portal.sigma.shop.sizes import SIZES
-from quota.market.suggested_orders import quantity_text
 from quota.pricing.arithmetic import UNIT
 from quota.vocabulary.errors import Rejected
-from quota.vocabulary.resources import NAMES, QuantityError, Vector, parse_quantity
+from quota.vocabulary.resources import NAMES, QuantityError, Vector, format_input, parse_quantity
 
 # The amounts on the first visit: one small service, so that the page shows a price.
 FIRST_SIZE = {"cpu": "1", "ram": "4Gi", "disk": "10Gi"}
@@ -140,7 +139,7 @@ def fields_of(wish: Wish) -> dict[str, str]:
 
 def amount_fields(amounts: Sequence[int]) -> dict[str, str]:
     """Return the texts of the form's fields for these amounts, such as `500m` and `16Gi`."""
-    return {name: quantity_text(index, amounts[index]) for index, name in enumerate(NAMES) if name in UNIT}
+    return {name: format_input(name, amounts[index]) for index, name in enumerate(NAMES) if name in UNIT}
 
 
 def _chosen(form: Form, name: str, asked: Mapping[str, str], known: Sequence[str], wrong: str) -> str:

@@ -1,4 +1,4 @@
-"""`manage.py ledger_check`: verify the whole ledger, on a live system too."""
+"""`manage.py ledger_check`: verify the whole ledger, also of a live system."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from quota.billing.ledger_check import ledger_check
 
 
 class Command(BaseCommand):
-    help = "Verify that the ledger adds up. Changes nothing; fails when anything is wrong."
+    help = "Verify the ledger. The command changes nothing, and fails if it finds an error."
 
     def handle(self, *args: Any, **options: Any) -> None:
         wrong = ledger_check()
         for sentence in wrong:
             self.stderr.write(sentence)
         if wrong:
-            raise CommandError(f"the ledger does not hold: {len(wrong)} findings")
-        self.stdout.write("The ledger holds.")
+            raise CommandError(f"the ledger has {len(wrong)} errors; the lines above describe them")
+        self.stdout.write("The ledger has no errors.")
