@@ -115,7 +115,8 @@ def tenant_move(*, principal: Principal, tenant: Tenant, parent: str | None) -> 
             return row
         if above is not None:
             if above.pk == row.pk:
-                raise Conflict("own-parent", f"{row.name} cannot be a team of itself; choose another organisation")
+                detail = f"{row.name} cannot be a team of itself; choose another organisation"
+                raise Conflict("own-parent", detail, fields={"parent": detail})
             _check_parent(above)
             if row.teams.exists():
                 raise Conflict(

@@ -222,7 +222,7 @@ def test_what_is_asked_for_is_granted_once(tenant, ann) -> None:
     done = capability_answer(principal=sre, request=asked, granted=True)
     assert (done.state, done.capability.granted_by, done.capability.expires_at) == ("granted", "root", asked.until)
     assert principal_of_user(ann).has(CapabilityKind.SHELL, "cc")
-    with pytest.raises(Conflict, match="root has answered already"):
+    with pytest.raises(Conflict, match="root has already answered"):
         capability_answer(principal=sre, request=asked, granted=False, answer="no")
 
 

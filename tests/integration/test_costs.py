@@ -7,6 +7,7 @@ import datetime as dt
 import pytest
 
 from quota import clock
+from quota.api.money import CostSerializer
 from quota.billing.costs import Cost, costs
 from quota.billing.metering import MeteredRow, meter
 from quota.models import Order, Quota
@@ -140,4 +141,4 @@ def test_a_bad_question_names_the_field(tenant, given, field) -> None:
 
 
 def test_json_has_the_total() -> None:
-    assert Cost("web", 1, 2, 3).as_json() == {"key": "web", "quota": 1, "unused": 2, "usage": 3, "total": 6}
+    assert CostSerializer(Cost("web", 1, 2, 3)).data == {"key": "web", "quota": 1, "unused": 2, "usage": 3, "total": 6}
