@@ -1,4 +1,4 @@
-"""Commands `borglet run | stop-all | fleet`. The environment can set every option: BORGLET_JOIN_TOKEN for --join-token.
+"""The commands `borglet run`, `stop-all` and `fleet`. The environment can set each option: BORGLET_HOME sets --home.
 
 Exit codes: 0 success, 1 rejected or failed (with the reason on stderr), 2 wrong usage.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import math
 import os
@@ -20,11 +21,11 @@ from borglet import loglines
 from borglet.identity.credentials import BadAuthority
 from borglet.identity.join import JoinFailed
 from borglet.identity.store import HomeInUse
-from borglet.link.client import BadAddress, link_url
 from borglet.machines import (
     BadMachine,
     MachineSpec,
     check_hostname,
+    link_address,
     parse_bytes,
     parse_capacity,
     parse_pairs,
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         loglines.configure(args.log_level)
         sys.exit(args.act(args))
-    except (BadMachine, BadAddress) as error:
+    except BadMachine as error:
         parser.error(str(error))
     except (JoinFailed, HomeInUse, BadAuthority, OSError) as error:
         print(f"borglet: {error}", file=sys.stderr)
@@ -80,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     option("--platform", "kind of hardware, for constraints in job files; it does not change any capacity")
     option(
         "--task-user",
-        "one user (name or number) for all tasks whose job file names none; root default: one user per tenant",
+        "user (name or number) of all tasks whose job file names no user; default under root: one user per tenant",
     )
     option("--task-users", "users that job files may name, separated by commas; needs root")
     option("--package-bytes", "disk space for packages: the archives and their unpacked files", default="20Gi")
@@ -98,9 +99,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     option(
         "--task-network",
-        "network routed to this machine, for tasks with their own address, such as 10.20.30.0/24; empty: none",
+        "network routed to this machine, for tasks with their own address, such as 10.20.30.0/24; default: none",
     )
-    option("--devices", "device nodes of each accelerator: 0=/dev/nvidia0+/dev/nvidiactl,1=…")
+    option("--devices", "device nodes of each accelerator, by number: 0=/dev/nvidia0+/dev/nvidiactl,1=…")
     option(
         "--log-bytes",
         "disk space for all logs; the Borglet deletes the oldest logs of ended tasks first",
@@ -114,7 +115,7 @@ def build_parser() -> argparse.ArgumentParser:
     stop = verbs.add_parser("stop-all", help="stop every task of this machine; stop its Borglet first")
     _add_common(stop)
     _option(stop, "--wait-s", "seconds to wait for the Borglet to end", type=float, default=5.0)
-    _option(stop, "--notice-s", "longest notice in seconds that a task gets", type=float, default=math.inf)
+    _option(stop, "--notice-s", "most seconds from SIGTERM to SIGKILL of a task", type=float, default=math.inf)
     stop.set_defaults(act=_stop_all)
 
     fleet = verbs.add_parser("fleet", help="run thousands of simulated machines in one process")
@@ -161,7 +162,7 @@ def _option(
     type: type = str,
     choices: Sequence[str] | None = None,
 ) -> None:
-    """Add an option that BORGLET_<NAME> can also set; argparse checks both values in the same way."""
+    """Add an option that the environment variable BORGLET_<NAME> can also set. argparse checks both values."""
     given = os.environ.get("BORGLET_" + name.removeprefix("--").replace("-", "_").upper()) or None
     required, default = required and given is None, default if given is None else given
     parser.add_argument(name, help=help, required=required, default=default, type=type, choices=choices)
@@ -169,14 +170,17 @@ def _option(
 
 def _ports(args: argparse.Namespace) -> tuple[int, int]:
     if not 1 <= args.port_low <= args.port_high <= 65535:
-        raise BadMachine(f"port-low, port-high: {args.port_low} to {args.port_high} is not a range within 1 to 65535")
+        raise BadMachine(
+            f"port-low, port-high: {args.port_low} to {args.port_high} is not a range of ports; give two numbers from"
+            " 1 to 65535, the lower one first"
+        )
     return args.port_low, args.port_high
 
 
 def _run(args: argparse.Namespace) -> int:
     from borglet.service import MachineSettings, run_machine
 
-    link_url(args.link)
+    link_address(args.link)
     pairs = [pair for text in args.attribute for pair in parse_pairs("attribute", text, "\n")]
     pairs = pairs or parse_pairs("attribute", os.environ.get("BORGLET_ATTRIBUTES", ""), ",")
     run_machine(
@@ -232,7 +236,7 @@ def _fleet(args: argparse.Namespace) -> int:
     from borglet.fleet import Fleet, FleetSettings, join_fleet
     from borglet.identity.store import DiskStore
 
-    link_url(args.link)
+    link_address(args.link)
     if args.file is not None:
         machines = read_fleet(args.file)
     elif args.machines > 0:
@@ -254,14 +258,11 @@ def _fleet(args: argparse.Namespace) -> int:
 
 
 async def _until_signalled(fleet: Fleet) -> None:
-    loop = asyncio.get_running_loop()
-    work = loop.create_task(fleet.run())
+    work = asyncio.create_task(fleet.run())
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, work.cancel)
-    try:
+        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
         await work
-    except asyncio.CancelledError:
-        return
 
 
 if __name__ == "__main__":

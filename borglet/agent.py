@@ -35,6 +35,7 @@ from borglet.messages import (
     Poll,
     Removal,
     Report,
+    RunTask,
     TaskIdentity,
     TaskKey,
     opened,
@@ -64,12 +65,12 @@ class AgentSettings:
     """Intervals at which one Borglet measures its own machine."""
 
     sample_interval_s: float = 5.0
-    window_s: int = WINDOW_S  # length of the usage windows reported for history; 0: none
-    settle_s: float = 1.0  # after adoption, first reports wait this long for first answers of health checks
+    window_s: int = WINDOW_S  # length of the usage windows that the Borglet reports for history; 0: no windows
+    settle_s: float = 1.0  # after adoption, the first report waits this long for the first answers of health checks
 
 
 class Agent:
-    """One machine. Call `open`, then pass polls to it. `failed` ends with an error that no event reports."""
+    """The agent of one machine. Call `open`, then pass polls to it. `failed` gets the error that ends the Borglet."""
 
     def __init__(
         self,
@@ -94,22 +95,21 @@ class Agent:
         self._work: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._ends: asyncio.Task[None] | None = None
         self._guard = guard
         self._removals: tuple[Removal, ...] = ()
         self.failed: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
-        """Adopt running tasks, record ends, and restart tasks that should run. This needs no master."""
+        """Adopt running tasks, record the ends of others, and restart tasks that should run. This needs no master."""
         self.failed = asyncio.get_running_loop().create_future()
         presences = await self.runtime.presences()
         self.handle(events.Adopted(self._store.load(), tuple(presences), tuple(self.runtime.allocs())))
-        self._ends = asyncio.get_running_loop().create_task(self._watch_ends())
-        self._ends.add_done_callback(self._work_done)
+        self._spawn(self._watch_ends())
 
     async def settle(self) -> None:
-        """Wait a short time until adopted tasks have answered their first probe, so that names still resolve to them
-        after a restart of the Borglet."""
+        """Wait until adopted tasks have answered their first health check, at most `settle_s`.
+
+        Without the answers, names would not resolve to these tasks after a restart of the Borglet."""
         settled = asyncio.Event()
         self.subscribe(settled.set)
         with contextlib.suppress(TimeoutError):
@@ -120,10 +120,10 @@ class Agent:
         self._listeners.remove(settled.set)
 
     async def close(self) -> None:
-        """Release all resources. No task is stopped."""
+        """Release all resources. All tasks keep running."""
         if self._timer is not None:
             self._timer.cancel()
-        running = [*self._work, *([self._ends] if self._ends is not None else [])]
+        running = list(self._work)
         for work in running:
             work.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -157,7 +157,7 @@ class Agent:
                 )
 
     def report(self, logs: list[LogChunk], session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
-        """Return the answer to `poll`, as of now, in this version of the protocol. `logs`: those that it asks for."""
+        """Return the present answer to `poll`, in this version of the protocol. `logs`: the logs that it requests."""
         report = self.state.wire_report(
             session=session,
             sequence=poll.sequence,
@@ -170,7 +170,7 @@ class Agent:
         return opened(report) if protocol < WIRE_REPORTS_SINCE else report
 
     async def read_logs(self, poll: Poll) -> list[LogChunk]:
-        """Read logs for the request in `poll`."""
+        """Return the parts of logs that `poll` requests."""
         return list(await asyncio.gather(*(self._read_log(request) for request in poll.logs)))
 
     async def _read_log(self, request: LogRequest) -> LogChunk:
@@ -181,7 +181,7 @@ class Agent:
             return LogChunk(request.request_id, 0, 0, "", error=f"the machine cannot read the log: {error}")
 
     async def sample(self) -> None:
-        """Measure the usage of all tasks once, and act where they disturb each other."""
+        """Measure the usage of all tasks once, and act if tasks disturb each other."""
         usages = await self.runtime.sample()
         self.handle(events.Sampled(usages))
         if self._windows is not None:
@@ -213,14 +213,14 @@ class Agent:
 
     async def _pause(self, most_s: float) -> None:
         """Sleep until the next sample is due."""
-        if self._guard is not None:
-            try:
-                await self._guard.pause(most_s)
-            except Exception:
-                log.exception("cannot read the machine's free memory; the next sample tries again")
-            else:
-                return
-        await asyncio.sleep(most_s)
+        if self._guard is None:
+            await asyncio.sleep(most_s)
+            return
+        try:
+            await self._guard.pause(most_s)
+        except Exception:
+            log.exception("cannot read the machine's free memory; the next sample tries again")
+            await asyncio.sleep(most_s)
 
     async def _watch_ends(self) -> None:
         while True:
@@ -229,7 +229,7 @@ class Agent:
             self.handle(events.Ended(presence.key, presence.run, presence.exit))
 
     def handle(self, event: events.Event) -> None:
-        """Handle an event, carry out the instructions, and handle the events that they cause at once."""
+        """Handle an event, carry out its instructions, and handle the events that the instructions cause at once."""
         before = self.state.version
         pending: deque[events.Event] = deque([event])
         while pending:
@@ -283,28 +283,19 @@ class Agent:
         try:
             await self.packages.install(task.packages)
             answer: events.Event = events.PackagesInstalled(task.key, run)
-        except PackageMissing as error:
-            log.warning("cannot provide the packages of task %s (%s): %s", task.name, task.key, error)
-            answer = events.InstallFailed(task.key, run, str(error))
-        except Exception as error:
-            log.exception("cannot install the packages of task %s (%s)", task.name, task.key)
-            answer = events.InstallFailed(task.key, run, f"the machine could not install the task's packages: {error}")
+        except Exception as error:  # noqa: BLE001 - the owner of the job receives every error
+            answer = events.InstallFailed(task.key, run, _log_failed_start(task, error))
         self._installs.pop(task.key, None)
         self.handle(answer)
 
     async def _start(self, instruction: instructions.Start) -> None:
-        key, run = instruction.task.key, instruction.run
+        task, run = instruction.task, instruction.run
         try:
-            trees = self.packages.trees(instruction.task.packages)
-            await self.runtime.start(instruction.task, run=run, trees=trees)
-        except (StartFailed, PackageMissing) as error:
-            log.warning("cannot start task %s (%s): %s", instruction.task.name, key, error)
-            self.handle(events.StartRefused(key, run, str(error)))
-        except Exception as error:
-            log.exception("cannot start task %s (%s)", instruction.task.name, key)
-            self.handle(events.StartRefused(key, run, f"the machine could not start the task: {error}"))
-        else:
-            self.handle(events.Started(key, run))
+            await self.runtime.start(task, run=run, trees=self.packages.trees(task.packages))
+            answer: events.Event = events.Started(task.key, run)
+        except Exception as error:  # noqa: BLE001 - the owner of the job receives every error
+            answer = events.StartRefused(task.key, run, _log_failed_start(task, error))
+        self.handle(answer)
 
     async def _terminate(self, instruction: instructions.Terminate) -> None:
         log.info(
@@ -333,7 +324,7 @@ class Agent:
             await self.runtime.remove(instruction.key)
         except OSError:
             log.exception("cannot remove the files of task %s", instruction.key)
-        if self.state.allocs:  # it may have been the last task of an alloc that is to be removed
+        if self.state.allocs:  # the runtime may have removed the alloc of its last task
             self._report_allocs()
 
     async def _hold_allocs(self, instruction: instructions.HoldAllocs) -> None:
@@ -388,3 +379,12 @@ class Agent:
     def _wake(self) -> None:
         self._timer, self._timer_at = None, math.inf
         self.handle(events.TimePassed())
+
+
+def _log_failed_start(task: RunTask, error: Exception) -> str:
+    """Log why a task cannot start. Return the reason for the owner of its job."""
+    if isinstance(error, (StartFailed, PackageMissing)):
+        log.warning("cannot start task %s (%s): %s", task.name, task.key, error)
+        return str(error)
+    log.error("cannot start task %s (%s)", task.name, task.key, exc_info=error)
+    return f"the machine could not start the task: {error}"

@@ -1,4 +1,4 @@
-"""Delays before the next attempt to reach a shard. Pure, except for the random numbers that it is given."""
+"""Delays between attempts to reach a server. Pure: the caller passes the source of random numbers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import random
 
 FIRST_S = 0.25
 MOST_S = 5.0
-# After an answer that says that a retry cannot help: a person has to change something first.
+# The longest delay after an answer that a retry cannot change, because a person must act first.
 REFUSED_S = 60.0
 
 
 class Backoff:
-    """Full jitter below a doubling ceiling, so that many Borglets that lose one shard do not return at once."""
+    """Random delays below a ceiling that doubles. So many Borglets that lose one shard do not all return at once."""
 
     def __init__(self, rng: random.Random, *, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
         self._rng, self._first_s, self._most_s = rng, first_s, most_s
@@ -21,7 +21,9 @@ class Backoff:
         self._attempts = 0
 
     def next_s(self, *, hopeless: bool = False) -> float:
-        """Delay in seconds; the first is at most twice `first_s`."""
+        """Return the delay before the next attempt, in seconds. The first is at most twice `first_s`.
+
+        `hopeless`: a retry cannot help, so the delay is long."""
         if hopeless:
             return REFUSED_S * self._rng.uniform(0.5, 1.0)
         ceiling = min(self._most_s, 2 * self._first_s * 2 ** min(self._attempts, 30))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Replace a whole file. `durable`: safe against a power loss once this returns. Raises OSError."""
+    """Replace a whole file. `durable`: the new content survives a power loss after the call. Raises OSError."""
     new = path.with_name(f"{path.name}.new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(new, flags, mode), "wb") as file:
-        os.fchmod(file.fileno(), mode)  # a leftover of an earlier crash keeps its own mode otherwise
+        os.fchmod(file.fileno(), mode)  # a crash may have left an older file with another mode
         file.write(content)
         if durable:
             file.flush()

@@ -3,7 +3,7 @@
     machines ─► join (500 per request) ─► fleet.json ─► one Agent and one Link each ─► the link
                                                   one sampler for all, a few machines at a time
 
-Their secrets are in one file. Their tasks end with the process.
+One file holds the secrets of all machines. Their tasks end with the process.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import gc
 import logging
 import random
 import resource
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,53 +43,37 @@ DESCRIPTORS_BESIDE_LINKS = 64
 
 
 class FleetSecrets(msgspec.Struct):
-    """fleet.json, mode 0600."""
+    """The content of fleet.json: secrets by host name. The file has mode 0600."""
 
     cell: str = ""
     authority: str = ""
     secrets: dict[str, str] = {}
-    next: dict[str, str] = {}  # see `credentials`
+    next: dict[str, str] = {}  # the secrets that will replace them, see `credentials`
 
     def identity(self, hostname: str) -> Identity:
         return Identity(hostname, self.cell, self.secrets[hostname], self.next.get(hostname, ""))
 
 
 class FleetKeeper:
-    """Stores the identities and authorities of all machines of one home in one file."""
+    """The store of identities and authorities of all machines of one home, in one file."""
 
     def __init__(self, home: Path, secrets: FleetSecrets) -> None:
         self._path, self._secrets = home / "fleet.json", secrets
 
     def keep_identity(self, identity: Identity) -> None:
-        hostname = identity.hostname
-        before = self._secrets.identity(hostname)
-        if (before.secret, before.next) == (identity.secret, identity.next):
-            return
-        self._put(identity)
-        try:
-            self._write()
-        except OSError:
-            self._put(before)
-            raise
+        current = {**self._secrets.secrets, identity.hostname: identity.secret}
+        following = {**self._secrets.next, identity.hostname: identity.next}
+        if not identity.next:
+            del following[identity.hostname]
+        self._store(msgspec.structs.replace(self._secrets, secrets=current, next=following))
 
     def keep_authority(self, pem: str) -> None:
-        if pem == self._secrets.authority:
-            return
-        before, self._secrets.authority = self._secrets.authority, pem
-        try:
-            self._write()
-        except OSError:
-            self._secrets.authority = before
-            raise
+        self._store(msgspec.structs.replace(self._secrets, authority=pem))
 
-    def _put(self, identity: Identity) -> None:
-        self._secrets.secrets[identity.hostname] = identity.secret
-        self._secrets.next[identity.hostname] = identity.next
-        if not identity.next:
-            del self._secrets.next[identity.hostname]
-
-    def _write(self) -> None:
-        replace_file(self._path, msgspec.json.encode(self._secrets))
+    def _store(self, secrets: FleetSecrets) -> None:
+        if secrets != self._secrets:
+            replace_file(self._path, msgspec.json.encode(secrets))
+            self._secrets = secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +84,12 @@ class FleetSettings:
     start_delay_s: float = 0.05
     install_delay_s: float = 0.05
     sample_interval_s: float = 10.0
-    window_s: int = WINDOW_S  # of windows of usage; 0: none
-    connecting: int = 32  # machines that dial at a time, each until a shard welcomes it
+    window_s: int = WINDOW_S  # length of usage windows; 0: no windows
+    connecting: int = 32  # machines that connect at the same time, each until a shard welcomes it
 
 
 def load_secrets(home: Path) -> FleetSecrets:
-    """Read fleet.json. Raises `JoinFailed` for a damaged file."""
+    """Return the content of fleet.json, empty before any machine has joined. Raises `JoinFailed` for a damaged file."""
     path = home / "fleet.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=FleetSecrets)
@@ -119,21 +102,21 @@ def load_secrets(home: Path) -> FleetSecrets:
 def join_fleet(
     home: Path, url: str, token: str, machines: Sequence[MachineSpec], *, ports: tuple[int, int]
 ) -> FleetSecrets:
-    """Join the machines that have no secret yet, `JOIN_BATCH` per request, and save after each request.
+    """Join the machines that have no secret yet, `JOIN_BATCH` per request. Return the secrets of all machines.
 
-    Raises `JoinFailed`. Machines that joined before the failure stay joined."""
+    Secrets are saved after each request. Raises `JoinFailed`; machines that joined before the failure stay joined."""
     home.mkdir(mode=0o711, parents=True, exist_ok=True)
     known = load_secrets(home)
-    strangers = [machine for machine in machines if machine.hostname not in known.secrets]
-    if not strangers:
+    new = [machine for machine in machines if machine.hostname not in known.secrets]
+    if not new:
         return known
     client = JoinClient(url, parse_token(token))
     try:
         if known.authority not in ("", client.authority):
             raise JoinFailed(f"authority: the machines in {home} belong to another cell; give a different --home")
         attributes = SimulatedRuntime(Simulation(clock=lambda: 0.0), {}).attributes()
-        for start in range(0, len(strangers), JOIN_BATCH):
-            batch = strangers[start : start + JOIN_BATCH]
+        for start in range(0, len(new), JOIN_BATCH):
+            batch = new[start : start + JOIN_BATCH]
             requests = [join_request(machine, attributes, token, ports=ports) for machine in batch]
             answers = client.join_many(requests)
             known.authority, known.cell = client.authority, answers[0].cell
@@ -141,7 +124,7 @@ def join_fleet(
             replace_file(home / "fleet.json", msgspec.json.encode(known))
     finally:
         client.close()
-    log.info("%d machines joined cell %s", len(strangers), known.cell)
+    log.info("%d machines joined cell %s", len(new), known.cell)
     return known
 
 
@@ -168,7 +151,7 @@ class FleetMachine:
 
 
 class Fleet:
-    """All simulated machines of one process. `run` it until it is cancelled."""
+    """All simulated machines of one process."""
 
     def __init__(
         self,
@@ -181,13 +164,13 @@ class Fleet:
         link: LinkSettings = LinkSettings(),
         clock: Clock | None = None,
     ) -> None:
-        """Create the machines. `home`: folder for renewed `secrets`. `clock`: the real one by default."""
+        """Create the machines. `home`: folder for renewed `secrets`. `clock`: default the real clock."""
         self._settings = settings
         simulation = Simulation(clock or steady_clock(), settings.seed, settings.start_delay_s)
         keeper = FleetKeeper(home, secrets)
         contexts = functools.lru_cache(maxsize=4)(pinned_context)  # one for all machines
         rng = random.Random(settings.seed)
-        self._dialling = asyncio.Semaphore(settings.connecting)
+        admission = asyncio.Semaphore(settings.connecting)  # the fleet connects no faster than its shard welcomes
 
         def machine_of(spec: MachineSpec) -> FleetMachine:
             runtime = SimulatedRuntime(simulation, spec.capacity)
@@ -206,7 +189,7 @@ class Fleet:
                 capacity=spec.capacity,
             )
             credentials = Credentials(secrets.identity(spec.hostname), secrets.authority, keeper, contexts=contexts)
-            connection = Link(agent, credentials, url, introduction, rng=rng, settings=link, admission=self._admit)
+            connection = Link(agent, credentials, url, introduction, rng=rng, settings=link, admission=admission)
             return FleetMachine(spec.hostname, agent, connection)
 
         self.machines = [machine_of(spec) for spec in machines]
@@ -215,25 +198,19 @@ class Fleet:
     def connected(self) -> int:
         return sum(machine.link.connected for machine in self.machines)
 
-    @asynccontextmanager
-    async def _admit(self) -> AsyncIterator[None]:
-        """Surround a machine's attempt to connect, so that the fleet dials no faster than its shard welcomes."""
-        async with self._dialling:
-            yield
-
     async def run(self) -> None:
-        """Raises the first failure of any machine."""
+        """Run all machines until the task is cancelled. Raises the first failure of any machine."""
         raise_descriptor_limit(len(self.machines) + DESCRIPTORS_BESIDE_LINKS)
         asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         tune_collector()
         for name in ("borglet.state.incarnations", "borglet.agent", "borglet.link.client"):
-            # One line per step of each task of thousands of machines would be too many to read.
+            # Nobody can read one line per step of each task of thousands of machines.
             logging.getLogger(name).setLevel(max(logging.WARNING, log.getEffectiveLevel()))
         async with asyncio.TaskGroup() as group:
             for machine in self.machines:
                 group.create_task(machine.run())
             group.create_task(self._sample_forever())
-            group.create_task(self._say_when_connected())
+            group.create_task(self._log_when_connected())
 
     async def _sample_forever(self) -> None:
         """Sample each machine once per interval, spread evenly over it."""
@@ -245,7 +222,7 @@ class Fleet:
                     await machine.agent.sample()
                 await asyncio.sleep(pause_s * batch)
 
-    async def _say_when_connected(self) -> None:
+    async def _log_when_connected(self) -> None:
         while self.connected < len(self.machines):
             await asyncio.sleep(0.25)
         gc.collect()
@@ -254,7 +231,7 @@ class Fleet:
 
 
 def raise_descriptor_limit(wanted: int) -> None:
-    """Allow this process so many open files. Raises OSError, with what to do, if the limit is lower."""
+    """Raise this process's limit of open files to `wanted`. Raises OSError if the system's limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= wanted:
         return
@@ -266,7 +243,7 @@ def raise_descriptor_limit(wanted: int) -> None:
 
 
 def tune_collector() -> None:
-    """Let the garbage collector run rarely, because connections live long."""
+    """Make the garbage collector run rarely, because connections live long."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

@@ -23,7 +23,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Set up logging. Raises ValueError for an unknown level."""
+    """Write log lines of this level and above to stderr, as JSON. Raises ValueError for an unknown level."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,9 +1,10 @@
-"""Descriptions of machines: resources and attributes from the command line or from the file of a fleet."""
+"""Descriptions of machines and of their link, from the command line or from the file of a fleet."""
 
 from __future__ import annotations
 
 import csv
 import re
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -46,12 +47,12 @@ _RACKS_A_POWER_DOMAIN = 10
 
 
 class BadMachine(ValueError):
-    """An invalid description of a machine. The text names the field and the expected form."""
+    """An invalid description of a machine or of its link. The text names the field and the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineSpec:
-    """One machine, as it joins. Quantities in the units of the resource axis (milli-cores, bytes)."""
+    """The description with which one machine joins its cell. `capacity`: milli-cores, bytes, and counts."""
 
     hostname: str
     address: str
@@ -62,8 +63,20 @@ class MachineSpec:
     attributes: tuple[tuple[str, str], ...] = ()
 
 
+def link_address(url: str) -> tuple[str, int]:
+    """Return host and port of the address of a cell's link server, `https://host:port`. Raises `BadMachine`."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname, parts.port or 443
+    except ValueError:
+        host, port = None, 0
+    if not host or parts.scheme not in ("https", "wss"):
+        raise BadMachine(f"link: {url!r} is not the address of a cell's link server; give https://host:port")
+    return host, port
+
+
 def check_hostname(name: str) -> str:
-    """Check a host name. Raises `BadMachine`."""
+    """Return a valid host name unchanged. Raises `BadMachine`."""
     if not _HOSTNAME.fullmatch(name):
         raise BadMachine(
             f"hostname: {name!r} is not a host name; use lower-case letters, digits and hyphens, up to 63 between dots"
@@ -73,10 +86,10 @@ def check_hostname(name: str) -> str:
 
 def parse_capacity(text: str, separator: str = ",") -> dict[str, int]:
     """Parse `cpu=4,ram=16Gi,disk=100G`: cores and bytes as in job files, other names as counts. Raises `BadMachine`."""
-    capacity: dict[str, int] = {}
-    for name, value in parse_pairs("capacity", text, separator):
-        capacity[name] = _quantity(f"capacity.{name}", value, _SUFFIXES.get(name, {"": 1}))
-    return capacity
+    return {
+        name: _quantity(f"capacity.{name}", value, _SUFFIXES.get(name, {"": 1}))
+        for name, value in parse_pairs("capacity", text, separator)
+    }
 
 
 def parse_bytes(field: str, text: str) -> int:
@@ -96,7 +109,7 @@ def _quantity(field: str, value: str, suffixes: Mapping[str, int]) -> int:
 
 
 def parse_pairs(field: str, text: str, separator: str) -> list[tuple[str, str]]:
-    """Parse `a=1,b=2`. Raises `BadMachine`."""
+    """Parse a text such as `a=1,b=2` to pairs of name and value. Raises `BadMachine`."""
     pairs = []
     for part in filter(None, (part.strip() for part in text.split(separator))):
         name, equals, value = part.partition("=")
@@ -122,19 +135,22 @@ def uniform_fleet(count: int, capacity: dict[str, int]) -> list[MachineSpec]:
 
 
 def fleet_address(number: int) -> str:
+    """Return the address of a simulated machine. Raises `BadMachine` if a fleet has no address for this number."""
     if number >= 2**17:
         raise BadMachine(f"machines: a fleet has addresses for at most {2**17} simulated machines; give fewer")
     return f"{_FLEET_NETWORK[0]}.{_FLEET_NETWORK[1] + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 
 def read_fleet(path: Path) -> list[MachineSpec]:
-    """The machines of a CSV file with the columns `CSV_COLUMNS`; `capacity` lists further resources: `tpu=4;fpga=1`.
+    """Return the machines of a CSV file with the columns `CSV_COLUMNS`. Column `capacity` lists further resources:
+    `tpu=4;fpga=1`.
 
     Raises `BadMachine` with the line's number, or OSError."""
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
-        missing = [column for column in CSV_COLUMNS[:4] if column not in (reader.fieldnames or ())]
-        unknown = [column for column in reader.fieldnames or () if column not in CSV_COLUMNS]
+        columns = reader.fieldnames or ()
+        missing = [column for column in CSV_COLUMNS[:4] if column not in columns]
+        unknown = [column for column in columns if column not in CSV_COLUMNS]
         if missing or unknown:
             raise BadMachine(
                 f"{path}: columns {', '.join(missing + unknown)} are missing or unknown; the columns"

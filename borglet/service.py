@@ -13,6 +13,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
@@ -164,8 +165,8 @@ async def _serve(
     )
     gc.collect()
     gc.freeze()
-    lasting: set[asyncio.Future[None]] = {
-        loop.create_task(_until(asked_to_end)),
+    lasting: set[asyncio.Future[Any]] = {
+        loop.create_task(asked_to_end.wait()),
         loop.create_task(link.run()),
         loop.create_task(agent.sample_forever()),
         loop.create_task(_sweep_logs(runtime)),
@@ -183,10 +184,6 @@ async def _serve(
         await shells.close()
         await agent.close()
     log.info("%s ends; its tasks keep running", identity.hostname)
-
-
-async def _until(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 async def _serve_peers(peers: PeerServer, packages: PackageManager, settings: MachineSettings) -> None:

@@ -1,10 +1,10 @@
-"""The machine's identity in its cell and the authorities it trusts: stored durably and renewed while the Borglet runs.
+"""The machine's identity in its cell and the authorities that it trusts, both stored and renewed while it runs.
 
-    Poll.rotate ─► offer: a new secret is made and kept beside the old one ─► Report.offer (its digest)
-    Poll.accepted ─► dial in with the new one ─► admitted: the old one is forgotten, here and in the cell
+    Poll.rotate ─► offer: the Borglet makes a new secret and stores it beside the old one ─► Report.offer (its digest)
+    Poll.accepted ─► connect with the new secret ─► admitted: Borglet and cell delete the old secret
 
-The secret itself is sent only to dial in. If the exchange is interrupted at any point, one of the two stored secrets
-opens the link: the Borglet tries the newest first, and the other one if the cell rejects it.
+The Borglet sends the secret itself only to connect. If the exchange is interrupted at any point, one of the two stored
+secrets opens the link: the Borglet tries the newest first, and the other one if the cell rejects it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ log = logging.getLogger(__name__)
 
 
 class BadAuthority(ValueError):
-    """The file with the cell's authority holds no certificate: join again with a new token."""
+    """The text of the cell's authority is not a certificate. To replace the file, join again with a new token."""
 
 
 class CredentialStore(Protocol):
-    """The store of identity and authorities. Both writes are safe against a power loss once they return; raise
-    OSError.
-    """
+    """The store of identity and authorities. What a method has stored survives a power loss. Methods raise OSError."""
 
     def keep_identity(self, identity: Identity) -> None: ...
 
@@ -39,7 +37,7 @@ class CredentialStore(Protocol):
 
 
 class Credentials:
-    """The credentials of one machine. `context`: TLS that trusts its cell's authorities and no other."""
+    """The credentials of one machine. `context` is for TLS and trusts only the authorities of its cell."""
 
     def __init__(
         self,
@@ -49,13 +47,13 @@ class Credentials:
         *,
         contexts: Callable[[str], ssl.SSLContext] | None = None,
     ) -> None:
-        """`contexts`: makes TLS contexts; machines of one process may share those of one authority. Raises
-        `BadAuthority`."""
+        """Set up credentials. `authority`: certificates, PEM. `contexts`: returns the TLS context of an authority, so
+        that the machines of one process can share it. Raises `BadAuthority`."""
         self._identity, self._keeper = identity, keeper
         self._contexts = contexts or pinned_context
         self.context = self._contexts(authority)
         self.authority = authority_digest(authority)
-        self._newest = bool(identity.next)  # whether `next` is worth a try
+        self._newest = bool(identity.next)  # whether to try `next` first
         self._tried_newest = False
 
     @property
@@ -68,7 +66,7 @@ class Credentials:
         return self._identity.api_url
 
     def authorization(self) -> str:
-        """Return the `Authorization` header for dialling the link."""
+        """Return the `Authorization` header for the connection to the link."""
         self._tried_newest = self._newest
         secret = self._identity.next if self._newest else self._identity.secret
         return f"Bearer {self._identity.hostname}:{secret}"
@@ -78,7 +76,7 @@ class Credentials:
         return f"Bearer {self._identity.hostname}:{self._identity.secret}"
 
     def refused(self) -> bool:
-        """Record that the cell rejected the last secret. Return whether there is another one to try at once."""
+        """Record that the cell rejected the last secret. Return whether to try the other one at once."""
         self._newest = not self._tried_newest and bool(self._identity.next)
         return self._tried_newest
 
@@ -88,21 +86,20 @@ class Credentials:
             return
         log.info("the cell accepted the new secret of this machine; the old secret is no longer valid")
         self._newest = False
-        # If this write fails, both secrets are still on the disk, and the newest is tried first.
+        # If this write fails, both secrets are still on the disk, and the next Borglet tries the newest first.
         renewed = msgspec.structs.replace(self._identity, secret=self._identity.next, next="")
         self._keep(renewed)
         self._identity = renewed
 
     def offer(self) -> str:
-        """Return the SHA-256 of the next secret, which is on the disk; empty if it could not be stored there."""
-        if not self._identity.next:
-            kept = self._keep(msgspec.structs.replace(self._identity, next=secrets.token_urlsafe(32)))
-            if not kept:
-                return ""
+        """Return the SHA-256 of the next secret, made and stored if there is none; empty if it cannot be stored."""
+        renewing = msgspec.structs.replace(self._identity, next=self._identity.next or secrets.token_urlsafe(32))
+        if renewing != self._identity and not self._keep(renewing):
+            return ""
         return hashlib.sha256(self._identity.next.encode()).hexdigest()
 
     def accepted(self, digest: str) -> bool:
-        """Record that the cell knows the secret with this digest. Return whether it is the offered one."""
+        """Record that the cell accepts the secret with this digest. Return whether this machine offered that secret."""
         if not self._identity.next or digest != self.offer():
             log.warning("the shard accepted a secret that this machine did not offer; the Borglet ignores this")
             return False
@@ -110,7 +107,7 @@ class Credentials:
         return True
 
     def apply_welcome(self, *, authority: str, api_url: str) -> None:
-        """Store the API URL and authorities of the cell's welcome; an empty value means no change."""
+        """Store the API URL and the authorities from the cell's welcome. An empty value means no change."""
         if api_url and api_url != self._identity.api_url:
             self._keep(msgspec.structs.replace(self._identity, api_url=api_url))
         if authority:
@@ -140,11 +137,11 @@ class Credentials:
 
 
 def pinned_context(authority: str) -> ssl.SSLContext:
-    """TLS that trusts the cell's own authorities and no other. `authority`: PEM. Raises `BadAuthority`."""
+    """Return a TLS context that trusts only these authorities of a cell (PEM). Raises `BadAuthority`."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_verify_locations(cadata=authority)
     except (ssl.SSLError, ValueError) as error:
-        raise BadAuthority(f"authority: not a certificate in PEM form: {error}") from error
+        raise BadAuthority(f"authority: it is not a certificate in PEM form: {error}") from error
     return context

@@ -4,8 +4,8 @@
 
     GET /authority.pem  (any certificate)  ─► its fingerprint is the token's? ─► POST /join (that authority) ─► identity
 
-No public authority signs the certificates of a cell. The token contains the fingerprint, so a server that answers in
-the cell's place is noticed before the token is sent.
+No public authority signs the certificates of a cell. The token contains the fingerprint, so the Borglet detects a false
+server before it sends the token.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import http.client
 import logging
 import re
 import ssl
-import urllib.parse
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -24,7 +23,7 @@ import msgspec
 
 from borglet.identity.credentials import pinned_context
 from borglet.identity.store import DiskStore, Identity
-from borglet.machines import MachineSpec
+from borglet.machines import MachineSpec, link_address
 from borglet.messages import JoinAnswer, JoinRequest
 
 log = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ Answer = TypeVar("Answer")
 
 
 class JoinFailed(Exception):
-    """This machine did not join its cell. The text has the reason and what to do. Nothing was stored."""
+    """This machine did not join its cell, and stored nothing. The text has the reason and what to do."""
 
 
 class LinkUnreachable(JoinFailed):
@@ -45,7 +44,7 @@ class LinkUnreachable(JoinFailed):
 
 
 class Problem(msgspec.Struct):
-    """An error of the server (RFC 9457). `fields`: errors by field."""
+    """The error in a server's answer (RFC 9457). `fields`: errors by field."""
 
     code: str = ""
     title: str = ""
@@ -59,7 +58,7 @@ class Problem(msgspec.Struct):
 
 
 def parse_token(text: str) -> str:
-    """Return the fingerprint of the cell's authority that a token expects. Raises `JoinFailed`."""
+    """Return the fingerprint of the cell's authority, which the token contains. Raises `JoinFailed`."""
     match = _TOKEN.fullmatch(text.strip())
     if match is None:
         raise JoinFailed(
@@ -72,7 +71,7 @@ def parse_token(text: str) -> str:
 def join_request(
     machine: MachineSpec, measured: Mapping[str, str], token: str, *, ports: tuple[int, int]
 ) -> JoinRequest:
-    """Return the request of one machine. `measured`: attributes that those of `machine` replace."""
+    """Return the request of one machine. `measured`: attributes, which attributes of `machine` replace."""
     return JoinRequest(
         token=token,
         hostname=machine.hostname,
@@ -88,14 +87,11 @@ def join_request(
 
 
 class JoinClient:
-    """A client of one link, whose connection stays open. Call `close`."""
+    """A client of one link, with one open connection. Call `close` at the end."""
 
     def __init__(self, url: str, fingerprint: str) -> None:
-        """Fetch the authority and check its fingerprint, which the token contains. Raises `JoinFailed`."""
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme != "https" or not parts.hostname:
-            raise JoinFailed(f"link: {url!r} is not the address of a cell's link server; give https://host:port")
-        self._address = (parts.hostname, parts.port or 443)
+        """Fetch the authority, and compare it with the token's fingerprint. Raises `JoinFailed`, `BadMachine`."""
+        self._address = link_address(url)
         self._url = url
         self.authority = self._fetch_authority(fingerprint)
         self._connection = http.client.HTTPSConnection(
@@ -110,7 +106,7 @@ class JoinClient:
         return self._post("/join", request, JoinAnswer)
 
     def join_many(self, requests: list[JoinRequest]) -> list[JoinAnswer]:
-        """Join all machines or none. Return answers in the order of `requests`. Raises `JoinFailed`."""
+        """Join all machines or none. Return the answers in the order of `requests`. Raises `JoinFailed`."""
         answers = self._post("/join:bulk", requests, list[JoinAnswer])
         if [answer.hostname for answer in answers] != [request.hostname for request in requests]:
             raise JoinFailed("the link's answer is about other machines than the request; try again")
@@ -119,7 +115,7 @@ class JoinClient:
     def _fetch_authority(self, fingerprint: str) -> str:
         blind = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         blind.check_hostname = False
-        blind.verify_mode = ssl.CERT_NONE  # the fingerprint decides
+        blind.verify_mode = ssl.CERT_NONE  # the fingerprint is checked below
         connection = http.client.HTTPSConnection(*self._address, timeout=TIMEOUT_S, context=blind)
         try:
             status, body = self._exchange(connection, "GET", "/authority.pem", None, MAX_AUTHORITY_BYTES)
@@ -127,20 +123,23 @@ class JoinClient:
             connection.close()
         if status != 200:
             raise JoinFailed(
-                f"{self._url}/authority.pem answered HTTP {status}; check that this is the address of a link"
+                f"{self._url}/authority.pem answered HTTP {status}; check that this is the address of a link server"
             )
         try:
             authority = body.decode("ascii")
             certificate = ssl.PEM_cert_to_DER_cert(authority)
         except ValueError as error:
-            raise JoinFailed(f"{self._url}/authority.pem is not a certificate in PEM form: {error}") from error
+            raise JoinFailed(
+                f"{self._url}/authority.pem is not a certificate in PEM form: {error}; check the link's address"
+            ) from error
         found = hashlib.sha256(certificate).hexdigest()
         if not hmac.compare_digest(found, fingerprint):
             raise JoinFailed(
                 f"authority: the link at {self._url} has the authority {found}, and the token expects"
-                f" {fingerprint}. Either the token belongs to another cell, or someone intercepts the connection"
+                f" {fingerprint}. The token belongs to another cell, or someone intercepts the connection; check the"
+                " address, and ask an SRE of the cell for a new token"
             )
-        # The token proves only that one certificate.
+        # The text may hold more certificates, but the token proves only the first.
         return ssl.DER_cert_to_PEM_cert(certificate)
 
     def _post(self, path: str, content: object, kind: type[Answer]) -> Answer:
@@ -150,11 +149,13 @@ class JoinClient:
                 problem = str(msgspec.json.decode(body, type=Problem))
             except msgspec.MsgspecError:
                 problem = body[:200].decode(errors="replace")
-            raise JoinFailed(f"the cell rejected the request: {problem or 'no reason given'} (HTTP {status})")
+            raise JoinFailed(f"the cell rejected the request to join: {problem or 'without a reason'} (HTTP {status})")
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.MsgspecError as error:
-            raise JoinFailed(f"cannot read the answer of {self._url}{path}: {error}") from error
+            raise JoinFailed(
+                f"cannot read the answer of {self._url}{path}: {error}; use the same release of Borglet and cell"
+            ) from error
 
     def _exchange(
         self, connection: http.client.HTTPSConnection, method: str, path: str, content: bytes | None, limit_bytes: int
@@ -166,19 +167,22 @@ class JoinClient:
         except ssl.SSLCertVerificationError as error:
             connection.close()
             raise JoinFailed(
-                f"the link at {self._url} has no certificate of the cell's authority: {error.verify_message}"
+                f"the link at {self._url} has no certificate of the cell's authority: {error.verify_message}; check"
+                " that the address names a link server of the token's cell"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise LinkUnreachable(f"cannot reach the link at {self._url}: {error}") from error
+            raise LinkUnreachable(f"cannot reach the link at {self._url}: {error}; check the address") from error
         if len(body) > limit_bytes:
             connection.close()
-            raise JoinFailed(f"{self._url}{path} answered more than {limit_bytes} bytes")
+            raise JoinFailed(
+                f"{self._url}{path} answered more than {limit_bytes} bytes, which is the limit; check the address"
+            )
         return response.status, body
 
 
 def join_cell(store: DiskStore, url: str, request: JoinRequest) -> Identity:
-    """Join, and store the identity. A home that has joined keeps its identity, and the token stays unused.
+    """Join the cell, and store and return the identity. A home that has joined keeps its identity and uses no token.
 
     Raises `JoinFailed`."""
     try:
@@ -193,7 +197,10 @@ def join_cell(store: DiskStore, url: str, request: JoinRequest) -> Identity:
             )
         return known
     if not request.token:
-        raise JoinFailed("join token: this home has not joined a cell yet; give --join-token")
+        raise JoinFailed(
+            "join token: this home has not joined a cell yet; give --join-token with a token of"
+            " `borgctl machine join-token`"
+        )
     client = JoinClient(url, parse_token(request.token))
     try:
         answer = client.join(request)

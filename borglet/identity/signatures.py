@@ -14,8 +14,9 @@ ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 def authority_keys(authorities: str) -> list[ec.EllipticCurvePublicKey]:
-    """Return the keys that signatures are checked with. `authorities`: certificates of the cell's authorities, PEM, one
-    behind the other; while one is replaced there are two. Raises ValueError."""
+    """Return the public keys in the certificates of the cell's authorities, which check signatures.
+
+    `authorities`: one PEM text with all certificates. There are two while one replaces the other. Raises ValueError."""
     certificates = x509.load_pem_x509_certificates(authorities.encode("ascii"))
     keys = [certificate.public_key() for certificate in certificates]
     return [key for key in keys if isinstance(key, ec.EllipticCurvePublicKey)]

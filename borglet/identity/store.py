@@ -2,11 +2,10 @@
 
     home/identity.json    hostname, cell, secret, the next secret; mode 0600
     home/authority.pem    the certificate authorities of its cell
-    home/desired.json     the last desired state, and what goes with it
-    home/lock             held by the one Borglet that may own this home
+    home/desired.json     the last desired state, given-up and quarantined incarnations
+    home/lock             the one Borglet that owns this home holds a lock on it
 
-Each file is replaced whole: written beside, forced to the disk, renamed, the directory forced too. After a
-power loss it is the old or the new one, never half of one.
+Each file is replaced whole (`files.replace_file`). After a power loss, it has its old or its new content.
 """
 
 from __future__ import annotations
@@ -34,19 +33,21 @@ class Identity(msgspec.Struct, frozen=True):
     hostname: str
     cell: str
     secret: str
-    next: str = ""  # the secret that will take its place, see `credentials`
-    api_url: str = ""  # where tasks reach the REST API, as the cell said last
+    next: str = ""  # the secret that will replace `secret`, see `credentials`
+    api_url: str = ""  # the address of the REST API for tasks, as last received from the cell
 
     def __repr__(self) -> str:
         return f"Identity(hostname={self.hostname!r}, cell={self.cell!r}, secret=…)"
 
 
 class IdentityStore(Protocol):
+    """The store of the state that a Borglet must remember."""
+
     def load(self) -> Remembered:
         """Return the last saved state; empty on a new machine."""
 
     def save(self, remembered: Remembered) -> None:
-        """Replace the file, safe against a power loss. Raises OSError, and then nothing has changed."""
+        """Store the state so that it survives a power loss. Raises OSError, and then the old state is still there."""
 
 
 class HomeInUse(RuntimeError):
@@ -89,11 +90,11 @@ class DiskStore:
         return identity
 
     def authority(self) -> str:
-        """PEM of the cell's authority. Raises FileNotFoundError before the machine has joined."""
+        """Return the certificates of the cell's authorities, PEM. Raises FileNotFoundError before joining."""
         return (self._home / "authority.pem").read_text("ascii")
 
     def save_identity(self, identity: Identity, *, authority: str) -> None:
-        """Store both. The identity comes last, so that a home with an identity has joined completely."""
+        """Store identity and authority. Raises OSError. The identity comes last: a home that has one has both."""
         self.keep_authority(authority)
         self.keep_identity(identity)
 
@@ -107,7 +108,7 @@ class DiskStore:
 
     @contextlib.contextmanager
     def lock(self, *, wait_s: float = 0.0) -> Iterator[None]:
-        """Own this home. Raises `HomeInUse` if another process still owns it after `wait_s`."""
+        """Own this home while the context is open. Raises `HomeInUse` if another process owns it after `wait_s`."""
         path = self._home / "lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + wait_s

@@ -1,11 +1,11 @@
-"""The Borglet's end of the link: dial a shard, send a hello, and answer polls from then on (§3.3).
+"""The Borglet's end of the link: connect to a shard, send a hello, and answer polls from then on (§3.3).
 
     connect ─► Hello ─► Welcome ─► Poll ─► Report ─► Poll …
        ▲                   │ Refusal, silence, an invalid message
        └──── jittered pause ◄─┘
 
-A poll with `hold_s` is answered when the state changes, at the latest after `hold_s`. One answer contains all changes
-within `COALESCE_S`. When a newer poll arrives, the held one is answered first. This module does not touch tasks.
+The Borglet holds a poll with `hold_s` until the state changes, at the latest for `hold_s`. One answer contains all
+changes within `COALESCE_S`. When a newer poll arrives, the Borglet answers the held one first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import ssl
 import urllib.parse
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NoReturn
 
@@ -28,6 +28,8 @@ from websockets.frames import CloseCode
 from borglet.agent import Agent
 from borglet.backoff import Backoff
 from borglet.identity.credentials import Credentials
+from borglet.link.websocket import ClientSocket, dial
+from borglet.machines import link_address
 from borglet.messages import (
     MAX_FRAME_BYTES,
     OLDEST_PROTOCOL,
@@ -44,7 +46,6 @@ from borglet.messages import (
 
 if TYPE_CHECKING:
     from borglet.link.shells import Shells
-from borglet.link.websocket import ClientSocket, dial
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +55,10 @@ CLOSE_REASON_BYTES = 120
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """One connection to a shard."""
+    """Time limits of the connection to a shard."""
 
-    connect_timeout_s: float = 20.0  # a shard accepts machines at its own rate
-    silence_s: float = 30.0  # without a poll for this long beyond the last hold, the shard counts as gone
+    connect_timeout_s: float = 20.0  # long, because a shard accepts machines at its own rate
+    silence_s: float = 30.0  # a shard counts as gone if it sends no poll for so long after the last hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,6 @@ class Introduction:
     software: str
     attributes: dict[str, str]
     capacity: dict[str, int]
-
-
-class BadAddress(ValueError):
-    """The address of a link is invalid. The text has the expected form."""
 
 
 class _Redial(Exception):
@@ -88,20 +85,19 @@ class LinkRejected(Exception):
 
 @dataclass(slots=True)
 class _Session:
-    """One connection after its welcome, and the poll held open on it."""
+    """One connection after its welcome, and the poll that it holds. Held polls ask for no logs."""
 
     socket: ClientSocket
     number: int
     protocol: int
-    told_version: int = -1
+    reported_version: int = -1
     held: Poll | None = None
     held_until: float = 0.0
     release: asyncio.TimerHandle | None = None
-    answers: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class Link:
-    """`run` keeps one machine connected until it is cancelled."""
+    """The connection of one machine to its cell. `run` keeps the machine connected until the task is cancelled."""
 
     def __init__(
         self,
@@ -112,17 +108,19 @@ class Link:
         *,
         rng: random.Random,
         settings: LinkSettings = LinkSettings(),
-        admission: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        admission: AbstractAsyncContextManager[None] | None = None,
         welcomed: Callable[[], None] | None = None,
         shells: Shells | None = None,
     ) -> None:
-        """`url`: `https://host:port`. `admission` surrounds each attempt to connect, until a shard welcomes the machine
-        or the attempt fails. `welcomed` is called after each welcome. `shells` opens the shells that polls grant."""
+        """Set up the link. `url`: `https://host:port`. `admission`: open while the machine connects, until a shard
+        welcomes it or the attempt fails. `welcomed`: called after each welcome. `shells`: opens the shells that polls
+        grant. Raises `BadMachine`."""
         self._agent, self._credentials = agent, credentials
         self._url = link_url(url)
         self._introduction, self._settings = introduction, settings
         self._backoff = Backoff(rng)
-        self._admission, self._welcomed = admission, welcomed
+        self._admission = admission if admission is not None else nullcontext()
+        self._welcomed = welcomed
         self._shells = shells
         self._session: _Session | None = None
         agent.subscribe(self._on_change)
@@ -148,20 +146,18 @@ class Link:
                 continue
             except InvalidStatus as error:
                 if error.response.status_code == HTTPStatus.UNAUTHORIZED and self._credentials.refused():
-                    log.warning("the cell does not know this machine's newest secret; the Borglet tries the other one")
+                    log.warning("the cell rejected this machine's newest secret; the Borglet tries the other one")
                     continue
                 hopeless = error.response.status_code in (401, 403)
-                log.warning("the shard rejected the connection: %s", _of_status(error))
+                log.warning("the shard rejected the connection: %s", _format_status(error))
             except ssl.SSLCertVerificationError as error:
-                log.warning(
-                    "%s does not present a certificate of this machine's cell: %s", self._url, error.verify_message
-                )
+                log.warning("%s has no certificate of this machine's cell: %s", self._url, error.verify_message)
             except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed) as error:
                 log.info("the link to %s is down: %s", self._url, error or type(error).__name__)
             await asyncio.sleep(self._backoff.next_s(hopeless=hopeless))
 
     async def _connect_and_serve(self) -> None:
-        async with self._admission(), AsyncExitStack() as failed:
+        async with self._admission, AsyncExitStack() as failed:
             socket = await dial(
                 self._url,
                 self._credentials.context,
@@ -175,7 +171,7 @@ class Link:
             failed.pop_all()
         try:
             self._backoff.succeeded()
-            log.info("session %d at %s", session.number, self._url)
+            log.info("connected to %s, session %d", self._url, session.number)
             self._session = session
             if self._welcomed is not None:
                 self._welcomed()
@@ -183,7 +179,8 @@ class Link:
                 await self._serve(session)
             finally:
                 self._session = None
-                self._let_go(session)
+                if session.release is not None:
+                    session.release.cancel()
         finally:
             socket.close(CloseCode.NORMAL_CLOSURE)
 
@@ -215,7 +212,7 @@ class Link:
         return message.session, message.protocol
 
     async def _receive(self, socket: ClientSocket, timeout_s: float) -> Welcome | Refusal | Poll:
-        """Return the next message. An invalid frame closes the connection with the reason and raises `LinkRejected`."""
+        """Return the next message. After an invalid frame, close the connection and raise `LinkRejected`."""
         frame = await socket.receive(timeout_s)
         try:
             return decode_to_borglet(frame)
@@ -223,7 +220,7 @@ class Link:
             self._hang_up(socket, str(error))
 
     def _hang_up(self, socket: ClientSocket, reason: str) -> NoReturn:
-        """Close the connection and raise `LinkRejected`."""
+        """Close the connection, send the reason to the shard, and raise `LinkRejected`."""
         short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
         socket.close(CloseCode.INVALID_DATA, short)
         raise LinkRejected(Refusal("malformed", "", f"the shard sent a frame that is not a valid message: {reason}"))
@@ -238,23 +235,23 @@ class Link:
             if isinstance(message, Refusal):
                 raise LinkRejected(message)
             if isinstance(message, Welcome):
-                self._hang_up(session.socket, "type: got a second welcome")
-            await self._answer_held(session)
+                self._hang_up(session.socket, "type: expected poll or refusal, got a second welcome")
+            self._release(session)
             if message.identities:
                 self._agent.identified(message.identities)
             self._agent.polled(session.number, message)
             if message.shells and self._shells is not None:
                 self._shells.offer(message.shells)
-            session.held = message
-            if message.accepted and self._credentials.accepted(message.accepted):
-                await self._answer_held(session)
-                raise _Redial
-            if message.hold_s <= 0 or message.logs or message.rotate:
-                await self._answer_held(session)
+            redial = bool(message.accepted) and self._credentials.accepted(message.accepted)
+            if redial or message.hold_s <= 0 or message.logs or message.rotate:
+                logs = await self._agent.read_logs(message) if message.logs else []
+                self._answer(session, message, logs)
+                if redial:
+                    raise _Redial
                 continue
-            session.held_until = loop.time() + message.hold_s
-            fresh = self._agent.state.version != session.told_version
-            self._release_after(session, COALESCE_S if fresh else message.hold_s)
+            session.held, session.held_until = message, loop.time() + message.hold_s
+            changed = self._agent.state.version != session.reported_version
+            self._release_after(session, COALESCE_S if changed else message.hold_s)
 
     def _on_change(self) -> None:
         session = self._session
@@ -262,7 +259,7 @@ class Link:
             self._release_after(session, COALESCE_S)
 
     def _release_after(self, session: _Session, delay_s: float) -> None:
-        """Answer the held poll in `delay_s`, or earlier if that is already planned."""
+        """Answer the held poll after `delay_s`, or earlier if an earlier answer is already planned."""
         loop = asyncio.get_running_loop()
         at = loop.time() + delay_s
         if session.release is not None:
@@ -272,59 +269,29 @@ class Link:
         session.release = loop.call_at(at, self._release, session)
 
     def _release(self, session: _Session) -> None:
-        session.release = None
-        poll = self._unhold(session)
-        if poll is None or not poll.logs:
-            self._answer(session, poll, [])
-            return
-        answer = asyncio.get_running_loop().create_task(self._answer_with_logs(session, poll))
-        session.answers.add(answer)
-        answer.add_done_callback(session.answers.discard)
-
-    async def _answer_held(self, session: _Session) -> None:
-        poll = self._unhold(session)
-        if poll is None or not poll.logs:
-            self._answer(session, poll, [])
-        else:
-            await self._answer_with_logs(session, poll)
-
-    async def _answer_with_logs(self, session: _Session, poll: Poll) -> None:
-        self._answer(session, poll, await self._agent.read_logs(poll))
-
-    def _unhold(self, session: _Session) -> Poll | None:
-        poll, session.held = session.held, None
+        """Answer the held poll, if there is one."""
+        poll, session.held, session.held_until = session.held, None, 0.0
         if session.release is not None:
             session.release.cancel()
             session.release = None
-        session.held_until = 0.0
         if poll is not None:
-            session.told_version = self._agent.state.version
-        return poll
+            self._answer(session, poll, [])
 
-    def _answer(self, session: _Session, poll: Poll | None, logs: list[LogChunk]) -> None:
+    def _answer(self, session: _Session, poll: Poll, logs: list[LogChunk]) -> None:
         """Send the report. If the connection has closed, the next `receive` raises."""
-        if poll is None:
-            return
+        session.reported_version = self._agent.state.version
         report = self._agent.report(logs, session.number, poll, protocol=session.protocol)
         if poll.rotate:
             report = msgspec.structs.replace(report, offer=self._credentials.offer())
         session.socket.send(encode(report))
 
-    def _let_go(self, session: _Session) -> None:
-        if session.release is not None:
-            session.release.cancel()
-        for answer in session.answers:
-            answer.cancel()
-
 
 def link_url(url: str, path: str = "/link") -> str:
-    """Return the address of the WebSocket of `https://host:port`. Raises `BadAddress`."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("https", "wss") or not parts.hostname:
-        raise BadAddress(f"link: {url!r} is not the address of a cell's link server; give https://host:port")
-    return f"wss://{parts.netloc}{path}"
+    """Return the address of the WebSocket at `path` of the link server `https://host:port`. Raises `BadMachine`."""
+    link_address(url)
+    return f"wss://{urllib.parse.urlsplit(url).netloc}{path}"
 
 
-def _of_status(error: InvalidStatus) -> str:
+def _format_status(error: InvalidStatus) -> str:
     body = bytes(error.response.body or b"")[:500].decode(errors="replace").strip()
     return f"HTTP {error.response.status_code} {body}".strip()

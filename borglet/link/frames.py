@@ -1,7 +1,7 @@
-"""WebSocket frames (RFC 6455, §5), of a Borglet, which masks them, and of a shard. Pure: bytes in, messages out.
+"""WebSocket frames (RFC 6455, §5) of both ends of the link. A Borglet masks its frames, a shard does not. Pure.
 
-A general library makes an object, a queue entry and a coroutine per frame. Shards and fleets read thousands of frames
-per second, and this module makes none of these.
+A general library makes an object, a queue entry and a coroutine per frame. This module makes none of these, because
+shards and fleets read thousands of frames per second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_STATUS = 1005
 _SHORT, _LONG = 126, 127
 _LONGEST_CONTROL = 125
 _LONGEST_REASON = 123
-_PART_BYTES = 64  # of memory that even an empty part takes
+_PART_BYTES = 64  # the memory that even an empty part takes
 
 
 class Opcode(IntEnum):
@@ -36,7 +36,7 @@ _KNOWN = frozenset(Opcode)
 
 
 class BadFrame(Exception):
-    """The peer violates the protocol. `code`: for the close frame."""
+    """A frame that violates the protocol. `code` is for the close frame that answers it."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -45,19 +45,20 @@ class BadFrame(Exception):
 
 @dataclass(slots=True)
 class FrameReader:
-    """Assembles messages from received bytes, in pieces of any size. `most_bytes`: of one message. `masked`: the frames
-    come from a client."""
+    """A reader that assembles messages from received bytes, in pieces of any size. `most_bytes` limits one message.
+    `masked`: the frames come from a client."""
 
     most_bytes: int
     masked: bool = True
-    _left: bytearray | None = None  # the beginning of a frame
-    _wanted: int = 0  # bytes of that frame, if already known
-    _parts: list[bytes] = field(default_factory=list)  # of a message in several frames
-    _parts_bytes: int = 0  # memory that these take
+    _left: bytearray | None = None  # the beginning of a frame that is not complete
+    _wanted: int = 0  # the size of that frame in bytes, 0 while it is unknown
+    _parts: list[bytes] = field(default_factory=list)  # the parts of a message in several frames
+    _parts_bytes: int = 0  # the memory that these parts take
 
     def read(self, arrived: memoryview) -> list[tuple[Opcode, bytes]]:
-        """Return whole messages and control frames, in order: `TEXT`, `BINARY`, `CLOSE`, `PING` or `PONG` with what
-        they hold. Keeps nothing of `arrived`. Raises `BadFrame`."""
+        """Return complete messages and control frames, in order: the opcode (never `CONTINUATION`) and the content.
+
+        The reader copies what it needs of `arrived`. Raises `BadFrame`."""
         data = arrived
         if self._left is not None:
             self._left += arrived
@@ -78,7 +79,7 @@ class FrameReader:
         return found
 
     def _frame(self, data: memoryview, at: int, found: list[tuple[Opcode, bytes]]) -> int:
-        """Return the end of the frame at `at`; `at` if it is not complete."""
+        """Append the message of the frame at `at` to `found`. Return the frame's end, or `at` if it is not complete."""
         size = len(data) - at
         self._wanted = 0
         if size < 2:
@@ -137,7 +138,7 @@ class FrameReader:
 
 
 def frame(opcode: Opcode, content: bytes, *, mask: bytes = b"") -> bytes:
-    """Return a whole frame. `mask`: four random bytes of a client, none of a server."""
+    """Return a whole frame. `mask`: four random bytes in a frame of a client, empty in a frame of a server."""
     first, length, masked = 0x80 | opcode, len(content), 0x80 if mask else 0
     if length < _SHORT:
         head = bytes((first, masked | length))
@@ -149,13 +150,13 @@ def frame(opcode: Opcode, content: bytes, *, mask: bytes = b"") -> bytes:
 
 
 def closing(code: int, reason: str, *, mask: bytes = b"") -> bytes:
-    """Return a close frame. A long reason is cut."""
+    """Return a close frame. A reason of more than 123 bytes is cut."""
     detail = reason.encode()[:_LONGEST_REASON].decode(errors="ignore").encode()
     return frame(Opcode.CLOSE, struct.pack("!H", code) + detail, mask=mask)
 
 
 def close_code(content: bytes) -> int:
-    """Return the code of a close frame. Raises `BadFrame`."""
+    """Return the code in the content of a close frame; `NO_STATUS` if it is empty. Raises `BadFrame`."""
     if not content:
         return NO_STATUS
     if len(content) < 2:

@@ -1,7 +1,7 @@
-"""Grants of shells. The cell's authority signs each for one shell in one incarnation on one machine, for a minute.
+"""Grants of shells. The cell's authority signs each grant for one shell in one incarnation, valid for a minute.
 
-A message on the connection alone does not open a shell: an attacker who has a shard's certificate, or intercepts the
-connection, cannot make a grant.
+A message of the shard alone does not open a shell. So an attacker who has a shard's certificate, or intercepts the
+connection, cannot open one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from borglet.identity.signatures import authority_keys, is_signed
 from borglet.messages import SHELL_CONTEXT, ShellClaims, ShellGrant
 
 MAX_LIFE_S = 60.0
-# How far the machine's clock may be from the shard's.
+# The largest accepted difference between the clocks of machine and shard.
 SKEW_S = 30.0
 MAX_SIDE = 1000
 
 
 class GrantRefused(Exception):
-    """The grant is not valid here; the text has the reason. `session` is empty if it is unknown."""
+    """The grant is not valid on this machine. The text has the reason. `session` is empty if it is unknown."""
 
     def __init__(self, detail: str, session: str = "") -> None:
         super().__init__(detail)
@@ -28,31 +28,30 @@ class GrantRefused(Exception):
 
 
 class Grants:
-    """The grants of one machine. A grant is valid once, and remembered until it expires."""
+    """The check of the grants for one machine. Each grant is valid once."""
 
     def __init__(self, authority: Callable[[], str], hostname: str) -> None:
-        """`authority`: reads the authority's certificates (PEM), which may be replaced while the Borglet runs."""
+        """Set up the check. `authority` returns the present certificates of the cell's authorities (PEM)."""
         self._authority, self._hostname = authority, hostname
-        self._seen: dict[str, float] = {}  # session -> when its grant expires
+        self._seen: dict[str, float] = {}  # session -> the time at which its grant expires
 
     def take(self, grant: ShellGrant, *, now: float) -> ShellClaims:
-        """Return what the grant allows. `now`: seconds since the epoch. Raises `GrantRefused`."""
+        """Check a grant, mark it as used, return its claims. `now`: seconds since the epoch. Raises `GrantRefused`."""
         if not is_signed(authority_keys(self._authority()), SHELL_CONTEXT + grant.claims, grant.signature):
             raise GrantRefused("the grant is not signed by this cell's authority")
         try:
             claims = msgspec.json.decode(grant.claims, type=ShellClaims)
         except msgspec.MsgspecError as error:
             raise GrantRefused(f"cannot read the grant: {error}") from error
-        refused = self._why_not(claims, now)
-        if refused:
-            raise GrantRefused(refused, claims.session)
+        if reason := self._reason_against(claims, now):
+            raise GrantRefused(reason, claims.session)
         self._seen = {session: until for session, until in self._seen.items() if until > now - SKEW_S}
         self._seen[claims.session] = claims.expires_at
         return claims
 
-    def _why_not(self, claims: ShellClaims, now: float) -> str:
+    def _reason_against(self, claims: ShellClaims, now: float) -> str:
         if claims.machine != self._hostname:
-            return f"the grant is for machine {claims.machine}, and this is {self._hostname}"
+            return f"the grant is for machine {claims.machine}, and this machine is {self._hostname}"
         if claims.expires_at - claims.issued_at > MAX_LIFE_S:
             return f"the grant is valid for longer than {MAX_LIFE_S:g} s, which is the limit"
         if now > claims.expires_at + SKEW_S:
@@ -62,11 +61,11 @@ class Grants:
             )
         if claims.issued_at > now + SKEW_S:
             return (
-                f"the grant is valid only in {claims.issued_at - now:.0f} s by this machine's clock;"
+                f"the grant becomes valid in {claims.issued_at - now:.0f} s by this machine's clock;"
                 " check that the clock is right"
             )
         if claims.session in self._seen:
             return "the grant was already used; ask for a new one"
         if not (1 <= claims.rows <= MAX_SIDE and 1 <= claims.cols <= MAX_SIDE):
-            return f"rows, cols: a terminal must have 1 to {MAX_SIDE} of each"
+            return f"rows, cols: {claims.rows} x {claims.cols} is not a terminal's size; give 1 to {MAX_SIDE} for each"
         return ""

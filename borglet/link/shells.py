@@ -2,9 +2,10 @@
 
     Poll.shells ─► Grants.take ─► dial /shell?session=… ─► runtime.open_shell ─► Pty
                                         ▲                                        │
-                       client ◄── frames, at most a window unconsumed ──► pump ◄─┘
+                     client ◄── frames, at most a window unconsumed ──► bridge ◄─┘
 
-A shell ends with its program, its task, its client, its limits or its Borglet. The client receives the reason.
+A shell ends when its program, its task, its client or its Borglet ends, or at its limits. The client receives the
+reason.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ShellSettings:
-    """Settings of all shells on this machine. Each grant has further ones."""
+    """Limits of all shells on this machine. The limits of a single shell are in its grant."""
 
-    at_once: int = 50
+    at_once: int = 50  # the most shells at the same time
     alive_s: float = 5.0  # interval between two ALIVE frames
-    silence_s: float = 30.0  # after so long without a frame, the other side counts as gone
+    silence_s: float = 30.0  # a client counts as gone if it sends no frame for so long
     connect_timeout_s: float = 10.0
     last_words_s: float = 5.0  # time for the client to consume the last output
 
 
 class Shells:
-    """All shells of one machine. Pass grants of polls to `offer`; call `close` before that of the agent."""
+    """All shells of one machine. Pass the grants of polls to `offer`, and call `close` before `Agent.close`."""
 
     def __init__(
         self,
@@ -64,14 +65,15 @@ class Shells:
         settings: ShellSettings = ShellSettings(),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`url`: of the link's shells, `wss://host:port/shell`. `authority`: reads its certificates, which may change.
-        `clock`: seconds since the epoch."""
+        """Set up shells. `url`: `wss://host:port/shell`. `authority` returns the present certificates of the cell's
+        authorities (PEM). `clock` returns seconds since the epoch."""
         self._agent, self._credentials, self._url = agent, credentials, url
         self._grants = Grants(authority, credentials.hostname)
         self._settings, self._clock = settings, clock
         self._work: set[asyncio.Task[None]] = set()
 
     def offer(self, grants: list[ShellGrant]) -> None:
+        """Open a shell for each valid grant. For an invalid one, the client receives the reason."""
         for grant in grants:
             try:
                 claims = self._grants.take(grant, now=self._clock())
@@ -107,7 +109,7 @@ class Shells:
         if len(self._work) > self._settings.at_once:
             await self._decline(
                 claims.session,
-                f"{self._settings.at_once} shells are already open on this machine, which is the limit; close one",
+                f"{self._settings.at_once} shells are open on this machine, which is the limit; close one of them",
             )
             return
         try:
@@ -119,7 +121,7 @@ class Shells:
                     await socket.send(shell_frame(ShellFrame.FAILED, str(refused).encode()))
                     return
                 log.info("opened a shell for %s", who)
-                ended = "the Borglet is shutting down"
+                ended = "the Borglet is shutting down"  # unless the bridge returns another reason
                 try:
                     ended = await _Bridge(socket, pty, claims, self._settings, self._lives).run()
                 finally:
@@ -145,7 +147,7 @@ class Shells:
             max_size=SHELL_FRAME_BYTES + 1,
             max_queue=16,
             open_timeout=self._settings.connect_timeout_s,
-            ping_interval=None,  # ALIVE is the heartbeat, from end to end
+            ping_interval=None,  # ALIVE frames between client and shell replace pings
             close_timeout=1.0,
             proxy=None,
             user_agent_header=None,
@@ -153,7 +155,7 @@ class Shells:
 
 
 class _Over(Exception):
-    """The shell ends. The text gives the reason, which the client receives if it is an error."""
+    """The shell must end. The client receives the text, which is the reason."""
 
 
 class _Bridge:
@@ -171,14 +173,14 @@ class _Bridge:
         self._settings, self._lives = settings, lives
         self._loop = asyncio.get_running_loop()
         self._began = self._heard_at = self._used_at = self._loop.time()
-        self._unconsumed = 0
-        self._room = asyncio.Event()
+        self._unconsumed = 0  # cost of the output that the client has not consumed
+        self._consumed = asyncio.Event()
         self._typed: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the end of input
         self._typed_cost = 0
-        self._reading = False  # it waits for the terminal, and all earlier output is sent
+        self._reading = False  # `_print` waits for the terminal, and all earlier output is sent
 
     async def run(self) -> str:
-        """Returns why it ended, for the log."""
+        """Connect terminal and socket. Return why the shell ended, for the log."""
         await self._socket.send(shell_frame(ShellFrame.OPENED))
         printing = self._loop.create_task(self._print())
         others = [self._loop.create_task(work) for work in (self._listen(), self._type(), self._watch())]
@@ -199,7 +201,7 @@ class _Bridge:
                 await self._socket.send(shell_frame(ShellFrame.FAILED, str(over).encode()))
             return str(over)
         except ConnectionClosed:
-            return "the client went away"
+            return "the client closed the connection"
         except asyncio.CancelledError:
             with contextlib.suppress(ConnectionClosed, TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -222,14 +224,14 @@ class _Bridge:
 
     async def _send_output(self, data: bytes) -> None:
         while self._unconsumed >= SHELL_WINDOW_BYTES:
-            self._room.clear()
-            await self._room.wait()
+            self._consumed.clear()
+            await self._consumed.wait()
         self._unconsumed += shell_cost(len(data))
         self._used_at = self._loop.time()
         await self._socket.send(shell_frame(ShellFrame.DATA, data))
 
     async def _last_words(self, printing: asyncio.Task[None]) -> None:
-        """Wait for the last output of the program, but not for other processes that hold its terminal open."""
+        """Wait until the client has the program's last output. Other processes may keep the terminal open."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.last_words_s):
                 while not printing.done():
@@ -238,10 +240,7 @@ class _Bridge:
                         return
 
     async def _listen(self) -> None:
-        """Read the socket even while the terminal is busy.
-
-        Input that the terminal cannot accept yet is buffered, up to the flow-control window.
-        """
+        """Read the socket even while the terminal is busy. Input waits in a queue, whose size the window limits."""
         while True:
             try:
                 kind, payload = shell_frame_of(await self._socket.recv())
@@ -252,11 +251,14 @@ class _Bridge:
                 self._used_at = self._heard_at
                 self._typed_cost += shell_cost(len(payload))
                 if self._typed_cost > SHELL_WINDOW_BYTES + SHELL_FRAME_BYTES:
-                    raise _Over("the client sent more than the window allows")
+                    raise _Over(
+                        f"the client sent more than {SHELL_WINDOW_BYTES} bytes that the shell has not consumed; open"
+                        " another shell"
+                    )
                 self._typed.put_nowait(payload)
             elif kind is ShellFrame.CONSUMED:
                 self._unconsumed = max(0, self._unconsumed - number_of(payload))
-                self._room.set()
+                self._consumed.set()
             elif kind is ShellFrame.RESIZE:
                 self._resize(payload)
             elif kind is ShellFrame.END:
@@ -282,7 +284,7 @@ class _Bridge:
             await self._socket.send(shell_frame(ShellFrame.CONSUMED, consumed))
 
     async def _watch(self) -> None:
-        told_at = self._loop.time()
+        alive_at = self._loop.time()  # the time of the last ALIVE frame
         while True:
             await asyncio.sleep(min(0.5, self._settings.alive_s))
             now, claims = self._loop.time(), self._claims
@@ -291,14 +293,14 @@ class _Bridge:
             if now - self._began > claims.longest_s:
                 raise _Over(f"the shell reached its longest duration of {claims.longest_s:g} s; open another one")
             if now - self._used_at > claims.idle_s:
-                raise _Over(f"the shell had no input and no output for {claims.idle_s:g} s")
+                raise _Over(f"the shell had no input and no output for {claims.idle_s:g} s; open another one")
             if now - self._heard_at > self._settings.silence_s:
                 raise _Over(f"the client sent nothing for {self._settings.silence_s:g} s")
-            if now - told_at > self._settings.alive_s:
-                told_at = now
+            if now - alive_at > self._settings.alive_s:
+                alive_at = now
                 await self._socket.send(shell_frame(ShellFrame.ALIVE))
 
 
 def number_of(payload: bytes) -> int:
-    """Return 0 if the text is not a number."""
+    """Return the number that a text contains; 0 if the text is not a number or has more than nine digits."""
     return int(payload) if payload.isdigit() and len(payload) < 10 else 0

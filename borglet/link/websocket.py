@@ -3,8 +3,8 @@
     dial ─► TLS ─► Upgrade ─► ClientSocket ── receive ─► messages, in order
                                    ▲ send, close
 
-`websockets` makes the request and checks the answer. Its own connections are general. Ten thousand in one process need
-less memory with one future and no buffer each.
+`websockets` makes the request of the handshake and checks the answer. Its own connections need more memory: here, each
+of ten thousand connections in one process has one future and no buffer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_HEAD_BYTES = 2**16
 
 
 class ClientSocket(asyncio.BufferedProtocol):
-    """Created by `dial`. It belongs to one loop and has one reader at a time."""
+    """One open WebSocket, which `dial` creates. It belongs to one loop and has one reader at a time."""
 
     __slots__ = (
         "_closing",
@@ -61,7 +61,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     async def receive(self, within_s: float) -> bytes:
-        """The next message. Raises `ConnectionClosed`, `TimeoutError`."""
+        """Return the next message. Raises `ConnectionClosed`, or `TimeoutError` after `within_s`."""
         loop = asyncio.get_running_loop()
         if not self._heard and self._end is None:
             self._deadline = loop.time() + within_s
@@ -92,7 +92,7 @@ class ClientSocket(asyncio.BufferedProtocol):
     # -- the handshake
 
     async def upgraded(self) -> None:
-        """Read the server's answer to the handshake. Raises `InvalidHandshake`, `ConnectionClosed`."""
+        """Wait for the server's answer to the handshake. Raises `InvalidHandshake`, `ConnectionClosed`."""
         if self._handshake is not None and self._end is None:
             await self._wait(asyncio.get_running_loop())
         if self._end is not None:
@@ -152,7 +152,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._handshake.receive_eof()
             self._finish(
                 self._handshake.handshake_exc
-                or ConnectionResetError("the server closed the connection before it answered")
+                or ConnectionResetError("the server closed the connection before it answered the handshake")
             )
         self._finish(ConnectionClosedError(None, None))
         if self._timer is not None:
@@ -202,7 +202,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._waiting.set_result(None)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the timer. It is set again only when it expires, because most messages come long before."""
+        """Set the timer to the deadline. A later deadline does not move it before it expires, which saves time."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(self._deadline, self._ran_out)
@@ -215,13 +215,14 @@ class ClientSocket(asyncio.BufferedProtocol):
         if loop.time() < self._deadline:
             self._arm(loop)
         else:
-            self._waiting.set_exception(TimeoutError("the other side sent nothing"))
+            self._waiting.set_exception(TimeoutError("the server sent nothing in time"))
 
 
 async def dial(
     url: str, context: ssl.SSLContext, headers: dict[str, str], *, within_s: float, most_bytes: int
 ) -> ClientSocket:
-    """Open a WebSocket. `url`: `wss://…`. Raises OSError, `TimeoutError`, `InvalidHandshake`, `ConnectionClosed`."""
+    """Open a WebSocket at `url` (`wss://…`). Raises OSError, `InvalidHandshake`, `ConnectionClosed`, or `TimeoutError`
+    after `within_s`. `most_bytes` limits one message."""
     uri = parse_uri(url)
 
     def make() -> ClientSocket:

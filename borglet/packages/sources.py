@@ -5,12 +5,12 @@ from __future__ import annotations
 import http.client
 import logging
 import threading
-import urllib.parse
 from typing import Protocol
 
 import msgspec
 
 from borglet.identity.credentials import Credentials
+from borglet.machines import link_address
 from borglet.messages import PackageFailed, PackageHave, PackageSources, PeerAddress
 
 log = logging.getLogger(__name__)
@@ -50,15 +50,12 @@ class LinkSources:
     """The link of a real cell. It reads `credentials` for each request, because they are renewed while it runs."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:
-        parts = urllib.parse.urlsplit(url)
-        self._host, self._port = parts.hostname or "", parts.port or 443
+        self._address = link_address(url)
         self._credentials = credentials
         self._kept = threading.local()
 
     def connect_store(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
-        connection = http.client.HTTPSConnection(
-            self._host, self._port, timeout=TIMEOUT_S, context=self._credentials.context
-        )
+        connection = http.client.HTTPSConnection(*self._address, timeout=TIMEOUT_S, context=self._credentials.context)
         return connection, {"Authorization": self._credentials.bearer()}
 
     def of(self, digest: str) -> PackageSources:

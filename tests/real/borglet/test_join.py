@@ -10,7 +10,7 @@ import pytest
 from borglet.fleet import join_fleet, load_secrets
 from borglet.identity.join import JoinFailed, LinkUnreachable, join_cell, parse_token
 from borglet.identity.store import DiskStore
-from borglet.machines import uniform_fleet
+from borglet.machines import BadMachine, uniform_fleet
 from borglet.messages import JoinRequest
 from tests.real.borglet.cell import Authority, join_server
 
@@ -81,7 +81,7 @@ def test_without_a_token_and_without_a_link_the_reason_is_reported(tmp_path: Pat
         join_cell(DiskStore(tmp_path), "https://127.0.0.1:1", request(""))
     with pytest.raises(LinkUnreachable, match="cannot reach"):
         join_cell(DiskStore(tmp_path), "https://127.0.0.1:1", request(authority.token()))
-    with pytest.raises(JoinFailed, match="give https://host:port"):
+    with pytest.raises(BadMachine, match="give https://host:port"):
         join_cell(DiskStore(tmp_path), "127.0.0.1:1", request(authority.token()))
 
 

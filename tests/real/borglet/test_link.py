@@ -15,7 +15,8 @@ from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
 from borglet.identity.credentials import BadAuthority, Credentials, pinned_context
 from borglet.identity.store import Identity
-from borglet.link.client import BadAddress, Introduction, Link, LinkSettings, link_url
+from borglet.link.client import Introduction, Link, LinkSettings, link_url
+from borglet.machines import BadMachine
 from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, EndCause, Exit, Health, LogRequest, Phase, Refusal
 from borglet.prober import SimulatedProber
 from borglet.runtimes.base.runtime import StartFailed
@@ -301,7 +302,7 @@ def test_a_shard_of_another_authority_is_not_talked_to(
 ) -> None:
     async def whole() -> None:
         async with running_shard(other_authority) as shard, Rig(shard, authority).serving():
-            await until(lambda: "does not present a certificate of this machine's cell" in caplog.text)
+            await until(lambda: "has no certificate of this machine's cell" in caplog.text)
             assert shard.credentials == []
 
     asyncio.run(whole())
@@ -347,7 +348,7 @@ def test_pauses_grow_with_jitter_and_the_first_is_short() -> None:
 
 def test_addresses_and_authorities_that_are_none() -> None:
     assert link_url("https://127.0.0.1:8443") == "wss://127.0.0.1:8443/link"
-    with pytest.raises(BadAddress, match="link: 'http://x' is not the address of a cell's link server; give https"):
+    with pytest.raises(BadMachine, match="link: 'http://x' is not the address of a cell's link server; give https"):
         link_url("http://x")
     with pytest.raises(BadAuthority, match="not a certificate in PEM form"):
         pinned_context("nothing")

@@ -103,7 +103,7 @@ def test_after_a_change_of_authority_both_count(cell: Authority) -> None:
     [
         (changed(machine="m2"), NOW, "for machine m2"),
         (CLAIMS, NOW + 60 + SKEW_S + 1, "expired 31 s ago"),
-        (CLAIMS, NOW - SKEW_S - 1, "valid only in 31 s"),
+        (CLAIMS, NOW - SKEW_S - 1, "becomes valid in 31 s"),
         (changed(expires_at=NOW + MAX_LIFE_S + 1), NOW, "longer than 60 s"),
         (changed(rows=0), NOW, "rows, cols"),
         (changed(cols=1001), NOW, "rows, cols"),
