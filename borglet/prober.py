@@ -17,7 +17,7 @@ MAX_BODY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """`detail`: the reason if it is not ok. `holds_s`: the answer stays the same for so long."""
+    """The result of one probe. `detail`: the reason of a failure. `holds_s`: how long the result stays the same."""
 
     ok: bool
     detail: str = ""
@@ -26,13 +26,13 @@ class ProbeAnswer:
 
 class Prober(Protocol):
     async def probe(self, check: HealthCheck, port: int, address: str = "") -> ProbeAnswer:
-        """Probe once, within `check.timeout_s`. A task that does not answer raises nothing.
+        """Probe a task once, within `check.timeout_s`. `address`: the task's own; empty: the machine's.
 
-        `address`: of the task, empty for the machine's."""
+        A task that does not answer raises no error: the answer has the reason."""
 
 
 class SocketProber:
-    """Probes at the address at which clients reach the task: its own, or the machine's."""
+    """A prober that connects to the address at which clients reach the task: its own, or the machine's."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -42,7 +42,9 @@ class SocketProber:
         try:
             async with asyncio.timeout(check.timeout_s):
                 if check.kind == "tcp":
-                    return await self._connect(address, port)
+                    _, writer = await asyncio.open_connection(address, port)
+                    writer.transport.abort()
+                    return ProbeAnswer(True)
                 if check.kind == "http":
                     return await self._get(check.path, address, port)
         except TimeoutError:
@@ -50,11 +52,6 @@ class SocketProber:
         except OSError as error:
             return ProbeAnswer(False, f"port {port}: {error.strerror or error}")
         return ProbeAnswer(False, f"health.kind: {check.kind!r} is unknown; use http or tcp")
-
-    async def _connect(self, address: str, port: int) -> ProbeAnswer:
-        _, writer = await asyncio.open_connection(address, port)
-        writer.transport.abort()
-        return ProbeAnswer(True)
 
     async def _get(self, path: str, address: str, port: int) -> ProbeAnswer:
         if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
@@ -76,7 +73,7 @@ class SocketProber:
 
 
 async def _status_line(reader: asyncio.StreamReader) -> bytes:
-    """Return one line, or an empty text if none comes."""
+    """Return the first line of the answer; empty if the answer has no complete line."""
     try:
         return await reader.readuntil(b"\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -84,7 +81,7 @@ async def _status_line(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _take_rest(reader: asyncio.StreamReader) -> None:
-    """Read a small answer to its end, so that simple servers do not log a broken pipe at each probe."""
+    """Read a small answer to its end. Otherwise simple servers log a broken pipe at each probe."""
     taken = 0
     with contextlib.suppress(TimeoutError, OSError):  # the status is known, so errors of the body do not matter
         async with asyncio.timeout(MAX_BODY_S):
@@ -93,7 +90,7 @@ async def _take_rest(reader: asyncio.StreamReader) -> None:
 
 
 class SimulatedProber:
-    """A prober that finds every task healthy for ever. Simulated machines are probed once."""
+    """A prober for simulated machines: every task is healthy for ever, so it is probed only once."""
 
     async def probe(self, check: HealthCheck, port: int, address: str = "") -> ProbeAnswer:
         return ProbeAnswer(True, holds_s=math.inf)

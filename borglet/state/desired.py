@@ -1,4 +1,4 @@
-"""Check whether a desired state may come into force. Pure: the next report contains a rejection as a value."""
+"""Check whether a new desired state may apply. Pure: a rejection is a value, which the next report contains."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import msgspec
 
 from borglet.messages import Desired, Refusal, RunTask, TaskKey
 
-# Processes were started with these fields. A change of one of them needs a new incarnation.
+# A task gets the values of these fields when it starts. A change of one of them needs a new incarnation.
 FIXED_FIELDS = ("name", "command", "env", "ports", "user", "working_dir", "packages")
 
 
 def refusal_of(desired: Desired, in_force: Desired | None, present: Mapping[TaskKey, RunTask]) -> Refusal | None:
-    """Return why `desired` is rejected, or None. `present`: tasks that are assigned or have processes here."""
+    """Return the reason to reject `desired`, or None. `present`: incarnations on this machine that have not ended."""
     return _fence(desired, in_force) or _contradiction(desired) or _changed_in_place(desired, present)
 
 
 def _fence(desired: Desired, in_force: Desired | None) -> Refusal | None:
-    """Reject older states, in the order (history ordinal, revision, epoch). A new history needs a higher ordinal."""
+    """Reject a state that is older by (history ordinal, revision, epoch). A new history needs a higher ordinal."""
     if in_force is None or desired.history_ordinal > in_force.history_ordinal:
         return None
     if desired.history_ordinal < in_force.history_ordinal:
@@ -51,16 +51,16 @@ def _contradiction(desired: Desired) -> Refusal | None:
     for position, task in enumerate(desired.run):
         if task.key in run:
             return Refusal(
-                "listed-twice", f"desired.run[{position}].key", f"{task.key} appears twice in the list `run`"
+                "listed-twice", f"desired.run[{position}].key", f"{task.key} is twice in the list `run`; list it once"
             )
         run.add(task.key)
         if not task.command:
-            return Refusal("no-command", f"desired.run[{position}].command", f"{task.key} has no command")
+            detail = f"the command of {task.key} is empty; give a program"
+            return Refusal("no-command", f"desired.run[{position}].command", detail)
     for position, stop in enumerate(desired.stop):
         if stop.key in run:
-            return Refusal(
-                "run-and-stop", f"desired.stop[{position}].key", f"{stop.key} is in both lists, `run` and `stop`"
-            )
+            detail = f"{stop.key} is in the lists `run` and `stop`; list it in one of them"
+            return Refusal("run-and-stop", f"desired.stop[{position}].key", detail)
     return None
 
 
@@ -81,5 +81,5 @@ def _changed_in_place(desired: Desired, present: Mapping[TaskKey, RunTask]) -> R
 
 
 def differs_in_place(before: RunTask, task: RunTask) -> bool:
-    """Return whether a running task needs a change. `waits_for` does not matter any more."""
+    """Return whether a running task needs a change. A change of `waits_for` alone has no effect on it."""
     return msgspec.structs.replace(before, waits_for=[]) != msgspec.structs.replace(task, waits_for=[])

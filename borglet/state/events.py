@@ -12,7 +12,7 @@ from borglet.state.instructions import Remembered
 
 
 class Adopted(msgspec.Struct, frozen=True):
-    """The Borglet started. Always the first event. It contains the saved state and what is on the machine."""
+    """The Borglet started. This is always the first event, with the saved state and the tasks on the machine."""
 
     remembered: Remembered
     presences: tuple[Presence, ...]
@@ -28,7 +28,7 @@ class Polled(msgspec.Struct, frozen=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """The data of `Save` is on the disk."""
+    """The state of the instruction `Save` is on the disk."""
 
     generation: str
 
@@ -39,7 +39,7 @@ class SaveFailed(msgspec.Struct, frozen=True):
 
 
 class PackagesInstalled(msgspec.Struct, frozen=True):
-    """All packages of the task are installed. They stay as long as the Borglet knows the task."""
+    """All packages of the task are installed. They stay until the Borglet forgets the task."""
 
     key: TaskKey
     run: int
@@ -67,7 +67,7 @@ class StartRefused(msgspec.Struct, frozen=True):
 
 
 class StopRefused(msgspec.Struct, frozen=True):
-    """The runtime failed to deliver the stop. The Borglet tries again."""
+    """The runtime could not stop the task. The Borglet tries again."""
 
     key: TaskKey
     detail: str
@@ -105,13 +105,13 @@ class MemoryPressure(msgspec.Struct, frozen=True):
 
 
 class RemovalsWanted(msgspec.Struct, frozen=True):
-    """Throttling does not help, so the master should evict these tasks. Each event contains all of them, or none."""
+    """The master should evict these tasks, because throttling does not help. Each event has the complete list."""
 
     removals: tuple[Removal, ...]
 
 
 class TimePassed(msgspec.Struct, frozen=True):
-    """The time of `AgentState.next_wake` has come."""
+    """The time that `AgentState.next_wake` returned has come."""
 
 
 Event: TypeAlias = (

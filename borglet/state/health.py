@@ -1,7 +1,7 @@
-"""The health of a task from the answers to its probes (§2.6). Pure; `prober` sends the probes.
+"""The health of a task, computed from the answers to its probes (§2.6). Pure; `prober` sends the probes.
 
-Right after a start the probes follow each other fast, so that the Borglet soon knows that a task is healthy. After
-the first success they come every `interval_s`.
+After a start, the Borglet probes often, so that a task soon counts as healthy. After the first success, it probes every
+`interval_s`.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from dataclasses import dataclass, replace
 from borglet.messages import Health, HealthCheck
 
 FIRST_PROBE_S = 0.1
-# Before the first success the pause is this share of the time since the start: ten probes in the first second,
-# about 46 in the first minute.
+# Before the first success, the pause is this share of the time since the start. This gives ten probes in the first
+# second, and about 46 in the first minute.
 FIRST_PROBE_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class HealthWatch:
-    """Health of one run. Times are seconds since the epoch."""
+    """The health of one run. Times are seconds since the epoch."""
 
-    since: float
-    due: float  # when to probe next; infinite while a probe is under way
+    since: float  # start of the run
+    due: float  # time of the next probe; infinite while a probe waits for its answer
     health: Health = Health.UNKNOWN
-    failures: int = 0  # in a row, of those that count
+    failures: int = 0  # failures in a row, without those in the grace period
     succeeded: bool = False
-    detail: str = ""  # of the last failure
+    detail: str = ""  # reason of the last failure
 
 
 def answered(
     watch: HealthWatch, check: HealthCheck, *, ok: bool, detail: str, holds_s: float, now: float
 ) -> HealthWatch:
-    """Return the watch after one answer. `holds_s`: the answer stays the same for so long, so no probe is needed."""
+    """Return the health after one answer. `holds_s`: the answer stays the same for so long, so no probe is needed."""
     if ok:
         due = now + max(check.interval_s, holds_s)
         return replace(watch, due=due, health=Health.HEALTHY, failures=0, succeeded=True, detail="")

@@ -1,4 +1,4 @@
-"""Actual and desired state of one machine, on which all decisions of the Borglet rest. Pure."""
+"""The actual and the desired state of one machine. All decisions of the Borglet use them. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from borglet.state.phases import PhaseStep
 
 
 class Holdings:
-    """Only `AgentState` and `reconciling` change it. `version` grows with every change that is reported at once."""
+    """The actual and the desired state. `version` grows with each change that the Borglet reports at once."""
 
     def __init__(self) -> None:
         self.version = 0
         self.by_key: dict[TaskKey, Incarnation] = {}
         self.desired: Desired | None = None
-        self.pending: Desired | None = None  # accepted, but not yet safe on the disk
+        self.pending: Desired | None = None  # accepted, but not yet saved
         self.run: dict[TaskKey, RunTask] = {}
         self.stop: dict[TaskKey, StopTask] = {}
         self.allocs: tuple[AllocReport, ...] = ()
@@ -39,7 +39,7 @@ class Holdings:
         )
 
     def packages_in_use(self) -> set[str]:
-        """Return the digests that tasks here need, or will need without a further message of the master."""
+        """Return the digests of the packages that tasks on this machine need now, or at their next start."""
         return {
             package.digest
             for inc in self.by_key.values()
@@ -73,19 +73,18 @@ class Holdings:
         return False
 
     def _holds(self, inc: Incarnation) -> bool:
-        """Return whether this incarnation has processes, or will start some again without a further message of the
-        master.
-        """
+        """Return whether this incarnation has processes, or will start again without a new desired state."""
         again = inc.ran and inc.phase in (Phase.BACKOFF, Phase.INSTALLING)
         return inc.has_processes or (again and inc.key in self.run)
 
     def may_be_forgotten(self, inc: Incarnation) -> bool:
-        """Return whether the master has received the end and no longer lists the task. While a desired state is being
-        saved, nothing is forgotten, because that state may list the task again."""
+        """Return whether the master has received the end and no longer lists the task.
+
+        While a desired state is being saved, the answer is no, because that state may list the task again."""
         return inc.acknowledged and inc.dropped and not inc.quarantined and self.pending is None
 
     def remembered(self, desired: Desired | None) -> Remembered:
-        """Return the remembered state as it will be once `desired` applies."""
+        """Return the state to save before `desired` applies."""
         listed: set[TaskKey] = set()
         changed = False
         if desired is not None:
@@ -129,7 +128,7 @@ class Holdings:
     # -- invariants
 
     def validate(self) -> None:
-        """Check the guarantees of `state`. Raises AssertionError with the incarnation."""
+        """Check the guarantees that `state` describes. Raises AssertionError, which names the incarnation."""
         holders: dict[tuple[str, int], TaskKey] = {}
         for key, inc in self.by_key.items():
             story = f"{key} in {inc.phase}: {'; '.join(inc.story)}"
@@ -154,7 +153,7 @@ class Holdings:
 
 
 def watch(inc: Incarnation, *, now: float) -> None:
-    """Start the health checks of a task that declares one."""
+    """Start the health checks of a run, if its task declares a check."""
     inc.watch = HealthWatch(since=inc.started_at, due=now) if inc.task.health is not None else None
 
 

@@ -16,7 +16,7 @@ STORY_LENGTH = 8
 
 @dataclass(slots=True)
 class Incarnation:
-    """Only `AgentState` and its parts change it. Times are seconds since the epoch."""
+    """One incarnation on this machine. Times are seconds since the epoch."""
 
     task: RunTask
     phase: Phase | None = None  # None only until the first step
@@ -24,19 +24,19 @@ class Incarnation:
     started_at: float = 0.0
     exit: Exit | None = None
     failures: tuple[float, ...] = ()
-    start_at: float = 0.0  # in backoff: when to start again
+    start_at: float = 0.0  # in backoff: time of the next start
     watch: HealthWatch | None = None
     usage: Usage = NO_USAGE
     stop_notice_s: float | None = None  # the shortest notice given so far in this run
     stop_cause: EndCause = EndCause.STOPPED
     stop_detail: str = ""
-    stop_at: float | None = None  # when the runtime stops it; until then it is leaving, or the last stop failed
-    leaving: bool = False  # its names no longer resolve to it, and SIGTERM is not sent yet
+    stop_at: float | None = None  # time at which the runtime is asked to stop it, also again after a failed stop
+    leaving: bool = False  # names no longer resolve to it, and SIGTERM is not sent yet
     was_up: bool = False  # names may have resolved to this run
-    resize_due: bool = False
+    resize_due: bool = False  # the runtime has not applied the latest limits yet
     installed: bool = False  # its packages are installed, and it waits until it may start
     ran: bool = False  # its processes were started before
-    given_up: bool = False
+    given_up: bool = False  # it used up its restarts
     quarantined: bool = False
     end_report: tuple[int, int] | None = None  # (session, sequence) of the first report that contains its end
     acknowledged: bool = False  # the shard asked again after that report
@@ -52,14 +52,14 @@ class Incarnation:
         return self.phase in WITH_PROCESSES
 
     def step(self, step: PhaseStep, *, now: float) -> None:
-        """Take one step of the lifecycle. Raises `IllegalTransition`."""
+        """Take one step of the lifecycle. Raises `IllegalStep`."""
         phase = after(self.key, self.phase, step, self.story)
         self.story.append(f"{now:.3f} {step} -> {phase}")
         self.phase = phase
         log.info("task %s (%s): %s, run %d: %s", self.task.name, self.key, step, self.run, phase)
 
     def report(self, *, expected: bool, address: str) -> TaskReport:
-        """Return its line in a report, without its usage (see `WireReport`)."""
+        """Return the report about this incarnation, without its usage (see `WireReport`)."""
         assert self.phase is not None
         return TaskReport(
             key=self.task.key,

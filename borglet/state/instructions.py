@@ -1,4 +1,4 @@
-"""Instructions, the only output of `AgentState`, carried out by `agent`."""
+"""Instructions, the only output of `AgentState`. The agent carries them out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from borglet.messages import Desired, EndCause, Exit, HealthCheck, RunAlloc, Run
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """An incarnation that used up its restarts. `run` still lists it, but it does not start again."""
+    """An incarnation that used up its restarts. The desired state still lists it, but it does not start again."""
 
     key: TaskKey
     run: int
@@ -18,7 +18,7 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """State that must survive the Borglet and cannot be read from the machine."""
+    """The state that the next Borglet needs and cannot read from the machine."""
 
     desired: Desired | None = None
     given_up: list[GivenUp] = []
@@ -26,8 +26,8 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class Save(msgspec.Struct, frozen=True):
-    """Write to the disk, then answer `Saved` or `SaveFailed` with the generation. The Borglet does not act on a
-    desired state before it is saved."""
+    """Save the state. The agent answers with `Saved` or `SaveFailed`. The Borglet acts on a desired state only after
+    `Saved`."""
 
     remembered: Remembered
 
@@ -37,27 +37,27 @@ class Save(msgspec.Struct, frozen=True):
 
 
 class Install(msgspec.Struct, frozen=True):
-    """Make the task's packages present. Answered by `Installed` or `InstallFailed`."""
+    """Install the packages of a task. The agent answers with `PackagesInstalled` or `InstallFailed`."""
 
     task: RunTask
     run: int
 
 
 class CancelInstall(msgspec.Struct, frozen=True):
-    """Cancel an installation that no task waits for. A late answer is ignored."""
+    """Cancel the installation of a task's packages. The state ignores a late answer."""
 
     key: TaskKey
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Start a run of a task. The runtime answers with `Started` or `StartRefused`."""
+    """Start a run of a task. The agent answers with `Started` or `StartRefused`."""
 
     task: RunTask
     run: int
 
 
 class Terminate(msgspec.Struct, frozen=True):
-    """SIGTERM, `notice_s`, SIGKILL; the end arrives as `Ended`."""
+    """Send SIGTERM, and SIGKILL after `notice_s`. The end arrives as the event `Ended`."""
 
     key: TaskKey
     notice_s: float
@@ -72,20 +72,20 @@ class Resize(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Forget an ended incarnation, because the master has received its end."""
+    """Delete the files of an ended incarnation, because the master has received its end."""
 
     key: TaskKey
 
 
 class HoldAllocs(msgspec.Struct, frozen=True):
-    """Create a folder for each of `allocs`, and remove those of `dropped`. Answered by `AllocsHeld`."""
+    """Create a folder for each of `allocs`, and remove those of `dropped`. The agent answers with `AllocsHeld`."""
 
     allocs: tuple[RunAlloc, ...]
     dropped: frozenset[TaskKey]
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """Answered by `ProbeAnswered`."""
+    """Probe the health of a task. The agent answers with `ProbeAnswered`."""
 
     key: TaskKey
     run: int

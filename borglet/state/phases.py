@@ -1,6 +1,6 @@
-"""The lifecycle of one incarnation on its machine, as one table. The README's diagram is generated from it.
+"""The lifecycle of one incarnation on its machine, as one table. The README has its diagram.
 
-Only a task with packages is ever `installing`. It has no processes in that phase.
+Only a task with packages gets the phase `installing`, in which it has no processes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from borglet.messages import Phase, TaskKey
 class PhaseStep(StrEnum):
     """A step in the life of an incarnation."""
 
-    ASSIGN = "assign"  # the master lists it in `run` for the first time
-    ADOPT = "adopt"  # an earlier Borglet started it
-    INSTALL = "install"  # its packages are downloaded, unpacked, or already present
-    START = "start"  # nothing blocks it any more
-    STARTED = "started"  # its program runs
-    STOP = "stop"  # asked for by the master, or it is unhealthy
-    RETRY = "retry"  # it ended and is to be started again
-    FINISH = "finish"  # it ended for good
+    ASSIGN = "assign"  # the master lists the incarnation in `run` for the first time
+    ADOPT = "adopt"  # the Borglet finds an incarnation that an earlier Borglet started
+    INSTALL = "install"  # the Borglet installs the packages
+    START = "start"  # the runtime starts the program
+    STARTED = "started"  # the program runs
+    STOP = "stop"  # the master stops the incarnation, or it is unhealthy
+    RETRY = "retry"  # the run ended, and the incarnation will start again
+    FINISH = "finish"  # the run ended, and the incarnation will not start again
 
 
 TRANSITIONS: dict[tuple[Phase | None, PhaseStep], Phase] = {
@@ -55,16 +55,16 @@ WITH_PROCESSES = frozenset({Phase.STARTING, Phase.UP, Phase.STOPPING})
 
 
 class IllegalStep(RuntimeError):
-    """A step that the table does not contain for this phase. It is a bug of the Borglet; the text has the history."""
+    """A step that the table does not allow in this phase, which is a bug of the Borglet. The text has the history."""
 
     def __init__(self, key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[str]) -> None:
         before = "; ".join(story) or "nothing"
-        super().__init__(f"task {key}: no step {step} from phase {phase or 'none'}; before that: {before}")
+        super().__init__(f"task {key}: phase {phase or 'none'} does not allow the step {step}; earlier steps: {before}")
         self.key, self.phase, self.step = key, phase, step
 
 
 def after(key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[str]) -> Phase:
-    """The phase that `step` leads to. Raises `IllegalStep`."""
+    """Return the phase after `step`. `story`: earlier steps, for the error. Raises `IllegalStep`."""
     try:
         return TRANSITIONS[phase, step]
     except KeyError:
@@ -72,7 +72,7 @@ def after(key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[st
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram."""
+    """Return the table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2"]
     for (phase, step), to in TRANSITIONS.items():
         lines.append(f"    {phase or '[*]'} --> {to}: {step}")

@@ -1,4 +1,4 @@
-"""Reconciliation: compare the desired with the actual state of the machine, and return what to do. Pure."""
+"""Reconciliation: compare the desired with the actual state of the machine, and add instructions. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from borglet.state.phases import PhaseStep
 
 
 def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None:
-    """Append to `out` the instructions that bring the machine nearer to its desired state."""
+    """Append to `out` the instructions that bring the machine closer to its desired state."""
     for key, stop in holdings.stop.items():
         if (inc := holdings.by_key.get(key)) is not None:
             _stop(holdings, inc, stop, out, now=now)
@@ -26,7 +26,7 @@ def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None
         and (inc.phase is Phase.ASSIGNED or (inc.phase is Phase.BACKOFF and inc.start_at <= now))
     ]
     for inc in waiting:
-        if inc.task.packages:  # in parallel with the end of tasks that must be gone first
+        if inc.task.packages:  # while tasks that must end first are still ending
             _install(holdings, inc, out, now=now)
     waiting = [inc for inc in waiting if not inc.task.packages]
     waiting += [inc for inc in holdings.by_key.values() if inc.installed and inc.phase is Phase.INSTALLING]
@@ -84,12 +84,12 @@ def _keep_up(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, no
         out.append(Probe(inc.key, inc.run, check, port))
         return
     ports = ", ".join(sorted(inc.task.ports)) or "none"
-    detail = f"health.port: the task has no port {check.port!r} (its ports: {ports})"
+    detail = f"health.port: the task has no port {check.port!r}; use one of its ports: {ports}"
     answered(holdings, ProbeAnswered(inc.key, inc.run, False, detail), out, now=now)
 
 
 def answered(holdings: Holdings, event: ProbeAnswered, out: list[Instruction], *, now: float) -> None:
-    """Handle the result of a health check; after too many failures in a row the task restarts."""
+    """Handle the answer to a probe. After too many failures in a row, restart the task."""
     inc = holdings.by_key.get(event.key)
     if inc is None or inc.run != event.run or inc.watch is None or inc.task.health is None:
         return

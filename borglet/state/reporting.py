@@ -1,4 +1,4 @@
-"""Build reports of the holdings, and track which of them the shard has received. Pure."""
+"""Build the reports of a machine, and record which ends of tasks the shard has received. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from borglet.state.holdings import Holdings
 class Reporter:
     def __init__(self, holdings: Holdings) -> None:
         self._holdings = holdings
-        self.refused: Refusal | None = None  # in the next report, once
+        self.refused: Refusal | None = None  # for the next report only
         self.removals: tuple[Removal, ...] = ()
         self._session = 0
-        self._awaits_acknowledgement = False  # a report contained ends, and no poll came since
-        # Tasks and allocs of the last report, with these addresses. None after an event.
+        self._awaits_acknowledgement = False  # a report contained ends, and no poll has arrived since
+        # Tasks and allocs of the last report, and the addresses in it. None if an event has changed them.
         self._sealed: tuple[msgspec.Raw, msgspec.Raw, dict[TaskKey, str]] | None = None
 
     def changed(self) -> None:
@@ -26,7 +26,7 @@ class Reporter:
         self._sealed = None
 
     def asked(self, session: int, sequence: int) -> None:
-        """Record a poll. It acknowledges the ends in reports before it."""
+        """Record a poll, which acknowledges the ends in earlier reports of its session."""
         incarnations = self._holdings.by_key.values()
         if session != self._session:
             self._session = session
@@ -41,8 +41,7 @@ class Reporter:
                 self._awaits_acknowledgement = True
 
     def unmoved_by(self, session: int) -> bool:
-        """Return whether a poll of this session without a desired state changes nothing here, because no end waits for
-        its acknowledgement."""
+        """Return whether a poll of this session without a desired state changes nothing: it acknowledges no end."""
         return session == self._session and not self._awaits_acknowledgement
 
     def wire_report(
@@ -54,10 +53,9 @@ class Reporter:
         packages: list[str] | None = None,
         addresses: Mapping[TaskKey, str] = MappingProxyType({}),
     ) -> WireReport:
-        """The full state, as the answer to one poll. Record which ends it reports, and report a rejection once. Parts
-        that did not change are reused.
+        """Return the full state, as the answer to one poll. Record the ends in it. Unchanged parts are reused.
 
-        `addresses`: of tasks that have a network of their own."""
+        `addresses`: the addresses of tasks with their own network."""
         if self._sealed is None or self._sealed[2] != addresses:
             self._mark_ends_reported(session, sequence)
             reports = self._tasks(addresses)
@@ -97,7 +95,9 @@ class Reporter:
 
 
 def _figures(usages: Sequence[Usage]) -> tuple[int, list[int]]:
-    """Return the number of columns and the rows, the machine's own first, without columns at the end that are all 0."""
+    """Return the number of columns, and all rows in one list: the sums for the machine, then the tasks.
+
+    Columns at the end that contain only zeros are left out."""
     rows = [msgspec.structs.astuple(usage) for usage in usages]
     sums = [sum(column) for column in zip(*rows, strict=True)]
     columns = max((n for n, value in enumerate(sums, 1) if value), default=1)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from borglet.messages import EndCause, Exit, RestartPolicy
 
-# Ends that are not the task's fault. It starts again, and they do not count as failures.
+# Causes that are not failures of the task. It starts again, and they do not count towards a crash loop.
 BLAMELESS = frozenset({EndCause.STOPPED, EndCause.MACHINE_RESTARTED})
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Start it again at `at` (seconds since the epoch). `failures` are the times of those that count."""
+    """The task starts again at `at` (seconds since the epoch). `failures`: times of the failures in the window."""
 
     at: float
     failures: tuple[float, ...]
@@ -20,16 +20,16 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The task will not run again here. `crash_loop`: it used up its restarts; `detail` has the figures."""
+    """The task does not start again here. `crash_loop`: it used up its restarts, and `detail` has the figures."""
 
     crash_loop: bool = False
     detail: str = ""
 
 
 def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, now: float) -> Again | Final:
-    """Return what follows an exit under `policy`. `failures`: times of earlier failures, oldest first, in seconds."""
+    """Return the decision after an exit under `policy`. `failures`: times of earlier failures, oldest first, in s."""
     if exit_.cause is EndCause.MACHINE_SHORT:
-        return Final()  # the master finds another machine; here it would need the same resources again
+        return Final()  # the master finds another machine, because this one is short of resources
     if policy.on == "never":
         return Final()
     if exit_.cause in BLAMELESS:

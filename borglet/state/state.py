@@ -5,10 +5,10 @@
     Ended … ─┘             │                               └─► Probe
                            └─► wire_report(): the full state
 
-Level-triggered (§3.3): each event changes the state, then *reconcile* compares the desired with the actual state. A
-repeated or late event changes nothing. There are three guarantees: no two incarnations of one task have processes; a
-task in neither list of the master is not stopped for this; an end is reported until the master has received it. Times
-are seconds since the epoch on a clock that never runs backwards.
+The decisions are level-triggered (§3.3): each event changes the state, then *reconcile* compares the desired with the
+actual state. A repeated or late event changes nothing. There are three guarantees: at most one incarnation of a task
+has processes; the Borglet does not stop a task because both lists of the master lack it; the Borglet reports an end
+until the master has received it. Times are seconds since the epoch on a clock that never runs backwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from borglet.state.reporting import Reporter
 
 
 class AgentState(Holdings):
-    """The state of one Borglet, which events change. `Reporter` builds its reports."""
+    """The state of one Borglet, and its decisions. `Reporter` builds its reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class AgentState(Holdings):
                     self.version += 1
                 self.allocs = event.allocs
             case events.MemoryPressure():
-                self._on_squeezed(event, now, out)
+                self._on_memory_pressure(event, now, out)
             case events.RemovalsWanted():
                 self._reporter.removals = event.removals
                 self.version += 1
@@ -108,7 +108,7 @@ class AgentState(Holdings):
             elif presence.exit is not None:
                 self._give_up(inc, given_up[inc.key], now)
         for key, given in given_up.items():
-            if key in self.run and key not in self.by_key:  # it failed before anything was on the disk
+            if key in self.run and key not in self.by_key:  # it failed before it had files on the disk
                 self._give_up(self._adopt(Presence(self.run[key], given.run, 0.0, given.exit), now), given, now)
         for task in self.run.values():
             if task.key not in self.by_key:
@@ -119,7 +119,7 @@ class AgentState(Holdings):
         task = self.run.get(presence.key, presence.task)
         inc = Incarnation(task, run=presence.run, started_at=presence.started_at, ran=True)
         inc.resize_due = presence.exit is None and differs_in_place(presence.task, task)
-        inc.was_up = True  # the next Borglet cannot know
+        inc.was_up = True  # no file has this, so the Borglet assumes that names resolved to it
         inc.step(PhaseStep.ADOPT, now=now)
         watch(inc, now=now)
         self.by_key[inc.key] = inc
@@ -173,7 +173,7 @@ class AgentState(Holdings):
         self.version += 1
 
     def _retarget(self, inc: Incarnation, task: RunTask, now: float) -> None:
-        """A change in place: limits, priority, health check, notice, restart policy."""
+        """Apply a change in place: limits, priority, health check, notice, restart policy."""
         inc.resize_due = inc.resize_due or (inc.has_processes and differs_in_place(inc.task, task))
         check_changed = inc.task.health != task.health
         inc.task = task
@@ -200,7 +200,7 @@ class AgentState(Holdings):
             self.version += 1
         elif inc.phase is Phase.STOPPING and not inc.leaving:
             inc.step(PhaseStep.STARTED, now=now)
-            inc.stop_at = now  # the stop may have come before there was anything to stop
+            inc.stop_at = now  # the runtime may have handled the stop before the processes existed
 
     def _on_stop_refused(self, event: events.StopRefused, now: float) -> None:
         inc = self.by_key.get(event.key)
@@ -237,7 +237,7 @@ class AgentState(Holdings):
             inc.exit = msgspec.structs.replace(exit_, detail=detail)
         inc.step(PhaseStep.FINISH, now=now)
 
-    def _on_squeezed(self, event: events.MemoryPressure, now: float, out: list[Instruction]) -> None:
+    def _on_memory_pressure(self, event: events.MemoryPressure, now: float, out: list[Instruction]) -> None:
         inc = self.by_key.get(event.key)
         if inc is not None and inc.has_processes and (inc.leaving or inc.stop_notice_s != 0):
             stopping.order(inc, 0.0, EndCause.MACHINE_SHORT, event.detail, out, now=now)

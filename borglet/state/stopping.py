@@ -3,11 +3,11 @@
     was up ── stop ──► leaving ── leave_s ──► SIGTERM ── notice_s ──► SIGKILL
     was not up ─┴─ stop at once ────────────────┘
 
-The task is reported as `stopping` from the stop on, and the master removes its names when it decides to stop it.
-`leave_s` is the time in which clients forget its address, so that no new ones arrive after SIGTERM.
+The Borglet reports the task as `stopping` from the stop on. The master removes the names when it decides the stop. In
+the time `leave_s`, clients forget the address, so no new clients arrive after SIGTERM.
 
 A stop may limit the total time (`StopTask.notice_s`): the notice comes first, and leaving gets the rest. A later stop
-makes it shorter, never longer. If a Borglet adopts a leaving task, the time of leaving begins again.
+can only shorten these times. If a Borglet adopts a leaving task, the time of leaving begins again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from borglet.state.instructions import Instruction, Terminate
 from borglet.state.phases import PhaseStep
 
 RETRY_S = 1.0
-# With these causes, no client looks up this incarnation any more, because another one serves or none will. Where the
-# machine is short of resources (§5.5, §6.2), each second would harm other tasks.
+# With these causes, the task does not leave first: no client looks up this incarnation any more, or the machine is
+# short of resources (§5.5, §6.2), and each second harms other tasks.
 AT_ONCE = frozenset({"machine-failure", "quarantine", "superseded", "out-of-resources"})
 
 
@@ -31,7 +31,7 @@ def notice_s(task: RunTask, stop: StopTask) -> float:
 
 
 def leave_s(task: RunTask, stop: StopTask) -> float:
-    """Return the seconds between the stop of a task that was up and SIGTERM."""
+    """Return the seconds between the decision to stop a task that was up and SIGTERM."""
     if stop.cause in AT_ONCE:
         return 0.0
     bound_s = task.leave_s if stop.notice_s is None else min(task.leave_s, stop.notice_s - task.notice_s)
@@ -39,7 +39,7 @@ def leave_s(task: RunTask, stop: StopTask) -> float:
 
 
 def is_served(inc: Incarnation) -> bool:
-    """Return whether names may resolve to it now."""
+    """Return whether names may resolve to this incarnation now."""
     healthy = inc.task.health is None or (inc.watch is not None and inc.watch.health is Health.HEALTHY)
     return inc.phase is Phase.UP and healthy
 
@@ -68,7 +68,7 @@ def order(
     now: float,
     at: float = 0.0,
 ) -> None:
-    """Start stopping a task. It leaves its names until `at`."""
+    """Begin to stop a task with processes. SIGTERM follows at `at`; until then the task is leaving."""
     inc.step(PhaseStep.STOP, now=now)
     inc.stop_notice_s, inc.stop_cause, inc.stop_detail = max(0.0, notice_s), cause, detail
     inc.leaving, inc.stop_at = at > now, max(at, now)
@@ -76,7 +76,7 @@ def order(
 
 
 def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
-    """End the leaving, or repeat a stop that was not delivered, if it is time."""
+    """Send SIGTERM if it is due: after the leaving, or again after a stop that failed."""
     if inc.phase is not Phase.STOPPING or inc.stop_at is None or inc.stop_at > now:
         return
     assert inc.stop_notice_s is not None
@@ -85,7 +85,7 @@ def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
 
 
 def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
-    """Stop a task before its start: it has no processes and gets none."""
+    """Stop a task that has no processes, so that it does not start."""
     if inc.exit is None:
         detail = f"{stop.cause}: the task was stopped before it started"
         inc.exit = Exit(EndCause.STOPPED, now, detail=detail, notice="full")
@@ -93,7 +93,7 @@ def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
 
 
 def ended(inc: Incarnation, exit_: Exit) -> Exit:
-    """Return the exit of a run that is over. A task that ended while it was leaving had its full notice."""
+    """Return the exit of a run, and clear its stop. A task that ended while it was leaving had its full notice."""
     left = inc.leaving and not exit_.notice
     inc.stop_notice_s = inc.stop_at = None
     inc.leaving = inc.was_up = False

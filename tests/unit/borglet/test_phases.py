@@ -27,7 +27,7 @@ def test_an_illegal_step_tells_its_story() -> None:
     with pytest.raises(IllegalStep) as caught:
         after(key(3), Phase.ENDED, PhaseStep.START, ["1.0 start -> starting", "2.0 finish -> ended"])
     text = str(caught.value)
-    assert "/3/1: no step start from phase ended; before that: 1.0 start -> starting; 2.0 finish" in text
+    assert "/3/1: phase ended does not allow the step start; earlier steps: 1.0 start -> starting; 2.0 finish" in text
 
 
 def test_no_way_leads_out_of_ended() -> None:

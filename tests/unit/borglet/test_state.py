@@ -422,7 +422,7 @@ def test_a_check_of_an_unknown_port_fails_and_says_so() -> None:
     machine.wants(desired(1, [run_task(health=check(port="grpc", failures=1, grace_s=0))]))
     (stop,) = machine.up(key())
     assert isinstance(stop, Terminate)
-    assert "no port 'grpc' (its ports: http)" in stop.detail
+    assert "no port 'grpc'; use one of its ports: http" in stop.detail
 
 
 # -- adopting

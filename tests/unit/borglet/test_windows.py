@@ -14,7 +14,7 @@ from borglet.identity.store import MemoryStore
 from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, Phase, Poll, Report, Usage, UsageWindow, decode_to_shard, encode
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
-from borglet.windows import MOST_KEPT, MOST_TOLD, RETELL_S, SPREAD, WINDOW_S, Windows, quantile
+from borglet.windows import MOST_KEPT, MOST_REPORTED, REPEAT_S, SPREAD, WINDOW_S, Windows, quantile
 from tests.doubles import NoPackages
 from tests.unit.borglet.builders import desired, key, run_task
 
@@ -75,11 +75,11 @@ def test_a_window_is_reported_until_it_is_stored_and_not_too_often() -> None:
     first = made.due(LATE)
     assert first
     assert made.due(LATE + 1) == []
-    assert made.due(LATE + RETELL_S) == first
+    assert made.due(LATE + REPEAT_S) == first
     made.stored(WINDOW_S - 1)
-    assert made.due(LATE + RETELL_S + 1) == first
+    assert made.due(LATE + REPEAT_S + 1) == first
     made.stored(WINDOW_S)
-    assert made.due(LATE + 3 * RETELL_S) == []
+    assert made.due(LATE + 3 * REPEAT_S) == []
 
 
 def test_a_machine_that_is_cut_off_keeps_an_hour() -> None:
@@ -96,7 +96,7 @@ def test_a_report_holds_no_more_than_it_should_and_whole_windows_alone() -> None
     for number in range(3):
         made.add([(task, Usage()) for task in tasks], float(number * WINDOW_S))
     told = made.due(9.0 * WINDOW_S)
-    assert len(told) == 150 <= MOST_TOLD
+    assert len(told) == 150 <= MOST_REPORTED
     made.stored(WINDOW_S)
     assert {window.start for window in made.due(9.0 * WINDOW_S)} == {WINDOW_S}
 
@@ -132,7 +132,7 @@ def test_an_agent_tells_the_windows_of_what_it_runs_until_they_are_stored() -> N
                 now[0] = float(second)
                 await agent.sample()
             for protocol in (OLDEST_PROTOCOL, PROTOCOL):
-                now[0] += RETELL_S
+                now[0] += REPEAT_S
                 report = agent.report([], 1, Poll(2), protocol=protocol)
                 sent = decode_to_shard(encode(report))
                 assert isinstance(sent, Report)
