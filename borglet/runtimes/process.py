@@ -15,7 +15,7 @@ from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes.base import accounts, launch
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.home.chown_files import hand_over
-from borglet.runtimes.home.confinement import Confinement, LaunchPlan, StartRequest
+from borglet.runtimes.home.confinement import Confinement, LaunchPlan
 from borglet.runtimes.home.runtime_home import SupervisedSettings
 from borglet.runtimes.home.supervised import SupervisedRuntime
 from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
@@ -57,8 +57,14 @@ class OpenProcesses(Confinement):
             "isolation.syscalls": "none",
         }
 
-    def plan(self, start: StartRequest) -> LaunchPlan:
-        task, directory = start.task, start.directory
+    def plan(
+        self,
+        task: RunTask,
+        run: int,
+        directory: TaskDirectory,
+        trees: Mapping[str, Path],
+        kept: Mapping[str, TaskRecord],
+    ) -> LaunchPlan:
         if task.network != "host":
             raise StartFailed(
                 f"network: {task.network!r} needs the oci runtime, and this machine uses process; ask for"
@@ -69,22 +75,22 @@ class OpenProcesses(Confinement):
                 f"root: {task.root!r} needs the oci runtime, and this machine uses process; ask for root: host,"
                 " or for a machine with the attribute runtime=oci"
             )
-        packages = str(directory.packages) if start.trees else ""
+        packages = str(directory.packages) if trees else ""
         argv = launch.command(task, packages=packages)
         working_directory = launch.working_directory(task, str(directory.work))
-        environment = self._environment(task, start.run, directory, packages)
+        environment = self._environment(task, run, directory, packages)
         account = self._account(task)
-        tenant_uid = self._tenants.uid_of(task, start.kept) if self._tenants is not None else 0
+        tenant_uid = self._tenants.uid_of(task, kept) if self._tenants is not None else 0
         if tenant_uid and not task.user:
             account = (tenant_uid, tenant_uid, [])
         elif tenant_uid and account is not None and directory.alloc is not None:
             account = (*account[:2], [*account[2], tenant_uid])  # to enter its alloc
         return LaunchPlan(
             account,
-            start.trees,
+            trees,
             {"working_directory": working_directory, "argv": argv, "environment": environment, "user": account},
             own_uid=0 if task.user else tenant_uid,
-            alloc_group=0 if _shares_alloc_with_former_user(task, start.kept) else tenant_uid,
+            alloc_group=0 if _shares_alloc_with_former_user(task, kept) else tenant_uid,
         )
 
     def _environment(self, task: RunTask, run: int, directory: TaskDirectory, packages: str) -> dict[str, str]:

@@ -57,7 +57,7 @@ class CgroupTree:
         groups cannot provide it, `polled`, `weights` or `none`.
         """
         here = f"cgroup-{self.version}"
-        classes = "none" if not self.enforces("cpu") else here if self._has("cpu", "cpu.idle") else "weights"
+        classes = here if self._has("cpu", "cpu.idle") else "weights"  # else of groups, or nice values of processes
         quota = "cpu.cfs_quota_us" if self.version == "v1" else "cpu.max"
         return {
             "isolation.memory": here if self.enforces("memory") else "polled",
@@ -75,13 +75,16 @@ class CgroupTree:
     def _has(self, controller: str, name: str) -> bool:
         if not self.enforces(controller):
             return False
-        return (self.roots[controller if self.version == "v1" else "unified"] / name).exists()
+        return (self._root(controller) / name).exists()
+
+    def _root(self, controller: str) -> Path:
+        return self.roots[controller if self.version == "v1" else "unified"]
 
     def cores(self) -> frozenset[int]:
         """Return the cores that this tree of groups may use; none if groups cannot be restricted to some cores."""
         if not self.enforces("cpuset"):
             return frozenset()
-        root = str(self.roots["cpuset" if self.version == "v1" else "unified"])
+        root = str(self._root("cpuset"))
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
             if os.path.exists(os.path.join(root, name)):
                 return parse_cpus(cgroupfs.read_text(root, name))
@@ -133,10 +136,11 @@ class CgroupTree:
 
     def bound_alloc(self, alloc: str, ram_bytes: int) -> None:
         """Change the memory limit of all tasks in an alloc; 0 for none. Raises OSError."""
-        root = self.roots.get("memory" if self.version == "v1" else "unified")
-        for envelope in [top / alloc for top in self._tops(root)] if root is not None else ():
-            if envelope.is_dir():
-                self._bound(envelope, ram_bytes)
+        if not self.enforces("memory"):
+            return
+        for top in self._tops(self._root("memory")):
+            if (top / alloc).is_dir():
+                self._bound(top / alloc, ram_bytes)
 
     def _bound(self, envelope: Path, ram_bytes: int) -> None:
         if self.version == "v1":
@@ -166,7 +170,7 @@ class CgroupTree:
         if not self.enforces("cpu"):
             return
         version = v1 if self.version == "v1" else v2
-        directory = str(_batch_of(self.roots["cpu" if self.version == "v1" else "unified"]))
+        directory = str(_batch_of(self._root("cpu")))
         version.cap(directory, milli)
         version.weigh(directory, _BATCH_SHARES, idle=idle)
 
@@ -200,17 +204,16 @@ class CgroupTree:
                     yield directory
 
 
-def detect(home: Path, *, proc: Path = Path("/proc/self")) -> CgroupTree | None:
-    """Make `borg-<hash of home>` below our own group in each possible controller; None if nothing can be limited.
+def detect(home: Path, *, proc: Path = Path("/proc/self")) -> CgroupTree:
+    """Make `borg-<hash of home>` below our own group in each possible controller. Return an empty tree if none works.
 
-    Version 2 is taken when it has the memory controller, else version 1.
-    """
+    Version 2 is used if it has the memory controller, otherwise version 1."""
     name = "borg-" + hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:12]
     own, disk = own_groups(proc), disk_of(home)
     return _detect_v2(own, name, disk) or _detect_v1(own, name, disk)
 
 
-def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
+def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree:
     roots = {}
     for controller, probe in v1.FILES.items():
         if controller not in own:
@@ -230,7 +233,7 @@ def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
         roots[controller] = root
     if disk and "blkio" in roots and not _takes_limits(roots["blkio"], v1.FILES["blkio"], f"{disk} 0"):
         disk = ""
-    return CgroupTree("v1", roots, frozenset(roots), disk=disk) if roots else None
+    return CgroupTree("v1", roots, frozenset(roots), disk=disk)
 
 
 def _takes_limits(root: Path, name: str, nothing: str) -> bool:

@@ -1,8 +1,8 @@
-"""Limits of a task as numbers for the kernel, and checks of measured usage (§6.2). Pure.
+"""The limits of a task as numbers for the kernel, and checks of measured usage (§6.2). Pure.
 
-RunTask (its limit, class, priority, slack) ─┐
-Grant (what the control loop gives it now)  ─┼─ kernel_limits ─► KernelLimits ─► cgroups.py
-cores (a latency-sensitive task's cpuset)   ─┘
+RunTask (limit, class, priority, slack)      ─┐
+Grant (present ceilings of the control loop) ─┼─ kernel_limits ─► KernelLimits ─► cgroups.py
+cores (a latency-sensitive task's cpuset)    ─┘
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from borglet.messages import EndCause, RunTask, Usage
 from borglet.runtimes.cgroups.cgroupfs import mebibytes
 
-# Priority bands (§2.5) as this module needs them: below this priority, work is best effort.
+# Tasks below this priority are best effort (§2.5).
 BATCH_FLOOR = 100
-# The widest range the kernel takes for cpu.shares.
+# The range that the kernel accepts for cpu.shares.
 MIN_SHARES, MAX_SHARES = 2, 262_144
-# Weights of disk bandwidth, if its scheduler supports them: latency-sensitive, batch, best effort.
+# Weights of disk bandwidth, if the disk's scheduler supports them: latency-sensitive, batch, best effort.
 IO_WEIGHTS = (500, 100, 10)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The limits that the control loop gives one task for the moment, instead of its usual ones.
+    """The present ceilings of one task from the control loop. They replace its usual limits.
 
-    `cpu_milli`: a ceiling for a greedy task, 0 for none. `ram_bytes`: the ceiling of a task with memory slack.
-    """
+    `cpu_milli`: of a greedy task, 0 for none. `ram_bytes`: of a task with memory slack."""
 
     cpu_milli: int = 0
     ram_bytes: int = 0
@@ -37,12 +36,11 @@ NO_GRANT = Grant()
 
 @dataclass(frozen=True, slots=True)
 class KernelLimits:
-    """`cpu_quota_milli`, `ram_bytes` and `disk_bps` 0 mean no limit; `processes` counts threads too, as pids.max does.
+    """The limits of one task for the kernel. 0 in `cpu_quota_milli`, `ram_bytes` and `disk_bps` means no limit.
 
-    `batch`: it runs only on cores that no latency-sensitive task wants; `cpu_idle`: nor any other batch task.
-    `ram_soft_bytes`: memory above it is reclaimed first. `cpus`: the cores of the task, empty for all. `disk_bps`: for
-    reads, and the same for writes.
-    """
+    `processes` includes threads. `batch`: the task gets only cores that no latency-sensitive task wants; `cpu_idle`:
+    and no batch task. The kernel first reclaims memory above `ram_soft_bytes`. `cpus`: the task's cores, empty for all.
+    `disk_bps` limits reads and, separately, writes."""
 
     ram_bytes: int
     processes: int
@@ -60,27 +58,23 @@ class KernelLimits:
 
 @dataclass(frozen=True, slots=True)
 class Overuse:
-    """An exceeded limit, and the figures."""
+    """An exceeded limit. `detail` has the figures."""
 
     cause: EndCause
     detail: str
 
 
 def is_best_effort(task: RunTask) -> bool:
-    """Return whether a task belongs to the lowest class, best effort."""
+    """Return whether a task has the lowest class, best effort."""
     return task.priority < BATCH_FLOOR and not task.prod
 
 
-def kernel_limits(
-    task: RunTask, *, cap_cpu: bool, grant: Grant = NO_GRANT, cpus: frozenset[int] = frozenset()
-) -> KernelLimits:
-    """CPU is compressible: a task gets its share under contention and may use idle CPU (§6.2).
+def kernel_limits(task: RunTask, *, grant: Grant = NO_GRANT, cpus: frozenset[int] = frozenset()) -> KernelLimits:
+    """Return the kernel's limits for a task. CPU is compressible: a task may use idle CPU above its limit (§6.2).
 
-    With `cap_cpu`, or without slack, the limit is also a ceiling. Shares follow the limit within one class.
-
-    Latency-sensitive tasks come before batch tasks where the kernel has an idle class; elsewhere they get eight times
-    the shares. When the machine runs out of memory, the kernel first kills best-effort tasks and last production tasks.
-    """
+    Without slack, the limit of CPU is also a ceiling. Within one class, CPU shares are proportional to the limit.
+    Latency-sensitive tasks come before batch tasks if the kernel has an idle class; otherwise they get eight times the
+    shares. If memory runs out, the kernel first kills best-effort tasks and last production tasks."""
     cpu, ram = task.limit.get("cpu", 0), task.limit.get("ram", 0)
     shares = cpu * 1024 // 1000
     best_effort = is_best_effort(task)
@@ -88,7 +82,7 @@ def kernel_limits(
         shares *= 8
     elif task.priority < BATCH_FLOOR:
         shares //= 8
-    quotas = [quota for quota in (cpu if cap_cpu or not task.slack.cpu else 0, grant.cpu_milli) if quota]
+    quotas = [quota for quota in (0 if task.slack.cpu else cpu, grant.cpu_milli) if quota]
     return KernelLimits(
         ram_bytes=ceiling(task, grant).get("ram", 0),
         processes=task.max_processes,
@@ -106,9 +100,7 @@ def kernel_limits(
 
 
 def ceiling(task: RunTask, grant: Grant = NO_GRANT) -> dict[str, int]:
-    """Return the limits beyond which the task is ended. With memory slack, the limit of memory is the granted
-    amount.
-    """
+    """Return the limits beyond which the Borglet ends the task. With memory slack, the grant sets that of memory."""
     if not task.slack.ram or not task.limit.get("ram"):
         return task.limit
     return {**task.limit, "ram": max(task.limit["ram"], grant.ram_bytes)}
@@ -120,7 +112,7 @@ def weight_of(shares: int) -> int:
 
 
 def overuse(limit: Mapping[str, int], max_processes: int, usage: Usage) -> Overuse | None:
-    """Return the first exceeded limit of an incompressible resource. A limit that is 0 or missing is unlimited."""
+    """Return the first exceeded limit of an incompressible resource, or None. A limit of 0 means unlimited."""
     ram, disk = limit.get("ram", 0), limit.get("disk", 0)
     if ram and usage.ram_bytes > ram:
         return Overuse(EndCause.OUT_OF_MEMORY, f"limit {mebibytes(ram)}, used {mebibytes(usage.ram_bytes)}")

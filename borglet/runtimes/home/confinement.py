@@ -20,31 +20,18 @@ from borglet.runtimes.supervisor.ptys import PtyRequest
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """How one run will be started."""
+    """The decisions about the start of one run."""
 
     account: Account | None  # user of the task and owner of its folders; None: the Borglet's own user
-    trees: Mapping[str, Path]  # its packages' directories by the names they appear under
-    launch: dict[str, object]  # fields of exec_task.TaskLaunch, beyond those that every supervised task has
-    own_uid: int = 0  # its own (oci) or its tenant's (process), which no other may have meanwhile; 0: another user
-    alloc_group: int = 0  # the group that alone may enter the folder of its alloc; 0: left as it is
-    address: str = ""  # of its own network; empty: the machine's
-
-
-@dataclass(frozen=True, slots=True)
-class StartRequest:
-    """One run of a task that is about to start. See `base.Runtime.start`.
-
-    `kept`: by directory name, all tasks here, an earlier run of this one among them."""
-
-    task: RunTask
-    run: int
-    directory: TaskDirectory
-    trees: Mapping[str, Path]
-    kept: Mapping[str, TaskRecord]
+    trees: Mapping[str, Path]  # directories of the task's packages by mount name
+    launch: dict[str, object]  # fields of exec_task.TaskLaunch that depend on the confinement
+    own_uid: int = 0  # number reserved for the task (oci) or its tenant (process); 0: the job file names the user
+    alloc_group: int = 0  # the only group that may enter the folder of the task's alloc; 0: no change
+    address: str = ""  # address of the task's own network; empty: the machine's
 
 
 class Confinement(ABC):
-    """All methods may be called from one asyncio loop only; none blocks it."""
+    """The confinement of all tasks of one home. Call its methods from one asyncio loop; none blocks it."""
 
     name: str
 
@@ -56,26 +43,36 @@ class Confinement(ABC):
         """Return the attributes `isolation.…` of this confinement, beyond those of control groups."""
 
     @abstractmethod
-    def plan(self, start: StartRequest) -> LaunchPlan:
-        """Decide. Nothing changes but what is stored of the users of tenants. Raises `StartFailed`."""
+    def plan(
+        self,
+        task: RunTask,
+        run: int,
+        directory: TaskDirectory,
+        trees: Mapping[str, Path],
+        kept: Mapping[str, TaskRecord],
+    ) -> LaunchPlan:
+        """Return the plan of one run. Only the stored users of tenants may change. Raises `StartFailed`.
+
+        `kept`: the records of all tasks of the home by directory name, including an earlier run of this task."""
 
     @abstractmethod
     async def prepare_container(self, directory: TaskDirectory, plan: LaunchPlan) -> None:
-        """Make what the run needs beside its directory. Raises `StartFailed`, OSError."""
+        """Create files and networks of the run's confinement. Raises `StartFailed`, OSError."""
 
     @abstractmethod
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:
-        """Return the command that enters the running task on a terminal: its namespaces, groups, user and environment.
+        """Return the request that opens a shell with the task's namespaces, control groups, user and environment.
 
         Raises `StartFailed`, `ShellRefused`."""
 
     async def clear(self, directory: TaskDirectory) -> None:
-        """Remove the network of a run, also one of an earlier runtime with networks. Called at every end, also for a
-        run that never started. All other namespaces and mounts end with the last process."""
+        """Remove the network of a run that has ended or failed to start, also if another runtime made the network.
+
+        The kernel removes all other namespaces and mounts with the last process."""
         await self._former_networks.disconnect(directory.name)
 
     def close(self) -> None:
-        """Remove what was made for all tasks. Called when the Borglet ends and leaves no task."""
+        """Remove the bridge of all networks. Call it if no task runs when the Borglet ends."""
         self._former_networks.remove()

@@ -1,6 +1,6 @@
-"""Settings of each running task's container (§6.2): limits, class, cores, and grants of the control loop.
+"""The control groups and scheduling of each running task (§6.2): limits, class, cores, grants of the control loop.
 
-start ─► create ─► cores chosen, groups made and limited         resize ─► all of it again, in place
+start ─► create ─► cores chosen, groups made and limited         resize ─► the same steps again, in place
 pressure/guard ─► adjust ─► ceilings of greedy tasks and of batch, memory of tasks with slack
 end of a task ─► release ─► its cores are shared again
 """
@@ -25,16 +25,6 @@ from borglet.runtimes.supervisor import proctable
 
 log = logging.getLogger(__name__)
 
-_POLLED = {
-    "isolation.memory": "polled",
-    "isolation.cpu": "none",
-    "isolation.cpu_classes": "weights",  # nice values and scheduling classes of processes
-    "isolation.cpu_quota": "none",
-    "isolation.cores": "none",
-    "isolation.processes": "polled",
-    "isolation.disk_bandwidth": "none",
-}
-
 
 @dataclass(slots=True)
 class _Held:
@@ -44,43 +34,40 @@ class _Held:
 
 
 class Containers:
-    """The containers of one home. `cap_cpu`: every CPU limit is a ceiling too."""
+    """The containers of all running tasks of one home."""
 
-    def __init__(self, tree: CgroupTree | None, *, cap_cpu: bool = False) -> None:
+    def __init__(self, tree: CgroupTree) -> None:
         self.tree = tree
-        self._cap_cpu = cap_cpu
-        cores = tree.cores() if tree is not None else frozenset[int]()
+        cores = tree.cores()
         self.pool = CorePool(cores, places_of(cores))
         self._held: dict[TaskKey, _Held] = {}
-        self._batch = (0, True)  # ceiling in milli-cores, whether it is in the idle class
-        self._envelopes: dict[TaskKey, int] = {}  # bytes of memory by alloc
+        self._batch = (0, True)  # ceiling of all batch tasks in milli-cores, whether they are in the idle class
+        self._envelopes: dict[TaskKey, int] = {}  # memory limits of allocs in bytes
 
     def attributes(self) -> dict[str, str]:
         """Return how each resource is isolated on this machine. `cores`: the number of cores that it can reserve."""
         cores = {"cores": str(len(self.pool.cores))} if self.pool.cores else {}
-        return (self.tree.isolation() if self.tree is not None else dict(_POLLED)) | cores
+        return self.tree.isolation() | cores
 
     def limits_of(self, task: RunTask) -> KernelLimits:
-        held = self._held.get(task.key)
-        grant = held.grant if held is not None else NO_GRANT
-        return kernel_limits(task, cap_cpu=self._cap_cpu, grant=grant, cpus=self.pool.of(task.key))
+        return kernel_limits(task, grant=self._grant_of(task), cpus=self.pool.of(task.key))
 
-    @property
-    def weighs(self) -> bool:
-        """Return whether control groups give each task its own CPU weight."""
-        return self.tree is not None and self.tree.enforces("cpu")
+    def _grant_of(self, task: RunTask) -> Grant:
+        held = self._held.get(task.key)
+        return held.grant if held is not None else NO_GRANT
 
     def manners(self, limits: KernelLimits) -> dict[str, int]:
         """Return niceness and scheduling class of a task's threads. If control groups have weights, threads of batch
         are in the idle class too: otherwise the kernel may let a waking thread wait for its next tick."""
-        if self.weighs:
+        if self.tree.enforces("cpu"):
             return {"nice": 0, "policy": os.SCHED_IDLE if limits.batch else os.SCHED_OTHER}
         policy = os.SCHED_IDLE if limits.cpu_idle else os.SCHED_BATCH if limits.batch else os.SCHED_OTHER
         return {"nice": limits.nice, "policy": policy}
 
     def behave(self, task: RunTask, pids: Collection[int]) -> None:
-        """Apply the niceness and scheduling class of a task to all threads of running processes. Without privilege, a
-        thread can only get a lower class, never a higher one."""
+        """Apply the niceness and scheduling class of a task to all threads of these processes.
+
+        Without privilege, a thread can only get a lower class."""
         manners = self.manners(self.limits_of(task))
         for pid in pids:
             for thread in proctable.threads_of(pid):
@@ -91,18 +78,15 @@ class Containers:
                     continue
 
     def ceiling_of(self, task: RunTask) -> dict[str, int]:
-        """Return the limits beyond which the task is ended: with slack, its present grant."""
-        held = self._held.get(task.key)
-        return ceiling(task, held.grant if held is not None else NO_GRANT)
+        """Return the limits beyond which the Borglet ends the task. With memory slack, its grant counts."""
+        return ceiling(task, self._grant_of(task))
 
     def create(self, task: RunTask, name: str) -> Groups:
         """Choose the cores of a task, make its groups, and limit them. Raises `StartFailed`, OSError."""
         self._admit(task)
-        groups: Groups = {}
-        if self.tree is not None:
-            alloc = directory_name(task.alloc) if task.alloc is not None else ""
-            envelope = self._envelopes.get(task.alloc, 0) if task.alloc is not None else 0
-            groups = self.tree.create(name, self.limits_of(task), alloc=alloc, alloc_ram_bytes=envelope)
+        alloc = directory_name(task.alloc) if task.alloc is not None else ""
+        envelope = self._envelopes.get(task.alloc, 0) if task.alloc is not None else 0
+        groups = self.tree.create(name, self.limits_of(task), alloc=alloc, alloc_ram_bytes=envelope)
         self._held[task.key] = _Held(task, groups)
         return groups
 
@@ -121,17 +105,12 @@ class Containers:
 
     def adopt(self, task: RunTask, groups: Groups) -> None:
         """Adopt a task that an earlier Borglet started. It keeps its cores and its present memory limit."""
-        grant = NO_GRANT
-        if self.tree is not None:
-            self.pool.adopt(task, self.tree.cores_of(groups))
-            if task.slack.ram:
-                grant = Grant(ram_bytes=cgroupfs.memory_limit(groups))
+        self.pool.adopt(task, self.tree.cores_of(groups))
+        grant = Grant(ram_bytes=cgroupfs.memory_limit(groups)) if task.slack.ram else NO_GRANT
         self._held[task.key] = _Held(task, groups, grant)
 
     def settle(self) -> None:
-        """Write all limits again, because an earlier Borglet may have written only some. Called after adoption."""
-        if self.tree is None:
-            return
+        """Write all limits again after adoption, because an earlier Borglet may have written only some of them."""
         for key, held in self._held.items():
             if held.task.whole_cores and key not in self.pool.owned:
                 try:
@@ -143,9 +122,9 @@ class Containers:
         self._limit_batch((0, True))
 
     def resize(self, task: RunTask) -> list[str]:
-        """Apply a changed limit, class or priority of a running task. Return what the kernel rejected for now.
+        """Apply a changed limit, class or priority of a running task. Return the writes that the kernel rejected.
 
-        If cores are missing, the task keeps its present ones. Then `StartFailed` is raised, and the rest is applied."""
+        If cores are missing, the task keeps its present ones. Raises `StartFailed` then, after all other changes."""
         held = self._held.get(task.key)
         if held is None:
             return []
@@ -163,8 +142,8 @@ class Containers:
         return refused
 
     def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool) -> None:
-        """Apply the grants of the control loop. A task that is not named gets none. Writes only what changed."""
-        if self.tree is None:
+        """Apply the grants of the control loop, `NO_GRANT` to a task without one. Only changes are written."""
+        if not self.tree.roots:  # without control groups, the usual limits apply
             return
         for key, held in self._held.items():
             grant = grants.get(key, NO_GRANT)
@@ -175,14 +154,14 @@ class Containers:
             self._limit_batch((batch_milli, batch_idle))
 
     def hold_alloc(self, alloc: RunAlloc) -> None:
-        """Limit the memory of all tasks in an alloc together to that of the alloc (§2.4). An ended
-        alloc whose disk is kept has no limit, because its log savers have their own. Raises OSError."""
+        """Limit the memory of all tasks in an alloc together to the alloc's limit (§2.4). Raises OSError.
+
+        An ended alloc, whose folder is kept, has no limit, because its log savers have limits of their own."""
         ram_bytes = 0 if alloc.ended else alloc.limit.get("ram", 0)
         if self._envelopes.get(alloc.key) == ram_bytes:
             return
         self._envelopes[alloc.key] = ram_bytes
-        if self.tree is not None:
-            self.tree.bound_alloc(directory_name(alloc.key), ram_bytes)
+        self.tree.bound_alloc(directory_name(alloc.key), ram_bytes)
 
     def forget_alloc(self, key: TaskKey) -> None:
         self._envelopes.pop(key, None)
@@ -194,7 +173,6 @@ class Containers:
             self._repin(but=key)
 
     def _limit_batch(self, batch: tuple[int, bool]) -> None:
-        assert self.tree is not None
         try:
             self.tree.limit_batch(batch[0], idle=batch[1])
         except OSError as error:
@@ -203,26 +181,22 @@ class Containers:
             self._batch = batch
 
     def _write(self, held: _Held) -> list[str]:
-        if self.tree is None or not held.groups:
-            return []
         try:
             return self.tree.limit(held.groups, self.limits_of(held.task))
         except FileNotFoundError:
-            return []  # it is ending at this moment
+            return []  # the task is ending at this moment
         except OSError as error:  # only this task is affected
             log.warning("cannot apply all limits of task %s: %s", held.task.name, error)
             return []
 
     def _repin(self, *, but: TaskKey) -> None:
         """Restrict the other latency-sensitive tasks again, after cores were reserved or released."""
-        if self.tree is None:
-            return
         for key, held in self._held.items():
             if key == but or not held.task.latency_sensitive:
                 continue
             try:
                 self.tree.pin(held.groups, self.pool.of(key))
             except FileNotFoundError:
-                continue  # it is ending at this moment
+                continue  # the task is ending at this moment
             except OSError as error:
                 log.warning("cannot change the cores of task %s, which keeps its old ones: %s", held.task.name, error)

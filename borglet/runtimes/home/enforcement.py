@@ -1,4 +1,4 @@
-"""Enforce limits that the kernel does not: measure all tasks, and stop those that exceed a limit."""
+"""Enforce the limits that the kernel does not: measure all tasks, and stop tasks that exceed a limit."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedTask
 
 
 class Enforcement:
-    """`stop`: the runtime's own, which ends a task with a notice, a cause and the figures."""
+    """The enforcement of limits in one home. `stop` is `Runtime.stop`."""
 
-    def __init__(self, runtime_home: RuntimeHome, stop: Callable[..., Awaitable[None]]) -> None:
-        self._runtime_home, self._stop = runtime_home, stop
+    def __init__(self, home: RuntimeHome, stop: Callable[..., Awaitable[None]]) -> None:
+        self._home, self._stop = home, stop
         self._allocs_measured_at = -math.inf
 
     async def sample(self) -> dict[TaskKey, Usage]:
         await self._measure_disks()
-        metered = {key: known.metered for key, known in self._runtime_home.tasks.items() if known.metered is not None}
-        usages = self._runtime_home.meter.measure(metered)
+        metered = {key: known.metered for key, known in self._home.tasks.items() if known.metered is not None}
+        usages = self._home.meter.measure(metered)
         for key, usage in usages.items():
-            await self._enforce(self._runtime_home.tasks[key], usage)
+            await self._enforce(self._home.tasks[key], usage)
         return usages
 
     async def _measure_disks(self) -> None:
-        now = time.monotonic()
-        for known in list(self._runtime_home.tasks.values()):
+        now, interval_s = time.monotonic(), self._home.settings.disk_interval_s
+        for known in list(self._home.tasks.values()):
             metered = known.metered
             if metered is None:
                 continue
-            begins = metered.disk_at is None or now - metered.disk_at >= self._runtime_home.settings.disk_interval_s
+            begins = metered.disk_at is None or now - metered.disk_at >= interval_s
             if begins or not metered.disk.done:  # with many files, a walk continues with each sample
                 metered.disk_at = now if metered.disk.done else metered.disk_at
                 await asyncio.to_thread(metered.disk.step)
-        if now - self._allocs_measured_at >= self._runtime_home.settings.disk_interval_s:
+        if now - self._allocs_measured_at >= interval_s:
             self._allocs_measured_at = now
-            await asyncio.to_thread(self._runtime_home.allocs.measure)
+            await asyncio.to_thread(self._home.allocs.measure)
 
     async def _enforce(self, known: SupervisedTask, usage: Usage) -> None:
         task = known.kept.task
-        limit = self._runtime_home.containers.ceiling_of(task)
+        limit = self._home.containers.ceiling_of(task)
         found = overuse(limit, task.max_processes, usage)
         if found is None or known.overused or known.supervisor is None:
             return
         if found.cause is EndCause.OUT_OF_MEMORY:
             # The sum counts a shared page once per process, so the exact value is measured before a kill.
-            exact = self._runtime_home.meter.proportional_ram(known.supervisor.pid)
+            exact = self._home.meter.proportional_ram(known.supervisor.pid)
             if exact <= limit["ram"]:
                 return
             detail = f"limit {mebibytes(limit['ram'])}, used {mebibytes(exact)}"

@@ -1,4 +1,4 @@
-"""Notice ends of supervised tasks through their supervisors, report them once, and kill remaining processes.
+"""Watch the supervisors of tasks, report each end of a task once, and kill remaining processes.
 
 pidfd of the supervisor readable ─► exit.json, or it was killed: leftovers, supervisor-lost ─► next_end
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import time
 
 from borglet.messages import EndCause, Exit
@@ -21,8 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class ExitWatcher:
-    def __init__(self, runtime_home: RuntimeHome) -> None:
-        self._runtime_home = runtime_home
+    """The watcher of all supervisors of one home."""
+
+    def __init__(self, home: RuntimeHome) -> None:
+        self._home = home
         self._ended: asyncio.Queue[Presence] = asyncio.Queue()
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -30,10 +33,10 @@ class ExitWatcher:
         return await self._ended.get()
 
     async def close(self) -> None:
-        """Stop watching, after the exits in progress have been handled."""
-        for burial in list(self._under_way):
-            await burial
-        for task in self._runtime_home.tasks.values():
+        """Stop watching, after all present ends have been handled."""
+        for work in list(self._under_way):
+            await work
+        for task in self._home.tasks.values():
             self._unwatch(task)
 
     def watch(self, incarnation: SupervisedTask) -> None:
@@ -55,7 +58,7 @@ class ExitWatcher:
         self.keep(asyncio.get_running_loop().create_task(self._finish(incarnation)))
 
     def keep(self, work: asyncio.Task[None]) -> None:
-        """Keep a reference to a running task until it is done. `close` waits for it."""
+        """Keep a reference to an asyncio task until it is done. `close` waits for it."""
         self._under_way.add(work)
         work.add_done_callback(self._under_way.discard)
 
@@ -67,14 +70,14 @@ class ExitWatcher:
 
     async def _finish(self, incarnation: SupervisedTask) -> None:
         exit_ = incarnation.directory.exit() or await self.bury(incarnation)
-        await self._runtime_home.confinement.clear(incarnation.directory)
+        await self._home.confinement.clear(incarnation.directory)
         incarnation.exit = exit_
         incarnation.metered = None
-        self._runtime_home.containers.release(incarnation.kept.task.key)
+        self._home.containers.release(incarnation.kept.task.key)
         self._ended.put_nowait(incarnation.presence())
 
     async def bury(self, incarnation: SupervisedTask) -> Exit:
-        """Kill what a lost supervisor left, and write the end it could not write."""
+        """Kill the processes of a task whose supervisor was lost, and write and return its exit."""
         directory, supervisor = incarnation.directory, incarnation.supervisor
         if supervisor is not None and supervisor.boot_id != proctable.boot_id():
             exit_ = Exit(EndCause.MACHINE_RESTARTED, time.time(), detail="the machine restarted while the task ran")
@@ -89,33 +92,26 @@ class ExitWatcher:
         return exit_
 
     async def give_up(self, incarnation: SupervisedTask, reason: str) -> None:
-        """Keep a failed start as an ended incarnation. `start` raises the reason."""
+        """Clear a failed start and store its exit. `reason` is for the owner of the job."""
         directory = incarnation.directory
         supervisor = directory.supervisor()
         if supervisor is not None:
-            await self._supervisor_ended(supervisor)
-        groups = self._runtime_home.tree.groups_of(directory.name) if self._runtime_home.tree is not None else {}
-        await supervisors.kill_leftovers(directory, groups)
-        await self._runtime_home.confinement.clear(directory)
-        self._runtime_home.containers.release(incarnation.kept.task.key)
+            await _supervisor_ended(supervisor)
+        await supervisors.kill_leftovers(directory, self._home.tree.groups_of(directory.name))
+        await self._home.confinement.clear(directory)
+        self._home.containers.release(incarnation.kept.task.key)
         incarnation.exit = Exit(EndCause.START_FAILED, time.time(), detail=reason)
         if directory.path.is_dir() and directory.exit() is None:
             write_end(directory, incarnation.exit)
 
-    async def _supervisor_ended(self, supervisor: SupervisorId) -> None:
-        """Wait for a supervisor that is ending by itself."""
-        pidfd = supervisors.open_pidfd(supervisor)
-        if pidfd < 0:
-            reap(supervisor.pid)
-            return
-        loop = asyncio.get_running_loop()
-        gone = asyncio.Event()
-        loop.add_reader(pidfd, gone.set)
-        try:
-            await asyncio.wait_for(gone.wait(), supervisors.KILL_TIMEOUT_S)
-        except TimeoutError:
+
+async def _supervisor_ended(supervisor: SupervisorId) -> None:
+    """Wait for a supervisor that is ending by itself, and collect it."""
+    pidfd = supervisors.open_pidfd(supervisor)
+    if pidfd >= 0:
+        gone = select.poll()
+        gone.register(pidfd, select.POLLIN)
+        if not await asyncio.to_thread(gone.poll, supervisors.KILL_TIMEOUT_S * 1000):
             log.warning("supervisor %d of a failed start does not end", supervisor.pid)
-        finally:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
-            reap(supervisor.pid)
+        os.close(pidfd)
+    reap(supervisor.pid)

@@ -1,4 +1,4 @@
-"""The content of one home: tasks under supervisors, their directories, groups and allocs. See `supervised`."""
+"""The state of one home: its tasks with their directories and control groups, and its allocs. See `supervised`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ log = logging.getLogger(__name__)
 class SupervisedSettings:
     """Settings of all runtimes with real processes."""
 
-    isolation: Literal["auto", "polled"] = "auto"  # polled: do not use control groups even if possible
-    cap_cpu: bool = False  # the CPU limit is a ceiling, not only a share (§6.2)
+    isolation: Literal["auto", "polled"] = "auto"  # polled: use no control groups
     open_files: int = 65536
     log_file_bytes: int = 8 * 2**20
-    log_file_s: float = 86400.0  # a file is followed by the next after this long, however small
-    log_files: int = 4  # of each stream
+    log_file_s: float = 86400.0  # the age at which the next file begins
+    log_files: int = 4  # number of files per stream
     log_bytes_s: int = 16 * 2**20  # a task that prints more waits, because all tasks share the disk
     retention: LogRetention = field(default_factory=LogRetention)
     disk_interval_s: float = 30.0
@@ -43,7 +42,7 @@ class SupervisedSettings:
 
 @dataclass(slots=True)
 class SupervisedTask:
-    """One incarnation as its runtime holds it."""
+    """One incarnation in its runtime."""
 
     directory: TaskDirectory
     kept: TaskRecord
@@ -51,7 +50,7 @@ class SupervisedTask:
     supervisor: SupervisorId | None = None  # None while it starts
     pidfd: int = -1
     metered: Metered | None = None
-    stop_asked: tuple[float, EndCause, str] | None = None  # while it starts: sent as soon as the supervisor runs
+    stop_asked: tuple[float, EndCause, str] | None = None  # a stop during the start: notice in s, cause, detail
     overused: bool = False
 
     def presence(self) -> Presence:
@@ -59,7 +58,7 @@ class SupervisedTask:
 
 
 class RuntimeHome:
-    """Shared by the parts of one runtime; owned by its loop."""
+    """The state that the parts of one runtime share. It belongs to one asyncio loop."""
 
     def __init__(self, home: Path, settings: SupervisedSettings, confinement: Confinement) -> None:
         self.home = home.absolute()
@@ -67,8 +66,8 @@ class RuntimeHome:
         self.confinement = confinement
         for part, mode in (("tasks", 0o711), ("logs", 0o750), ("trash", 0o700)):
             (self.home / part).mkdir(mode=mode, parents=True, exist_ok=True)
-        self.tree: CgroupTree | None = detect(self.home) if settings.isolation == "auto" else None
-        self.containers = Containers(self.tree, cap_cpu=settings.cap_cpu)
+        self.tree = detect(self.home) if settings.isolation == "auto" else CgroupTree("v1", {}, frozenset())
+        self.containers = Containers(self.tree)
         self.meter = Meter(self.tree)
         self.allocs = AllocFolders(self.home)
         self.tasks: dict[TaskKey, SupervisedTask] = {}
@@ -76,7 +75,7 @@ class RuntimeHome:
         self.closing = False
 
     def measure_capacity(self) -> dict[str, int]:
-        """Return the capacity. Disk: the free space and what tasks here already hold."""
+        """Return the machine's capacity by resource. The disk counts its free space and the files of tasks."""
         disk = os.statvfs(self.home)
         held = disk_bytes((self.home / "tasks", self.home / "logs", self.home / "allocs"))
         return {
@@ -86,7 +85,7 @@ class RuntimeHome:
         }
 
     def directory_of(self, task: RunTask) -> TaskDirectory:
-        """Return the directory of a task, in its alloc if it has one. Raises `StartFailed`."""
+        """Return the directory of a task. If it has an alloc, prepare the alloc's folder. Raises `StartFailed`."""
         try:
             folder = None
             if task.alloc is not None:
@@ -99,18 +98,18 @@ class RuntimeHome:
             raise StartFailed(f"the machine could not prepare the task's alloc: {error}") from error
 
     def discard(self, directory: TaskDirectory) -> None:
-        """Hide a task at once and delete it later. The time for which its logs are kept begins."""
+        """Move the files of a task to the trash, and start the retention period of its logs."""
         if directory.logs.is_dir():
             os.utime(directory.logs)
         if directory.path.is_dir():
             trash.throw_away(directory.path, self.home / "trash")
 
     async def empty_trash(self) -> None:
-        async with self._emptying:  # two at a time would remove each other's entries
+        async with self._emptying:  # two calls at the same time would delete each other's entries
             await asyncio.to_thread(trash.empty, self.home / "trash", goes_on=lambda: not self.closing)
 
     def behave(self, incarnations: Iterable[SupervisedTask]) -> None:
-        """Give processes the scheduling classes of their tasks."""
+        """Apply the scheduling classes of tasks to their processes."""
         children = proctable.children_of(proctable.table())
         for known in incarnations:
             if known.supervisor is not None and known.exit is None:
@@ -128,7 +127,7 @@ class RuntimeHome:
 
 
 def write_end(directory: TaskDirectory, exit_: Exit) -> None:
-    """Store an end. If the disk is full, this Borglet reports it anyway, and the next one concludes the same."""
+    """Store an end. If the disk is full, only log that: this Borglet reports the end anyway."""
     try:
         directory.write_exit(exit_)
     except OSError as error:
@@ -136,7 +135,7 @@ def write_end(directory: TaskDirectory, exit_: Exit) -> None:
 
 
 def reap(pid: int) -> None:
-    """Collect a supervisor that is our own child. An adopted one is a child of init."""
+    """Collect a supervisor that has ended. Init collects an adopted supervisor, which is not our child."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

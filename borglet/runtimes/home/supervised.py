@@ -3,11 +3,11 @@
     start ─► plan, directory, groups, prepare_container ─► spawn(supervisor) ─► the task
     next_end ◄─ pidfd of the supervisor readable ─► exit.json, or it was killed: leftovers, supervisor-lost
 
-The `confinement` isolates a task: a user for `process`, a container for `oci`. The rest is in this module and its
-parts: `runtime_home` (the state), `adoption`, `exit_watcher` (ends), `enforcement` (measuring, limits).
+The `confinement` isolates a task: a user for `process`, a container for `oci`. Parts of this runtime are `runtime_home`
+(the state), `adoption`, `exit_watcher` (ends) and `enforcement` (measuring, limits).
 
-Control groups limit memory, processes and CPU if possible (`cgroups`); otherwise `sample` does. `sample` always limits
-disk. `attributes()` reports which. Owned by one asyncio loop; see `base.Runtime`.
+Control groups limit memory, processes and CPU if possible (`cgroups`); otherwise `sample` limits them. `sample` always
+limits the disk. The attributes of the machine state which.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from borglet.messages import AllocReport, EndCause, LogChunk, LogRequest, RunAll
 from borglet.runtimes.base.runtime import NO_TREES, Presence, StartFailed
 from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.home import supervisors
-from borglet.runtimes.home.adoption import Adoption
+from borglet.runtimes.home.adoption import adopt
 from borglet.runtimes.home.chown_files import hand_over
-from borglet.runtimes.home.confinement import Confinement, StartRequest
+from borglet.runtimes.home.confinement import Confinement
 from borglet.runtimes.home.enforcement import Enforcement
 from borglet.runtimes.home.exit_watcher import ExitWatcher
 from borglet.runtimes.home.logfiles import read_log, sweep_logs
@@ -42,21 +42,21 @@ MOST_UNCLAIMED = 4096
 
 
 class SupervisedRuntime:
-    """All of a home's tasks. One Borglet at a time may own a home; a second is the caller's mistake."""
+    """A runtime for the tasks of one home. The caller makes sure that only one Borglet owns the home."""
 
     def __init__(self, home: Path, settings: SupervisedSettings, confinement: Confinement) -> None:
         self.name = confinement.name
         self._runtime_home = RuntimeHome(home, settings, confinement)
         self._home, self._settings, self._confinement = self._runtime_home.home, settings, confinement
-        self._tree, self._containers = self._runtime_home.tree, self._runtime_home.containers
-        self._tasks, self._allocs = self._runtime_home.tasks, self._runtime_home.allocs
+        self._containers, self._tasks = self._runtime_home.containers, self._runtime_home.tasks
+        self._allocs = self._runtime_home.allocs
         self._exit_watcher = ExitWatcher(self._runtime_home)
         self._enforcement = Enforcement(self._runtime_home, self.stop)
         self._keeps_ports = landlock.knows_ports()
         self._dropped: set[TaskKey] = set()  # allocs to remove as soon as no task uses them
         self._identities: dict[TaskKey, str] = {}  # of tasks that start later
         self.api_url = ""
-        self._adoption: asyncio.Task[None] | None = None
+        self._adopted = False
         self._capacity = self._runtime_home.measure_capacity()
 
     # -- the machine
@@ -76,7 +76,6 @@ class SupervisedRuntime:
     # -- starting and stopping
 
     async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
-        await self._adopt()
         known = self._tasks.get(task.key)
         if known is not None and known.exit is None:
             return
@@ -85,13 +84,13 @@ class SupervisedRuntime:
         message = task
         if self.api_url:
             message = msgspec.structs.replace(task, env={**task.env, "BORG_API_URL": self.api_url})
-        plan = self._confinement.plan(StartRequest(message, run, directory, trees, here))
+        plan = self._confinement.plan(message, run, directory, trees, here)
         kept = TaskRecord(task, run, time.time(), own_uid=plan.own_uid, address=plan.address, runtime=self.name)
         incarnation = SupervisedTask(directory, kept)
         self._tasks[task.key] = incarnation
         try:
             owner = plan.account[:2] if plan.account else None
-            for own in (directory.work, directory.tmp):  # an earlier run may have had another user
+            for own in (directory.work, directory.tmp):  # an earlier run may have used another user
                 if owner is not None and own.is_dir() and own.stat().st_uid != owner[0]:
                     await asyncio.to_thread(hand_over, own, owner)
             directory.prepare(kept, owner=owner)
@@ -129,20 +128,19 @@ class SupervisedRuntime:
             supervisors.send_stop(directory, notice_s=notice_s, cause=cause, detail=detail)
 
     def _tcp_ports(self, task: RunTask) -> list[int] | None:
-        """Return the allotted ports of the machine. In its own network a task has all ports."""
+        """Return the TCP ports that a task may bind; None: all, as in its own network."""
         if not self._keeps_ports or task.network != "host":
             return None
         return sorted(task.ports.values())
 
     async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
-        await self._adopt()
         self._dropped = set(dropped)
         failed: OSError | ValueError | None = None
         for alloc in allocs:
             try:
                 self._allocs.hold(alloc)
                 self._containers.hold_alloc(alloc)
-            except (OSError, ValueError) as error:  # the others are still created
+            except (OSError, ValueError) as error:  # the loop still creates the other allocs
                 failed = failed or error
         self._drop_allocs()
         await self._runtime_home.empty_trash()
@@ -153,27 +151,25 @@ class SupervisedRuntime:
         return self._allocs.reports()
 
     def _drop_allocs(self) -> None:
-        lived_in = {known.kept.task.alloc for known in self._tasks.values()}
-        for key in self._dropped - lived_in:
+        in_use = {known.kept.task.alloc for known in self._tasks.values()}
+        for key in self._dropped - in_use:
             self._allocs.remove(key)
             self._containers.forget_alloc(key)
             self._dropped.discard(key)
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
-        await self._adopt()
         known = self._tasks.get(key)
         if known is None or known.exit is not None:
             return
         if known.supervisor is None:
-            earlier = known.stop_asked
-            known.stop_asked = (
-                (notice_s, cause, detail) if earlier is None else (min(notice_s, earlier[0]), *earlier[1:])
-            )
+            if known.stop_asked is not None:  # the first cause stays
+                earlier_s, cause, detail = known.stop_asked
+                notice_s = min(notice_s, earlier_s)
+            known.stop_asked = (notice_s, cause, detail)
             return
         supervisors.send_stop(known.directory, notice_s=notice_s, cause=cause, detail=detail)
 
     async def resize(self, task: RunTask) -> None:
-        await self._adopt()
         known = self._tasks.get(task.key)
         if known is None or known.exit is not None:
             return
@@ -187,11 +183,10 @@ class SupervisedRuntime:
         except StartFailed as error:
             log.warning("cannot change the cores of task %s, which keeps its old ones: %s", known.directory.name, error)
             return
-        if refused:  # it exceeds its new limit: the next sample ends it, with the figures
+        if refused:  # the task exceeds its new limit: the next sample ends it, with the figures
             log.info("task %s: %s", known.directory.name, "; ".join(refused))
 
     async def identify(self, key: TaskKey, token: str) -> None:
-        await self._adopt()
         known = self._tasks.get(key)
         if known is not None and known.exit is None:
             known.directory.write_identity(token)
@@ -201,11 +196,9 @@ class SupervisedRuntime:
                 del self._identities[next(iter(self._identities))]  # of tasks that never started
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
-        await self._adopt()
         self._containers.adjust(grants, batch_milli=batch_milli, batch_idle=batch_idle)
 
     async def remove(self, key: TaskKey) -> None:
-        await self._adopt()
         known = self._tasks.get(key)
         if known is None:
             return
@@ -222,27 +215,17 @@ class SupervisedRuntime:
         return {key: known.kept.address for key, known in self._tasks.items() if known.kept.address}
 
     async def next_end(self) -> Presence:
-        await self._adopt()
         return await self._exit_watcher.next_end()
 
     async def presences(self) -> list[Presence]:
-        await self._adopt()
+        if not self._adopted:
+            self._adopted = True
+            await adopt(self._runtime_home, self._exit_watcher)
         return [incarnation.presence() for incarnation in self._tasks.values()]
-
-    # -- adopting
-
-    async def _adopt(self) -> None:
-        """Find the tasks that an earlier Borglet of this home started. Called once, before anything else."""
-        if self._adoption is None:
-            self._adoption = asyncio.get_running_loop().create_task(
-                Adoption(self._runtime_home, self._exit_watcher).adopt()
-            )
-        await asyncio.shield(self._adoption)
 
     # -- measuring
 
     async def sample(self) -> dict[TaskKey, Usage]:
-        await self._adopt()
         return await self._enforcement.sample()
 
     async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
@@ -257,25 +240,19 @@ class SupervisedRuntime:
         return read_log(self._home, request)
 
     async def sweep(self, now: float) -> list[str]:
-        """Delete logs whose time is up (`now`: seconds since the epoch). Returns the names deleted."""
-        await self._adopt()
+        """Delete expired logs. `now`: seconds since the epoch. Return the directory names of their tasks."""
         present = {known.directory.name for known in self._tasks.values()}
-        retention = self._settings.retention
-        forgotten = await asyncio.to_thread(
-            self._allocs.forget_old_logs, now=now, present=present, keep_s=retention.keep_s
-        )
-        return forgotten + await asyncio.to_thread(
-            sweep_logs, self._home, now=now, present=present, retention=retention
-        )
+        retention, forget = self._settings.retention, self._allocs.forget_old_logs
+        deleted = await asyncio.to_thread(forget, now=now, present=present, keep_s=retention.keep_s)
+        return deleted + await asyncio.to_thread(sweep_logs, self._home, now=now, present=present, retention=retention)
 
     # -- shells
 
     async def open_shell(self, claims: ShellClaims) -> ptys.Pty:
-        await self._adopt()
         known = self._tasks.get(claims.key)
         if known is None or known.exit is not None or known.supervisor is None:
             raise ShellRefused(f"task {claims.key} is not running on this machine")
-        if known.kept.runtime != self.name:  # a shell of this runtime would be outside of the task's confinement
+        if known.kept.runtime != self.name:  # a shell of this runtime would not be in the task's confinement
             raise ShellRefused(
                 f"task {claims.key} was started by the runtime {known.kept.runtime}, and the Borglet now uses"
                 f" {self.name}; restart the task to open a shell in it"
@@ -284,17 +261,13 @@ class SupervisedRuntime:
             request = self._confinement.shell(known.kept, known.directory, known.supervisor, claims)
         except StartFailed as error:
             raise ShellRefused(str(error)) from error
-        if not request.engine:  # with rules of its own, an engine could not enter the container
+        if not request.engine:  # an engine with its own port rules cannot enter the container
             request = replace(request, tcp_ports=self._tcp_ports(known.kept.task))
         return await ptys.spawn(request)
 
     async def close(self) -> None:
         self._runtime_home.closing = True
-        if self._adoption is not None:
-            await self._adoption
         await self._exit_watcher.close()
-        if any(known.exit is None for known in self._tasks.values()):
-            return
-        self._confinement.close()
-        if self._tree is not None:
-            self._tree.remove()
+        if all(known.exit is not None for known in self._tasks.values()):
+            self._confinement.close()
+            self._runtime_home.tree.remove()

@@ -1,4 +1,4 @@
-"""Usage of running tasks, from their control groups if these account it, otherwise from /proc."""
+"""Measure the usage of running tasks, from their control groups if possible, otherwise from /proc."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from borglet.runtimes.supervisor.proctable import Process
 
 log = logging.getLogger(__name__)
 
-# The kernel accounts CPU time at its ticks, some milliseconds apart. Over less than this, a rate is noise.
+# The shortest interval for a rate. The kernel accounts CPU time at its ticks, which are some milliseconds apart.
 MIN_INTERVAL_S = 0.2
-# Of one task, when its threads are looked at one by one.
+# The most threads of one task whose state is read.
 MAX_THREADS = 200
 
 
 @dataclass(slots=True)
 class Metered:
-    """One running task as the meter knows it."""
+    """The last measurement of one running task."""
 
     supervisor_pid: int
     groups: dict[str, str]
-    disk: DiskWalk  # over its own folders
-    throttled_ns: int = 0  # at the last measurement
+    disk: DiskWalk  # of the task's own folders
+    throttled_ns: int = 0
     throttled_milli: int = 0
-    cpu_ns: int | None = None  # at the last measurement; None: adopted, so its past usage is unknown
+    cpu_ns: int | None = None  # None: the task was adopted and not measured yet
     at: float = field(default_factory=time.monotonic)
     cpu_milli: int = 0
-    disk_at: float | None = None  # when the last walk began
+    disk_at: float | None = None  # start of the last walk
     traffic: Traffic = field(default_factory=Traffic)
 
     def __post_init__(self) -> None:
@@ -66,13 +66,13 @@ class _Table:
 
 
 class Meter:
-    """CPU is the mean since the last call, over 0.2 s at least. One reading of the process table serves all tasks."""
+    """The meter of all tasks of a home. CPU is the mean since the last measurement, over at least 0.2 s."""
 
-    def __init__(self, tree: CgroupTree | None) -> None:
+    def __init__(self, tree: CgroupTree) -> None:
         self._tree = tree
 
     def measure(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, Usage]:
-        """Measure all tasks. Tasks whose figures cannot be read are left out."""
+        """Return the usage of tasks. A task whose figures cannot be read is missing."""
         table = _Table()
         found = {}
         for key, task in tasks.items():
@@ -87,19 +87,17 @@ class Meter:
         if measured.cpu_ns is None:
             now = table.at
         if measured.cpu_ns is None or measured.ram_bytes is None or measured.processes is None:
-            measured = _fill(measured, table.processes, table.children, task.supervisor_pid)
-        pids = cgroupfs.members(dict(list(task.groups.items())[:1]))  # all contain the same processes
+            measured = _fill(measured, table, task.supervisor_pid)
+        pids = cgroupfs.members(dict(list(task.groups.items())[:1]))  # all groups contain the same processes
         if not pids:
             pids = set(proctable.descendants(table.children, task.supervisor_pid))
         elapsed_s = now - task.at
         if task.cpu_ns is None or elapsed_s >= MIN_INTERVAL_S:
             task.traffic.look(task.groups, pids, elapsed_s)
-        if task.cpu_ns is None:
-            task.cpu_ns, task.throttled_ns, task.at = measured.cpu_ns or 0, measured.throttled_ns, now
-        elif elapsed_s >= MIN_INTERVAL_S:
-            spent_ns = max(0, (measured.cpu_ns or 0) - task.cpu_ns)
-            task.cpu_milli = round(spent_ns / elapsed_s / 1e6)
-            task.throttled_milli = round(max(0, measured.throttled_ns - task.throttled_ns) / elapsed_s / 1e6)
+            if task.cpu_ns is not None:
+                spent_ns = max(0, (measured.cpu_ns or 0) - task.cpu_ns)
+                task.cpu_milli = round(spent_ns / elapsed_s / 1e6)
+                task.throttled_milli = round(max(0, measured.throttled_ns - task.throttled_ns) / elapsed_s / 1e6)
             task.cpu_ns, task.throttled_ns, task.at = measured.cpu_ns or 0, measured.throttled_ns, now
         return Usage(
             cpu_milli=task.cpu_milli,
@@ -117,15 +115,13 @@ class Meter:
         )
 
     def _from_groups(self, task: Metered) -> GroupUsage:
-        if self._tree is None or not task.groups:
-            return GroupUsage(None, None, None)
         try:
             return self._tree.measure(task.groups)
-        except OSError:  # it is ending at this moment
+        except OSError:  # the task is ending at this moment
             return GroupUsage(0, 0, 0)
 
     def ready(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, int]:
-        """Return the number of threads per task that run or wait for a core, among its first `MAX_THREADS` threads."""
+        """Return the number of threads per task that run or wait for a core, of its first `MAX_THREADS` threads."""
         children: dict[int, list[int]] | None = None
         found = {}
         for key, task in tasks.items():
@@ -138,19 +134,17 @@ class Meter:
         return found
 
     def proportional_ram(self, supervisor_pid: int) -> int:
-        """Return the exact memory of a task, with shared pages counted once. This is too slow for every sample."""
+        """Return the exact memory of a task in bytes. It counts shared pages once, which is too slow for each sample."""
         children = proctable.children_of(proctable.table())
         return sum(proctable.pss_bytes(pid) or 0 for pid in proctable.descendants(children, supervisor_pid))
 
 
-def _fill(
-    measured: GroupUsage, processes: dict[int, Process], children: dict[int, list[int]], supervisor: int
-) -> GroupUsage:
-    """Add from the process table what no group accounts for."""
-    below = [processes[pid] for pid in proctable.descendants(children, supervisor)]
+def _fill(measured: GroupUsage, table: _Table, supervisor: int) -> GroupUsage:
+    """Add the figures that no control group has, from the process table."""
+    below = [table.processes[pid] for pid in proctable.descendants(table.children, supervisor)]
     ticks = sum(process.cpu_ticks + process.reaped_ticks for process in below)
-    if supervisor in processes:  # inherits what orphans of the task have used
-        ticks += processes[supervisor].reaped_ticks
+    if supervisor in table.processes:  # it collects orphans of the task, and their CPU time
+        ticks += table.processes[supervisor].reaped_ticks
     return replace(
         measured,
         cpu_ns=ticks * 10**9 // proctable.TICKS_PER_S if measured.cpu_ns is None else measured.cpu_ns,

@@ -6,7 +6,6 @@ that the supervisor is its parent and receives its status or signal. Pure.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -184,11 +183,6 @@ def hostname_of(name: str) -> str:
     """Return `cell/tenant/job/index` as one label, the host name inside a task with its own network."""
     job, _, index = "-".join(name.split("/")[-2:]).rpartition("-")
     return f"{job[:52]}-{index}".lower().strip("-")
-
-
-def inside(path: str) -> str:
-    """Return the path inside the container of a working directory from the job file."""
-    return os.path.join(WORK, path) if path else WORK
 
 
 def _where(name: str, index: int, value: int, operation: str, value_two: int = 0) -> dict[str, object]:

@@ -30,7 +30,7 @@ from borglet.runtimes.base.accounts import Account
 from borglet.runtimes.base.networks import TaskNetworks
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.cgroups.limits import kernel_limits
-from borglet.runtimes.home.confinement import Confinement, LaunchPlan, StartRequest
+from borglet.runtimes.home.confinement import Confinement, LaunchPlan
 from borglet.runtimes.home.runtime_home import SupervisedSettings
 from borglet.runtimes.home.supervised import SupervisedRuntime
 from borglet.runtimes.home.taskdirs import SupervisorId, TaskDirectory, TaskRecord
@@ -99,8 +99,14 @@ class ContainerConfinement(Confinement):
             "isolation.syscalls": "seccomp",
         }
 
-    def plan(self, start: StartRequest) -> ContainerPlan:
-        task, directory, trees, kept = start.task, start.directory, start.trees, start.kept
+    def plan(
+        self,
+        task: RunTask,
+        run: int,
+        directory: TaskDirectory,
+        trees: Mapping[str, Path],
+        kept: Mapping[str, TaskRecord],
+    ) -> ContainerPlan:
         address = self._address(task, directory, kept)
         base = _base(task, trees)
         account, own_uid = self._account(task, directory, kept)
@@ -108,7 +114,7 @@ class ContainerConfinement(Confinement):
         argv = launch.command(task, packages=packages)
         environment = launch.environment(
             task,
-            run=start.run,
+            run=run,
             home=WORK,
             tmp=TMP,
             path=self._settings.path,
@@ -116,9 +122,8 @@ class ContainerConfinement(Confinement):
             alloc=ALLOC if directory.alloc is not None else "",
             identity=f"{IDENTITY}/{directory.identity.name}",
         )
-        launch.working_directory(task, WORK)  # rejects `..`
-        working_directory = bundle.inside(task.working_dir)
-        limits = kernel_limits(task, cap_cpu=self._settings.cap_cpu)
+        working_directory = launch.working_directory(task, WORK)
+        limits = kernel_limits(task)
         process = bundle.process(
             argv,
             environment,
@@ -269,8 +274,8 @@ class OciRuntime(SupervisedRuntime):
         super().__init__(home, settings, ContainerConfinement(home, settings, engine=engine, init=init))
 
     def attributes(self) -> dict[str, str]:
-        """Add `isolation.devices`: `nodes` if only the missing nodes in /dev keep a task from devices."""
-        guarded = self._tree is not None and self._tree.enforces("devices")
+        """Return the attributes, with `isolation.devices`: `nodes` if a task only lacks the nodes in /dev."""
+        guarded = self._runtime_home.tree.enforces("devices")
         return {**super().attributes(), "isolation.devices": "cgroup-v1" if guarded else "nodes"}
 
 

@@ -80,6 +80,7 @@ class Machine:
     @asynccontextmanager
     async def runtime(self) -> AsyncIterator[SupervisedRuntime]:
         runtime = self.open()
+        await runtime.presences()
         try:
             yield runtime
         finally:

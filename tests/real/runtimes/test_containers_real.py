@@ -21,8 +21,7 @@ CORES = sorted(os.sched_getaffinity(0))
 
 
 def tree_of(runtime: ProcessRuntime) -> CgroupTree:
-    tree = runtime._tree
-    assert tree is not None
+    tree = runtime._runtime_home.tree
     return tree
 
 

@@ -10,7 +10,7 @@ from tests.real.runtimes.machine import MIB, a_task
 
 
 def shares(**changes: object) -> int:
-    return kernel_limits(a_task("x", **changes), cap_cpu=False).cpu_shares
+    return kernel_limits(a_task("x", **changes)).cpu_shares
 
 
 def test_shares_follow_the_limit_and_the_class() -> None:
@@ -22,24 +22,22 @@ def test_shares_follow_the_limit_and_the_class() -> None:
     assert shares(limit={"cpu": 2**50}) == MAX_SHARES
 
 
-def test_a_ceiling_only_where_asked_for() -> None:
-    task = a_task("x", limit={"cpu": 250})
-    assert kernel_limits(task, cap_cpu=False).cpu_quota_milli == 0
-    assert kernel_limits(task, cap_cpu=True).cpu_quota_milli == 250
+def test_a_task_with_slack_of_cpu_has_no_ceiling() -> None:
+    assert kernel_limits(a_task("x", limit={"cpu": 250})).cpu_quota_milli == 0
 
 
 def test_a_task_without_slack_of_cpu_is_capped_at_its_limit() -> None:
     task = a_task("x", limit={"cpu": 250}, slack=Slack(cpu=False))
-    assert kernel_limits(task, cap_cpu=False).cpu_quota_milli == 250
-    greedy = kernel_limits(a_task("x", limit={"cpu": 250}), cap_cpu=False, grant=Grant(cpu_milli=900))
+    assert kernel_limits(task).cpu_quota_milli == 250
+    greedy = kernel_limits(a_task("x", limit={"cpu": 250}), grant=Grant(cpu_milli=900))
     assert greedy.cpu_quota_milli == 900
-    assert kernel_limits(task, cap_cpu=False, grant=Grant(cpu_milli=900)).cpu_quota_milli == 250
+    assert kernel_limits(task, grant=Grant(cpu_milli=900)).cpu_quota_milli == 250
 
 
 def test_slack_of_memory_reaches_as_far_as_granted_and_its_limit_stays_soft() -> None:
     task = a_task("x", limit={"ram": 64 * MIB}, slack=Slack(ram=True))
     for granted, hard in ((0, 64), (40, 64), (90, 90)):
-        limits = kernel_limits(task, cap_cpu=False, grant=Grant(ram_bytes=granted * MIB))
+        limits = kernel_limits(task, grant=Grant(ram_bytes=granted * MIB))
         assert (limits.ram_bytes, limits.ram_soft_bytes) == (hard * MIB, 64 * MIB)
     assert ceiling(a_task("x", limit={"ram": 5}), Grant(ram_bytes=9)) == {"ram": 5}
     assert ceiling(a_task("x", limit={}, slack=Slack(ram=True)), Grant(ram_bytes=9)) == {}
@@ -47,7 +45,7 @@ def test_slack_of_memory_reaches_as_far_as_granted_and_its_limit_stays_soft() ->
 
 def test_classes() -> None:
     def classes(**changes: object) -> tuple[bool, bool]:
-        limits = kernel_limits(a_task("x", **changes), cap_cpu=False)
+        limits = kernel_limits(a_task("x", **changes))
         return limits.batch, limits.cpu_idle
 
     assert classes(latency_sensitive=True, prod=False, priority=0) == (False, False)
@@ -58,7 +56,7 @@ def test_classes() -> None:
 
 def test_best_effort_goes_first_when_the_machine_is_out_of_memory() -> None:
     scores = [
-        kernel_limits(a_task("x", prod=prod, priority=priority), cap_cpu=False).oom_score_adj
+        kernel_limits(a_task("x", prod=prod, priority=priority)).oom_score_adj
         for prod, priority in ((True, 200), (False, 110), (False, 0))
     ]
     assert scores == sorted(scores)

@@ -133,6 +133,7 @@ async def test_the_process_that_meets_its_end_removes_the_network(box: Machine) 
         await runtime.start(a_task("sleep", "100", network="own"), run=1)
         assert len(left_of(networks, f"{key().job}.0.1")) == 3
     plain = ProcessRuntime(box.home)
+    await plain.presences()
     await plain.stop(key(), notice_s=0, cause=EndCause.STOPPED)
     await end_of(plain)
     await plain.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from borglet.messages import EndCause
+from borglet.messages import EndCause, Slack
 from borglet.runtimes.cgroups import cgroupfs
 from borglet.runtimes.supervisor.proctable import threads_of
 from tests.real.runtimes.machine import (
@@ -115,8 +115,8 @@ async def test_limits_of_a_running_task_go_up_and_down_in_place(machine: Machine
         for mebibytes in (128, 32):
             limit = {"ram": mebibytes * MIB, "cpu": 1000}
             await runtime.resize(msgspec.structs.replace(task, limit=limit, max_processes=mebibytes))
-            tree = runtime._tree
-            if tree is None:
+            tree = runtime._runtime_home.tree
+            if not tree.roots:
                 assert runtime.attributes()["isolation.memory"] == "polled"
                 continue
             groups = tree.groups_of(f"{key().job}.0.1")
@@ -151,17 +151,18 @@ async def eventually_text(runtime: object, wanted: str) -> None:
 
 async def test_cpu_gets_its_share_or_a_lower_priority(machine: Machine) -> None:
     """Where CPU is not a group's business, work that can wait is nice, and what nobody waits for is idle."""
-    machine.with_settings(cap_cpu=True)
     program = (
         "import os, threading, time; threading.Thread(target=time.sleep, args=[60]).start();"
         "print(os.nice(0), os.sched_getscheduler(0), flush=True); time.sleep(60)"
     )
-    task = python(program, latency_sensitive=False, prod=False, priority=50, limit={"cpu": 2000})
+    task = python(
+        program, latency_sensitive=False, prod=False, priority=50, limit={"cpu": 2000}, slack=Slack(cpu=False)
+    )
     async with machine.runtime() as runtime:
         await runtime.start(task, run=1)
         nice, policy = map(int, (await line_of(runtime)).split())
-        tree = runtime._tree
-        if tree is not None and tree.version == "v1" and tree.enforces("cpu"):
+        tree = runtime._runtime_home.tree
+        if tree.version == "v1" and tree.enforces("cpu"):
             group = Path(tree.groups_of(f"{key().job}.0.1")["cpu"])
             assert group.parent.name.endswith("-batch")
             if runtime.attributes()["isolation.cpu_classes"] == "cgroup-v1":

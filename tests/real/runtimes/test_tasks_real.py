@@ -399,7 +399,7 @@ async def test_groups_are_gone_after_the_end(machine: Machine) -> None:
         await eventually(lambda: grouped_or_not(processes_of(machine)) == {grouped}, "the task in its groups or none")
         await runtime.stop(key(), notice_s=5, cause=EndCause.STOPPED)
         await end_of(runtime)
-        tree = runtime._tree
-        roots = list(tree.roots.values()) if tree else []
+        tree = runtime._runtime_home.tree
+        roots = list(tree.roots.values())
         await eventually(lambda: not any((root / f"{key().job}.0.1").exists() for root in roots), "removal")
     assert not any(root.exists() for root in roots)
