@@ -1,7 +1,7 @@
 """The interface between the Borglet's agent and the packages of its machine, and its simulated implementation.
 
-agent ── install(packages) ──► Packages ──► one read-only tree per package, shared by all tasks
-agent ── trees(packages) ───►           ──► the places of the trees, for the runtime
+agent ── install(packages) ──► Packages ──► one read-only tree per package, which all tasks share
+agent ── trees(packages) ───►           ──► the directories of the trees, for the runtime
 """
 
 from __future__ import annotations
@@ -18,33 +18,30 @@ InUse = Callable[[], Set[str]]
 
 
 class PackageMissing(Exception):
-    """A package is missing and cannot be installed. The text gives the package and the reason, for the job's owner."""
+    """A package cannot be installed. The text has the package and the reason, for the owner of the job."""
 
 
 class Packages(Protocol):
-    """All methods may be called from one asyncio loop only; none blocks it."""
+    """The packages of one machine. Call the methods from one asyncio loop; none blocks it."""
 
     def bind(self, in_use: InUse) -> None:
-        """Set the function that returns the package digests which this machine's tasks need.
-
-        Call it once, first. Packages with these digests are not deleted.
-        """
+        """Set the function that returns the digests of the packages in use, which are not deleted. Call this first."""
 
     async def install(self, packages: Sequence[PackageRef]) -> None:
-        """Install all of them. Raises `PackageMissing`. A cancellation stops installations that no other task needs."""
+        """Install packages. A cancellation stops installations that no other task needs. Raises `PackageMissing`."""
 
     def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
-        """Return the directory of each, in their order, by mount name. Raises `PackageMissing`."""
+        """Return the directory of each package by mount name, in the given order. Raises `PackageMissing`."""
 
     def installed(self) -> list[str]:
-        """Return installed digests, the most recently used first, at most `MAX_REPORTED_PACKAGES`."""
+        """Return the digests of installed packages, the last used first, at most `MAX_REPORTED_PACKAGES`."""
 
     async def close(self) -> None:
         """Release all resources. Installed packages stay."""
 
 
 def mount_name(package: PackageRef) -> str:
-    """Return the name that tasks see, without tag or digest. Raises `PackageMissing` if it is not a file name."""
+    """Return the name of a package without tag or digest, for its directory. Raises `PackageMissing`."""
     name = package.name.partition("@")[0]
     if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > 255:
         raise PackageMissing(
@@ -54,7 +51,7 @@ def mount_name(package: PackageRef) -> str:
 
 
 def mounts(packages: Sequence[PackageRef], tree: Callable[[PackageRef], Path]) -> dict[str, Path]:
-    """Return the trees by mount name. Raises `PackageMissing` if two packages have the same mount name."""
+    """Return the tree of each package by mount name. Raises `PackageMissing` if two have the same mount name."""
     found: dict[str, Path] = {}
     for package in packages:
         name = mount_name(package)
@@ -67,9 +64,7 @@ def mounts(packages: Sequence[PackageRef], tree: Callable[[PackageRef], Path]) -
 
 
 class SimulatedPackages:
-    """Simulated packages: nothing is fetched or written. Missing packages are present after `delay_s`, jittered by
-    `rng`.
-    """
+    """The packages of a simulated machine. An installation takes about `delay_s` and writes no file."""
 
     def __init__(self, delay_s: float, rng: random.Random) -> None:
         self._delay_s, self._rng = delay_s, rng

@@ -1,8 +1,9 @@
-"""Choose where to fetch a package next, how often to try, and when to give up. Pure.
+"""Choose the next source of a package, how often to try, and when to give up. Pure.
 
     Ask the link ─► Try a peer ─► Try the next … ─► Try the store ─► Pause ─► Ask again …      GiveUp
 
-Peers come first, in the order of the link. Failures count against the number of rounds; busy sources only take time.
+Peers come first, in the order of the link. The number of rounds with failures is limited. A round in which sources were
+only busy does not count.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ BUSY_PAUSE_S = 1.0
 
 
 class FetchPatience(msgspec.Struct, frozen=True):
-    """Limits of the attempts of one machine to get one package."""
+    """Limits of the attempts to fetch one package."""
 
-    rounds: int = 5  # rounds of asking for sources and trying them in which a source failed
-    patience_s: float = 900.0  # also if the link only answers to ask again later
-    pause_s: float = 0.5  # after the first round without success; doubles
+    rounds: int = 5  # the most rounds in which a source failed
+    patience_s: float = 900.0  # total time, also if the link only asks to wait
+    pause_s: float = 0.5  # pause after the first round without success; it doubles with each further one
 
 
 class AskForSources(msgspec.Struct, frozen=True):
-    """Ask the link for sources: `answered` or `unavailable` follows."""
+    """Ask the link for sources, then call `answered` or `unavailable`."""
 
 
 class Try(msgspec.Struct, frozen=True):
-    """Fetch from this source. `failed` follows if it does not deliver."""
+    """Fetch from this source, and call `failed` if it does not deliver."""
 
     source: PeerAddress
 
@@ -53,7 +54,7 @@ Step: TypeAlias = AskForSources | Try | Pause | GiveUp
 
 
 class Choosing:
-    """The choice of sources for one package on one machine. Times are seconds of a clock that never runs backwards."""
+    """The choice of sources for one package. Times are seconds of a clock that never runs backwards."""
 
     def __init__(self, patience: FetchPatience, rng: random.Random, *, now: float) -> None:
         self._patience, self._rng = patience, rng
@@ -64,9 +65,10 @@ class Choosing:
         self._complaints: deque[str] = deque(maxlen=MOST_COMPLAINTS)
         self._rounds = 0
         self._asked = self._named = self._broken = self._away = self._final = False
-        self._told_s = 0.0
+        self._retry_after_s = 0.0
 
     def step(self, now: float) -> Step:
+        """Return what to do next."""
         if self._todo:
             return Try(self._todo.popleft())
         if self._asked and not self._final:
@@ -75,33 +77,31 @@ class Choosing:
             return Pause(self._pause_s())
         if self._final or self._rounds >= self._patience.rounds or now >= self._give_up_at:
             return GiveUp("; ".join(self._complaints) or "all sources were busy the whole time")
-        self._asked, self._told_s = True, 0.0
+        self._asked, self._retry_after_s = True, 0.0
         self._named = self._broken = self._away = False
         return AskForSources()
 
     def _pause_s(self) -> float:
-        """Return the pause: as long as the link asked for, or short if all sources were busy. Only failures make it
-        longer."""
+        """Return the pause: as the link asked, or short if all sources were busy; after failures it grows."""
         if self._broken or self._away:
-            return max(self._told_s, self._backoff.next_s())
-        pause_s = self._told_s or (BUSY_PAUSE_S if self._named else self._patience.pause_s)
+            return max(self._retry_after_s, self._backoff.next_s())
+        pause_s = self._retry_after_s or (BUSY_PAUSE_S if self._named else self._patience.pause_s)
         return pause_s * self._rng.uniform(0.8, 1.2)
 
     def answered(self, found: PackageSources) -> None:
-        self._told_s = found.retry_after_s
+        self._retry_after_s = found.retry_after_s
         self._todo.extend(peer for peer in found.peers if peer not in self._bad)
         if found.store:
             self._todo.append(THE_STORE)
         self._named = bool(self._todo)
 
     def unavailable(self, text: str, *, final: bool) -> None:
-        """Record that the link gave no answer. `final`: a retry cannot help. Otherwise only time passes, so that a cell
-        that is unreachable for a while does not use up the restarts of its tasks."""
+        """Record that the link gave no answer. `final`: a retry cannot help. The round does not count as failed."""
         self._complaints.append(text)
         self._away, self._final = True, final
 
     def failed(self, source: PeerAddress, reason: str, detail: str) -> None:
-        """`reason` as in `PackageFailed`. A busy source may be used again; one that failed otherwise is skipped."""
+        """Record a failure. `reason`: see `PackageFailed`. A busy source is tried again, another one is skipped."""
         self._complaints.append(f"{name_of(source)}: {reason}: {detail}")
         if reason == BUSY:
             return

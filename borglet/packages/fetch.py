@@ -1,11 +1,11 @@
-"""Fetch one archive, from peers first and from the link's store last. No source is trusted.
+"""Fetch one archive, from peers first and from the link's store last. The digest of the content is checked.
 
     sources ─► peer ─► peer ─► store ─► sources again, after a pause …        until the digest is right
                 │ unreachable, busy, refused, slow, mismatch: reported, not asked again
                 └─ received bytes are kept: the next source continues after them (Range)
 
-A source with wrong content is found even if several sources gave a part: after a mismatch of such a mixture, each
-source must give the whole archive. Blocking: call it in threads.
+If parts of several sources together have the wrong digest, each following source must send the whole archive. So the
+source with wrong content is found. These functions block: call them in threads.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class FetchSettings:
     """Time limits of downloads."""
 
     connect_timeout_s: float = 3.0
-    silence_s: float = 10.0  # without a byte
-    least_bytes_s: int = 128 * 1024  # over each `pace_s`; slower counts as broken
+    silence_s: float = 10.0  # the longest time without a byte
+    least_bytes_s: int = 128 * 1024  # a source that is slower over `pace_s` has failed
     pace_s: float = 10.0
     patience: FetchPatience = field(default_factory=FetchPatience)
 
 
 class SourceFailed(Exception):
-    """One source did not deliver. `reason` as in `PackageFailed`."""
+    """A source did not deliver. `reason`: see `PackageFailed`."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -60,7 +60,7 @@ class SourceFailed(Exception):
 
 
 class Fetcher:
-    """`now` and `pause` are a clock that never runs backwards, in seconds, and waiting on it."""
+    """The downloads of one machine. `now`: a clock in seconds that never runs backwards."""
 
     def __init__(
         self,
@@ -76,8 +76,10 @@ class Fetcher:
     def fetch(
         self, package: PackageRef, into: Path, *, checkpoint: Callable[[], None], pause: Callable[[float], None]
     ) -> None:
-        """Write the archive to `into`, a new file; when it returns, content and digest are right. `checkpoint` is
-        called between pieces, and may raise; `pause` waits, and may raise too. Raises `PackageMissing`, OSError."""
+        """Write the archive of a package to `into`, a new file. Its digest is right after the call.
+
+        `checkpoint` is called often, and `pause` to wait for so many seconds. Both may raise to stop the download.
+        Raises `PackageMissing`, OSError."""
         choosing = Choosing(self._settings.patience, self._rng, now=self._now())
         found = PackageSources([], "", "")
         with into.open("xb") as file:
@@ -120,8 +122,8 @@ class _Download:
     ) -> None:
         self._package, self._file, self._sources = package, file, sources
         self._settings, self._now, self._checkpoint = settings, now, checkpoint
-        self._givers: set[PeerAddress] = set()
-        self._unmixed = False  # parts of several sources did not match: from now on each source gives the whole
+        self._givers: set[PeerAddress] = set()  # sources of the present content
+        self._unmixed = False  # parts of several sources did not match, so each source must send the whole archive
         self._restart()
 
     def _restart(self) -> None:
@@ -132,7 +134,8 @@ class _Download:
         self._givers.clear()
 
     def from_source(self, source: PeerAddress, store: str, ticket: str) -> bool:
-        """Return whether the archive is complete and right. Raises `SourceFailed`, and what `checkpoint` raises."""
+        """Continue with this source. Return whether the archive is complete. Raises `SourceFailed`, and the errors of
+        `checkpoint`."""
         if self._unmixed:
             self._restart()
         path = f"/packages/{self._package.digest}"

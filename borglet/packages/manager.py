@@ -1,9 +1,9 @@
 """All packages of one machine: waiting tasks, downloads, removals, and archives for peers.
 
-    install ─► there already? ─► used            (many tasks may want one package: one installation, all wait)
-                 no ─► make room ─► fetch ─► unpack, checked ─► renamed into place ─► the link hears of it
+    install ─► installed? ─► use it            (one installation per package; all tasks that need it wait)
+                 no ─► free space ─► fetch ─► check, unpack ─► rename into place ─► notify the link
 
-Blocking work runs in a few threads. When the last waiting task is cancelled, the installation ends at its next piece.
+Blocking work runs in a few threads. If no task waits for an installation any more, it stops soon.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from borglet.messages import MAX_REPORTED_PACKAGES, PackageRef
 from borglet.packages.archives.limits import ArchiveRefused
@@ -26,17 +25,16 @@ from borglet.packages.sources import Sources
 from borglet.packages.store import PackageStore, StoredPackage
 
 log = logging.getLogger(__name__)
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class PackageSettings:
-    """Limits of packages on a machine."""
+    """Limits of the packages on a machine."""
 
-    budget_bytes: int = 20 * 2**30  # of archives and trees together
-    keep_free_bytes: int = 2**30  # of the disk, for everybody else
-    at_once: int = 4  # installations
-    attempts: int = 3  # to install what was removed again at once
+    budget_bytes: int = 20 * 2**30  # disk space of archives and trees together
+    keep_free_bytes: int = 2**30  # disk space that stays free for tasks
+    at_once: int = 4  # installations at the same time
+    attempts: int = 3  # to install a package that another task removes again
 
 
 class _Cancelled(Exception):
@@ -60,7 +58,7 @@ class _Installation:
 
 
 class PackageManager:
-    """Call `open` first. `port`: of the server for peers, 0 for none. `now`: seconds since the epoch."""
+    """The packages of a real machine. Call `open` first. `port`: of the server for peers, 0 if there is none."""
 
     def __init__(
         self,
@@ -77,9 +75,8 @@ class PackageManager:
         self._in_use: InUse = frozenset
         self._installed: dict[str, StoredPackage] = {}
         self._installations: dict[str, _Installation] = {}
-        self._promised: dict[str, int] = {}  # bytes of disk, of installations under way
+        self._promised: dict[str, int] = {}  # disk space of present installations, in bytes by digest
         self._threads = ThreadPoolExecutor(settings.at_once, thread_name_prefix="packages")
-        self._chores = ThreadPoolExecutor(1, thread_name_prefix="package-chores")
         self._notices = ThreadPoolExecutor(1, thread_name_prefix="package-notices")
         self._collecting = asyncio.Lock()
         self._closing = threading.Event()
@@ -95,15 +92,15 @@ class PackageManager:
     # -- starting and ending
 
     def open(self) -> None:
-        """Start to check the present packages. Running tasks do not wait; an installation waits for its package."""
+        """Start to check the packages on the disk. Only the installation of a package waits for its check."""
         self._opened = asyncio.ensure_future(self._open())
         self._checking = asyncio.ensure_future(self._check_all())
 
     async def _open(self) -> None:
         try:
-            self._unchecked = set(await self._chore(self._store.open))
+            self._unchecked = set(await asyncio.to_thread(self._store.open))
         except OSError as error:
-            log.error("cannot read the installed packages, and installs each one again: %s", error)
+            log.error("cannot read the installed packages; the Borglet installs them again: %s", error)
 
     async def _check_all(self) -> None:
         await self._ready()
@@ -112,7 +109,7 @@ class PackageManager:
         log.info("%d packages are installed", len(self._installed))
 
     async def _check(self, digest: str) -> None:
-        """Check a package once; all callers wait for the same check."""
+        """Check a package on the disk, unless it is checked. All callers wait for the same check."""
         if digest not in self._unchecked:
             return
         check = self._checks.get(digest)
@@ -137,7 +134,7 @@ class PackageManager:
         await asyncio.shield(self._opened)
 
     async def checked(self) -> None:
-        """Wait until all present packages have been checked."""
+        """Wait until all packages on the disk have been checked."""
         assert self._checking is not None, "call open() first"
         await asyncio.shield(self._checking)
 
@@ -153,13 +150,9 @@ class PackageManager:
             self._checking.cancel()
             running += [self._checking, *self._checks.values()]
         await asyncio.gather(*running, return_exceptions=True)
-        for threads in (self._threads, self._chores):
-            threads.shutdown(wait=False, cancel_futures=True)
-        # Notices to the link that are under way are finished: this process would wait for them anyway.
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        # Wait for notices to the link that are being sent: the end of the process would wait for them, too.
         await asyncio.to_thread(self._notices.shutdown, wait=True, cancel_futures=True)
-
-    async def _chore(self, act: Callable[..., Result], *arguments: object) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._chores, act, *arguments)
 
     # -- reading
 
@@ -180,7 +173,7 @@ class PackageManager:
         return sum(each.disk_bytes for each in self._installed.values())
 
     def archive(self, digest: str) -> Path | None:
-        """Return an archive for peers."""
+        """Return the archive of a package for peers, or None."""
         return self._store.archive(digest) if digest in self._installed else None
 
     # -- installing
@@ -193,13 +186,15 @@ class PackageManager:
         attempts = 0
         while missing := [package for package in packages if package.digest not in self._installed]:
             if attempts == self._settings.attempts:
-                raise PackageMissing(f"package {missing[0].name!r}: it was removed before the task could use it")
+                raise PackageMissing(
+                    f"package {missing[0].name!r}: other tasks needed its disk space before this task could use it"
+                )
             attempts += await self._install_all(missing)
         for package in packages:
             self._use(package.digest)
 
     async def _install_all(self, packages: Sequence[PackageRef]) -> bool:
-        """Return whether all are installed. False: other tasks cancelled one just when this task had joined."""
+        """Install packages. Return False if an installation was cancelled when this task joined it: try again."""
         if self._closing.is_set():
             raise PackageMissing(f"package {packages[0].name!r}: this Borglet is shutting down")
         joined = [self._join(package) for package in packages]
@@ -231,7 +226,7 @@ class PackageManager:
     async def _install(self, installation: _Installation) -> None:
         package = installation.package
         try:
-            most_bytes = await self._make_room(package)
+            most_bytes = await self._free_space(package)
             found = await asyncio.get_running_loop().run_in_executor(
                 self._threads, self._fetch_and_unpack, installation, most_bytes
             )
@@ -241,7 +236,9 @@ class PackageManager:
         except ArchiveRefused as error:
             raise PackageMissing(f"package {package.name!r} ({package.digest}) is rejected: {error}") from error
         except OSError as error:
-            raise PackageMissing(f"package {package.name!r}: this machine cannot store it: {error}") from error
+            raise PackageMissing(
+                f"package {package.name!r}: this machine cannot store it: {error}; an SRE can check its disk"
+            ) from error
         finally:
             self._promised.pop(package.digest, None)
             del self._installations[package.digest]
@@ -266,11 +263,10 @@ class PackageManager:
         self._installed[digest] = replace(known, used_at=at)
         self._store.used(digest, at)
 
-    # -- room
+    # -- disk space
 
-    async def _make_room(self, package: PackageRef) -> int:
-        """Free space for archive and tree, estimated as twice the archive. Returns how many bytes the tree may have
-        at most.
+    async def _free_space(self, package: PackageRef) -> int:
+        """Free space for archive and tree, estimated as twice the archive. Return the largest size of the tree.
 
         Raises `PackageMissing`."""
         wanted = 2 * package.size_bytes
@@ -279,15 +275,15 @@ class PackageManager:
         in_use = self._in_use()
         kept = sum(each.disk_bytes for each in self._installed.values() if each.digest in in_use)
         others = sum(self._promised.values()) - wanted
-        room = self._settings.budget_bytes - kept - others
+        left = self._settings.budget_bytes - kept - others
         if self._excess() > 0:
             raise PackageMissing(
-                f"package {package.name!r}: it needs about {wanted} bytes; packages in use leave {max(0, room)} of"
+                f"package {package.name!r}: it needs about {wanted} bytes; packages in use leave {max(0, left)} of"
                 f" {self._settings.budget_bytes}, and the disk has {self._store.free_bytes()} free, of"
                 f" which the Borglet keeps {self._settings.keep_free_bytes} free. Use fewer"
                 " packages on this machine, or give its Borglet more with --package-bytes"
             )
-        return max(0, room - package.size_bytes)
+        return max(0, left - package.size_bytes)
 
     def _excess(self) -> int:
         return excess_of(
@@ -299,16 +295,16 @@ class PackageManager:
         )
 
     async def collect(self) -> int:
-        """Remove unused packages until budget and disk are kept. Return the number of freed bytes."""
+        """Remove unused packages until the budget and the free disk space are right. Return the freed bytes."""
         freed = 0
         async with self._collecting:
             keep = {*self._in_use(), *self._installations}
             for each in to_remove(self._installed.values(), keep, excess_bytes=self._excess()):
                 if each.digest in self._in_use():
-                    continue  # a task began to use it a moment ago
+                    continue  # a task has begun to use it
                 del self._installed[each.digest]  # no task and no peer gets it from now on
                 try:
-                    await self._chore(self._store.remove, each.digest)
+                    await asyncio.to_thread(self._store.remove, each.digest)
                 except OSError:
                     log.exception("cannot remove package %s", each.name)
                     continue
@@ -318,7 +314,7 @@ class PackageManager:
         return freed
 
     def publish_port(self) -> None:
-        """Publish the port that serves the packages in this machine's reports, after each welcome of the link."""
+        """Notify the link of the port at which peers can download packages. Call this after each welcome."""
         if self._port_report is not None:
             self._port_report.cancel()
         self._port_report = asyncio.ensure_future(self._report_port())
@@ -331,9 +327,9 @@ class PackageManager:
 
 
 def to_remove(installed: Iterable[StoredPackage], in_use: Set[str], *, excess_bytes: int) -> list[StoredPackage]:
-    """Return the packages to remove, the least recently used first, until `excess_bytes` of disk are free.
+    """Return unused packages that together have `excess_bytes`, the least recently used first.
 
-    Packages in use stay. If all others are too little, all others are returned."""
+    If all unused packages together have fewer bytes, return all of them."""
     chosen: list[StoredPackage] = []
     for each in sorted(installed, key=lambda each: (each.used_at, each.digest)):
         if excess_bytes <= 0:
@@ -345,7 +341,7 @@ def to_remove(installed: Iterable[StoredPackage], in_use: Set[str], *, excess_by
 
 
 def excess_of(taken_bytes: int, wanted_bytes: int, *, budget_bytes: int, free_bytes: int, keep_free_bytes: int) -> int:
-    """Return how many bytes must be freed before `wanted_bytes` more fit into the budget and onto the disk."""
+    """Return how many bytes to free, so that `wanted_bytes` more fit into the budget and onto the disk."""
     over_budget = taken_bytes + wanted_bytes - budget_bytes
     over_disk = wanted_bytes + keep_free_bytes - free_bytes
     return max(0, over_budget, over_disk)

@@ -2,9 +2,9 @@
 
     GET /packages/<digest>      Authorization: Borg-Ticket <ticket>      Range: bytes=N-
 
-Answers: 200 or 206 with the archive, 401 for a bad ticket, 404 for an unknown package, 503 if all upload slots are in
-use, so that the client tries another peer. The content is public to the cell's machines, and its digest proves it. For
-this reason there is no TLS.
+Answers: 200 or 206 with the archive, 401 for a bad ticket, 404 for an unknown package, 416 for a range after the end,
+503 if all upload slots are in use, so that the client tries another peer. There is no TLS, because all machines of the
+cell may read the content, and its digest proves it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _RANGE = re.compile(r"bytes=([0-9]{1,18})-\Z")
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """Limits of what one machine serves to others."""
+    """Limits of the uploads of one machine."""
 
-    uploads: int = 4  # at once
-    connections: int = 64  # further connections are closed at once
+    uploads: int = 4  # uploads at the same time
+    connections: int = 64  # open connections; further ones are closed
     header_bytes: int = 8192
     header_timeout_s: float = 5.0
-    least_bytes_s: int = 128 * 1024  # a slower client loses its upload
-    grace_s: float = 10.0
+    least_bytes_s: int = 128 * 1024  # the upload to a slower client is stopped
+    grace_s: float = 10.0  # time that each upload gets in addition
 
 
 class _Answer(Exception):
-    """Ends a request with this status."""
+    """The answer to a request that gets no archive."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -50,7 +50,8 @@ class _Answer(Exception):
 
 
 class PeerServer:
-    """`find` returns the archive of a digest, if present. `keys`: of the authorities. `now`: epoch, in seconds."""
+    """The server for other Borglets. `find` returns the archive of a digest, or None. `keys` returns the public keys
+    of the cell's authorities. `now` returns seconds since the epoch."""
 
     def __init__(
         self,
@@ -64,10 +65,10 @@ class PeerServer:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._uploads = 0
-        self.served = 0  # uploads that went to their end
+        self.served = 0  # number of complete uploads
 
     async def open(self, address: str, port: int) -> int:
-        """Listen, and return the port, which the kernel chooses if `port` is 0. Raises OSError."""
+        """Start to serve. Return the port, which the kernel chooses if `port` is 0. Raises OSError."""
         self._server = await asyncio.start_server(self._accept, address, port, limit=self._settings.header_bytes)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -159,7 +160,7 @@ class PeerServer:
             if offset >= size:
                 raise _Answer(
                     HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-                    f"the range starts after the end of the archive, which has {size} bytes",
+                    f"the range starts after the end of the archive, which has {size} bytes; start earlier",
                 )
             part = f"Content-Range: bytes {offset}-{size - 1}/{size}\r\n" if offset else ""
             status = HTTPStatus.PARTIAL_CONTENT if offset else HTTPStatus.OK

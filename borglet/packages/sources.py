@@ -20,7 +20,7 @@ MAX_ANSWER_BYTES = 256 * 1024
 
 
 class SourcesUnavailable(Exception):
-    """The link did not name sources of a package. `final`: a retry cannot help."""
+    """The link sent no sources of a package. `final`: a retry cannot help."""
 
     def __init__(self, text: str, *, final: bool = False) -> None:
         super().__init__(text)
@@ -28,7 +28,8 @@ class SourcesUnavailable(Exception):
 
 
 class Sources(Protocol):
-    """Blocking: call it in threads. The notices never raise, because the next report corrects a lost one."""
+    """The sources of packages. The methods block: call them in threads. `have`, `gone` and `failed` notify the link and
+    never raise, because the next report corrects a lost notice."""
 
     def of(self, digest: str) -> PackageSources:
         """Return the sources of a package. Raises `SourcesUnavailable`."""
@@ -47,7 +48,7 @@ class Sources(Protocol):
 
 
 class LinkSources:
-    """The link of a real cell. It reads `credentials` for each request, because they are renewed while it runs."""
+    """The sources that the link of a real cell knows. Each request uses the present `credentials`."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:
         self._address = link_address(url)
@@ -92,7 +93,7 @@ class LinkSources:
     def _ask(
         self, method: str, path: str, content: msgspec.Struct | None = None, *, keep: bool = False
     ) -> tuple[int, bytes]:
-        """Send one request. `keep` the connection for the next one of this thread, which may come every second.
+        """Send one request. Return status and body. `keep` the connection open for this thread's next request.
 
         Raises OSError, `http.client.HTTPException`."""
         connection = getattr(self._kept, "connection", None)
@@ -100,7 +101,7 @@ class LinkSources:
             try:
                 return self._exchange(connection, method, path, content)
             except (OSError, http.client.HTTPException):
-                self.rest()  # the link closes idle connections; every request may be sent twice
+                self.rest()  # the link closes idle connections, so the request is sent again
         connection, _ = self.connect_store()
         try:
             return self._exchange(connection, method, path, content)

@@ -1,14 +1,14 @@
 """The packages of one machine on its disk. Each is installed once, whole or not at all.
 
-    home/packages/<digest>/   marker.json   what it is, and digests of its tree: written last, moved in with the rest
+    home/packages/<digest>/   marker.json   its description and the digests of its tree; written last
                               tree/         read-only, shared by all tasks
-                              archive       as fetched: what peers get, and what a damaged tree is made from again
-    home/packages/incoming/   being fetched or unpacked; what is found there at a start is removed
-    home/packages/trash/      being removed
+                              archive       the downloaded file, for peers and to repair a damaged tree
+    home/packages/incoming/   downloads that are not complete; a new Borglet removes them
+    home/packages/trash/      packages that are being removed
 
-The files of a tree are not forced to the disk one by one. Within one boot of the machine, the kernel's view is complete
-whichever process crashed, so names, sizes and modes are checked. After another boot, all content is read and compared
-once. Blocking: call it in threads. Methods on different digests may run at once.
+The files of a tree are not forced to the disk one by one. A crash of a process loses no written file, so a new Borglet
+checks only names, sizes and modes. After a restart of the machine, it reads all content once and compares the digests.
+These functions block: call them in threads. Methods for different digests can run at the same time.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ class Marker(msgspec.Struct, frozen=True):
     name: str
     digest: str
     format: str
-    size_bytes: int  # of the archive
-    tree_bytes: int  # about what the tree takes of the disk
-    listing: str
+    size_bytes: int  # size of the archive
+    tree_bytes: int  # approximate disk space of the tree
+    listing: str  # see `TreeDigests`
     contents: str
-    boot_id: str  # under which the tree was written or read whole for the last time
+    boot_id: str  # boot in which the whole tree was last written or checked
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPackage:
+    """An installed package."""
+
     digest: str
     name: str
-    format: str
-    size_bytes: int  # of the archive
-    disk_bytes: int  # archive and tree
+    disk_bytes: int  # disk space of archive and tree
     used_at: float  # seconds since the epoch
 
 
 class PackageStore:
-    """The packages on the disk of a machine. Tasks, peers and limits are handled elsewhere."""
+    """The packages on the disk of a machine."""
 
     def __init__(self, home: Path, *, boot_id: str, limits: ArchiveLimits = ArchiveLimits()) -> None:
         self._root = home.absolute() / "packages"
@@ -68,7 +68,7 @@ class PackageStore:
         self._incoming, self._trash = self._root / "incoming", self._root / "trash"
 
     def open(self) -> list[str]:
-        """Return the digests of present folders. A package is installed only after `check` has found it whole."""
+        """Return the digests of all packages on the disk. Call `check` before using a package. Raises OSError."""
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
         for folder in (self._incoming, self._trash):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -77,9 +77,9 @@ class PackageStore:
         return [f"sha256:{name}" for name in sorted(os.listdir(self._root)) if name not in ("incoming", "trash")]
 
     def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> StoredPackage | None:
-        """Return a package if it is whole. A damaged one is unpacked again from its archive, or removed.
+        """Return a package if it is undamaged. A damaged one is unpacked again from its archive, or removed.
 
-        Raises what `checkpoint` raises."""
+        `checkpoint` is called often, and may raise to stop the work."""
         folder = self._root / digest.partition(":")[2]
         try:
             return self._checked(folder, checkpoint)
@@ -123,7 +123,7 @@ class PackageStore:
         try:
             os.link(folder / "archive", incoming / "archive")
             return self.complete(package, incoming, checkpoint=checkpoint)
-        except ArchiveRefused as error:  # by a later release than unpacked it
+        except ArchiveRefused as error:  # an earlier release accepted it
             log.error("package %s: %s", marker.name, error)
             self._discard(folder)
             return None
@@ -139,7 +139,7 @@ class PackageStore:
     # -- one package
 
     def begin(self, package: PackageRef) -> Path:
-        """Create a directory for the download `archive`. Call `complete` or `abandon` with it."""
+        """Create and return a directory for the download, a file named `archive`. Call `complete` or `abandon` next."""
         incoming = self._incoming / f"{_hex(package.digest)}.{secrets.token_hex(4)}"
         incoming.mkdir(mode=0o700, parents=True)
         return incoming
@@ -152,8 +152,9 @@ class PackageStore:
         most_bytes: int | None = None,
         checkpoint: Callable[[], None] = go_on,
     ) -> StoredPackage:
-        """Unpack `incoming/archive`, whose digest was checked, and install it in one atomic step. `most_bytes`: of
-        the tree. Raises `ArchiveRefused`, OSError, and what `checkpoint` raises; then nothing is installed."""
+        """Unpack `incoming/archive`, whose digest is right, and install it in one atomic step.
+
+        `most_bytes` limits the tree. `checkpoint` may raise to stop the work. Raises `ArchiveRefused`, OSError."""
         tree = incoming / "tree"
         tree.mkdir(mode=0o700)
         limits = self._limits
@@ -175,26 +176,26 @@ class PackageStore:
         self._write_marker(incoming, marker)
         incoming.chmod(0o711)
         final = self._root / _hex(package.digest)
-        if final.exists():  # damaged, or it could not be read when it was looked at
+        if final.exists():  # it is damaged, or it could not be read earlier
             self._discard(final)
         os.rename(incoming, final)
         sync_directory(self._root)
         return self._installed(final, marker)
 
     def abandon(self, incoming: Path) -> None:
-        """Remove what `begin` created. Does nothing after `complete`."""
+        """Remove the directory that `begin` created. After `complete`, do nothing."""
         try:
             remove_tree(incoming)
         except OSError:
             log.exception("cannot remove %s; the next start tries again", incoming)
 
     def used(self, digest: str, at: float) -> None:
-        """Mark a package as used, so that it is removed last. Survives restarts."""
+        """Store the time at which a package was used last, which decides about the order of removals."""
         with contextlib.suppress(FileNotFoundError):
             os.utime(self._root / _hex(digest) / "marker.json", (at, at))
 
     def remove(self, digest: str) -> None:
-        """Hide a package at once, then delete it. Raises OSError."""
+        """Move a package to the trash, and delete it. Raises OSError."""
         self._discard(self._root / _hex(digest))
 
     def tree(self, digest: str) -> Path:
@@ -231,17 +232,12 @@ class PackageStore:
 
     def _installed(self, folder: Path, marker: Marker) -> StoredPackage:
         return StoredPackage(
-            marker.digest,
-            marker.name,
-            marker.format,
-            marker.size_bytes,
-            marker.size_bytes + marker.tree_bytes,
-            (folder / "marker.json").stat().st_mtime,
+            marker.digest, marker.name, marker.size_bytes + marker.tree_bytes, (folder / "marker.json").stat().st_mtime
         )
 
 
 def _hex(digest: str) -> str:
-    """Return the part of a digest that names a directory. Raises ValueError."""
+    """Return the hex digits of a digest, which name its directory. Raises ValueError."""
     kind, _, digits = digest.partition(":")
     if kind != "sha256" or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
         raise ValueError(f"digest {digest[:100]!r}: a digest must be sha256: and 64 hex digits")

@@ -1,9 +1,7 @@
-"""Tickets of the cell, with which a machine may fetch a package from any other machine that has it.
+"""Tickets of the cell. With a ticket, a machine can download one package from other machines for some minutes.
 
-    link ── ticket, signed with the authority's key ──► asker ── ticket ──► peer: checks it with the authority's
-                                                                                  certificate, which it has anyway
-
-The holder of a ticket can read one package for some minutes. The digest proves that the content is that package.
+link ── ticket, signed with the authority's key ──► client ── ticket ──► peer: checks it with the authority's
+                                                                         certificate
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from borglet.identity.signatures import ALGORITHM, is_signed
 from borglet.messages import PackageTicket
 
-# With this prefix, nothing else that the authority signs can be mistaken for a ticket.
+# The signed prefix of each ticket. Without it, another text that the authority signs could be used as a ticket.
 CONTEXT = b"borg package ticket 1\n"
 MAX_TICKET_BYTES = 2048
 
@@ -34,7 +32,7 @@ def issue(key: ec.EllipticCurvePrivateKey, ticket: PackageTicket) -> str:
 
 
 def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, now: float) -> PackageTicket:
-    """Return the ticket if one of `keys` signed it for `digest` and it has not expired at `now` (since the epoch, s).
+    """Return the ticket if one of `keys` signed it, for `digest`, and it is not expired. `now`: since the epoch, s.
 
     Raises `TicketRefused`."""
     first, dot, second = text.partition(".")
@@ -43,9 +41,9 @@ def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, 
     try:
         claims, signature = _bytes(first), _bytes(second)
     except (binascii.Error, ValueError) as error:
-        raise TicketRefused("the ticket is not valid base64") from error
+        raise TicketRefused("the ticket is not valid base64; ask for the sources again") from error
     if not is_signed(keys, CONTEXT + claims, signature):
-        raise TicketRefused("the ticket is not signed by this cell's authority")
+        raise TicketRefused("the ticket is not signed by this cell's authority; ask this cell's link for the sources")
     ticket = msgspec.json.decode(claims, type=PackageTicket)
     if ticket.digest != digest:
         raise TicketRefused(f"the ticket is for {ticket.digest}, which is another package")

@@ -1,8 +1,8 @@
 """Choose the runtime of a real machine, from the options of its operator and the features of the machine.
 
-oci       containers, or the Borglet does not start
+oci       containers; if the machine does not support them, the Borglet does not start
 process   ordinary processes
-auto      containers if the machine supports them, else ordinary processes; the log and the attributes give the reason
+auto      containers if the machine supports them, otherwise processes; the log and the attributes have the reason
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from borglet.runtimes.process import ProcessRuntime, ProcessSettings
 
 log = logging.getLogger(__name__)
 
-RUNTIMES = ("auto", "oci", "process")
 _LARGEST_UID = 2**31 - 1
 
 
@@ -33,13 +32,13 @@ class RuntimeWishes:
     """The options of the command line about how tasks run."""
 
     runtime: str = "auto"
-    task_user: str = ""  # process: the one user of all tasks that name none; empty: one user per tenant
+    task_user: str = ""  # process: user of all tasks whose job file names none; empty: one user per tenant
     task_users: frozenset[str] = frozenset()  # users that job files may name
-    first_uid: int = FIRST_UID  # oci: the numbers of tasks' own users; process: of tenants'
-    uids: int = UIDS
+    first_uid: int = FIRST_UID  # first number of the users of tasks (oci) or of tenants (process)
+    uids: int = UIDS  # number of these users
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # oci: accelerator -> device nodes
     logs: LogRetention = field(default_factory=LogRetention)
-    network: str = ""  # oci: addresses of tasks with their own network, 10.20.30.0/24; empty: none
+    network: str = ""  # oci: addresses of tasks with their own network, 10.20.30.0/24; empty: no such addresses
 
 
 def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
@@ -82,14 +81,14 @@ def _task_user(home: Path, wishes: RuntimeWishes) -> str:
     user = wishes.task_user or accounts.task_user(home)
     if os.geteuid() == 0 and not user:
         log.warning(
-            "tasks run as root: no other user can reach %s, or this process cannot switch to one; move the home to a"
-            " folder that every user can enter, or set BORGLET_TASK_USER to a user",
+            "tasks run as root, because other users cannot reach %s, or this process cannot switch to them; move the"
+            " home to a folder that every user can enter, or set BORGLET_TASK_USER to a user",
             home,
         )
     elif user and not wishes.task_user:
         log.warning(
-            "tasks of all tenants run as user %s and may signal each other: this process cannot become the users %d-%d"
-            " (BORGLET_TASK_UIDS); give its user namespace these numbers",
+            "tasks of all tenants run as user %s and may signal each other, because this process cannot switch to the"
+            " users %d-%d (BORGLET_TASK_UIDS); map these numbers in its user namespace",
             user,
             wishes.first_uid,
             wishes.first_uid + wishes.uids - 1,
@@ -98,7 +97,7 @@ def _task_user(home: Path, wishes: RuntimeWishes) -> str:
 
 
 def parse_uids(text: str) -> tuple[int, int]:
-    """Parse `200000-265535` to the first number and the count. Raises `BadMachine`."""
+    """Parse a range of user numbers, such as `200000-265535`, to its first number and its size. Raises `BadMachine`."""
     match = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text.strip())
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1000 <= first <= last <= _LARGEST_UID:
@@ -109,7 +108,7 @@ def parse_uids(text: str) -> tuple[int, int]:
 
 
 def parse_devices(text: str) -> dict[int, tuple[str, ...]]:
-    """Parse `0=/dev/nvidia0+/dev/nvidiactl,1=/dev/nvidia1`: the nodes of each accelerator. Raises `BadMachine`."""
+    """Parse device nodes by accelerator, such as `0=/dev/nvidia0+/dev/nvidiactl,1=/dev/x`. Raises `BadMachine`."""
     devices = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         number, _, paths = part.partition("=")

@@ -1,6 +1,6 @@
-"""The `process` runtime: tasks as ordinary processes, for machines without privilege or without a container engine.
+"""The `process` runtime: tasks are ordinary processes, for machines without root or without a container engine.
 
-Tasks see the whole machine, like any user. `supervised` enforces limits as far as it can.
+Tasks see the whole machine, like any user. `supervised` enforces their limits.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from borglet.runtimes.supervisor.ptys import PtyRequest
 class ProcessSettings(SupervisedSettings):
     """How the process runtime behaves on this machine."""
 
-    default_user: str = ""  # the one user of tasks that name none, name or number; empty: the Borglet's own user
-    first_uid: int = 0  # the users of tenants, one each: `uids` numbers from here on
-    uids: int = 0  # 0: tenants have no users of their own, `default_user` runs the tasks of all
+    default_user: str = ""  # user (name or number) of tasks whose job file names none; empty: the Borglet's own user
+    first_uid: int = 0  # first number of the users of tenants
+    uids: int = 0  # number of users of tenants; 0: `default_user` runs the tasks of all tenants
     users: frozenset[str] = frozenset()  # users that job files may name if the Borglet is root
     path: str = launch.DEFAULT_PATH  # PATH of tasks
-    reason: str = ""  # why not the oci runtime, reported as an attribute
+    reason: str = ""  # the reason not to use the oci runtime, reported as an attribute
 
 
 class OpenProcesses(Confinement):
@@ -67,13 +67,13 @@ class OpenProcesses(Confinement):
     ) -> LaunchPlan:
         if task.network != "host":
             raise StartFailed(
-                f"network: {task.network!r} needs the oci runtime, and this machine uses process; ask for"
-                " network: host, or for a machine with the attribute isolation.network=own"
+                f"network: {task.network!r} needs the oci runtime, and this machine uses process; use network: host,"
+                " or require a machine with the attribute isolation.network=own"
             )
         if task.root != "host":
             raise StartFailed(
-                f"root: {task.root!r} needs the oci runtime, and this machine uses process; ask for root: host,"
-                " or for a machine with the attribute runtime=oci"
+                f"root: {task.root!r} needs the oci runtime, and this machine uses process; use root: host,"
+                " or require a machine with the attribute runtime=oci"
             )
         packages = str(directory.packages) if trees else ""
         argv = launch.command(task, packages=packages)
@@ -84,7 +84,7 @@ class OpenProcesses(Confinement):
         if tenant_uid and not task.user:
             account = (tenant_uid, tenant_uid, [])
         elif tenant_uid and account is not None and directory.alloc is not None:
-            account = (*account[:2], [*account[2], tenant_uid])  # to enter its alloc
+            account = (*account[:2], [*account[2], tenant_uid])  # so that the task can enter its alloc
         return LaunchPlan(
             account,
             trees,
@@ -145,7 +145,7 @@ class OpenProcesses(Confinement):
 
 
 def _shares_alloc_with_former_user(task: RunTask, kept: Mapping[str, TaskRecord]) -> bool:
-    """Return whether a task of an earlier release lives in its alloc, and could not enter it any more."""
+    """Return whether the task's alloc has a task of an earlier release, which could not enter a closed alloc."""
     return task.alloc is not None and any(
         other.task.alloc == task.alloc
         and other.task.key != task.key
@@ -157,8 +157,8 @@ def _shares_alloc_with_former_user(task: RunTask, kept: Mapping[str, TaskRecord]
 
 
 def _close_alloc(folder: Path, group: int) -> None:
-    """Let only the tenant enter the folder of its alloc. In earlier releases all tenants shared one user; files of that
-    user become the tenant's."""
+    """Let only the tenant enter the folder of its alloc. The tenant also gets the files of the user that all tenants
+    shared in earlier releases."""
     if os.stat(folder).st_gid != group:
         hand_over(folder / "shared", (group, group), former=accounts.TASK_UID, itself=False)
         os.chown(folder, -1, group)
@@ -166,7 +166,7 @@ def _close_alloc(folder: Path, group: int) -> None:
 
 
 class ProcessRuntime(SupervisedRuntime):
-    """All of a home's tasks as ordinary processes."""
+    """The runtime that runs the tasks of one home as ordinary processes."""
 
     def __init__(self, home: Path, settings: ProcessSettings = ProcessSettings()) -> None:
         super().__init__(home, settings, OpenProcesses(home, settings))

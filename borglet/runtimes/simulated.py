@@ -1,11 +1,11 @@
-"""The `simulated` runtime: tasks that use nothing and report usage, for thousands of machines in one process.
+"""The `simulated` runtime: tasks without processes that report usage, for thousands of machines in one process.
 
-Each task draws, from the seed and its own key, the share of its limit that it uses on average: means by kind as
-measured in the cells of Google's 2019 trace, CPU 0.15, 0.34, 0.61 and 0.42, RAM 0.12, 0.36, 0.48 and 0.63 of the
-limit for free, batch, mid and production work. Each sample varies around it. The same seed gives the same usage. The
-trace has no figures of disks, so disk usage has the share of RAM, without variation.
+The seed and the key of a task determine the average share of its limit that it uses. The means by kind are those of
+Google's 2019 trace: CPU 0.15, 0.34, 0.61 and 0.42, RAM 0.12, 0.36, 0.48 and 0.63 of the limit for free, batch, mid and
+production tasks. Each sample varies around the average. The trace has no figures of disks, so disk usage has the share
+of RAM, without variation.
 
-A command ends with status 0 after `SIM_DURATION_S` seconds if its environment says so.
+If the environment of a task has `SIM_DURATION_S`, its command ends with status 0 after so many seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from borglet.messages import (
     AllocReport,
@@ -33,18 +35,18 @@ from borglet.runtimes.base.runtime import NO_TREES, Presence, StartFailed
 from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.supervisor.ptys import Pty, ShellRefused
 
-BATCH_PRIORITY = 100  # below it, the kind of a task is free
-MID_PRIORITY = 116  # the trace's upper part of the batch band
+BATCH_PRIORITY = 100  # tasks with a lower priority have the kind `free`
+MID_PRIORITY = 116  # tasks from this priority on have the kind `mid`, the upper part of the batch band in the trace
 _CPU_MEANS = {"free": 0.15, "batch": 0.34, "mid": 0.61, "prod": 0.42}
 _RAM_MEANS = {"free": 0.12, "batch": 0.36, "mid": 0.48, "prod": 0.63}
-_CONCENTRATION = 4.0  # of the beta distribution of averages, which is wide, like that of real work
+_CONCENTRATION = 4.0  # of the beta distribution of averages, which is as wide as in the trace
 _WOBBLE = 0.2  # a sample lies within this share around the average
 _SIGTERM = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """State that all simulated machines of a process share."""
+    """The clock and the settings that all simulated machines of a process share."""
 
     clock: Callable[[], float]
     seed: int = 0
@@ -66,7 +68,7 @@ class _Simulated:
 
 
 class SimulatedRuntime:
-    """One simulated machine. Tasks end with this object, which looks like a restart of the machine to the cell."""
+    """The runtime of one simulated machine. Its tasks end with the process, which the cell sees as a restart."""
 
     name = "simulated"
     api_url = ""
@@ -103,7 +105,7 @@ class SimulatedRuntime:
             self._end_after(started, duration_s, Exit(EndCause.EXITED, 0.0, status=0))
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
-        """A simulated task obeys SIGTERM at once."""
+        """End the task at once, as if it obeyed SIGTERM."""
         known = self._tasks.get(key)
         if known is not None and known.exit is None:
             self._end_after(known, 0.0, Exit(cause, 0.0, signal=_SIGTERM, detail=detail, notice="full"))
@@ -115,10 +117,10 @@ class SimulatedRuntime:
             known.ratios, known.noise = usage_ratios(task, seed=self._simulation.seed)
 
     async def identify(self, key: TaskKey, token: str) -> None:
-        """Simulated tasks use no identity."""
+        """Do nothing: simulated tasks use no identity."""
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
-        """Simulated tasks do not disturb each other."""
+        """Do nothing: simulated tasks do not disturb each other."""
 
     async def remove(self, key: TaskKey) -> None:
         known = self._tasks.get(key)
@@ -131,8 +133,8 @@ class SimulatedRuntime:
     async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
         for alloc in allocs:
             self._allocs[alloc.key] = alloc.name
-        lived_in = {known.task.alloc for known in self._tasks.values()}
-        for key in set(dropped) - lived_in:
+        in_use = {known.task.alloc for known in self._tasks.values()}
+        for key in set(dropped) - in_use:
             self._allocs.pop(key, None)
 
     def allocs(self) -> list[AllocReport]:
@@ -173,12 +175,12 @@ class SimulatedRuntime:
     def _end(self, known: _Simulated, exit_: Exit) -> None:
         if known.exit is not None:
             return
-        at = self._simulation.clock()
-        known.exit = Exit(exit_.cause, at, status=exit_.status, signal=exit_.signal, detail=exit_.detail)
+        known.exit = msgspec.structs.replace(exit_, at=self._simulation.clock())
         self._ended.put_nowait(known.presence())
 
 
 def kind(task: RunTask) -> str:
+    """Return the kind of a task, as in the trace: free, batch, mid or prod."""
     if task.prod:
         return "prod"
     if task.priority >= MID_PRIORITY:
@@ -187,7 +189,7 @@ def kind(task: RunTask) -> str:
 
 
 def usage_ratios(task: RunTask, *, seed: int) -> tuple[tuple[float, float], int]:
-    """Return the averages (CPU, RAM; shares of the limit) of one task, and the start of its noise."""
+    """Return the average usage of a task (CPU, RAM; as shares of its limit), and the number that varies samples."""
     noise = zlib.crc32(f"{seed}/{task.key}".encode())
     rng = random.Random(noise)
     cpu, ram = (_draw(rng, means[kind(task)]) for means in (_CPU_MEANS, _RAM_MEANS))
@@ -211,7 +213,7 @@ def _usage(known: _Simulated, sample: int) -> Usage:
 
 
 def _duration(task: RunTask) -> float | None:
-    """Return the run time that the environment sets. Raises `StartFailed` if it is not a number."""
+    """Return the duration in the task's environment, or None. Raises `StartFailed` if it is not valid."""
     text = task.env.get("SIM_DURATION_S")
     if text is None:
         return None

@@ -1,10 +1,9 @@
-"""Unpack or inspect an archive: the formats, and the one way through all checks.
+"""Unpack or inspect an archive of any format. Every archive passes all checks.
 
     file ─► (gunzip) ─► tar stream ─► Tree (the plan: names, links, limits) ─► Sink or DiskSink
     file ─► tar stream ─► index, manifest, layers by digest ─► gunzip, tar stream, whiteouts ─┘     (oci)
 
-This module needs neither Django nor a network. The server checks uploads with `inspect`, and a machine installs with
-`unpack`. Both reject the same archives.
+The server checks uploads with `inspect`, and a machine installs packages with `unpack`. Both reject the same archives.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FORMATS = (TAR, TAR_GZIP, OCI)
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """The content of an archive. `entries`: files, directories and links. `bytes`: of all files, a hard link once."""
+    """The content of an archive. `entries`: files, directories and links. `bytes`: size of all files together."""
 
     entries: int
     bytes: int
@@ -46,8 +45,9 @@ def unpack(
     limits: ArchiveLimits = ArchiveLimits(),
     checkpoint: Callable[[], None] = go_on,
 ) -> Unpacked:
-    """Write the tree of an archive into `target`, an empty directory. After an error, the caller removes what is
-    there. `checkpoint` is called between pieces, and may raise. Raises `ArchiveRefused`, OSError."""
+    """Write the tree of an archive to `target`, an empty directory. After an error, the caller empties `target`.
+
+    `checkpoint` is called often, and may raise to stop the work. Raises `ArchiveRefused`, OSError."""
     with contextlib.closing(DiskSink(target)) as sink:
         return _read(file, format_, sink, limits, checkpoint)
 
@@ -55,7 +55,7 @@ def unpack(
 def inspect(
     file: BinaryIO, format_: str, *, limits: ArchiveLimits = ArchiveLimits(), checkpoint: Callable[[], None] = go_on
 ) -> Unpacked:
-    """Return what `unpack` would return, without writing anything. Raises `ArchiveRefused`, OSError."""
+    """Check an archive like `unpack`, and return its content, but write nothing. Raises `ArchiveRefused`, OSError."""
     return _read(file, format_, Sink(), limits, checkpoint)
 
 

@@ -1,7 +1,7 @@
 """Pack a directory. The same files give the same bytes, on every machine and at any time.
 
-Names are sorted, owners and times are left out, and modes are reduced to executable or not. Compressed bytes are equal
-for one version of zlib. That is enough, because a digest names the uploaded bytes.
+The archive has sorted names, no owners and no times. Of the modes it keeps only whether a file is executable.
+Compressed bytes are equal only for one version of zlib. That is enough, because a digest names the uploaded bytes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ _LEVEL = 6
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    digest: str  # sha256: and 64 hex digits, of the archive
-    size_bytes: int  # of the archive
+    """A packed archive."""
+
+    digest: str  # sha256: and 64 hex digits
+    size_bytes: int  # size of the archive
     entries: int
     unpacked_bytes: int
 
 
 class CannotPack(ValueError):
-    """A directory cannot become a package; the text names the file and says what to do."""
+    """The directory cannot become a package. The text names the file and the cure."""
 
 
 def pack(
@@ -46,12 +48,13 @@ def pack(
     manifest: Manifest | None = None,
     limits: ArchiveLimits = ArchiveLimits(),
 ) -> Packed:
-    """Write the archive of `directory` to `out`, a file open for reading and writing; `manifest` replaces
-    that of the directory. The result is checked as machines will check it. Raises `CannotPack`, OSError."""
+    """Write the archive of `directory` to `out`, a file open for reading and writing, and check it as machines do.
+
+    `manifest` replaces the manifest in the directory. Raises `CannotPack`, OSError."""
     if format_ not in (TAR, TAR_GZIP):
         raise CannotPack(f"format: unknown format {format_!r}; use {TAR} or {TAR_GZIP}")
     if not directory.is_dir():
-        raise CannotPack(f"{directory}: not a directory")
+        raise CannotPack(f"{directory}: not a directory; give the directory that becomes the package")
     if format_ == TAR_GZIP:
         with gzip.GzipFile("", "wb", _LEVEL, out, mtime=0) as zipped:
             _write(directory, zipped, manifest, limits)
@@ -88,7 +91,7 @@ def _write(directory: Path, out: gzip.GzipFile | BinaryIO, manifest: Manifest | 
 
 
 def _names(directory: Path, folder: str, depth: int, limits: ArchiveLimits) -> Iterator[str]:
-    """Yield all paths, parents before children, names sorted. `depth`: number of components of paths in `folder`."""
+    """Yield all paths, parents before children, names sorted. `depth`: number of components of paths below `folder`."""
     for name in sorted(os.listdir(directory / folder)):
         path = f"{folder}{name}"
         if depth > limits.depth:

@@ -1,7 +1,7 @@
 """Write a tree to the disk, and compute the digests of a tree on the disk.
 
-Each directory is opened from its parent and never through a link. Even if another process writes into the target,
-nothing is written outside of it.
+This module opens each directory from its parent and never through a link. So it writes only below the target, even if
+another process changes the target.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _READ_BYTES = 1024 * 1024
 
 
 class DiskSink(Sink):
-    """Writes the files of an archive below `target`, an empty directory. Call `close` at the end."""
+    """A sink that writes the files of an archive below `target`, an empty directory. Call `close` at the end."""
 
     def __init__(self, target: FilePath) -> None:
         self._root = os.open(target, _DIRECTORY)
-        self._path: Path = ()  # of the directory written to last
-        self._open: list[int] = []  # descriptors of the directories on the way there, the root's not among them
+        self._path: Path = ()  # the last directory that was written to
+        self._open: list[int] = []  # descriptors of the directories of this path, without the root
 
     def close(self) -> None:
-        self._let_go()
+        self._close_below(0)
         os.close(self._root)
 
-    def _let_go(self, common: int = 0) -> None:
+    def _close_below(self, common: int) -> None:
         """Close the open directories except the first `common` ones."""
         while len(self._open) > common:
             os.close(self._open.pop())
@@ -46,7 +46,7 @@ class DiskSink(Sink):
             common = 0
             while self._path[common : common + 1] == path[common : common + 1] != ():
                 common += 1
-            self._let_go(common)
+            self._close_below(common)
             for part in path[common:]:
                 above = self._open[-1] if self._open else self._root
                 self._open.append(os.open(part, _DIRECTORY, dir_fd=above))
@@ -86,16 +86,15 @@ class DiskSink(Sink):
         else:
             os.unlink(path[-1], dir_fd=parent)
 
-    def finish(self, directories: Iterable[Path]) -> None:
-        for path in directories:
-            os.fchmod(self._directory(path), DIRECTORY_MODE)
+    def finish_directory(self, path: Path) -> None:
+        os.fchmod(self._directory(path), DIRECTORY_MODE)
 
 
 def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None] = go_on) -> TreeDigests:
-    """Return the digests of the files on the disk, as `Tree.finish` does; without `contents` files are not read and
-    that digest is empty.
+    """Return the digests of a tree on the disk, as `Tree.finish` does. Without `contents`, no file is read, and the
+    digest of the contents is empty.
 
-    Anything that a finished tree cannot contain (a device, a writable file) changes the listing."""
+    A device, a writable file or another entry that a finished tree cannot contain changes the listing."""
     listing, everything = hashlib.sha256(), hashlib.sha256()
     for path, found in _walk(root):
         checkpoint()
@@ -119,7 +118,7 @@ def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None]
 
 
 def _walk(root: FilePath) -> Iterator[tuple[Path, os.stat_result]]:
-    """Walk in the order of `Tree`: parents first, names sorted."""
+    """Yield all entries in the order of `Tree`: parents first, names sorted."""
     todo: list[Path] = [()]
     while todo:
         path = todo.pop()
@@ -132,7 +131,7 @@ def _walk(root: FilePath) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def file_digest(path: FilePath, *, checkpoint: Callable[[], None] = go_on) -> str:
-    """SHA-256 of a file, hex; a link is not followed. Raises OSError."""
+    """Return the SHA-256 of a file, hex. A link is not followed. Raises OSError."""
     digest = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         while piece := file.read(_READ_BYTES):
@@ -142,7 +141,7 @@ def file_digest(path: FilePath, *, checkpoint: Callable[[], None] = go_on) -> st
 
 
 def remove_tree(path: FilePath) -> None:
-    """Delete a directory and all below it, write-protected or not, or a file; missing is fine. Raises OSError."""
+    """Delete a file, or a directory with all its content, also if it is read-only or missing. Raises OSError."""
     if path.is_dir() and not path.is_symlink():
         for folder, _, _ in os.walk(path):
             os.chmod(folder, 0o700)

@@ -1,4 +1,4 @@
-"""The limits of an archive, and the account of what one archive has used so far."""
+"""The limits of an archive, and the count of what one archive has used of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class ArchiveRefused(ValueError):
-    """An archive that is not unpacked; the text names the entry, what is wrong with it, and the cure."""
+    """An archive is rejected. The text names the entry, the problem and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,22 +15,22 @@ class ArchiveLimits:
     """The largest archive that is accepted. A Python environment or a `node_modules` has 30 to 60 thousand files."""
 
     unpacked_bytes: int = 32 * 2**30  # all files together
-    entries: int = 100_000  # files, directories and links, with directories that only the paths of others name
+    entries: int = 100_000  # files, directories and links; directories without an entry of their own count too
     metadata_bytes: int = 64 * 2**20  # all names, targets of links, and extended headers together
-    ratio: int = 200  # what comes out of a compressed archive, by what it is stored as
-    ratio_free_bytes: int = 64 * 2**20  # so much may come out whatever the ratio
+    ratio: int = 200  # bytes that come out of a decompressor per stored byte
+    ratio_free_bytes: int = 64 * 2**20  # so many bytes may come out whatever the ratio
     path_bytes: int = 1024
     depth: int = 64  # components of a path
-    header_bytes: int = 64 * 2**10  # of one extended header: a long name, what pax adds
-    document_bytes: int = 4 * 2**20  # a manifest, an index
+    header_bytes: int = 64 * 2**10  # one extended header, such as a long name
+    document_bytes: int = 4 * 2**20  # one JSON document of an image
 
 
 def go_on() -> None:
-    """A checkpoint for work that nothing can stop."""
+    """Do nothing: the default checkpoint, for work that nobody stops."""
 
 
 class ArchiveCost:
-    """The cost of one archive so far. `checkpoint` is called often, and may raise to stop the work."""
+    """The count of what one archive has used. `checkpoint` is called often, and may raise to stop the work."""
 
     def __init__(self, limits: ArchiveLimits, stored_bytes: int, checkpoint: Callable[[], None] = go_on) -> None:
         self.limits = limits
@@ -63,7 +63,7 @@ class ArchiveCost:
             )
 
     def file(self, name: str, size: int) -> None:
-        """A file declares its size; rejected before a byte of it is read. Raises `ArchiveRefused`."""
+        """Count the declared size of a file, before it is read. Raises `ArchiveRefused`."""
         self.file_bytes += size
         if self.file_bytes > self.limits.unpacked_bytes:
             raise ArchiveRefused(
@@ -77,6 +77,6 @@ class ArchiveCost:
         self._read_bytes += size
         if self._read_bytes > self._readable_bytes:
             raise ArchiveRefused(
-                f"the archive: {self._stored_bytes} bytes unpack to more than {self._readable_bytes}, over"
-                f" {self.limits.ratio} times as many, which is the limit; this looks like a decompression bomb"
+                f"the archive: {self._stored_bytes} bytes unpack to more than {self._readable_bytes}, and the limit is"
+                f" {self.limits.ratio} times as many; it may be a decompression bomb, so pack the files again"
             )

@@ -1,4 +1,4 @@
-"""The manifest of a package: `borg-package.json` at the top of its archive, which may be missing."""
+"""The manifest of a package: the optional file `borg-package.json` in the root of its archive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MANIFEST_BYTES = 64 * 2**10
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The manifest of a package, for people and for the cell's catalogue. Machines do not depend on it."""
+    """The manifest of a package, for people and for the cell's catalogue. Machines do not use it."""
 
     name: str = ""
     version: str = ""
@@ -20,9 +20,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_manifest(content: bytes) -> Manifest:
-    """Read the manifest. Fields of later releases are ignored. Raises `ArchiveRefused`."""
-    if len(content) > MANIFEST_BYTES:
-        raise ArchiveRefused(f"{MANIFEST_NAME}: the file has more than {MANIFEST_BYTES} bytes, which is the limit")
+    """Return the manifest in this JSON text. Unknown fields are ignored. Raises `ArchiveRefused`."""
     try:
         return msgspec.json.decode(content, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -1,9 +1,9 @@
-"""Read an OCI image layout in a tar as a package: index, manifest and layers, each blob checked by its digest.
+"""Read an OCI image layout in a tar as a package: index, manifest and layers. The digest of each blob is checked.
 
     oci-layout   index.json ─► (index ─►) manifest ─► config, layers     blobs/sha256/<64 hex>
 
-See the image specification of the Open Container Initiative: layout, index, manifest, layer (whiteouts). The
-config is not used: a task's command, environment and user come from its job.
+See the image specification of the Open Container Initiative: layout, index, manifest, layer (whiteouts). The content of
+the config is ignored, because the command, environment and user of a task come from its job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from borglet.packages.archives.streams import PIECE_BYTES, ByteStream, Gunzip, S
 from borglet.packages.archives.tarstream import EntryKind, TarStream
 from borglet.packages.archives.tree import Tree
 
-# The specification's names of processors by the kernel's names.
+# Names of processors: the kernel's -> the specification's.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 MOST_LAYERS = 512
 INDEXES = frozenset(
@@ -62,7 +62,7 @@ class ImageManifest(msgspec.Struct, frozen=True):
 
 
 class _Layout:
-    """The files of the outer tar by name, with the place of their content."""
+    """The files of the outer tar: name -> place of the content."""
 
     def __init__(self, file: BinaryIO, size: int, account: ArchiveCost) -> None:
         self._file, self._account = file, account
@@ -75,25 +75,26 @@ class _Layout:
                 continue
             if entry.kind is not EntryKind.FILE:
                 raise ArchiveRefused(
-                    f"{entry.name!r}: a {entry.kind} in an image layout, which can hold only plain files"
+                    f"{entry.name!r}: it is a {entry.kind}, and an image layout can contain only plain files; remove it"
                 )
             if name in self._files:
-                raise ArchiveRefused(f"{entry.name!r}: the image layout has this entry twice")
+                raise ArchiveRefused(f"{entry.name!r}: the image layout has this entry twice; remove one")
             self._files[name] = (entry.offset, entry.size)
 
     def document(self, name: str, kind: type[Document]) -> Document:
         """Read a JSON document of the image. Raises `ArchiveRefused`."""
         offset, size = self._found(name)
         if size > self._account.limits.document_bytes:
-            raise ArchiveRefused(f"{name!r}: {size} bytes of JSON; the limit is {self._account.limits.document_bytes}")
+            most = self._account.limits.document_bytes
+            raise ArchiveRefused(f"{name!r}: it has {size} bytes, and the limit is {most}; build the image again")
         try:
             return msgspec.json.decode(b"".join(_pieces(Slice(self._file, offset, size))), type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ArchiveRefused(f"{name!r}: {error}") from error
+            raise ArchiveRefused(f"{name!r}: it is not a valid document: {error}; build the image again") from error
 
     def _found(self, name: str) -> tuple[int, int]:
         if name not in self._files:
-            raise ArchiveRefused(f"{name!r}: missing; give an OCI image layout with all its blobs in one tar")
+            raise ArchiveRefused(f"{name!r}: it is missing; give an OCI image layout with all its blobs in one tar")
         return self._files[name]
 
     def check(self, blob: Descriptor) -> str:
@@ -110,8 +111,8 @@ class _Layout:
             digest.update(piece)
         if size != blob.size or f"sha256:{digest.hexdigest()}" != blob.digest:
             raise ArchiveRefused(
-                f"{name!r}: the file has {size} bytes and digest sha256:{digest.hexdigest()}, but its name and"
-                f" descriptor say {blob.size} bytes and another digest"
+                f"{name!r}: the file has {size} bytes and digest sha256:{digest.hexdigest()}, but the image declares"
+                f" {blob.size} bytes and digest {blob.digest}; build the image again"
             )
         self._checked.add((name, blob.size))
         return name
@@ -121,7 +122,7 @@ class _Layout:
 
 
 def is_layout(file: BinaryIO) -> bool:
-    """Return whether `file` is a tar of an image layout, without reading contents. Damage is not an error."""
+    """Return whether `file` is a tar of an image layout. Only its headers are read. A damaged file gives False."""
     size = file.seek(0, os.SEEK_END)
     try:
         outside = TarStream(Slice(file, 0, size), ArchiveCost(ArchiveLimits(), size))
@@ -137,13 +138,13 @@ def read_image(
     layout = _Layout(file, size, account)
     manifest = _manifest(layout, "index.json", ARCHITECTURES.get(machine, machine), nested=True)
     if len(manifest.layers) > MOST_LAYERS:
-        raise ArchiveRefused(f"the image: {len(manifest.layers)} layers; the limit is {MOST_LAYERS}")
+        raise ArchiveRefused(
+            f"the image: it has {len(manifest.layers)} layers, and the limit is {MOST_LAYERS}; join some of them"
+        )
     layout.check(manifest.config)
     for number, layer in enumerate(manifest.layers, start=1):
         if layer.media_type not in PLAIN_LAYERS | GZIP_LAYERS:
-            raise ArchiveRefused(
-                f"layer {layer.digest}: cannot unpack {layer.media_type!r}; use a tar, plain or with gzip"
-            )
+            raise ArchiveRefused(f"layer {layer.digest}: cannot unpack {layer.media_type!r}; use tar or tar with gzip")
         stream = layout.stream(layout.check(layer))
         tree.layer = number
         try:
@@ -153,7 +154,7 @@ def read_image(
 
 
 def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) -> ImageManifest:
-    """Return the manifest of the image for this machine, from an index or from an index inside it."""
+    """Return the manifest of the image for this architecture, from an index or from an index that it names."""
     found = [
         each
         for each in layout.document(name, ImageIndex).manifests
@@ -162,13 +163,13 @@ def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) ->
     ]
     if len(found) != 1:
         raise ArchiveRefused(
-            f"{name!r}: expected one image for linux on {architecture}, found {len(found)}; make one package per image"
+            f"{name!r}: it has {len(found)} images for linux on {architecture}, not 1; make one package per image"
         )
     document = layout.check(found[0])
     if found[0].media_type in MANIFESTS:
         return layout.document(document, ImageManifest)
     if not nested:
-        raise ArchiveRefused(f"{document!r}: indexes are nested three deep; the limit is two")
+        raise ArchiveRefused(f"{document!r}: indexes are nested three deep, and the limit is two; use one index")
     return _manifest(layout, document, architecture, nested=False)
 
 

@@ -13,14 +13,14 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 class ByteStream(Protocol):
     def read(self, size: int) -> bytes:
-        """Return at most `size` bytes, possibly fewer, and none at the end."""
+        """Return at most `size` bytes; possibly fewer, and none only at the end."""
 
     def skip(self, size: int) -> int:
-        """Skip at most `size` bytes, possibly fewer. Return how many; 0 at the end."""
+        """Skip at most `size` bytes. Return the number of skipped bytes; possibly fewer, and 0 only at the end."""
 
 
 class Slice:
-    """Part of a file, from `offset` on. Several slices may read one file in turns."""
+    """A part of a file: `size` bytes from `offset` on. Several slices can read one file in turns."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self._file, self._offset, self._left = file, offset, size
@@ -40,16 +40,16 @@ class Slice:
 
 
 class Gunzip:
-    """Reader of a gzip stream of one or more members. Zeros after the last member are padding."""
+    """A reader of a gzip stream with one or more members. Zeros after the last member are padding."""
 
     def __init__(self, source: ByteStream, account: ArchiveCost) -> None:
         self._source, self._account = source, account
         self._inflate = zlib.decompressobj(_GZIP)
         self._input = b""
-        self._begun = False  # the present member
+        self._begun = False  # whether a member has begun and not ended
 
     def read(self, size: int) -> bytes:
-        """Raises `ArchiveRefused`."""
+        """Return at most `size` bytes, none at the end. Raises `ArchiveRefused`."""
         while True:
             if not self._input:
                 self._input = self._source.read(PIECE_BYTES)
@@ -57,7 +57,7 @@ class Gunzip:
                 self._input = self._input.lstrip(b"\0") if self._inflate.eof else self._input
             if not self._input:
                 if self._begun or not self._inflate.eof:
-                    raise ArchiveRefused("the archive: its gzip stream is cut short")
+                    raise ArchiveRefused("the archive: its gzip stream is incomplete; pack it again")
                 return b""
             if not self._begun:
                 self._inflate = zlib.decompressobj(_GZIP)
@@ -65,7 +65,7 @@ class Gunzip:
             try:
                 found = self._inflate.decompress(self._input, min(size, PIECE_BYTES))
             except zlib.error as error:
-                raise ArchiveRefused(f"the archive: its gzip stream is damaged: {error}") from error
+                raise ArchiveRefused(f"the archive: its gzip stream is damaged: {error}; pack it again") from error
             if self._inflate.eof:
                 self._input, self._begun = self._inflate.unused_data, False
             else:
@@ -75,5 +75,5 @@ class Gunzip:
                 return found
 
     def skip(self, size: int) -> int:
-        """Raises `ArchiveRefused`."""
+        """Read and ignore at most `size` bytes. Return their number. Raises `ArchiveRefused`."""
         return len(self.read(size))

@@ -1,8 +1,8 @@
 """A reader of tar archives that rejects everything that two readers could understand differently.
 
-It replaces `tarfile`, which reads extended headers of any size, continues after damage, and accepts sparse files;
-hostile archives use all of these. It reads ustar, GNU long names, and pax with path, linkpath and size. It ignores
-owners, times and extended attributes, because a package has none.
+It replaces `tarfile`, which reads extended headers of any size, continues after damage, and accepts sparse files.
+Hostile archives use these. It reads ustar, GNU long names, and pax with path, linkpath and size. It ignores owners,
+times and extended attributes, because a package has none.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ _REFUSED = {b"3": "a character device", b"4": "a block device", b"6": "a fifo", 
 
 @dataclass(frozen=True, slots=True)
 class TarEntry:
-    """One entry as its headers describe it. `name` and `target` are not checked yet."""
+    """One entry of an archive, from its headers. `name` and `target` are not checked yet."""
 
     name: str
     kind: EntryKind
     size: int  # bytes of a file
     executable: bool
-    target: str  # of a link
-    offset: int  # of its content, from the beginning of the stream
+    target: str  # target of a link
+    offset: int  # position of the content in the stream
 
 
 class TarStream:
-    """Iterate over it for the entries. Before the next one, `content` yields the bytes of the present one, once."""
+    """The entries of an archive, to iterate over once. `content` yields the bytes of the present entry, once."""
 
     def __init__(self, stream: ByteStream, account: ArchiveCost) -> None:
         self._stream, self._account = stream, account
         self._offset = 0
         self._name = "the archive"
-        self._left = 0  # of the present entry's content
+        self._left = 0  # unread bytes of the present entry
         self._padding = 0
 
     def __iter__(self) -> Iterator[TarEntry]:
@@ -71,14 +71,14 @@ class TarStream:
             yield entry
 
     def content(self) -> Iterator[bytes]:
-        """Yield the bytes of the entry. Raises `ArchiveRefused` if the archive ends too early."""
+        """Yield the bytes of the present entry. Raises `ArchiveRefused` if the archive ends too early."""
         while self._left:
             piece = self._stream.read(min(self._left, PIECE_BYTES))
             self._came(len(piece))
             yield piece
 
     def _skip(self) -> None:
-        """Skip the unread rest of the last entry's content, and its padding."""
+        """Skip the unread content of the last entry, and its padding."""
         while self._left:
             self._came(self._stream.skip(self._left))
         if self._padding:
@@ -87,7 +87,7 @@ class TarStream:
 
     def _came(self, size: int) -> None:
         if not size:
-            raise ArchiveRefused(f"{self._name!r}: the archive ends inside it, {self._left} bytes early")
+            raise ArchiveRefused(f"{self._name!r}: the archive ends {self._left} bytes too early; pack it again")
         self._left -= size
         self._offset += size
 
@@ -96,7 +96,7 @@ class TarStream:
         while len(found) < size:
             piece = self._stream.read(size - len(found))
             if not piece:
-                raise ArchiveRefused(f"after {self._name!r}: the archive is cut short")
+                raise ArchiveRefused(f"after {self._name!r}: the archive ends too early; pack it again")
             found += piece
         self._offset += size
         return found
@@ -108,7 +108,7 @@ class TarStream:
             header = self._exactly(BLOCK)
             if header == _ZEROS:
                 if met:
-                    raise ArchiveRefused(f"after {self._name!r}: an extended header has no entry")
+                    raise ArchiveRefused(f"after {self._name!r}: an extended header has no entry; pack it again")
                 self._end()
                 return None
             try:
@@ -116,13 +116,15 @@ class TarStream:
             except ArchiveRefused as refused:
                 if self._offset > BLOCK:
                     raise
-                raise ArchiveRefused("the archive: it is neither a tar nor a tar compressed with gzip") from refused
+                raise ArchiveRefused("the archive: it is not a tar; pack it as tar or tar with gzip") from refused
             kind = header[156:157]
             size = self._number(header[124:136], "size")
             if kind not in b"xgLK":
                 return self._entry(header, kind, size, long)
             if kind in met:
-                raise ArchiveRefused(f"after {self._name!r}: one entry has two extended headers of the same kind")
+                raise ArchiveRefused(
+                    f"after {self._name!r}: an entry has two extended headers of the same kind; pack it again"
+                )
             met.add(kind)
             content = self._extended(size)
             if kind == b"L":
@@ -133,19 +135,17 @@ class TarStream:
                 self._pax(content, long, every=kind == b"g")
 
     def _end(self) -> None:
-        """Check that only padding follows, because another reader might find entries there. Also checks a gzip
-        stream's end.
-        """
+        """Check that only padding follows, because another reader may find entries there. Also check the gzip end."""
         while piece := self._stream.read(PIECE_BYTES):
             if piece.count(0) != len(piece):
-                raise ArchiveRefused(f"after {self._name!r}: the file goes on after the end of the archive")
+                raise ArchiveRefused(f"after {self._name!r}: the file has data after the archive's end; pack it again")
 
     def _check_sum(self, header: bytes) -> None:
         wanted = self._number(header[148:156], "checksum")
         found = sum(header) - sum(header[148:156]) + 8 * ord(" ")
         if wanted != found:
             raise ArchiveRefused(
-                f"after {self._name!r}: not a tar header (its checksum is {wanted}, its content gives {found})"
+                f"after {self._name!r}: a header has the checksum {wanted}, but it should be {found}; pack it again"
             )
 
     def _number(self, field: bytes, what: str) -> int:
@@ -153,7 +153,7 @@ class TarStream:
             return int.from_bytes(field[1:], "big")
         match = _OCTAL.match(field)
         if match is None:
-            raise ArchiveRefused(f"after {self._name!r}: {what} {field!r} is not an octal number")
+            raise ArchiveRefused(f"after {self._name!r}: {what} {field!r} is not an octal number; pack it again")
         return int(match.group(1) or b"0", 8)
 
     def _text(self, raw: bytes) -> str:
@@ -165,8 +165,8 @@ class TarStream:
     def _extended(self, size: int) -> bytes:
         if size > self._account.limits.header_bytes:
             raise ArchiveRefused(
-                f"after {self._name!r}: an extended header of {size} bytes, more than"
-                f" the {self._account.limits.header_bytes} bytes allowed"
+                f"after {self._name!r}: an extended header has {size} bytes, and the limit is"
+                f" {self._account.limits.header_bytes}; use shorter names"
             )
         self._account.metadata(self._name, size)
         content = self._exactly(size)
@@ -180,18 +180,19 @@ class TarStream:
             record = content[match.end() : length] if match else b""
             key, equals, value = record.partition(b"=")
             if not equals or not value.endswith(b"\n") or length > len(content):
-                raise ArchiveRefused(f"after {self._name!r}: a damaged pax header")
+                raise ArchiveRefused(f"after {self._name!r}: a pax header is damaged; pack it again")
             content, value = content[length:], value[:-1]
             if key.startswith(b"GNU.sparse"):
-                raise ArchiveRefused(f"after {self._name!r}: a sparse file; pack it without --sparse")
+                raise ArchiveRefused(f"after {self._name!r}: a file is sparse; pack it without --sparse")
             if key not in (b"path", b"linkpath", b"size"):
                 continue
             if every:
                 raise ArchiveRefused(
-                    f"after {self._name!r}: a global pax header sets {key.decode()} for all entries: not supported"
+                    f"after {self._name!r}: a global pax header sets {key.decode()}, which is not supported; pack it"
+                    " without global headers"
                 )
             if key.decode() in long:
-                raise ArchiveRefused(f"after {self._name!r}: {key.decode()} is given twice for one entry")
+                raise ArchiveRefused(f"after {self._name!r}: an entry has {key.decode()} twice; pack it again")
             long[key.decode()] = self._text(value)
 
     def _entry(self, header: bytes, kind: bytes, size: int, long: dict[str, str]) -> TarEntry:
@@ -200,21 +201,24 @@ class TarStream:
         self._account.entry(name)
         self._account.metadata(name, len(name))
         if kind in _REFUSED:
-            raise ArchiveRefused(f"{name!r}: {_REFUSED[kind]}; a package can hold only files, directories and links")
+            raise ArchiveRefused(
+                f"{name!r}: it is {_REFUSED[kind]}, and a package can contain only files, directories and links;"
+                " leave it out"
+            )
         if kind not in _KINDS:
-            raise ArchiveRefused(f"{name!r}: unknown entry type {kind!r}")
+            raise ArchiveRefused(f"{name!r}: its entry type {kind!r} is unknown; leave it out")
         found = _KINDS[kind]
         if kind == b"\0" and name.endswith("/"):
             found = EntryKind.DIRECTORY
         if "size" in long:
             if not (long["size"].isascii() and long["size"].isdigit() and len(long["size"]) < 20):
-                raise ArchiveRefused(f"{name!r}: its size {long['size'][:30]!r} is not a number")
+                raise ArchiveRefused(f"{name!r}: its size {long['size'][:30]!r} is not a number; pack it again")
             size = int(long["size"])
         if found is EntryKind.FILE:
             self._account.file(name, size)
             self._left, self._padding = size, -size % BLOCK
         elif size:
-            raise ArchiveRefused(f"{name!r}: a {found} cannot have content, but this entry has {size} bytes")
+            raise ArchiveRefused(f"{name!r}: it is a {found} with {size} bytes of content; pack it again")
         target = ""
         if found in (EntryKind.SYMBOLIC_LINK, EntryKind.HARD_LINK):
             target = long["linkpath"] if "linkpath" in long else self._text(_until_nul(header[157:257]))

@@ -1,8 +1,7 @@
-"""The tree that an archive describes: a plan in memory, and a sink that writes each entry of it.
+"""The tree of an archive: a plan in memory, and a sink that writes each entry of the plan.
 
-The plan alone decides where an entry lies. It contains every earlier link, and the sink never follows one. A link may
-point at a later entry, so all links are checked together at the end: a program that walks the finished tree from
-inside, through any links, stays inside.
+The plan alone decides the place of an entry. It has every earlier link, and the sink follows no link. A link may point
+to a later entry, so all links are checked at the end: no path through links leaves the finished tree.
 """
 
 from __future__ import annotations
@@ -17,16 +16,15 @@ from borglet.packages.archives.tarstream import EntryKind, TarEntry
 
 Path = tuple[str, ...]
 
-# The number of links that Linux follows in one look-up.
+# The number of links that Linux follows in one path.
 MOST_LINKS = 40
-# Components of links that are followed, and things that whiteouts look at, of a whole archive: some seconds.
+# The most steps for one archive, which take some seconds: components of followed links, and entries under whiteouts.
 MOST_STEPS = 5_000_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Sink:
-    """Writes below one directory. Paths are of the plan: no component of them is a link. This one writes nothing, for
-    inspecting an archive."""
+    """The interface to the target of a tree, and a sink that writes nothing. No component of a path is a link."""
 
     def make_directory(self, path: Path) -> None:
         pass
@@ -44,13 +42,13 @@ class Sink:
     def remove(self, path: Path, *, directory: bool) -> None:
         pass
 
-    def finish(self, directories: Iterable[Path]) -> None:
-        """Everything is written; `directories`, the deepest first and the root last, become read-only."""
+    def finish_directory(self, path: Path) -> None:
+        """Make a directory read-only, after all its content is written."""
 
 
 @dataclass(slots=True)
 class ArchiveNode:
-    """One file, directory or link of the plan. There may be 100,000, so a node stores only what is needed."""
+    """One file, directory or link of the plan. A plan may have 100,000 nodes, so a node is small."""
 
     kind: EntryKind
     layer: int
@@ -67,14 +65,14 @@ class DirectoryNode(ArchiveNode):
 
 @dataclass(frozen=True, slots=True)
 class TreeDigests:
-    """`listing`: over paths, kinds, sizes and targets; `contents`: over what the files hold too. Both SHA-256, hex."""
+    """The digests of a tree, SHA-256, hex. `listing`: of paths, kinds, sizes and targets. `contents`: also of files."""
 
     listing: str
     contents: str
 
 
 class Tree:
-    """The plan. Add entries in the order of the archive. `layered`: an image, whose layers replace those below."""
+    """The plan of a tree. Add entries in the order of the archive. `layered`: an image, with layers above others."""
 
     def __init__(self, sink: Sink, account: ArchiveCost, *, layered: bool = False) -> None:
         self._sink, self._account, self._layered = sink, account, layered
@@ -86,7 +84,7 @@ class Tree:
     # -- entries; each raises `ArchiveRefused`
 
     def add(self, entry: TarEntry, content: Iterable[bytes]) -> None:
-        """Add an entry of an archive. `content`: of a file."""
+        """Add an entry of an archive. `content`: the bytes of a file."""
         if entry.kind is EntryKind.DIRECTORY:
             self.add_directory(entry.name)
         elif entry.kind is EntryKind.SYMBOLIC_LINK:
@@ -143,14 +141,14 @@ class Tree:
         )
 
     def white_out(self, name: str) -> None:
-        """Remove this name from the layers below. It may be missing."""
+        """Remove this path from the layers below, if they have it."""
         path = self._path(name)
         if not path:
-            raise ArchiveRefused(f"{name!r}: a whiteout cannot remove the root")
+            raise ArchiveRefused(f"{name!r}: a whiteout cannot remove the root; build the image again")
         self._remove_lower(*self._parent(path, name))
 
     def white_out_content(self, name: str) -> None:
-        """Remove everything that the layers below have inside this directory."""
+        """Remove the content of this directory from the layers below."""
         path = self._path(name)
         node = self._root
         if path:
@@ -163,18 +161,20 @@ class Tree:
         """Check the links, make everything read-only, and return the digests. Raises `ArchiveRefused`."""
         listing, contents = hashlib.sha256(), hashlib.sha256()
         for path, node in self._walk():
+            if node is None:
+                self._sink.finish_directory(path)
+                continue
             if node.kind is EntryKind.SYMBOLIC_LINK:
                 self._follow(path[:-1], node.target, "/".join(path))
             line, content = lines_of(path, node.kind, node.size, node.executable, node.target, node.sha256.hex())
             listing.update(line)
             contents.update(content)
-        self._sink.finish(self._directories())
         return TreeDigests(listing.hexdigest(), contents.hexdigest())
 
-    # -- where entries lie
+    # -- the places of entries
 
     def _path(self, name: str, *, of: str = "") -> Path:
-        """Return the components of a name, none for the root."""
+        """Return the components of a name, none for the root. `of`: name of the entry, if this is a link's target."""
         self._check_text(of or name, name, "")
         if name.startswith("/"):
             raise ArchiveRefused(f"{of or name!r}: {name!r} is an absolute path; pack relative ones")
@@ -186,32 +186,34 @@ class Tree:
 
     def _check_text(self, name: str, text: str, what: str) -> None:
         if not text:
-            raise ArchiveRefused(f"{name!r}: {what or 'an entry'} has no name".strip())
+            raise ArchiveRefused(
+                f"{name!r}: {'the link has no target' if what else 'the entry has no name'}; pack it again"
+            )
         if _CONTROL.search(text):
             raise ArchiveRefused(f"{name!r}: {what} {text[:100]!r} contains a control character; rename it")
         raw = text.encode("utf-8", "surrogatepass")
         if len(raw) > self._limits.path_bytes:
             raise ArchiveRefused(
-                f"{name[:100]!r}…: the name has {len(raw)} bytes, more than the {self._limits.path_bytes} allowed"
+                f"{name[:100]!r}…: it has {len(raw)} bytes, and the limit is {self._limits.path_bytes}; shorten it"
             )
         if len(raw) > 255 and any(len(part) > 255 for part in raw.split(b"/")):
-            raise ArchiveRefused(f"{name[:100]!r}…: a component of the path has more than 255 bytes")
+            raise ArchiveRefused(f"{name[:100]!r}…: a component of the path has more than 255 bytes; shorten it")
 
     def _place(self, name: str) -> tuple[DirectoryNode, Path]:
-        """Return parent and path for an entry that is not a directory. Removes what lower layers have there."""
+        """Return parent and path for an entry that is not a directory. Remove an entry of a lower layer there."""
         path = self._path(name)
         if not path:
-            raise ArchiveRefused(f"{name!r}: only a directory can be the root of a package")
+            raise ArchiveRefused(f"{name!r}: only a directory can be the root of a package; pack a directory")
         parent, path = self._parent(path, name)
         known = parent.children.get(path[-1])
         if known is not None:
             if known.layer == self.layer:
-                raise ArchiveRefused(f"{name!r}: the entry is in the archive twice, or below itself")
+                raise ArchiveRefused(f"{name!r}: the entry is in the archive twice, or below itself; remove one")
             self._remove(parent, path)
         return parent, path
 
     def _parent(self, path: Path, name: str) -> tuple[DirectoryNode, Path]:
-        """Return the parent of `path`, created if missing, and `path` without links in it."""
+        """Return the parent of `path`, created if it is missing, and `path` without links."""
         node = self._root
         real: Path = ()
         for part in path[:-1]:
@@ -247,7 +249,7 @@ class Tree:
             return known
         if known is not None:
             if known.layer == self.layer:
-                raise ArchiveRefused(f"{name!r}: {'/'.join(path)!r} is a {known.kind} and a directory at once")
+                raise ArchiveRefused(f"{name!r}: {'/'.join(path)!r} is a {known.kind} and a directory; remove one")
             self._remove(parent, path)
         if implied:
             self._account.entry(name)
@@ -257,10 +259,10 @@ class Tree:
         return made
 
     def _follow(self, base: Path, target: str, name: str) -> Path:
-        """Return the target of a link in the directory `base`, following links on the way.
+        """Return the path that a link in the directory `base` leads to, through all links.
 
-        Raises `ArchiveRefused` when any step of the way climbs out of the tree, and when it goes in circles: the kernel
-        follows no such link, but programs that resolve paths themselves may end anywhere."""
+        Raises `ArchiveRefused` if a step leaves the tree, and for a loop: the kernel follows no loop, but programs that
+        resolve paths themselves could."""
         real = list(base)
         nodes: list[ArchiveNode | None] = [self._root]
         for part in base:
@@ -274,7 +276,9 @@ class Tree:
                 continue
             if part == "..":
                 if not real:
-                    raise ArchiveRefused(f"{name!r}: the link to {target!r} points outside the package")
+                    raise ArchiveRefused(
+                        f"{name!r}: the link to {target!r} points outside the package; let it point inside"
+                    )
                 real.pop()
                 nodes.pop()
                 continue
@@ -283,7 +287,8 @@ class Tree:
                 links += 1
                 if links > MOST_LINKS:
                     raise ArchiveRefused(
-                        f"{name!r}: the link to {target!r} forms a loop, or goes through too many links"
+                        f"{name!r}: the link to {target!r} forms a loop, or leads through more than {MOST_LINKS} links;"
+                        " remove it"
                     )
                 todo += child.target.split("/")[::-1]
                 continue
@@ -294,12 +299,12 @@ class Tree:
     def _step(self, name: str, doing: str = "following the links") -> None:
         self._steps += 1
         if self._steps > MOST_STEPS:
-            raise ArchiveRefused(f"{name!r}: {doing} of this archive takes too long")
+            raise ArchiveRefused(f"{name!r}: {doing} of this archive takes too long; use fewer of them")
 
-    # -- taking away
+    # -- removal
 
     def _remove_lower(self, parent: DirectoryNode, path: Path) -> None:
-        """Remove what lower layers put at `path`. In a directory, keep what this layer put there."""
+        """Remove the entry of lower layers at `path`. In a directory, keep the entries of this layer."""
         self._step("/".join(path), "applying the whiteouts")
         node = parent.children.get(path[-1])
         if node is None:
@@ -321,8 +326,8 @@ class Tree:
         node = parent.children.pop(path[-1])
         self._sink.remove(path, directory=node.kind is EntryKind.DIRECTORY)
 
-    def _walk(self) -> Iterator[tuple[Path, ArchiveNode]]:
-        """Yield every node except the root, parents first, names in order."""
+    def _walk(self) -> Iterator[tuple[Path, ArchiveNode | None]]:
+        """Yield each node except the root, parents first, names in order, and None after the content of a directory."""
         inside: list[tuple[Path, DirectoryNode, Iterator[str]]] = [((), self._root, iter(sorted(self._root.children)))]
         while inside:
             path, directory, names = inside[-1]
@@ -334,20 +339,7 @@ class Tree:
                     inside.append((below, node, iter(sorted(node.children))))
                     break
             else:
-                inside.pop()
-
-    def _directories(self) -> Iterator[Path]:
-        """Yield all directories, children before parents, the root last."""
-        inside: list[tuple[Path, Iterator[tuple[str, ArchiveNode]]]] = [((), iter(self._root.children.items()))]
-        while inside:
-            path, children = inside[-1]
-            for name, node in children:
-                if isinstance(node, DirectoryNode):
-                    inside.append(((*path, name), iter(node.children.items())))
-                    break
-            else:
-                self._account.checkpoint()
-                yield path
+                yield path, None
                 inside.pop()
 
 
@@ -356,7 +348,7 @@ def _child(node: ArchiveNode | None, name: str) -> ArchiveNode | None:
 
 
 def lines_of(path: Path, kind: EntryKind, size: int, executable: bool, target: str, sha256: str) -> tuple[bytes, bytes]:
-    """Return the line of one entry in a listing and in the contents; names and targets hold no control characters."""
+    """Return the lines of one entry for the two digests of a tree. Names and targets have no control characters."""
     if kind is EntryKind.DIRECTORY:
         line = "d"
     elif kind is EntryKind.SYMBOLIC_LINK:

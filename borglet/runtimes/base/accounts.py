@@ -1,10 +1,9 @@
-"""The user accounts that tasks run as. If the Borglet is root, its tasks must not be: they may not read its files, nor
-other files of the machine.
+"""The user accounts of tasks. If the Borglet is root, tasks must have other users, so that they cannot read its files.
 
-    the job file names a user ──► one of those the operator allows ──► its uid and groups
-    it names none, oci ─────────► a number of the task's own (`own_uid`)
-    it names none, process ─────► a number of its tenant's own (`tenantusers`), or one user for all that name none:
-                                  BORGLET_TASK_USER, `task_user`
+the job file names a user ──► a user that the operator allows ──► its uid and groups
+it names none, oci ─────────► a number reserved for the task (`own_uid`)
+it names none, process ─────► a number reserved for its tenant (`tenantusers`), or one user for all these tasks:
+                              BORGLET_TASK_USER, `task_user`
 """
 
 from __future__ import annotations
@@ -18,32 +17,31 @@ from pathlib import Path
 
 from borglet.runtimes.base.runtime import StartFailed
 
-# No user of Debian and similar systems has this number (65000-65533 are reserved), so it owns only its own folders.
+# No user of Debian and similar systems has this number (65000-65533 are reserved).
 TASK_UID = 65533
 _SETGID, _SETUID = 6, 7  # numbers of capabilities
 
-Account = tuple[int, int, list[int]]  # uid, gid, further groups
+Account = tuple[int, int, list[int]]  # uid, gid, supplementary groups
 
 
 def task_user(home: Path) -> str:
-    """Return the user of tasks that name none: a number if the Borglet is root, else "", the Borglet's own user.
+    """Return the number of the user for tasks whose job file names none; "" means the Borglet's own user.
 
-    Also "" if this process cannot switch to another user (a namespace, a missing capability), or none can reach `home`.
-    """
+    It is "" if the Borglet is not root, cannot switch to another user, or other users cannot reach `home`."""
     if os.geteuid() != 0 or not _may_become(TASK_UID) or not _reachable(home):
         return ""
     return str(TASK_UID)
 
 
 def may_become_any(home: Path, first: int, count: int) -> bool:
-    """Whether this process can start tasks as each of the `count` users from `first` on, and they can reach `home`."""
+    """Return whether tasks can run as each of the `count` users from `first` on, and these users can reach `home`."""
     return os.geteuid() == 0 and _may_become(first) and _may_become(first + count - 1) and _reachable(home)
 
 
 def account_of(wanted: str, *, default: str, allowed: Collection[str]) -> Account | None:
-    """Return the account of a task that asks for user `wanted`, or for none. None: the Borglet's own.
+    """Return the account of a task; None means the Borglet's own. `wanted`: user in the job file, empty: `default`.
 
-    Raises `StartFailed` if the user does not exist or is not allowed, or if the Borglet cannot switch to it."""
+    Raises `StartFailed` if the user does not exist or is not in `allowed`, or if the Borglet cannot switch to it."""
     name = wanted or default
     if not name:
         return None
@@ -51,14 +49,14 @@ def account_of(wanted: str, *, default: str, allowed: Collection[str]) -> Accoun
     if wanted and wanted != default and os.geteuid() == 0 and wanted not in allowed:
         known = ", ".join(sorted(allowed)) or "no user"
         raise StartFailed(
-            f"user: tasks may not run as {wanted!r} on this machine, which allows {known}; leave it out, or ask an"
-            " SRE to name it in BORGLET_TASK_USERS"
+            f"user: tasks may not run as {wanted!r} on this machine, which allows {known}; leave the user out, or ask"
+            " an SRE to add it to BORGLET_TASK_USERS"
         )
     if account[0] == os.geteuid():
         return None
     if os.geteuid() != 0:
         raise StartFailed(
-            f"user: cannot run as {name!r}, because the Borglet of this machine is not root; leave it out"
+            f"user: cannot run as {name!r}, because the Borglet of this machine is not root; leave the user out"
         )
     return account
 
@@ -69,7 +67,7 @@ def _account(name: str) -> Account:
     try:
         entry = pwd.getpwnam(name)
     except KeyError as error:
-        raise StartFailed(f"user: {name!r} does not exist on this machine") from error
+        raise StartFailed(f"user: {name!r} does not exist on this machine; give another user, or none") from error
     return entry.pw_uid, entry.pw_gid, os.getgrouplist(name, entry.pw_gid)
 
 
@@ -84,16 +82,15 @@ def _may_become(uid: int) -> bool:
 
 
 def _reachable(folder: Path) -> bool:
-    """Return whether every user may enter all folders down to `folder`. Missing ones are created like this."""
+    """Return whether every user may enter `folder` and all folders above it. Missing folders do not matter."""
     return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents) if path.exists())
 
 
 def own_uid(name: str, taken: Mapping[str, int], *, first: int, count: int) -> int:
-    """Return a number from `first` on that no other task of this machine has. `taken`: name -> its number.
+    """Return the user number of `name`: its number in `taken`, or a free one of the `count` numbers from `first` on.
 
-    In containers, each incarnation (in an alloc: each task) has a number; in the process runtime, each tenant. It stays
-    the same over all runs, because files belong to it. Numbers are spread over the range, so that each is used again
-    late. Raises `StartFailed` if all are in use."""
+    In containers, a name is an incarnation, or a task in an alloc; in the process runtime, a tenant. The number stays
+    the same over all runs, because files belong to it. Raises `StartFailed` if all are in use."""
     if mine := taken.get(name, 0):
         return mine
     used = set(taken.values())

@@ -1,4 +1,4 @@
-"""Command and environment of a task, with variables filled in. Pure."""
+"""The command and the environment of a task, with values for variables such as `$(port.http)`. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from borglet.variables import PACKAGES, REFERENCE
 
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 
-# The interpreter's own directory comes last, for machines that have no other `python3`.
+# The directory of our own interpreter comes last, for machines that have no other `python3`.
 DEFAULT_PATH = ":".join(
     ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", f"{sys.base_prefix}/bin")
 )
@@ -23,9 +23,7 @@ LOGIN_SHELL = ["/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; 
 
 
 def variables(task: RunTask, *, packages: str = "") -> dict[str, str]:
-    """Return the variables that `$(…)` may name in a command or an environment value. `packages`: the directory of
-    the task's packages.
-    """
+    """Return the variables that `$(…)` may name in commands and environment values. `packages`: folder of packages."""
     cell, _, _ = task.name.partition("/")
     parts = task.name.split("/")
     known = {
@@ -40,7 +38,7 @@ def variables(task: RunTask, *, packages: str = "") -> dict[str, str]:
 
 
 def expand(text: str, known: Mapping[str, str], *, where: str) -> str:
-    """Fill in `$(variable)`. Raises `StartFailed` naming an unknown one, the place and the cure."""
+    """Return `text` with values for each `$(variable)`. `where` names the field in errors. Raises `StartFailed`."""
 
     def replace(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -53,18 +51,18 @@ def expand(text: str, known: Mapping[str, str], *, where: str) -> str:
             )
         return known[name]
 
-    return REFERENCE.sub(replace, text)
+    expanded = REFERENCE.sub(replace, text)
+    if "\0" in expanded:
+        raise StartFailed(f"{where}: it contains a NUL character, which is not allowed; remove it")
+    return expanded
 
 
 def command(task: RunTask, *, packages: str = "") -> list[str]:
+    """Return program and arguments of a task. Raises `StartFailed`."""
     if not task.command or not task.command[0]:
         raise StartFailed("command: it is empty; give the program and its arguments as a list")
     known = variables(task, packages=packages)
-    argv = [expand(text, known, where=f"command[{i}]") for i, text in enumerate(task.command)]
-    for i, argument in enumerate(argv):
-        if "\0" in argument:
-            raise StartFailed(f"command[{i}]: it contains a NUL character, which is not allowed")
-    return argv
+    return [expand(text, known, where=f"command[{i}]") for i, text in enumerate(task.command)]
 
 
 def environment(
@@ -78,20 +76,16 @@ def environment(
     alloc: str = "",
     identity: str = "",
 ) -> dict[str, str]:
-    """Return the task's environment: a small base, overridden by the task's own values, which are overridden by
-    `BORG_*`.
+    """Return the task's environment. Values of the job file replace the base, and `BORG_*` variables replace both.
 
-    `alloc`: the path at which the task sees the folder of its alloc, empty without one. `identity`: the path of the
-    file with its signed identity.
-    """
+    `alloc`: path of the alloc's folder for the task, empty without an alloc. `identity`: path of the file with its
+    signed identity. Raises `StartFailed`."""
     known = variables(task, packages=packages)
     own = {}
     for name, value in task.env.items():
         if not _ENVIRONMENT_NAME.match(name):
             raise StartFailed(f"env: {name!r} is not the name of an environment variable; use letters, digits and _")
         own[name] = expand(value, known, where=f"env.{name}")
-        if "\0" in own[name]:
-            raise StartFailed(f"env.{name}: it contains a NUL character, which is not allowed")
     base = {"PATH": path, "HOME": home, "TMPDIR": tmp, "LANG": "C.UTF-8"}
     parts = task.name.split("/")
     borg = {
@@ -119,7 +113,9 @@ def environment(
 
 
 def working_directory(task: RunTask, work: str) -> str:
-    """Return an absolute path unchanged, and a relative one below the task's own directory."""
+    """Return the task's working directory: an absolute path unchanged, a relative one below `work`.
+
+    Raises `StartFailed` for a path with `..`."""
     if ".." in task.working_dir.split("/"):
         raise StartFailed(f"working_dir: {task.working_dir!r} contains '..'; give a path without it")
     return os.path.join(work, task.working_dir) if task.working_dir else work

@@ -2,9 +2,9 @@
 
     bridge (first address of the network) ── veth ── eth0 in the task's network namespace (its address)
 
-The bridge is removed with the last task. Addresses are not translated: the operator routes the network to this machine,
-so each task has all ports of its own address. The Borglet makes the namespace, not the engine, so that it exists before
-the container and can be removed after any crash.
+The operator routes the network to this machine, without address translation. So each task has all ports of its own
+address. The Borglet, not the container engine, makes the namespace, so that it can remove it after any crash. The
+bridge is removed with the last task.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INTERFACE = "eth0"
 
 
 def parse_network(text: str) -> ipaddress.IPv4Network | None:
-    """Parse a network; None for an empty text. Raises `BadMachine`."""
+    """Parse the network of tasks, such as 10.20.30.0/24; None for an empty text. Raises `BadMachine`."""
     if not text:
         return None
     try:
@@ -47,11 +47,12 @@ def parse_network(text: str) -> ipaddress.IPv4Network | None:
 def choose_address(
     network: ipaddress.IPv4Network, name: str, *, mine: str, taken: Collection[str]
 ) -> ipaddress.IPv4Address:
-    """Return an address that no other task of this machine has. `mine` is kept if it still belongs to the network, so
-    that an incarnation has the same address after restarts. Raises `StartFailed`. Pure."""
+    """Return `mine` if it belongs to the network, so that an incarnation keeps its address; otherwise a free address.
+
+    `taken`: addresses of all tasks on this machine. Raises `StartFailed` if all are in use. Pure."""
     if mine and ipaddress.IPv4Address(mine) in network:
         return ipaddress.IPv4Address(mine)
-    count = network.num_addresses - 3  # without those of the network, of the bridge and of broadcasts
+    count = network.num_addresses - 3  # without the addresses of the network, the bridge and broadcasts
     begin = zlib.crc32(name.encode())
     for step in range(count):
         address = network[2 + (begin + step) % count]
@@ -64,10 +65,9 @@ def choose_address(
 
 
 class FormerNetworks:
-    """Networks of tasks of this Borglet that may still exist after their task ended.
+    """Networks of tasks of one home that may still exist after their tasks have ended.
 
-    A network's name is derived from its task's name, so any process that sees the task end can remove it.
-    """
+    The name of a network is derived from the task's name, so any process that sees the end can remove the network."""
 
     def __init__(self, home: Path) -> None:
         self._ip = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin") or "ip"
@@ -78,30 +78,31 @@ class FormerNetworks:
         return hashlib.sha256(f"{self._home}\0{name}".encode()).hexdigest()
 
     def namespace(self, name: str) -> Path:
-        """Return the name of the namespace of the task with this directory name."""
+        """Return the path of the network namespace of the task with this directory name."""
         return _NAMESPACES / f"borg-{self._digest(name)[:16]}"
 
     def interface(self, name: str) -> str:
-        """Return the name of the machine's end of the task's link, which has at most 15 characters."""
+        """Return the name of the task's interface on the machine, which has at most 15 characters."""
         return f"bt{self._digest(name)[:12]}"
 
     async def disconnect(self, name: str) -> None:
-        """Remove what `connect` made for the task, if anything."""
+        """Remove the interface and the namespace of a task, if they exist."""
         if Path("/sys/class/net", self.interface(name)).exists():
-            await self._run([], [f"link del {self.interface(name)}"], may_fail=True)
+            await self._run(f"link del {self.interface(name)}", may_fail=True)
         if self.namespace(name).exists():
-            await self._run([], [f"netns del {self.namespace(name).name}"], may_fail=True)
+            await self._run(f"netns del {self.namespace(name).name}", may_fail=True)
 
     def remove(self) -> None:
-        """Remove the bridge, when no task is left."""
+        """Remove the bridge, if it exists."""
         if Path("/sys/class/net", self.bridge).exists():
             subprocess.run([self._ip, "link", "del", self.bridge], check=False, timeout=10)
 
-    async def _run(self, options: list[str], commands: list[str], *, may_fail: bool = False) -> None:
+    async def _run(self, *commands: str, namespace: str = "", may_fail: bool = False) -> None:
+        """Run commands of `ip`, inside `namespace` if it is not empty. Raises `StartFailed` unless `may_fail`."""
         try:
             process = await asyncio.create_subprocess_exec(
                 self._ip,
-                *options,
+                *(("-n", namespace) if namespace else ()),
                 "-batch",
                 "-",
                 stdin=asyncio.subprocess.PIPE,
@@ -115,12 +116,14 @@ class FormerNetworks:
         if not failed:
             return
         if not may_fail:
-            raise StartFailed(f"network: the machine could not create the task's network: {errors.strip()}")
+            raise StartFailed(
+                f"network: the machine could not create the task's network: {errors.strip()}; ask an SRE to check it"
+            )
         log.info("%s: %s", "; ".join(commands), errors.strip())
 
 
 class TaskNetworks(FormerNetworks):
-    """The networks of the tasks of one Borglet, and the addresses that it can still give to tasks."""
+    """The networks of the tasks of one home. `network`: the addresses of tasks."""
 
     def __init__(self, network: ipaddress.IPv4Network, home: Path) -> None:
         """Set up networks. Raises `BadMachine` if the machine has no `ip` command."""
@@ -135,33 +138,27 @@ class TaskNetworks(FormerNetworks):
     def gateway(self) -> ipaddress.IPv4Address:
         return self.network[1]
 
-    def choose(self, name: str, *, mine: str, taken: Collection[str]) -> str:
-        return str(choose_address(self.network, name, mine=mine, taken=taken))
-
     async def connect(self, name: str, address: str) -> Path:
-        """Make the task's namespace and link, and the bridge if it is missing. Raises `StartFailed`."""
+        """Make a task's namespace and interface, and the bridge if it is missing. Return the namespace's path.
+
+        Raises `StartFailed`."""
         await self.disconnect(name)
         if not Path("/sys/class/net", self.bridge).exists():
-            await self._run([], [f"link add {self.bridge} type bridge"], may_fail=True)  # another start made it
+            await self._run(f"link add {self.bridge} type bridge", may_fail=True)  # another start may have made it
             gateway = f"{self.gateway}/{self.network.prefixlen}"
-            await self._run([], [f"addr replace {gateway} dev {self.bridge}", f"link set {self.bridge} up"])
+            await self._run(f"addr replace {gateway} dev {self.bridge}", f"link set {self.bridge} up")
             Path("/proc/sys/net/ipv4/conf", self.bridge, "forwarding").write_text("1")
         namespace, interface = self.namespace(name), self.interface(name)
         await self._run(
-            [],
-            [
-                f"netns add {namespace.name}",
-                f"link add {interface} type veth peer name {INTERFACE} netns {namespace.name}",
-                f"link set {interface} master {self.bridge} up",
-            ],
+            f"netns add {namespace.name}",
+            f"link add {interface} type veth peer name {INTERFACE} netns {namespace.name}",
+            f"link set {interface} master {self.bridge} up",
         )
         await self._run(
-            ["-n", namespace.name],
-            [
-                "link set lo up",
-                f"addr add {address}/{self.network.prefixlen} dev {INTERFACE}",
-                f"link set {INTERFACE} up",
-                f"route add default via {self.gateway}",
-            ],
+            "link set lo up",
+            f"addr add {address}/{self.network.prefixlen} dev {INTERFACE}",
+            f"link set {INTERFACE} up",
+            f"route add default via {self.gateway}",
+            namespace=namespace.name,
         )
         return namespace

@@ -1,6 +1,6 @@
-"""The control groups of one task, by their files. It imports almost nothing, because supervisors use it.
+"""Read and write the files of a task's control groups. This module imports little, because supervisors use it.
 
-A task's groups are a dict of controller name to directory; version 2 has one entry, `unified`.
+The groups of a task are a dict of controller name to directory. Version 2 has one entry, `unified`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 import signal
 
 Groups = dict[str, str]
-# The kernel takes memory for a group in portions; one more of these did not fit when a limit was met.
+# The kernel charges memory to a group in portions of up to this size, so the peak can be smaller than the limit.
 CHARGE_BYTES = 2**20
 
 
 def read_text(directory: str, name: str) -> str:
-    """Read a file of a group. Raises FileNotFoundError if the group is gone, OSError."""
+    """Return the content of a file of a group. Raises FileNotFoundError if the group is removed, OSError."""
     try:
         with open(os.path.join(directory, name)) as file:
             return file.read()
@@ -24,7 +24,7 @@ def read_text(directory: str, name: str) -> str:
 
 
 def write_text(directory: str, name: str, value: str) -> None:
-    """Write a file of a group. Raises FileNotFoundError if the group is gone, OSError."""
+    """Write a file of a group. Raises FileNotFoundError if the group is removed, OSError."""
     try:
         with open(os.path.join(directory, name), "w") as file:
             file.write(value)
@@ -33,39 +33,41 @@ def write_text(directory: str, name: str, value: str) -> None:
 
 
 def _as_absent(error: OSError) -> OSError:
-    """Return FileNotFoundError also for a group that was removed after its file was opened."""
+    """Return the error. For a group that was removed after its file was opened, return FileNotFoundError."""
     if error.errno == errno.ENODEV:
         return FileNotFoundError(errno.ENOENT, "the control group was removed")
     return error
 
 
+def read_if_present(directory: str, name: str) -> str:
+    """Return the content of a file; empty if the group or the file does not exist. Raises OSError."""
+    try:
+        return read_text(directory, name) if directory else ""
+    except FileNotFoundError:
+        return ""
+
+
 def read_number(directory: str, name: str) -> int:
     """Return the number in a file; 0 if the group or the file does not exist, or the file contains `max`."""
-    try:
-        text = read_text(directory, name).strip() if directory else ""
-    except FileNotFoundError:
-        return 0
+    text = read_if_present(directory, name).strip()
     return int(text) if text.isdigit() else 0
 
 
 def read_fields(directory: str, name: str) -> dict[str, int]:
-    """Return lines of `key number` as a dict, empty if the group or the file does not exist."""
-    try:
-        lines = read_text(directory, name).splitlines() if directory else []
-    except FileNotFoundError:
-        return {}
+    """Return lines of `key number` as a dict; empty if the group or the file does not exist."""
+    lines = read_if_present(directory, name).splitlines()
     return {key: int(value) for key, _, value in (line.partition(" ") for line in lines)}
 
 
 def join(groups: Groups) -> None:
-    """Move the calling single-threaded process in. Raises OSError."""
+    """Move the calling process, which must have one thread, into the groups. Raises OSError."""
     for controller, directory in groups.items():
         # A thread that moves itself through `tasks` takes no machine-wide lock, as `cgroup.procs` does.
         write_text(directory, "cgroup.procs" if controller == "unified" else "tasks", "0")
 
 
 def allow_devices(groups: Groups, rules: list[str]) -> None:
-    """Deny the task all devices but those of `rules` (`c 1:3 rw`), where version 1 can do that. Raises OSError."""
+    """Deny the task all devices except those in `rules` (`c 1:3 rw`), if version 1 is used. Raises OSError."""
     directory = groups.get("devices", "")
     if not directory:
         return
@@ -75,23 +77,18 @@ def allow_devices(groups: Groups, rules: list[str]) -> None:
 
 
 def members(groups: Groups) -> set[int]:
-    found: set[int] = set()
-    for directory in groups.values():
-        try:
-            found.update(int(line) for line in read_text(directory, "cgroup.procs").split())
-        except FileNotFoundError:
-            continue
-    return found
+    """Return the pids of all processes in the groups."""
+    return {int(pid) for directory in groups.values() for pid in read_if_present(directory, "cgroup.procs").split()}
 
 
 def kill(groups: Groups) -> set[int]:
-    """Send SIGKILL to all members, and return them. Forks are forbidden first, so that one pass is enough."""
+    """Send SIGKILL to all members, and return them. Forks are forbidden first, so that none escapes."""
     for directory in groups.values():
         for name, value in (("pids.max", "0"), ("cgroup.kill", "1")):
             if os.path.exists(os.path.join(directory, name)):
                 try:
                     write_text(directory, name, value)
-                except FileNotFoundError:  # removed: it has no members
+                except FileNotFoundError:  # the group is removed, so it has no members
                     continue
     found = members(groups)
     for pid in found:
@@ -107,7 +104,7 @@ def memory_directory(groups: Groups) -> str:
 
 
 def was_at_limit(groups: Groups) -> bool:
-    """Return whether the group ever reached its own memory limit, or that of the alloc it lies in."""
+    """Return whether the task ever reached its own memory limit, or that of its alloc."""
     directory = memory_directory(groups)
     around = (directory, os.path.dirname(directory)) if directory else ()
     if "memory" in groups:
@@ -116,14 +113,16 @@ def was_at_limit(groups: Groups) -> bool:
 
 
 def _met_limit(directory: str) -> bool:
-    """Version 1. New kernels count no failures at the limit that includes swap, which is met first; the peak tells."""
+    """Return whether a group of version 1 reached its limit: by the count of failures, or by the peak of memory.
+
+    New kernels do not count failures at the limit that includes swap, which a task reaches first."""
     limit = read_number(directory, "memory.limit_in_bytes")
     peak = read_number(directory, "memory.max_usage_in_bytes")
     return read_number(directory, "memory.failcnt") > 0 or 0 < limit <= peak + CHARGE_BYTES
 
 
 def oom_kills(groups: Groups) -> int:
-    """Return how many of its processes the kernel killed to free memory, for its own limit or for the machine."""
+    """Return how many of the task's processes the kernel killed to free memory, for a limit or for the machine."""
     name = "memory.oom_control" if "memory" in groups else "memory.events"
     return read_fields(memory_directory(groups), name).get("oom_kill", 0)
 
@@ -143,7 +142,7 @@ def _processes_directory(groups: Groups) -> str:
 
 
 def processes_limit(groups: Groups) -> int:
-    """Return the limit of processes and threads; 0 for none."""
+    """Return the limit of processes and threads; 0 if there is none."""
     return read_number(_processes_directory(groups), "pids.max")
 
 
@@ -157,8 +156,9 @@ def refused_forks(groups: Groups) -> int:
 
 
 def watch_oom(groups: Groups) -> int:
-    """Return a descriptor that gets readable when memory runs out. -1 if none is needed (version 2 kills the
-    whole group by itself, `memory.oom.group`) or the kernel has none."""
+    """Return a descriptor that becomes readable when memory runs out, or -1.
+
+    It is -1 if the kernel has no such event, or with version 2, which kills the whole group (`memory.oom.group`)."""
     directory = groups.get("memory", "")
     if not directory or not os.path.exists(os.path.join(directory, "cgroup.event_control")):
         return -1
@@ -166,7 +166,7 @@ def watch_oom(groups: Groups) -> int:
     control = os.open(os.path.join(directory, "memory.oom_control"), os.O_RDONLY | os.O_CLOEXEC)
     try:
         write_text(directory, "cgroup.event_control", f"{event} {control}")
-    except OSError:  # a kernel without these events: the sample then sees the kill, later
+    except OSError:  # the kernel has no such event: the next sample finds the kill
         os.close(event)
         return -1
     finally:
@@ -188,4 +188,5 @@ def remove(groups: Groups) -> bool:
 
 
 def mebibytes(count: int) -> str:
+    """Return a number of bytes as a text, for example `64 MiB`."""
     return f"{count / 2**20:.4g} MiB"

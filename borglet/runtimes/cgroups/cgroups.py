@@ -5,14 +5,14 @@
 
     …/<alloc>/<task>                                      inside an alloc: one envelope of memory for all (§2.4)
 
-`<task>` is `<job>.<index>.<incarnation>`, and so is `<alloc>`, which version 1 knows in the memory controller alone:
-CPU goes by class, and the limits of those inside add up to the alloc's. Version 1 has this tree once in each
-controller, and `batch` only in that of CPU; version 2 has it once. A latency-sensitive thread that wakes takes the core
-from batch at once: the kernel lets no weight do that, however small. Among themselves the tasks of a class share by
-weight.
+`<task>` and `<alloc>` have the form `<job>.<index>.<incarnation>`. Version 2 has this tree once. Version 1 has it once
+per controller, with `-batch` only in the CPU controller and `<alloc>` only in the memory controller: the class decides
+about CPU, and the CPU limits of the tasks in an alloc add up to the limit of the alloc. The idle class lets a
+latency-sensitive thread take the core from batch as soon as it wakes, which no weight does. Tasks of one class share
+CPU by weight.
 
-Version 2 lets a group with children hold no processes: where ours holds only this process, it moves into
-`<our own group>/borglet` first. Under systemd the unit needs `Delegate=yes` and `KillMode=process`.
+In version 2, a group with children cannot hold processes. If our own group holds only this process, it first moves to
+`<our own group>/borglet`. Under systemd the unit needs `Delegate=yes` and `KillMode=process`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ log = logging.getLogger(__name__)
 
 _LEAF = "borglet"
 _BATCH = "-batch"
-# The shares of batch as a whole outside of the idle class: those of one ordinary process.
+# The shares of all batch tasks together while they are not in the idle class, equal to those of one ordinary process.
 _BATCH_SHARES = 1024
 
 
 class CgroupTree:
-    """The groups of one Borglet home. `roots` is controller -> its borg-<hash> directory.
+    """The control groups of one home, empty if the machine supports none. `roots`: controller -> borg-<hash> directory.
 
-    `disk`: `major:minor` of the disk that the home lies on; empty where its bandwidth can't be limited.
-    """
+    `disk`: `major:minor` of the home's disk; empty if its bandwidth can't be limited."""
 
     def __init__(self, version: str, roots: Mapping[str, Path], controllers: frozenset[str], *, disk: str = "") -> None:
         self.version = version
@@ -53,11 +52,10 @@ class CgroupTree:
         return controller in self.controllers
 
     def isolation(self) -> dict[str, str]:
-        """Return for each isolation feature how it is provided: `cgroup-v1`, `cgroup-v2`, or, where control
-        groups cannot provide it, `polled`, `weights` or `none`.
-        """
+        """Return how each isolation feature is enforced: `cgroup-v1`, `cgroup-v2`, or without control groups `polled`,
+        `weights` or `none`."""
         here = f"cgroup-{self.version}"
-        classes = here if self._has("cpu", "cpu.idle") else "weights"  # else of groups, or nice values of processes
+        classes = here if self._has("cpu", "cpu.idle") else "weights"  # weights of groups, or nice values of processes
         quota = "cpu.cfs_quota_us" if self.version == "v1" else "cpu.max"
         return {
             "isolation.memory": here if self.enforces("memory") else "polled",
@@ -81,7 +79,7 @@ class CgroupTree:
         return self.roots[controller if self.version == "v1" else "unified"]
 
     def cores(self) -> frozenset[int]:
-        """Return the cores that this tree of groups may use; none if groups cannot be restricted to some cores."""
+        """Return the cores that tasks may use; empty if control groups cannot restrict tasks to cores."""
         if not self.enforces("cpuset"):
             return frozenset()
         root = str(self._root("cpuset"))
@@ -93,29 +91,26 @@ class CgroupTree:
     def cores_of(self, groups: Groups) -> frozenset[int]:
         """Return the cores that a task's group is restricted to; empty without a restriction."""
         directory = groups.get("cpuset") or (groups.get("unified", "") if self.enforces("cpuset") else "")
-        try:
-            return parse_cpus(cgroupfs.read_text(directory, "cpuset.cpus")) if directory else frozenset()
-        except FileNotFoundError:
-            return frozenset()
+        return parse_cpus(cgroupfs.read_if_present(directory, "cpuset.cpus"))
 
     def groups_of(self, name: str) -> Groups:
-        """Return the groups of a task, or those that it would have if it were latency-sensitive."""
+        """Return the groups of a task; if they do not exist, the groups that a latency-sensitive task gets."""
         return {
             controller: str(next((found for top in self._tops(root) for found in _below(top, name)), root / name))
             for controller, root in self.roots.items()
         }
 
     def _tops(self, root: Path) -> tuple[Path, ...]:
-        """Return the directories of a controller: with a separate one for batch, or the same for all."""
+        """Return the directories of a controller that contain tasks: for batch and for others, or one for all."""
         batch = self._batch_root(root)
         return (batch,) if batch == root else (batch, root)
 
     def create(self, name: str, limits: KernelLimits, *, alloc: str = "", alloc_ram_bytes: int = 0) -> Groups:
-        """Make the task's groups and limit them; inside an alloc, within that one's envelope. Raises OSError."""
+        """Make the task's groups, in the group of its alloc if it has one, and limit them. Raises OSError."""
         groups = {
             controller: str(self._parent(root, limits, alloc, alloc_ram_bytes) / name)
             for controller, root in self.roots.items()
-            # Batch may run on any core, and a cpuset of its own would make each start slower.
+            # Batch may run on any core, and a cpuset would make each start slower.
             if not (limits.batch and controller == "cpuset")
         }
         for directory in groups.values():
@@ -152,21 +147,22 @@ class CgroupTree:
         return _batch_of(root) if root in (self.roots.get("cpu"), self.roots.get("unified")) else root
 
     def limit(self, groups: Groups, limits: KernelLimits) -> list[str]:
-        """Write all limits. Returns what the kernel rejected for now: a memory limit below what is in use."""
+        """Write all limits. Return the writes that the kernel rejected: a memory limit below the present usage."""
         if "unified" in groups:
             return v2.limit(groups["unified"], limits, self.controllers, disk=self._disk)
         return v1.limit(groups, limits, disk=self._disk)
 
     def pin(self, groups: Groups, cpus: frozenset[int]) -> None:
-        """Restrict a task to these cores, none for all. Raises OSError."""
+        """Restrict a task to these cores; an empty set means all. Raises OSError."""
         if directory := groups.get("cpuset"):
             v1.pin(directory, cpus)
         elif "unified" in groups and self.enforces("cpuset"):
             v2.pin(groups["unified"], cpus)
 
     def limit_batch(self, milli: int, *, idle: bool) -> None:
-        """Limit the CPU of all batch tasks together, 0 for no ceiling. `idle`: they get only what no other process
-        wants. Raises OSError."""
+        """Limit the CPU of all batch tasks together, in milli-cores, 0 for no limit. Raises OSError.
+
+        `idle`: they get only CPU that no other process wants."""
         if not self.enforces("cpu"):
             return
         version = v1 if self.version == "v1" else v2
@@ -175,7 +171,7 @@ class CgroupTree:
         version.weigh(directory, _BATCH_SHARES, idle=idle)
 
     def measure(self, groups: Groups) -> GroupUsage:
-        """Measure the usage. Raises FileNotFoundError if the task's groups are gone."""
+        """Return the usage of a task. Raises FileNotFoundError if its groups are removed."""
         if "unified" in groups:
             return v2.measure(groups, self.controllers)
         return v1.measure(groups)
@@ -188,7 +184,7 @@ class CgroupTree:
                 if not entry.is_dir() or entry.name in keep or Path(entry.path) in parents:
                     continue
                 if not cgroupfs.remove({"": entry.path}):
-                    log.warning("control group %s does not belong to a task here but has processes", entry.path)
+                    log.warning("control group %s belongs to no known task, but it has processes", entry.path)
 
     def remove(self) -> None:
         """Remove the tree itself, when no task is left in it."""
@@ -196,7 +192,7 @@ class CgroupTree:
             cgroupfs.remove({"": str(directory)})
 
     def _parents(self) -> Iterator[Path]:
-        """Directories that hold groups of tasks, inner ones first."""
+        """Yield all directories that contain groups of tasks, inner ones first."""
         for root in self.roots.values():
             for directory in self._tops(root):
                 if directory.is_dir():
@@ -247,7 +243,7 @@ def _takes_limits(root: Path, name: str, nothing: str) -> bool:
 
 
 def _make_classes_v1(root: Path) -> None:
-    # All tasks together weigh as much as the machine has cores.
+    # All tasks together get the weight of one ordinary process per core.
     cgroupfs.write_text(str(root), "cpu.shares", str(1024 * (os.cpu_count() or 1)))
     _batch_of(root).mkdir(exist_ok=True)
     v1.weigh(str(_batch_of(root)), MIN_SHARES, idle=True)
@@ -278,7 +274,7 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
         for directory in (root, _batch_of(root)):
             directory.mkdir(exist_ok=True)
             v2.open_to_children(str(directory), offered)
-            # The protected memory is divided among the tasks.
+            # The kernel divides the protected memory among the tasks.
             v1.write_where_present(str(directory), "memory.low", "max")
         if "cpu" in offered:
             v2.weigh(str(_batch_of(root)), MIN_SHARES, idle=True)
@@ -291,7 +287,7 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
 
 
 def _leave_for_leaf(base: Path) -> bool:
-    """Move this process into a child of its group, which must have no processes. False if others are in it too."""
+    """Move this process to a child of its group, which must have no processes. Return False if it has others."""
     if cgroupfs.members({"": str(base)}) != {os.getpid()}:
         return False
     (base / _LEAF).mkdir(exist_ok=True)
@@ -300,7 +296,7 @@ def _leave_for_leaf(base: Path) -> bool:
 
 
 def _has_children(entry: os.DirEntry[str]) -> bool:
-    """Return whether it is the group of an alloc with tasks."""
+    """Return whether this is the group of an alloc with tasks."""
     return entry.is_dir() and any(child.is_dir() for child in _entries(entry.path))
 
 

@@ -1,8 +1,8 @@
 """Reserve whole cores for latency-sensitive tasks that ask for them (§6.2). Pure.
 
-owner (whole_cores) ─► cores of its own, as long as it runs
-other latency-sensitive ─► the shared rest
-batch ─► every core: a reserved core is free of other latency-sensitive tasks, but it does not stay idle
+a task with whole_cores     ─► reserved cores, while it runs
+other latency-sensitive     ─► the other cores, which they share
+batch                       ─► every core, also reserved ones, so that no core stays idle
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from borglet.messages import RunTask, TaskKey
 
 
 class NoCores(Exception):
-    """Not enough cores; the text says how many there are, and what can be done."""
+    """The machine has too few free cores. The text has their number and what to do."""
 
 
 @dataclass
 class CorePool:
-    """The cores of one machine, as the kernel numbers them. `places`: core -> (NUMA node, physical core)."""
+    """The cores of one machine by the kernel's numbers. `places`: core -> (NUMA node, physical core)."""
 
     cores: frozenset[int]
     places: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -28,19 +28,19 @@ class CorePool:
 
     @property
     def shared(self) -> frozenset[int]:
-        """Return the cores of latency-sensitive tasks without their own cores."""
+        """Return the cores that no task has reserved."""
         return self.cores.difference(*self.owned.values())
 
     def of(self, key: TaskKey) -> frozenset[int]:
-        """Return the cores that a task is restricted to; empty: all of them."""
+        """Return the cores that a task is restricted to; empty without a restriction."""
         if key in self.owned:
             return self.owned[key]
         return self.shared if key in self.sharing and self.owned else frozenset()
 
     def admit(self, task: RunTask) -> bool:
-        """Admit a latency-sensitive task, or a change of its request. Batch needs no admission.
+        """Choose the cores of a new or changed task. Return whether the cores of other tasks changed.
 
-        Return whether the cores of other tasks changed. Raises `NoCores`; then nothing has changed."""
+        Raises `NoCores`; then nothing has changed."""
         wanted = task.limit.get("cpu", 0) // 1000 if task.whole_cores and task.latency_sensitive else 0
         before = self.owned.get(task.key)
         if before is not None and len(before) == wanted:
@@ -53,8 +53,8 @@ class CorePool:
             if before is None and self.cores and not self.shared:
                 owners = len(self.owned)
                 raise NoCores(
-                    f"all {len(self.cores)} cores of this machine are reserved by {owners} tasks with whole_cores;"
-                    " latency-sensitive work needs another machine"
+                    f"whole_cores: {owners} other tasks reserve all {len(self.cores)} cores of this machine;"
+                    " place latency-sensitive tasks on another machine"
                 )
             self.sharing.add(task.key)
         return self.owned.pop(task.key, None) is not None
@@ -75,7 +75,7 @@ class CorePool:
     def _choose(self, key: TaskKey, count: int, before: frozenset[int]) -> frozenset[int]:
         free = self.shared | before
         others = self.sharing - {key}
-        # Latency-sensitive tasks that are here need at least one core.
+        # The other latency-sensitive tasks on this machine need at least one core.
         most = len(free) - 1 if others else len(free)
         if count > most:
             raise NoCores(
@@ -88,8 +88,8 @@ class CorePool:
         return frozenset(sorted(free, key=lambda core: self._rank(core, free, before))[:count])
 
     def _rank(self, core: int, free: frozenset[int], before: frozenset[int]) -> tuple[int, ...]:
-        """Prefer cores that the task has, then whole physical cores, on the node with the most free cores, the last
-        ones first, because the machine's own processes tend to use the first."""
+        """Return the sort key of a core: cores that the task has come first, then those of free physical cores, then
+        those of the node with most free cores, then high numbers, because other processes tend to use low numbers."""
         node, physical = self.places.get(core, (0, core))
         split = sum(1 for c in self.cores - free if self.places.get(c, (0, c)) == (node, physical))
         crowd = -sum(1 for c in free if self.places.get(c, (0, c))[0] == node)

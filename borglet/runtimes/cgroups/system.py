@@ -1,4 +1,4 @@
-"""What the kernel says about this machine: our own control groups, disks, and where the cores lie."""
+"""Read facts about this machine from the kernel: our own control groups, disks, and the places of cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def own_groups(proc: Path) -> dict[str, Path]:
-    """Return controller -> directory of this process's own group. The name of version 2 is the empty string."""
+    """Return controller -> directory of this process's own group. The key of version 2 is the empty string."""
     paths = {}
     try:
         lines = (proc / "cgroup").read_text().splitlines()
@@ -33,7 +33,7 @@ def own_groups(proc: Path) -> dict[str, Path]:
 
 
 def _below(mount_point: Path, mount_root: str, path: str) -> Path:
-    """Return the place of group `path` under a mount of the subtree `mount_root` (a container sees only its own)."""
+    """Return the directory of group `path` below a mount of the subtree `mount_root`, as in a container."""
     if mount_root != "/" and path.startswith(mount_root):
         path = path[len(mount_root) :]
     candidate = mount_point / path.lstrip("/")
@@ -41,7 +41,7 @@ def _below(mount_point: Path, mount_root: str, path: str) -> Path:
 
 
 def disk_of(directory: Path, *, devices: Path = Path("/sys/dev/block")) -> str:
-    """Return `major:minor` of the whole disk below `directory`; empty without a disk (overlay, tmpfs, network)."""
+    """Return `major:minor` of the whole disk that contains `directory`; empty for overlay, tmpfs or network."""
     number = os.stat(directory).st_dev
     entry = devices / f"{os.major(number)}:{os.minor(number)}"
     if not entry.exists():
@@ -56,7 +56,7 @@ def disk_of(directory: Path, *, devices: Path = Path("/sys/dev/block")) -> str:
 
 
 def places_of(cores: Collection[int], *, system: Path = Path("/sys/devices/system/cpu")) -> dict[int, tuple[int, int]]:
-    """Return core -> (NUMA node, the lowest number among its physical core's threads). Unknown: 0, the core."""
+    """Return core -> (NUMA node, lowest core number of the same physical core). Defaults: 0, the core itself."""
     found = {}
     for core in cores:
         directory = system / f"cpu{core}"
@@ -79,6 +79,7 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 
 def format_cpus(cpus: Collection[int]) -> str:
+    """Return a set of cores as the kernel's list, such as `0-3,8`."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and runs[-1][-1] == cpu - 1:

@@ -1,4 +1,4 @@
-"""The limits and figures of one task in control groups of version 1, which has a directory per controller."""
+"""Limit and measure one task with control groups of version 1, which has one directory per controller."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ _UNLIMITED = "-1"
 
 @dataclass(frozen=True, slots=True)
 class GroupUsage:
-    """`cpu_ns` since the group's creation, `ram_bytes` without page cache; None where not accounted here.
+    """The usage of one task in its control groups. None: the groups have no such figure.
 
-    `throttled_ns`: the time for which its quota stopped its threads, summed over cores.
-    `oom_kills`: processes that the kernel killed for its memory limit.
-    """
+    `cpu_ns`: since the groups were made. `ram_bytes`: without page cache. `throttled_ns`: time for which the CPU quota
+    stopped its threads, summed over cores. `oom_kills`: processes that the kernel killed to free memory."""
 
     cpu_ns: int | None
     ram_bytes: int | None
@@ -41,7 +40,7 @@ class GroupUsage:
 
 
 def limit(groups: Groups, limits: KernelLimits, *, disk: str) -> list[str]:
-    """Write all limits. Returns what the kernel rejected for now. Raises OSError."""
+    """Write all limits. Return the writes that the kernel rejected. Raises OSError."""
     refused = []
     if directory := groups.get("memory"):
         refused = bound_memory(directory, limits.ram_bytes)
@@ -63,13 +62,13 @@ def limit(groups: Groups, limits: KernelLimits, *, disk: str) -> list[str]:
 
 
 def weigh(directory: str, shares: int, *, idle: bool) -> None:
-    """The idle class where groups know it, else the smallest weight. An idle group takes no shares."""
+    """Set the CPU weight. `idle`: use the idle class, or the smallest weight if the kernel has no idle class."""
     if not make_idle(directory, idle):
         cgroupfs.write_text(directory, "cpu.shares", str(MIN_SHARES if idle else shares))
 
 
 def make_idle(directory: str, idle: bool) -> bool:
-    """Put the group into the idle class or out of it. Return whether it is there now, which some kernels cannot do."""
+    """Move a group into or out of the idle class. Return whether it is in it. Old kernels have no idle class."""
     if not os.path.exists(os.path.join(directory, "cpu.idle")):
         return False
     cgroupfs.write_text(directory, "cpu.idle", str(int(idle)))
@@ -92,7 +91,7 @@ def measure(groups: Groups) -> GroupUsage:
     if directory := groups.get("memory"):
         stat = cgroupfs.read_fields(directory, "memory.stat")
         shared = stat.get("total_shmem", 0)
-        ram = stat["total_rss"] + shared if stat else None  # none: removed since the caller looked
+        ram = stat["total_rss"] + shared if stat else None  # the group may be removed meanwhile
         cached = max(0, stat.get("total_cache", 0) - shared)
     if directory := groups.get("pids"):
         processes = int(cgroupfs.read_text(directory, "pids.current"))
@@ -100,6 +99,7 @@ def measure(groups: Groups) -> GroupUsage:
 
 
 def quota_us(milli: int) -> int:
+    """Return the CPU quota per period in microseconds; 0 for no quota."""
     return max(1000, milli * PERIOD_US // 1000) if milli else 0
 
 
@@ -109,7 +109,7 @@ def write_where_present(directory: str, name: str, value: str) -> None:
 
 
 def open_cpuset(directory: str) -> None:
-    """Give a new group the cores and memory nodes of its parent. Without them it accepts no process."""
+    """Give a new group the cores and memory nodes of its parent. Otherwise it accepts no process."""
     above = os.path.dirname(directory)
     for name in ("cpuset.mems", "cpuset.cpus"):
         if not cgroupfs.read_text(directory, name).strip():
@@ -117,15 +117,17 @@ def open_cpuset(directory: str) -> None:
 
 
 def pin(directory: str, cpus: frozenset[int]) -> None:
-    """Keep the group to these cores; none for all."""
+    """Restrict the group to these cores; an empty set means all."""
     open_cpuset(directory)
     wanted = format_cpus(cpus) or cgroupfs.read_text(os.path.dirname(directory), "cpuset.cpus").strip()
-    if cgroupfs.read_text(directory, "cpuset.cpus").strip() != wanted:  # a write is slow in the kernel
+    if cgroupfs.read_text(directory, "cpuset.cpus").strip() != wanted:  # because a write is slow in the kernel
         cgroupfs.write_text(directory, "cpuset.cpus", wanted)
 
 
 def bound_memory(directory: str, ram_bytes: int) -> list[str]:
-    """Set the memory limit. It must not exceed the limit with swap, so the order depends on the direction."""
+    """Set the memory limit; 0 for none. Return the writes that the kernel rejected.
+
+    The limit must never exceed the limit that includes swap, so the order of the two writes depends on the values."""
     value = str(ram_bytes) if ram_bytes else _UNLIMITED
     names = ["memory.limit_in_bytes"]
     if os.path.exists(os.path.join(directory, "memory.memsw.limit_in_bytes")):

@@ -1,4 +1,4 @@
-"""The limits and figures of one task in a control group of version 2, one directory for all controllers."""
+"""Limit and measure one task with a control group of version 2, one directory for all controllers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTROLLERS = ("memory", "cpu", "pids", "cpuset", "io")
 
 
 def limit(directory: str, limits: KernelLimits, controllers: Collection[str], *, disk: str) -> list[str]:
-    """Write all limits. Raises OSError."""
+    """Write all limits. Return an empty list: the kernel of version 2 rejects none of them. Raises OSError."""
     if "memory" in controllers:
         cgroupfs.write_text(directory, "memory.max", str(limits.ram_bytes or "max"))
         # Memory above this value is reclaimed first, and memory below it last.
@@ -44,7 +44,7 @@ def open_to_children(directory: str, controllers: Collection[str]) -> None:
 
 
 def weigh(directory: str, shares: int, *, idle: bool) -> None:
-    """The idle class where groups know it, else the smallest weight. An idle group takes no weight."""
+    """Set the CPU weight. `idle`: use the idle class, or the smallest weight if the kernel has no idle class."""
     if not make_idle(directory, idle):
         cgroupfs.write_text(directory, "cpu.weight", str(weight_of(MIN_SHARES if idle else shares)))
 
@@ -55,7 +55,7 @@ def cap(directory: str, milli: int) -> None:
 
 
 def pin(directory: str, cpus: frozenset[int]) -> None:
-    """Keep the group to these cores; none for all."""
+    """Restrict the group to these cores; an empty set means all."""
     write_where_present(directory, "cpuset.cpus", format_cpus(cpus) or "\n")
 
 

@@ -2,11 +2,11 @@
 
 allocs/<job>.<index>.<incarnation>/
     alloc.json   the alloc in the desired state
-    shared/      for the tasks: each may write there, and remove only its own files
-    logs/        the logs of its tasks, <job>.<index>.<incarnation>/stdout.<offset>; they may read them
+    shared/      each task of the alloc can write here, and remove only its own files
+    logs/        the logs of its tasks, <job>.<index>.<incarnation>/stdout.<offset>, which its tasks can read
 
-A folder is made for the first task inside, or when the master lists the alloc. It is removed when the master stops the
-alloc and no task uses it. Its logs then stay as long as those of any removed task.
+The Borglet makes a folder for the first task inside, or when the master lists the alloc. It removes the folder when the
+master stops the alloc and no task uses it. The logs then stay as long as those of any removed task.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class AllocFolders:
-    """All alloc folders of a home. Names are those of task directories: an alloc is a task of its alloc set."""
+    """All alloc folders of a home. An alloc is a task of its alloc set, so its folder has the name of a task."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -38,7 +38,7 @@ class AllocFolders:
         self._walks: dict[str, DiskWalk] = {}
 
     def present(self) -> list[TaskKey]:
-        """Return the present allocs by name."""
+        """Return the allocs that have a folder, sorted."""
         keys = [key_of(entry.name) for entry in os.scandir(self._root) if entry.is_dir(follow_symlinks=False)]
         return sorted(key for key in keys if key is not None)
 
@@ -47,13 +47,13 @@ class AllocFolders:
         return self._root / directory_name(key)
 
     def ensure(self, key: TaskKey) -> Path:
-        """Return the folder, created if it is missing. Raises OSError, ValueError."""
+        """Return the folder of an alloc, created if it is missing. Raises OSError, ValueError."""
         folder = self.folder(key)
         folder.mkdir(mode=0o711, exist_ok=True)
         (folder / "logs").mkdir(mode=0o755, exist_ok=True)
         shared = folder / "shared"
         shared.mkdir(exist_ok=True)
-        shared.chmod(0o1777)  # whatever the umask
+        shared.chmod(0o1777)  # the umask may have removed bits
         return folder
 
     def hold(self, alloc: RunAlloc) -> None:
@@ -61,14 +61,14 @@ class AllocFolders:
         replace_file(self.ensure(alloc.key) / "alloc.json", msgspec.json.encode(alloc), durable=False)
 
     def held(self, key: TaskKey) -> RunAlloc | None:
-        """Return a stored alloc; None if the master has not listed it yet, or if a crash cut the file short."""
+        """Return the stored alloc; None if the master has not listed it yet, or after a crash while it was stored."""
         try:
             return msgspec.json.decode((self.folder(key) / "alloc.json").read_bytes(), type=RunAlloc)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
     def adopt_logs(self, key: TaskKey, task: str) -> None:
-        """Keep the logs of a task (by its directory's name) in the alloc. Present logs are moved there."""
+        """Keep the logs of a task in the alloc, and move its present logs there. `task`: name of its directory."""
         inside = self.ensure(key) / "logs" / task
         outside = self._home / "logs" / task
         if outside.is_symlink():
@@ -80,7 +80,7 @@ class AllocFolders:
         outside.symlink_to(link_into_alloc(key, task))
 
     def remove(self, key: TaskKey) -> None:
-        """Hide an alloc at once and move its logs to the others. The rest is deleted with the trash."""
+        """Move the logs of an alloc to the other logs, and its folder to the trash. Raises OSError, ValueError."""
         folder = self.folder(key)
         if not folder.is_dir():
             return
@@ -95,7 +95,9 @@ class AllocFolders:
         self._walks.pop(folder.name, None)
 
     def forget_old_logs(self, *, now: float, present: Collection[str], keep_s: float) -> list[str]:
-        """Delete logs of tasks that have been gone (not in `present`) for longer than `keep_s`, in live allocs."""
+        """Delete logs of tasks in present allocs that ended more than `keep_s` ago. Return the names of the tasks.
+
+        `present`: names of the directories of all tasks that have not been removed."""
         forgotten = []
         for key in self.present():
             logs = self.folder(key) / "logs"
@@ -108,7 +110,7 @@ class AllocFolders:
         return forgotten
 
     def measure(self) -> None:
-        """Measure the disk usage of each alloc. With very many files this takes several calls."""
+        """Measure the disk usage of each alloc. With very many files, one measurement takes several calls."""
         for key in self.present():
             walk = self._walks.setdefault(directory_name(key), DiskWalk((self.folder(key),)))
             walk.step()

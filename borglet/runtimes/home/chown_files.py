@@ -1,8 +1,8 @@
 """Give the files of a task to its new user, and no other files.
 
-A task had another user under another runtime, or before the operator's settings changed. Its files may be hostile:
-links, names of other tasks' files, folders of any depth. So each file is opened without following links, checked, and
-handed over through the same descriptor.
+A task may have had another user under another runtime or other settings. Its files may be hostile: links, further names
+of other tasks' files, folders of any depth. So this module opens each file without following links, checks it, and
+changes its owner through the same descriptor.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def hand_over(folder: Path, owner: tuple[int, int], *, former: int | None = None, itself: bool = True) -> None:
-    """Give what belongs to user `former` (None: the folder's present owner) to `owner` (user, group). Blocks. Raises
-    OSError.
+    """Give the files of user `former` (None: the folder's owner) in a folder to `owner` (user, group). Blocks.
 
-    Unchanged: links, files of other users, and files with several names, one of which may be another task's. The folder
-    itself comes last, if at all, so that an interrupted handover begins again.
-    """
+    Links, files of other users, and files with several names, which may be another task's, stay unchanged. With
+    `itself`, the folder comes last, so that an interrupted call can be repeated. Raises OSError."""
     if former is None:
         former = os.stat(folder, follow_symlinks=False).st_uid
     pending = [Folder(None, str(folder))]
@@ -44,7 +42,7 @@ def hand_over(folder: Path, owner: tuple[int, int], *, former: int | None = None
 
 
 def _take(inside: int, name: str, former: int, owner: tuple[int, int]) -> bool:
-    """Hand over one entry. Return whether it is a folder."""
+    """Change the owner of one entry if it belongs to `former`. Return whether it is a folder."""
     try:
         thing = os.open(name, _THING, dir_fd=inside)
     except FileNotFoundError:

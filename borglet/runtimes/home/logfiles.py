@@ -1,7 +1,7 @@
 """Read the rotated log files that supervisors write (`logwriter`), and delete old ones.
 
-Directories and files are opened without following links, and only regular files with one name are read, because a
-task that runs as the Borglet's own user could have put anything there.
+This module follows no links and reads only regular files with one name, because a task that runs as the Borglet's own
+user can write to these directories.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ MAX_CHUNK_BYTES = 2**20
 MAX_TIMES_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 4096
 BLOCK_BYTES = 2**20
-# The answer to a poll waits for a search, so it is done in parts.
+# One search takes at most so long, because the answer to a poll waits for it. The client continues the search.
 SEARCH_S = 0.4
 SEARCH_BYTES = 256 * 2**20
 
@@ -37,22 +38,25 @@ class LogRetention:
 
 
 def read_log(home: Path, request: LogRequest) -> LogChunk:
-    """Return what exists of the requested range, or the lines that contain the searched text. Text is cut between
-    characters, and bad bytes become U+FFFD. A search takes up to `SEARCH_S`: call it in a thread."""
+    """Return the existing part of the requested range, or the lines that contain the searched text.
+
+    Text is cut between characters, and bad bytes become U+FFFD. A search takes up to `SEARCH_S`: call it in a thread.
+    """
 
     def refuse(error: str) -> LogChunk:
         return LogChunk(request.request_id, offset=0, end=0, text="", error=error)
 
     if request.stream not in STREAMS:
-        return refuse(f"stream: there is no stream {request.stream!r}; ask for {' or '.join(STREAMS)}")
+        return refuse(f"stream: {request.stream!r} is unknown; use {' or '.join(STREAMS)}")
     if request.limit_bytes <= 0:
-        return refuse(f"limit_bytes: {request.limit_bytes} is too small; ask for at least 1")
+        return refuse(f"limit_bytes: {request.limit_bytes} is too small; give at least 1")
     try:
-        directory = _open_directory(log_directory(home, directory_name(request.key)))
+        path = log_directory(home, directory_name(request.key))
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except ValueError as error:
         return refuse(str(error))
     except OSError:
-        return refuse(f"this machine has no logs of task {request.key}")
+        return refuse(f"this machine has no logs of task {request.key}: it did not start here, or they expired")
     try:
         return search(directory, request) if request.search else _read(directory, request)
     finally:
@@ -60,39 +64,26 @@ def read_log(home: Path, request: LogRequest) -> LogChunk:
 
 
 def _read(directory: int, request: LogRequest) -> LogChunk:
-    files = []  # (first offset, size, descriptor)
-    try:
-        for first, name in files_of(os.listdir(directory), request.stream):
-            if (file := _open_regular(directory, name)) >= 0:
-                files.append((first, os.fstat(file).st_size, file))
-        if not files:
-            return LogChunk(request.request_id, 0, 0, "")
-        beginning, end = files[0][0], files[-1][0] + files[-1][1]
-        wanted = end + request.offset if request.offset < 0 else request.offset
-        if request.since > 0.0:
-            wanted = max(wanted, printed_since(directory, request.stream, request.since))
-        start = min(max(wanted, beginning), end)
-        left = min(request.limit_bytes, MAX_CHUNK_BYTES)
-        parts: list[bytes] = []
-        position = start
-        for first, size, file in files:
-            if left > 0 and first <= position < first + size:
-                part = os.pread(file, min(left, first + size - position), position - first)
-                parts.append(part)
-                position += len(part)
-                left -= len(part)
-        data = b"".join(parts)
-    finally:
-        for _, _, file in files:
-            os.close(file)
+    spans = [(first, end) for first, end, _ in _open_files(directory, request.stream)]
+    if not spans:
+        return LogChunk(request.request_id, 0, 0, "")
+    beginning, end = spans[0][0], spans[-1][1]
+    wanted = end + request.offset if request.offset < 0 else request.offset
+    if request.since > 0.0:
+        wanted = max(wanted, printed_since(directory, request.stream, request.since))
+    start = position = min(max(wanted, beginning), end)
+    stop = min(end, start + min(request.limit_bytes, MAX_CHUNK_BYTES))
+    data = b""
+    for first, last, file in _open_files(directory, request.stream):
+        if first <= position < min(last, stop):
+            data += os.pread(file, min(last, stop) - position, position - first)
+            position = start + len(data)
     text, length = _decode(data)
     return LogChunk(request.request_id, offset=start, end=start + length, text=text)
 
 
 def printed_since(directory: int, stream: str, since: float) -> int:
-    """Return a position in the file that lies before all output printed at `since` (seconds since the epoch) or
-    later.
-    """
+    """Return an offset in the log before all output of `since` (seconds since the epoch) or later."""
     found = 0
     for offset, at in times_of(directory, stream):
         if at > since:
@@ -102,19 +93,10 @@ def printed_since(directory: int, stream: str, since: float) -> int:
 
 
 def times_of(directory: int, stream: str) -> list[tuple[int, float]]:
-    """Return the times at which the text at each offset was printed, oldest first: (offset, seconds since the
-    epoch).
-    """
+    """Return times of the output, oldest first: (offset in the log, time in seconds since the epoch)."""
     marks: list[tuple[int, float]] = []
-    for _, name in files_of(os.listdir(directory), f"times.{stream}"):
-        file = _open_regular(directory, name)
-        if file < 0:
-            continue
-        try:
-            content = os.read(file, MAX_TIMES_BYTES)
-        finally:
-            os.close(file)
-        for line in content.splitlines():
+    for _, _, file in _open_files(directory, f"times.{stream}"):
+        for line in os.read(file, MAX_TIMES_BYTES).splitlines():
             offset, _, at = line.partition(b" ")
             if offset.isdigit() and at.isdigit():
                 marks.append((int(offset), int(at) / 1000))
@@ -122,7 +104,7 @@ def times_of(directory: int, stream: str) -> list[tuple[int, float]]:
 
 
 def _decode(data: bytes) -> tuple[str, int]:
-    """Return text and its number of bytes. A character cut at the end is left for the next chunk."""
+    """Return the text and its number of bytes. An incomplete character at the end is left for the next chunk."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
     pending = len(decoder.getstate()[0])
@@ -131,26 +113,25 @@ def _decode(data: bytes) -> tuple[str, int]:
     return text, len(data) - pending
 
 
-def _open_directory(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _open_files(directory: int, stream: str) -> Iterator[tuple[int, int, int]]:
+    """Yield first offset, end and descriptor of each regular file of a stream with one name, oldest first.
 
-
-def _open_regular(directory: int, name: str) -> int:
-    """Return a descriptor, or -1 unless it is a plain file that only this directory links to."""
-    try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.open(name, flags, dir_fd=directory)
-    except OSError:
-        return -1
-    about = os.fstat(file)
-    if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
-        os.close(file)
-        return -1
-    return file
+    A descriptor is open until the next one."""
+    for first, name in files_of(os.listdir(directory), stream):
+        try:
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        except OSError:
+            continue
+        try:
+            about = os.fstat(file)
+            if stat.S_ISREG(about.st_mode) and about.st_nlink == 1:
+                yield first, first + about.st_size, file
+        finally:
+            os.close(file)
 
 
 class _Found:
-    """Lines found, up to the asked number and size. Times come with growing offsets."""
+    """Found lines, up to the requested number and size. Add them with growing offsets."""
 
     def __init__(self, request: LogRequest, marks: list[tuple[int, float]]) -> None:
         self._request, self._marks, self._mark = request, marks, 0
@@ -169,46 +150,39 @@ class _Found:
 
 
 def search(directory: int, request: LogRequest) -> LogChunk:
-    """Return lines that contain `request.search`, from its offset on, within `SEARCH_S` and `SEARCH_BYTES` per call.
-    The search is for plain text, so that no pattern can make it slow. `ignore_case` works for ASCII letters."""
+    """Return lines from `request.offset` on that contain the plain text `request.search`.
+
+    One call searches for at most `SEARCH_S` and through `SEARCH_BYTES`. `ignore_case` works for ASCII letters."""
     needle = request.search.encode("utf-8", "replace")
     marks = times_of(directory, request.stream)
     start = max(0, request.offset, printed_since(directory, request.stream, request.since))
     found = _Found(request, marks)
     deadline = time.monotonic() + SEARCH_S
     position, left = start, SEARCH_BYTES
-    files = files_of(os.listdir(directory), request.stream)
-    rest, rest_at = b"", position  # a line whose end is still to come
-    for first, name in files:
-        file = _open_regular(directory, name)
-        if file < 0:
+    rest, rest_at = b"", position  # a line without its end
+    for first, end, file in _open_files(directory, request.stream):
+        if end <= position:
             continue
-        try:
-            end = first + os.fstat(file).st_size
-            if end <= position:
+        if position < first:  # the rotation has deleted the files before
+            rest, rest_at, position = b"", first, first
+        while position < end:
+            if left <= 0 or time.monotonic() > deadline:
+                return _chunk(request, start, rest_at, found, complete=False)
+            block = os.pread(file, min(BLOCK_BYTES, end - position), position - first)
+            if not block:
+                break
+            position += len(block)
+            left -= len(block)
+            whole = rest + block
+            last = whole.rfind(b"\n") + 1
+            if last == 0 and len(whole) < BLOCK_BYTES:
+                rest = whole
                 continue
-            if position < first:  # rotated away
-                rest, rest_at, position = b"", first, first
-            while position < end:
-                if left <= 0 or time.monotonic() > deadline:
-                    return _chunk(request, start, rest_at, found, complete=False)
-                block = os.pread(file, min(BLOCK_BYTES, end - position), position - first)
-                if not block:
-                    break
-                position += len(block)
-                left -= len(block)
-                whole = rest + block
-                last = whole.rfind(b"\n") + 1
-                if last == 0 and len(whole) < BLOCK_BYTES:
-                    rest = whole
-                    continue
-                last = last or len(whole)
-                stopped = _scan(whole[:last], rest_at, needle, request.ignore_case, found)
-                if stopped >= 0:
-                    return _chunk(request, start, stopped, found, complete=False)
-                rest, rest_at = whole[last:], rest_at + last
-        finally:
-            os.close(file)
+            last = last or len(whole)
+            stopped = _scan(whole[:last], rest_at, needle, request.ignore_case, found)
+            if stopped >= 0:
+                return _chunk(request, start, stopped, found, complete=False)
+            rest, rest_at = whole[last:], rest_at + last
     stopped = _scan(rest, rest_at, needle, request.ignore_case, found)
     return _chunk(request, start, position if stopped < 0 else stopped, found, complete=stopped < 0)
 
@@ -218,7 +192,7 @@ def _chunk(request: LogRequest, start: int, end: int, found: _Found, *, complete
 
 
 def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _Found) -> int:
-    """Add matching lines. Return -1, or the offset at which to continue once the limits are reached."""
+    """Add matching lines to `found`. Return -1, or the offset at which to continue if the limits are reached."""
     hay = lines.lower() if ignore_case else lines
     wanted = needle.lower() if ignore_case else needle
     at = hay.find(wanted)
@@ -233,12 +207,13 @@ def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _F
 
 
 def sweep_logs(home: Path, *, now: float, present: set[str], retention: LogRetention) -> list[str]:
-    """Delete expired logs, then more until the rest fits into the budget of this machine: logs of removed tasks, oldest
-    first, then rotated files of tasks in `present` (directory names), oldest first, never the newest of a stream.
-    Return the names of deleted directories. `discard` sets the time of a directory."""
-    left = []  # (removed at, bytes, name)
+    """Delete expired logs, then more until the rest fits into the budget. Return the names of deleted directories.
+
+    The budget first costs logs of removed tasks, then rotated files of tasks in `present` (names of directories), the
+    oldest first, and never the newest file of a stream. The time of a directory is that of `RuntimeHome.discard`."""
+    left = []  # (time of removal, bytes, name)
     deleted = []
-    rotated: list[tuple[float, int, Path]] = []  # of present tasks: (written last, bytes, path)
+    rotated: list[tuple[float, int, Path]] = []  # files of present tasks: (time of the last write, bytes, path)
     total = 0
     root = home / "logs"
     for entry in os.scandir(root):

@@ -19,7 +19,7 @@ from borglet.runtimes.supervisor import interpreters, proctable
 
 log = logging.getLogger(__name__)
 
-# The largest pipe of an ordinary user. The kernel accepts command and environment up to twice that size.
+# The largest pipe of an ordinary user. The kernel accepts a command and environment of up to twice this size.
 MAX_LAUNCH_BYTES = 2**20
 START_TIMEOUT_S = 20.0
 BEGIN_TIMEOUT_S = 5.0
@@ -29,14 +29,15 @@ LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
 async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dict[str, str]) -> SupervisorId:
-    """Start a supervisor and through it the task. Returns once the task's program runs.
+    """Start a supervisor, which starts the task. Return the supervisor when the task's program runs.
 
-    The supervisor begins only when it has read `launch`, which is sent after supervisor.json is written. So the next
-    Borglet finds everything, even if this one is killed in between. Raises `StartFailed`.
-    """
+    The supervisor does nothing before it has read `launch`, which follows after supervisor.json is written. So the next
+    Borglet finds the supervisor, even if this one is killed in between. Raises `StartFailed`."""
     content = marshal.dumps(launch)
     if len(content) > MAX_LAUNCH_BYTES:
-        raise StartFailed(f"command and env have {len(content)} bytes together; the limit is {MAX_LAUNCH_BYTES}")
+        raise StartFailed(
+            f"command, env: they have {len(content)} bytes together, the limit is {MAX_LAUNCH_BYTES}; shorten them"
+        )
     reader, writer = os.pipe()
     answer, answer_writer = os.pipe()
     try:
@@ -70,7 +71,7 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
 
 
 async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
-    """Wait for the start. Takes over the descriptor `answer`."""
+    """Wait until the task's program runs, and close `answer`. Raises `StartFailed`."""
     try:
         text = await interpreters.read_answer(answer, START_TIMEOUT_S)
     except TimeoutError as error:
@@ -86,8 +87,8 @@ async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
 
 
 async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) -> bool:
-    """Return whether an adopted supervisor has a task to supervise. A young one that has not begun gets a moment to
-    begin or to end, because its Borglet may have died just before it sent the task."""
+    """Return whether an adopted supervisor runs. A new one gets time to begin or to end, because the earlier Borglet
+    may have died before it sent the task."""
     gone = select.poll()
     gone.register(pidfd, select.POLLIN)
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - supervisor.started / os.sysconf("SC_CLK_TCK")
@@ -98,7 +99,7 @@ async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) 
 
 
 def open_pidfd(supervisor: SupervisorId) -> int:
-    """Return a descriptor that gets readable when the supervisor ends, or -1 if it has already ended."""
+    """Return a descriptor that becomes readable when the supervisor ends, or -1 if it has already ended."""
     try:
         pidfd = os.pidfd_open(supervisor.pid)
     except ProcessLookupError:
@@ -110,7 +111,7 @@ def open_pidfd(supervisor: SupervisorId) -> int:
 
 
 def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, detail: str) -> None:
-    """Send a stop to the supervisor. If it is gone, nothing happens, because its end arrives soon."""
+    """Ask the supervisor to stop its task. If the supervisor has ended, only log that: the end arrives soon."""
     text = " ".join(detail.split())[:1000]
     line = f"stop {int(max(0.0, notice_s) * 1000)} {cause.value} {text}\n".encode(errors="replace")
     try:
@@ -127,8 +128,9 @@ def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, det
 
 
 async def kill_leftovers(directory: TaskDirectory, groups: dict[str, str]) -> set[int]:
-    """Kill all processes of a task without supervisor: members of its groups, and processes with its marker.
-    Return those that survived `KILL_TIMEOUT_S` (in an uninterruptible system call)."""
+    """Kill all processes of a task without a supervisor: members of its groups, and processes with its marker.
+
+    Return the processes that still exist after `KILL_TIMEOUT_S`, in an uninterruptible system call."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + KILL_TIMEOUT_S
     while True:

@@ -1,16 +1,16 @@
-"""The directories of incarnations, from which a new Borglet learns what an old one started.
+"""The directories of incarnations, in which a new Borglet finds the tasks that an old one started.
 
 tasks/<job>.<index>.<incarnation>/
     task.json        the request, the run and its start time
     supervisor.json  its supervisor: pid, start time, boot, control groups
     control          fifo to the supervisor
-    begun            created by the supervisor before it starts anything; without it, nothing of this run ever ran
-    exit.json        its end; written once, by the supervisor, or by the Borglet once the supervisor is gone
-    supervisor.log   normally empty
-    identity/token   its signed identity, readable for its user alone
-    work/  tmp/      the task's own: working directory (HOME) and TMPDIR
-    packages/        a link to the tree of each of its packages; not inside work/, where the task could plant its own
-    root/  bundle/   of a contained task: its own part of /, and its container's description and state
+    begun            the supervisor creates it before it starts a process; without it, no process of this run existed
+    exit.json        its exit; written once, by the supervisor, or by the Borglet if the supervisor is lost
+    supervisor.log   errors of the supervisor; normally empty
+    identity/token   its signed identity, which only its user can read
+    work/  tmp/      its working directory (HOME) and TMPDIR
+    packages/        a link to the tree of each package; not in work/, where the task could replace it
+    root/  bundle/   for a task in a container: its own part of /, the container's description and state
 logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>; a link for a task inside an alloc
 """
 
@@ -27,6 +27,7 @@ import msgspec
 
 from borglet.files import replace_file
 from borglet.messages import Exit, RunTask, TaskKey
+from borglet.runtimes.supervisor.container import last_line
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +42,13 @@ class TaskRecord(msgspec.Struct, frozen=True):
     task: RunTask
     run: int
     started_at: float
-    own_uid: int = 0  # its own (oci) or its tenant's (process); 0: it has another user
-    address: str = ""  # of a network of its own
+    own_uid: int = 0  # number reserved for the task (oci) or its tenant (process); 0: the job file names the user
+    address: str = ""  # address of the task's own network
     runtime: str = "process"  # the runtime that started it
 
 
 class SupervisorId(msgspec.Struct, frozen=True):
-    """supervisor.json: `started` (ticks since boot) and `boot_id` guard against a reused pid."""
+    """The content of supervisor.json. `started` (ticks since boot) and `boot_id` detect a reused pid."""
 
     pid: int
     started: int
@@ -56,7 +57,7 @@ class SupervisorId(msgspec.Struct, frozen=True):
 
 
 def directory_name(key: TaskKey) -> str:
-    """Return the name of a task's directory. Raises ValueError for a key that is not a safe file name."""
+    """Return the name of a task's directory. Raises ValueError if the key does not make a safe file name."""
     name = f"{key.job}.{key.index}.{key.incarnation}"
     if not _NAME.match(name):
         raise ValueError(f"key: {str(key)!r} is not a task key; give <job uid>/<index>/<incarnation>")
@@ -64,15 +65,13 @@ def directory_name(key: TaskKey) -> str:
 
 
 def key_of(name: str) -> TaskKey | None:
-    """Return the inverse of `directory_name`; None for any other name."""
+    """Return the key of the task with this directory name; None if it is not the name of a task's directory."""
     match = _NAME.match(name)
     return TaskKey(match[1], int(match[2]), int(match[3])) if match else None
 
 
 def log_directory(home: Path, name: str) -> Path:
-    """Return the directory of a task's logs: among the others, or inside its alloc. Follows only the Borglet's own
-    links.
-    """
+    """Return the directory of a task's logs: below `logs/`, or in its alloc. Only links of the Borglet are followed."""
     outside = home / "logs" / name
     try:
         target = os.readlink(outside)
@@ -86,22 +85,22 @@ def log_directory(home: Path, name: str) -> Path:
 
 
 def link_into_alloc(alloc: TaskKey, task: str) -> str:
-    """Link `logs/<task>` into the alloc that holds the task."""
+    """Return the target of the link `logs/<task>` for a task in an alloc."""
     return f"../allocs/{directory_name(alloc)}/logs/{task}"
 
 
 class TaskDirectory:
-    """One incarnation's files. Writes replace whole files; only an exit is forced to the disk."""
+    """The files of one incarnation. Each write replaces a whole file. Only an exit survives a power loss."""
 
     def __init__(self, home: Path, key: TaskKey, *, alloc: Path | None = None) -> None:
-        """`alloc`: the folder of the alloc it lives in (`allocfolders`). Raises ValueError for a bad key."""
+        """Set up the paths. `alloc`: the folder of the task's alloc. Raises ValueError for a bad key."""
         self.name = directory_name(key)
         self.path = home / "tasks" / self.name
         self.alloc = alloc
         self._home = home
         self.work, self.tmp = self.path / "work", self.path / "tmp"
         self.packages = self.path / "packages"
-        # The token is renewed while the task runs, so containers mount the folder, not the file.
+        # The Borglet replaces the token while the task runs, so containers mount the folder, not the file.
         self.identity = self.path / "identity" / "token"
         self.root, self.bundle = self.path / "root", self.path / "bundle"
         self.control = self.path / "control"
@@ -112,11 +111,11 @@ class TaskDirectory:
 
     @property
     def marker(self) -> str:
-        """Return the marker in the environment of every process of the task, and of no other on this machine."""
+        """Return the environment variable `NAME=value` that marks the processes of this task."""
         return f"BORG_TASK_DIR={self.path}"
 
     def prepare(self, kept: TaskRecord, *, owner: tuple[int, int] | None) -> None:
-        """Make everything for a new run, in an order in which a crash never shows an old run's end."""
+        """Create the files of a new run. After a crash at any point, the exit of an earlier run is not visible."""
         self.path.mkdir(mode=0o711, exist_ok=True)
         self.logs.mkdir(mode=0o750, parents=True, exist_ok=True)
         for stale in ("supervisor.json", "begun", "exit.json", "exit.json.new"):
@@ -131,9 +130,9 @@ class TaskDirectory:
         self.write_kept(kept)
 
     def write_identity(self, token: str) -> None:
-        """Replace it whole, for the task's user alone. Raises OSError."""
+        """Replace the task's identity, which only its user can read. Raises OSError."""
         owner = os.stat(self.work)
-        self.identity.parent.mkdir(mode=0o711, exist_ok=True)  # a task that an older Borglet started has none
+        self.identity.parent.mkdir(mode=0o711, exist_ok=True)  # an older Borglet made no such folder
         new = self.identity.with_name("token.new")
         new.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -159,7 +158,7 @@ class TaskDirectory:
         replace_file(self.path / "supervisor.json", msgspec.json.encode(supervisor), durable=False)
 
     def write_exit(self, exit_: Exit) -> None:
-        """Write the exit record in place of a supervisor that is gone or never started."""
+        """Write the exit record if the supervisor is lost or did not start. Raises OSError."""
         replace_file(self.path / "exit.json", msgspec.json.encode(exit_))
 
     def kept(self) -> TaskRecord | None:
@@ -175,15 +174,11 @@ class TaskDirectory:
         return (self.path / "begun").exists()
 
     def complaint(self) -> str:
-        """The last line the supervisor wrote about itself."""
-        try:
-            lines = (self.path / "supervisor.log").read_text(errors="replace")[-2000:].strip().splitlines()
-        except FileNotFoundError:
-            return ""
-        return lines[-1] if lines else ""
+        """Return the last line of supervisor.log; empty without one."""
+        return last_line(str(self.path / "supervisor.log"))
 
     def _read(self, name: str, kind: type[Content]) -> Content | None:
-        """Return the content of a file; None if it is absent or was cut short by a crash of the machine."""
+        """Return the content of a file; None if it does not exist, or a crash of the machine left a part of it."""
         try:
             return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
         except FileNotFoundError:

@@ -1,11 +1,11 @@
 """One user per tenant for tasks of the `process` runtime.
 
-Without it, tasks of different tenants on one machine could signal, trace and read each other.
+With one user for all, tasks of different tenants on one machine could signal, trace and read each other.
 
     home/tenants.json    tenant -> number of its user on this machine
 
-A tenant keeps its number after its last task has ended, so that files of its tasks do not become another tenant's. A
-number is used again only when all numbers of the range are assigned.
+A tenant keeps its number after its last task has ended, so that another tenant does not get its files. A number is used
+again only when all numbers of the range are assigned.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ RUNTIME = "process"
 
 
 def tenant_of(task: RunTask) -> str:
-    """Return the tenant in the task's BNS name; for a name without one, the job."""
+    """Return the tenant in the task's BNS name. If the name has no tenant, return the UID of the job."""
     parts = task.name.split("/")
     return parts[1] if len(parts) == 4 and parts[1] else task.key.job
 
 
 class TenantUsers:
-    """The user numbers of one home, `count` of them from `first` on. Owned by the runtime's loop."""
+    """The user numbers of tenants in one home: `count` numbers from `first` on. Use it from one asyncio loop."""
 
     def __init__(self, home: Path, *, first: int, count: int) -> None:
         self._home, self._first, self._count = home.absolute(), first, count
         self._assigned: dict[str, int] | None = None
 
     def uid_of(self, task: RunTask, kept: Mapping[str, TaskRecord]) -> int:
-        """Return the number of the task's tenant, which is assigned and stored if it has none yet.
+        """Return the user number of the task's tenant. A tenant without one gets a number, which is stored.
 
-        `kept`: by directory name, all tasks on this machine. Raises `StartFailed`."""
+        `kept`: the records of all tasks on this machine by directory name. Raises `StartFailed`."""
         if self._assigned is None:
             self._assigned = self._load()
         tenant = tenant_of(task)
@@ -71,7 +71,7 @@ class TenantUsers:
             return own_uid(tenant, taken, first=self._first, count=self._count)
         except StartFailed:
             uid = own_uid(tenant, others, first=self._first, count=self._count)
-            self._assigned = {}  # tenants that have tasks here get the numbers of these again
+            self._assigned = {}  # tenants with tasks on this machine get their present numbers again
             return uid
 
     def _load(self) -> dict[str, int]:

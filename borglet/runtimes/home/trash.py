@@ -1,10 +1,10 @@
 """Delete files of removed tasks, which may be hostile.
 
-    home/trash/<name>    hidden by a rename; deleted whole, now or by the next Borglet
+    home/trash/<name>    moved here by a rename; deleted by this Borglet or by the next one
 
-Trees of any depth, folders closed to their owner, links or mounts must not stop the Borglet, use a descriptor per
-level, or lead it elsewhere. For this reason there is no recursion and there are no paths: every folder inside is first
-renamed to the top of the trash, which never leaves the file system and follows no link.
+The files may form a tree of any depth, with folders closed to their owner, links or mounts. This module uses neither
+recursion nor paths: it first moves every inner folder to the top of the trash. A rename never leaves the file system
+and follows no link.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def throw_away(path: Path, trash: Path) -> None:
 
 
 def empty(trash: Path, *, goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Delete everything in the trash, folder by folder, while `goes_on`. An entry that cannot be deleted is logged,
-    and the next call tries it again."""
+    """Delete everything in the trash, folder by folder, while `goes_on` returns True.
+
+    An entry that cannot be deleted is logged, and the next call tries again."""
     top = os.open(trash, _FOLDER)
     try:
         pending = os.listdir(top)
@@ -38,7 +39,7 @@ def empty(trash: Path, *, goes_on: Callable[[], bool] = lambda: True) -> None:
             try:
                 pending += _delete(top, name)
             except FileNotFoundError:
-                continue  # another thread was faster
+                continue  # another thread has deleted it
             except OSError as error:
                 log.warning("cannot delete %s: %s", trash / name, error)
     finally:
@@ -46,7 +47,7 @@ def empty(trash: Path, *, goes_on: Callable[[], bool] = lambda: True) -> None:
 
 
 def _delete(top: int, name: str) -> list[str]:
-    """Delete one entry of the trash. The folders inside are in the trash itself now, by the names returned."""
+    """Delete one entry of the trash. Move the folders inside it to the trash, and return their new names."""
     if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=top)
         return []
@@ -75,7 +76,7 @@ def _delete(top: int, name: str) -> list[str]:
 
 
 def _open_up(parent: int, name: str) -> None:
-    """Make a folder accessible. A task may have closed it, also to a Borglet with the same user. Root needs nothing."""
+    """Make a folder accessible, because a task may have closed it to its own user. Root can access all folders."""
     if os.geteuid() == 0:
         return
     try:

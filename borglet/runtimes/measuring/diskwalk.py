@@ -1,10 +1,10 @@
-"""Measure the disk usage of folders of a task by walking them, in steps for any number of files and levels.
+"""Measure the disk usage of a task's folders by walking them, in steps for any number of files and levels.
 
-    step ─ at most `STEP` entries ─► sum so far ─ … ─► the whole, reported until the next walk ends or exceeds it
+    step ─ at most `STEP` entries ─► sum so far ─ … ─► total, reported until the next walk ends or exceeds it
 
 A hostile task may make more files than one step can count, and paths longer than the kernel accepts. So each step
-continues the walk, and long paths are opened in parts. The walk does not see deleted files that are still open, files
-that move during the walk and, without root, folders that a task of the same user has closed.
+continues the walk, and long paths are opened in parts. The walk misses deleted files that are still open, files that
+move during the walk and, if the Borglet is not root, folders that the task has closed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-# Entries of one step, some tenths of a second of one core.
+# The entries of one step, which takes some tenths of a second.
 STEP = 100_000
-# Paths are opened in parts of fewer bytes, because the kernel accepts 4,096.
+# Paths are opened in parts of fewer bytes than this, because the kernel accepts 4,096.
 PART_BYTES = 3_500
-# So many levels cost as much as an entry.
+# Opening a folder so many levels deep costs as much as one entry.
 LEVELS = 16
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folder(NamedTuple):
-    """One folder of a walk. It stores its parent instead of its path, which would need megabytes in deep trees."""
+    """One folder of a walk. It has its parent instead of its path, because paths need megabytes in deep trees."""
 
     parent: Folder | None
     name: str
@@ -34,7 +34,7 @@ class Folder(NamedTuple):
         return Folder(self, name, self.level + 1)
 
     def open(self) -> int:
-        """A descriptor. Raises OSError."""
+        """Return an open descriptor of the folder. Raises OSError."""
         names = []
         step: Folder | None = self
         while step is not None:
@@ -44,19 +44,17 @@ class Folder(NamedTuple):
 
 
 class DiskWalk:
-    """`directories`: links to them are not followed, nor are links below. A file of many names counts once."""
+    """The repeated measurement of some directories. No link is followed. A file with several names counts once."""
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = directories
         self._pending: list[Folder] = []
-        self._seen: set[int] = set()  # inodes of several names
+        self._seen: set[int] = set()  # inodes with several names
         self._sum = self._whole = 0
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the last complete walk, or of this one if it found more. A lower bound before the first
-        completes.
-        """
+        """Return the bytes of the last complete walk, or of the present one if it found more."""
         return max(self._sum, self._whole)
 
     @property
@@ -64,7 +62,7 @@ class DiskWalk:
         return not self._pending
 
     def step(self, at_most: int = STEP) -> int:
-        """Continue the walk, or start again if it was complete. Blocks. Returns `bytes`."""
+        """Continue the walk, or start a new one if it was complete. Return `bytes`. Blocks."""
         if self.done:
             self._pending = [Folder(None, str(directory)) for directory in reversed(self._directories)]
             self._seen, self._sum = set(), 0
@@ -76,7 +74,7 @@ class DiskWalk:
         return self.bytes
 
     def _look(self, folder: Folder) -> int:
-        """Add the entries of a folder. Return the cost, in entries."""
+        """Add the entries of a folder to the sum. Return the cost, in entries."""
         cost = 1 + folder.level // LEVELS
         try:
             descriptor = folder.open()
@@ -112,7 +110,7 @@ def disk_bytes(directories: Sequence[Path]) -> int:
 
 
 def _open(way: Sequence[str]) -> int:
-    """A descriptor. Raises OSError."""
+    """Return a descriptor of the folder at the end of this path. Raises OSError."""
     descriptor: int | None = None
     begin = 0
     while begin < len(way):
@@ -125,5 +123,5 @@ def _open(way: Sequence[str]) -> int:
             if descriptor is not None:
                 os.close(descriptor)
         descriptor, begin = following, end
-    assert descriptor is not None, "a way has a name at least"
+    assert descriptor is not None, "a path has at least one name"
     return descriptor

@@ -134,7 +134,7 @@ class Meter:
         return found
 
     def proportional_ram(self, supervisor_pid: int) -> int:
-        """Return the exact memory of a task in bytes. It counts shared pages once, which is too slow for each sample."""
+        """Return a task's exact memory in bytes. It counts shared pages once, which is too slow for each sample."""
         children = proctable.children_of(proctable.table())
         return sum(proctable.pss_bytes(pid) or 0 for pid in proctable.descendants(children, supervisor_pid))
 

@@ -1,8 +1,7 @@
-"""Rates of a task's reads and writes, on disks and over its own network, from counters of the kernel.
+"""Measure the rates at which a task reads and writes, on disks and over its own network, from the kernel's counters.
 
-Disks: `io.stat` of its group where there is version 2, else `/proc/<pid>/io` of its processes. Version 1 knows
-nothing about writes to the page cache, which most writes are. The traffic of a process after the last look before its
-end is lost.
+Disks: `io.stat` of its group of version 2, otherwise `/proc/<pid>/io` of its processes, because version 1 does not
+count writes to the page cache. The traffic of a process between the last measurement and its end is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MAX_PROCESSES = 64
 
 
 class Rates(NamedTuple):
-    """Bytes a second. Network: 0 where the task shares the machine's."""
+    """Bytes per second. `received` and `sent` are 0 if the task shares the machine's network."""
 
     read: int = 0
     written: int = 0
@@ -30,19 +29,19 @@ class Rates(NamedTuple):
 
 @dataclass(slots=True)
 class Traffic:
-    """Traffic of one running task between two looks."""
+    """The traffic of one running task between two measurements."""
 
-    _known: dict[int, tuple[int, int]] | None = None  # by pid; 0 for the group; None before the first look
+    _known: dict[int, tuple[int, int]] | None = None  # read and written by pid, 0 for the group; None at first
     _network: tuple[int, int] | None = None
     last: Rates = field(default=Rates())
 
     @classmethod
     def of_new(cls) -> Traffic:
-        """Return the counters of a task that has just started, all of which belong to it."""
+        """Return the traffic of a new task, whose counters start at 0."""
         return cls({}, (0, 0))
 
     def look(self, groups: Mapping[str, str], pids: Collection[int], elapsed_s: float) -> Rates:
-        """Return the rates since the last look, `elapsed_s` ago; none the first time."""
+        """Return the rates since the last call, `elapsed_s` ago; zeros in the first call for an adopted task."""
         now = _of_group(groups)
         if now is None:
             now = {pid: io for pid in sorted(pids)[:MAX_PROCESSES] if (io := _of_process(pid)) is not None}
@@ -72,7 +71,7 @@ def _of_group(groups: Mapping[str, str]) -> dict[int, tuple[int, int]] | None:
 
 
 def io_stat(text: str) -> tuple[int, int]:
-    """Bytes read and written over all devices: `8:0 rbytes=1 wbytes=2 rios=3 …` a line."""
+    """Return the bytes read and written on all devices, from lines such as `8:0 rbytes=1 wbytes=2 rios=3 …`."""
     read = written = 0
     for field_ in text.split():
         name, _, value = field_.partition("=")
@@ -84,13 +83,13 @@ def io_stat(text: str) -> tuple[int, int]:
 
 
 def _of_process(pid: int) -> tuple[int, int] | None:
-    """Return the counters of a process; None if it is gone or not readable."""
+    """Return the bytes that a process has read and written; None if it has ended or is not readable."""
     fields = dict(line.split(b": ") for line in proctable.read_file(f"/proc/{pid}/io").splitlines())
     return (int(fields[b"read_bytes"]), int(fields[b"write_bytes"])) if fields else None
 
 
 def _network(pids: Collection[int]) -> tuple[int, int] | None:
-    """Bytes received and sent since its network began; None where it is the machine's."""
+    """Return the bytes that the task's own network has received and sent; None if it uses the machine's network."""
     own = os.readlink("/proc/self/ns/net")
     for pid in sorted(pids)[:MAX_PROCESSES]:
         try:
@@ -98,13 +97,13 @@ def _network(pids: Collection[int]) -> tuple[int, int] | None:
                 return None
             with open(f"/proc/{pid}/net/dev", "rb") as file:
                 return net_dev(file.read().decode("ascii"))
-        except OSError:  # gone, or not ours to look at
+        except OSError:  # the process has ended, or is not readable
             continue
     return None
 
 
 def net_dev(text: str) -> tuple[int, int]:
-    """Bytes received and sent over all interfaces but the loopback."""
+    """Return the bytes received and sent over all interfaces except loopback, from the text of /proc/<pid>/net/dev."""
     received = sent = 0
     for line in text.splitlines()[2:]:
         name, _, figures = line.partition(":")

@@ -1,7 +1,7 @@
-"""A task's container in the form of the OCI runtime specification: config.json, and process.json of the task.
+"""Describe a task's container as in the OCI runtime specification: config.json, and process.json of the task. Pure.
 
-The container starts with an init that only waits and reaps. The task's program is then started inside by `exec`, so
-that the supervisor is its parent and receives its status or signal. Pure.
+The container starts with an init that only waits and reaps. Then `exec` starts the task's program inside, so that the
+supervisor is its parent and receives its status or signal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from borglet.runtimes.base.accounts import TASK_UID, Account
 from borglet.runtimes.base.launch import LOGIN_SHELL
 from borglet.runtimes.oci import syscalls
 
-INIT = "/dev/init"  # the path of the init's program inside
+INIT = "/dev/init"  # the path of the init's program in the container
 WORK, TMP, PACKAGES, ALLOC = "/work", "/tmp", "/packages", "/alloc"  # noqa: S108 - inside a container
 IDENTITY = "/run/borg"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -23,11 +23,11 @@ DEFAULT_SHM_BYTES = 64 * 2**20
 
 _READ_ONLY = ["bind", "ro", "nosuid", "nodev", "rprivate"]
 _WRITABLE = ["bind", "rw", "nosuid", "nodev", "rprivate"]
-# The list has only the machine's own calls: calls of other ABIs of the same processor are not allowed.
+# Only system calls of these ABIs are allowed, not those of other ABIs of the same processor.
 _ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 _EPERM, _ENOSYS = 1, 38
 
-# Paths that reveal or change the machine are hidden or read-only, also for root.
+# These paths reveal or change the machine, so they are hidden or read-only.
 _MASKED = [
     "/proc/acpi",
     "/proc/asound",
@@ -51,7 +51,7 @@ _READ_ONLY_PATHS = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sy
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file or directory of the machine that is mounted inside."""
+    """A file or directory of the machine, mounted in the container."""
 
     source: str
     target: str
@@ -73,26 +73,26 @@ _USUAL_DEVICES = ("c 1:3", "c 1:5", "c 1:7", "c 1:8", "c 1:9", "c 5:0", "c 5:2",
 
 
 def device_rules(nodes: Iterable[DeviceNode]) -> list[str]:
-    """Return device rules in the form of control groups of version 1: read and write, never create."""
+    """Return device rules for control groups of version 1: tasks may read and write these devices."""
     own = [f"{node.kind} {node.major}:{node.minor}" for node in nodes]
     return [f"{device} rw" for device in (*_USUAL_DEVICES, *own)]
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """The options in which containers of tasks differ."""
+    """The options that differ between the containers of tasks."""
 
     root: str  # directory on the machine
     mounts: Sequence[Mount]
     marker: str  # NAME=value in the init's environment
-    hostname: str = ""  # empty: the machine's
-    network: str = ""  # path of a network namespace; empty: the machine's
+    hostname: str = ""  # empty: the machine's host name
+    network: str = ""  # path of a network namespace; empty: the machine's network
     shm_bytes: int = DEFAULT_SHM_BYTES
     devices: Sequence[DeviceNode] = ()
 
 
 def config(container: ContainerOptions, account: Account, *, architecture: str) -> dict[str, object]:
-    """Return config.json. The init has another user than the task, which cannot signal, trace or read it."""
+    """Return the content of config.json. The init has another user, so that the task cannot signal or read it."""
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "uts", "ipc")]
     if container.network:
         namespaces.append({"type": "network", "path": container.network})
@@ -113,7 +113,7 @@ def config(container: ContainerOptions, account: Account, *, architecture: str) 
         "linux": {
             "namespaces": namespaces,
             "rootfsPropagation": "private",
-            # A task has all ports of its own address.
+            # A task may bind all ports of its own address.
             **({"sysctl": {"net.ipv4.ip_unprivileged_port_start": "0"}} if container.network else {}),
             "maskedPaths": _MASKED,
             "readonlyPaths": _READ_ONLY_PATHS,
@@ -132,7 +132,7 @@ def process(
     open_files: int,
     oom_score_adj: int = 0,
 ) -> dict[str, object]:
-    """Return process.json. A shell inside the task starts from it too, so that it has no more rights than the task."""
+    """Return the content of process.json. A shell in the task uses it too, so that it has the task's rights."""
     uid, gid, groups = account
     return {
         "terminal": False,
@@ -151,7 +151,7 @@ def process(
 
 
 def shell_process(begun: dict[str, Any], claims: ShellClaims) -> dict[str, Any]:
-    """Return the process of a shell in the task: all of process.json except the program and its terminal."""
+    """Return the description of a shell in the task: process.json with another program and terminal."""
     size = {"height": claims.rows, "width": claims.cols}
     return begun | {
         "terminal": not claims.plain,
@@ -163,7 +163,7 @@ def shell_process(begun: dict[str, Any], claims: ShellClaims) -> dict[str, Any]:
 
 
 def seccomp(architecture: str) -> dict[str, object]:
-    """Return the profile of `syscalls` for the machine's own architecture."""
+    """Return the seccomp profile, made of the lists in `syscalls`, for the machine's architecture."""
     rules: list[dict[str, object]] = [
         {"names": list(syscalls.ALLOWED), "action": "SCMP_ACT_ALLOW"},
         {"names": list(syscalls.REFUSED), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
@@ -180,7 +180,7 @@ def seccomp(architecture: str) -> dict[str, object]:
 
 
 def hostname_of(name: str) -> str:
-    """Return `cell/tenant/job/index` as one label, the host name inside a task with its own network."""
+    """Return the host name in a task with its own network: job and index of a BNS name, as one label."""
     job, _, index = "-".join(name.split("/")[-2:]).rpartition("-")
     return f"{job[:52]}-{index}".lower().strip("-")
 

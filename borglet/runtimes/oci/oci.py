@@ -1,11 +1,11 @@
-"""The `oci` runtime: each task runs in its own container, opened by `crun` and supervised like every task (§6).
+"""The `oci` runtime: `crun` opens a container for each task, and a supervisor watches it like every task (§6).
 
-    plan     uid, environment, mounts; rejects what this machine does not support, naming the field
-    prepare_container  root directory, config.json, process.json, its network
-    clear    its network
+    plan               chooses user, environment and address; rejects requests that this machine does not support
+    prepare_container  makes the root directory, config.json, process.json and the network
+    clear              removes the network
 
-A contained task sees its own processes, its own files, and /usr or its package, read-only. It runs as its own user,
-without capabilities, with the system calls of `syscalls`, and cannot get more (no new privileges).
+A task in a container sees its own processes, its own files, and /usr or its package, read-only. It runs as its own
+user, without capabilities, with the system calls in `syscalls`, and cannot get more privileges.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import msgspec
 from borglet.messages import RunTask, ShellClaims
 from borglet.runtimes.base import accounts, launch
 from borglet.runtimes.base.accounts import Account
-from borglet.runtimes.base.networks import TaskNetworks
+from borglet.runtimes.base.networks import TaskNetworks, choose_address
 from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.cgroups.limits import kernel_limits
 from borglet.runtimes.home.confinement import Confinement, LaunchPlan
@@ -47,7 +47,7 @@ FIRST_UID, UIDS = 200_000, 65_536
 
 
 class Unavailable(Exception):
-    """This machine does not support containers. The text has what is missing and how to get it; `code` names it."""
+    """This machine does not support containers. The text has the reason and the cure; `code` names the reason."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -56,25 +56,25 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OciSettings(SupervisedSettings):
-    """How the oci runtime behaves on this machine."""
+    """Settings of the oci runtime on this machine."""
 
-    users: frozenset[str] = frozenset()  # users that job files may name instead of the task's own user
-    first_uid: int = FIRST_UID  # the first number of tasks' own users, which no other user may have
-    uids: int = UIDS
+    users: frozenset[str] = frozenset()  # users that job files may name
+    first_uid: int = FIRST_UID  # first number of the users of tasks, which no other user may have
+    uids: int = UIDS  # number of these users
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # accelerator -> its device nodes
     path: str = bundle.DEFAULT_PATH  # PATH of tasks
-    network: IPv4Network | None = None  # addresses of tasks with their own network
+    network: IPv4Network | None = None  # addresses of tasks with their own network; None: no such tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlan(LaunchPlan):
-    """How one run will be started in a container."""
+    """The decisions about the start of one run in a container."""
 
-    process: dict[str, object]
-    base: Path | None
+    process: dict[str, object]  # content of process.json
+    base: Path | None  # tree of the package that becomes the root; None: the machine's /usr
     devices: list[DeviceNode]
     shm_bytes: int
-    host: str  # its host name, if it has its own network
+    host: str  # host name in its own network
 
 
 class ContainerConfinement(Confinement):
@@ -162,22 +162,23 @@ class ContainerConfinement(Confinement):
             raise StartFailed(f"network: {task.network!r} is unknown; use host or own")
         if self._networks is None:
             raise StartFailed(
-                "network: this machine has no addresses for tasks; ask for network: host, for a machine with"
-                " the attribute isolation.network=own, or an SRE to set BORGLET_TASK_NETWORK"
+                "network: this machine has no addresses for tasks; use network: host, require a machine with the"
+                " attribute isolation.network=own, or ask an SRE to set BORGLET_TASK_NETWORK"
             )
         earlier = kept.get(directory.name)
         taken = {other.address for other in kept.values()}
-        return self._networks.choose(directory.name, mine=earlier.address if earlier else "", taken=taken)
+        mine = earlier.address if earlier else ""
+        return str(choose_address(self._networks.network, directory.name, mine=mine, taken=taken))
 
     def _account(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, TaskRecord]) -> tuple[Account, int]:
-        """Return the task's user, its own or the named one, and its own number or 0."""
+        """Return the task's user, and the number reserved for the task; 0 if the job file names the user."""
         if not task.user:
-            # A number of the process runtime belongs to a whole tenant, and no longer to this task.
+            # A number of the process runtime belongs to a tenant, so this task cannot keep it.
             numbers = {
                 name if other.runtime == self.name else f"/{name}": other.own_uid for name, other in kept.items()
             }
             who, taken = directory.name, numbers
-            if task.alloc is not None:  # files of its earlier incarnations in the alloc stay its own
+            if task.alloc is not None:  # the task keeps the files of its earlier incarnations in the alloc
                 who = f"{task.key.job}.{task.key.index}"
                 for name, other in kept.items():
                     if other.runtime == self.name and _same_in_alloc(other.task, task):
@@ -187,7 +188,7 @@ class ContainerConfinement(Confinement):
         account = accounts.account_of(task.user, default="", allowed=self._settings.users)
         if account is None or account[0] == 0:
             raise StartFailed(
-                f"user: a task cannot run as {task.user!r} in the oci runtime; leave it out to use one of its own"
+                f"user: a task cannot run as {task.user!r} in the oci runtime; leave the user out, or give another one"
             )
         return account, 0
 
@@ -241,8 +242,7 @@ class ContainerConfinement(Confinement):
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:
-        """Return the engine's command on our terminal; the engine makes one inside. The shell starts from the task's
-        process.json, so it has no more rights."""
+        """Return the engine's command on our terminal. The engine makes another terminal inside the container."""
         container = ContainerPlace(self._engine, str(directory.bundle), directory.name)
         try:
             begun = msgspec.json.decode((directory.bundle / "process.json").read_bytes(), type=dict[str, Any])
@@ -250,7 +250,7 @@ class ContainerConfinement(Confinement):
             _forget_shells(directory.bundle)
             (directory.bundle / name).write_bytes(msgspec.json.encode(bundle.shell_process(begun, claims)))
         except (OSError, msgspec.DecodeError) as error:
-            raise ShellRefused(f"cannot read the container's description: {error}") from error
+            raise ShellRefused(f"cannot read the container's description: {error}; restart the task") from error
         return PtyRequest(
             argv=container.shell_command(name),
             environment={"PATH": bundle.DEFAULT_PATH},
@@ -265,9 +265,10 @@ class ContainerConfinement(Confinement):
 
 
 class OciRuntime(SupervisedRuntime):
-    """All of a home's tasks, each in a container. Raises `Unavailable`."""
+    """The runtime that runs each task of one home in a container."""
 
     def __init__(self, home: Path, settings: OciSettings = OciSettings()) -> None:
+        """Check the engine, and set up the runtime. Raises `Unavailable`."""
         engine, init = find_engine()
         home.mkdir(parents=True, exist_ok=True)
         probe(home, engine, init)
@@ -280,9 +281,11 @@ class OciRuntime(SupervisedRuntime):
 
 
 def find_engine(search: str = "") -> tuple[str, str]:
-    """Return container engine and init, from `search` or, if empty, the usual places. Raises `Unavailable`."""
+    """Return the paths of container engine and init. `search`: a PATH, empty for the usual directories.
+
+    Raises `Unavailable`."""
     if os.geteuid() != 0:
-        raise Unavailable("no-root", "containers need a Borglet that runs as root")
+        raise Unavailable("no-root", "containers need a Borglet that runs as root; start it as root")
     search = search or os.environ.get("PATH", "") + ":" + bundle.DEFAULT_PATH
     found = {name: shutil.which(name, path=search) for name in (ENGINE, INIT)}
     missing = [name for name, path in found.items() if path is None]
@@ -296,7 +299,7 @@ def find_engine(search: str = "") -> tuple[str, str]:
 
 
 def probe(home: Path, engine: str, init: str) -> None:
-    """Open a container that ends at once. In 10 ms this checks more than a list of features. Raises `Unavailable`."""
+    """Open a container that ends at once, to check that the machine supports containers. Raises `Unavailable`."""
     trash = home / "trash"  # if the Borglet is killed here, its files are deleted with the trash
     trash.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=trash, prefix="probe-") as folder:
@@ -324,7 +327,7 @@ def write_bundle(directory: Path, config: dict[str, object], process: dict[str, 
 
 
 def _roots_in_use(home: Path) -> set[str]:
-    """Return the roots of the containers described in this home."""
+    """Return the paths of the roots of all containers in this home."""
     used = set()
     for description in (home / "tasks").glob("*/bundle/config.json"):
         with contextlib.suppress(OSError, msgspec.DecodeError, KeyError):
@@ -333,7 +336,7 @@ def _roots_in_use(home: Path) -> set[str]:
 
 
 def _forget_shells(directory: Path) -> None:
-    """Delete the descriptions of shells older than a minute, which the engine has read."""
+    """Delete descriptions of shells that are older than a minute. The engine has read them."""
     for path in directory.glob("shell-*.json"):
         if time.time() - path.stat().st_mtime > 60.0:
             path.unlink()
@@ -357,8 +360,11 @@ def _node(path: str) -> DeviceNode:
     try:
         about = os.stat(path)
     except OSError as error:
-        raise StartFailed(f"devices: cannot give {path} of this machine to the task: {error.strerror}") from error
+        raise StartFailed(
+            f"devices: cannot give {path} of this machine to the task: {error.strerror}; an SRE can correct"
+            " BORGLET_DEVICES"
+        ) from error
     kind = {0o020000: "c", 0o060000: "b"}.get(about.st_mode & 0o170000)
     if kind is None:
-        raise StartFailed(f"devices: {path} of this machine is not a device")
+        raise StartFailed(f"devices: {path} of this machine is not a device; an SRE can correct BORGLET_DEVICES")
     return DeviceNode(path, kind, os.major(about.st_rdev), os.minor(about.st_rdev))

@@ -1,11 +1,11 @@
-"""The root of a task in a container: a small directory with mounts of the machine or of a package.
+"""Make the root of a task in a container: a small directory with mounts of the machine or of a package.
 
     host       bin -> usr/bin …   /usr (read-only)   a few files of /etc     nothing else of the machine
-    packages   each entry of the first package's tree, read-only; /etc by us where the package has none
+    packages   each entry of the first package's tree, read-only; our own /etc if the package has none
     both       /work /tmp (its own, writable)   /packages/<name> (read-only)   /alloc/{shared,logs}   /proc /sys /dev
 
 The directory belongs to root and is mounted read-only, without overlays or copies of a system. Tasks on the machine's
-/usr share one directory; the few files that differ are mounted over it.
+/usr share one directory. The few files that differ between tasks are mounted over it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from borglet.runtimes.base.accounts import TASK_UID, Account
 from borglet.runtimes.base.runtime import NO_TREES
 from borglet.runtimes.oci.bundle import ALLOC, IDENTITY, PACKAGES, TMP, WORK, Mount
 
-# Directories of a modern system's root; links on merged-usr machines, and then they are links inside too.
+# Directories in the root of a modern system. If they are links to /usr on the machine, they are links inside, too.
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# Created by the Borglet, even if a package has entries with these names.
+# The Borglet creates these directories. Entries of a package with these names are ignored.
 _OURS = frozenset({"alloc", "proc", "run", "sys", "dev", "tmp", "work", "packages"})
 # Files that programs need: names and their resolution, time, certificates, linker. No passwords, keys or services.
 _ETC_FILES = (
@@ -58,8 +58,9 @@ _MAX_ETC_BYTES = 2**20
 
 
 class SharedRoot:
-    """The root of tasks on the machine's /usr: one directory for all of them, because forty small files and folders
-    per start are slow on a busy disk. It is made again when its sources change; running tasks keep theirs."""
+    """The root that all tasks on the machine's /usr share, because forty small files per start are slow.
+
+    If its sources change, the next task gets a new root. Running tasks keep their root."""
 
     def __init__(self, folder: Path, machine: Path = Path("/")) -> None:
         self._folder, self._machine = folder, machine
@@ -67,7 +68,7 @@ class SharedRoot:
         self._mounts: list[Mount] = []
 
     def current(self) -> tuple[Path, list[Mount]]:
-        """Return the directory and its mounts, in order. Raises OSError."""
+        """Return the present root directory and its mounts, in order. Raises OSError."""
         signature = self._look()
         root = self._folder / signature
         if signature != self._signature:
@@ -84,7 +85,7 @@ class SharedRoot:
         return root, self._mounts
 
     def sweep(self, used: Collection[str]) -> None:
-        """Remove directories that no task uses. `used`: paths."""
+        """Remove roots that no task uses. `used`: paths of roots."""
         if not self._folder.is_dir():
             return
         for entry in list(os.scandir(self._folder)):
@@ -92,7 +93,7 @@ class SharedRoot:
                 shutil.rmtree(entry.path)
 
     def _look(self) -> str:
-        """Return a value that changes with the machine's files."""
+        """Return a text that changes when the machine's files change."""
         seen: list[object] = []
         for name in _SYSTEM:
             original = self._machine / name
@@ -177,7 +178,7 @@ def build(
 
 
 def _folder(path: Path) -> None:
-    """Create a folder and its parents, readable by all users whatever the Borglet's umask."""
+    """Create a folder and its parents. All users can read it, whatever the umask."""
     if not path.parent.exists():
         _folder(path.parent)
     path.mkdir(exist_ok=True)
@@ -192,13 +193,13 @@ def _make_ours(root: Path) -> None:
 
 
 def _names(own: Path, base: Path | None, etc: Path, account: Account, hosts: Mapping[str, str]) -> list[Mount]:
-    """Return mounts of the task's users and hosts over files of its root. Files that a package lacks stay missing."""
+    """Write the task's own files of /etc, and return the mounts that put them over the files of its root."""
     uid, gid, _ = account
     files = {
         "passwd": _passwd(uid, gid),
         "group": _lines({"root": "x:0:", "nogroup": "x:65534:", _name_of(uid): f"x:{gid}:"}),
     }
-    if base is not None and (base / "etc").exists():  # a package keeps its own users, but it gets the machine's names
+    if base is not None and (base / "etc").exists():  # a package keeps its users, but gets the machine's host names
         files = {}
         for name in ("hosts", "resolv.conf"):
             if (base / "etc" / name).is_file() and not (base / "etc" / name).is_symlink():
@@ -216,24 +217,26 @@ def _names(own: Path, base: Path | None, etc: Path, account: Account, hosts: Map
 def _from_package(root: Path, base: Path) -> list[Mount]:
     mounts = []
     for entry in sorted(os.scandir(base), key=lambda entry: entry.name):
-        if entry.name in _OURS:
-            continue
-        shown = root / entry.name
-        if entry.is_symlink():
-            shown.symlink_to(os.readlink(entry.path))
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            _folder(shown)
-        elif entry.is_file(follow_symlinks=False):
-            _write(shown, "")
-        else:
-            continue
-        mounts.append(Mount(entry.path, f"/{entry.name}"))
+        if entry.is_symlink() and entry.name not in _OURS:
+            (root / entry.name).symlink_to(os.readlink(entry.path))
+        elif entry.name not in _OURS:
+            mounts += _mount(Path(entry.path), root, entry.name)
     return mounts
 
 
+def _mount(source: Path, root: Path, target: str) -> list[Mount]:
+    """Make an empty file or folder at `target`, and return the mount of `source` there; none if it is a link."""
+    if source.is_symlink() or not (source.is_dir() or source.is_file()):
+        return []
+    if source.is_dir():
+        _folder(root / target)
+    else:
+        _write(root / target, "")
+    return [Mount(str(source), f"/{target}")]
+
+
 def _etc(etc: Path, original: Path, *, system: bool) -> list[Mount]:
-    """Fill /etc. `system`: with the files of the machine's /usr; otherwise only with those for names."""
+    """Make /etc, and return its mounts. `system`: with all files that /usr needs; otherwise only those for names."""
     _folder(etc)
     for name in ("passwd", "group", "hosts"):
         _write(etc / name, "")
@@ -245,15 +248,8 @@ def _etc(etc: Path, original: Path, *, system: bool) -> list[Mount]:
             (etc / name).chmod(0o644)
     mounts = []
     for name in _ETC_SHOWN if system else ():
-        source, shown = original / name, etc / name
-        _folder(shown.parent)
-        if source.is_dir() and not source.is_symlink():
-            _folder(shown)
-        elif source.is_file() and not source.is_symlink():
-            _write(shown, "")
-        else:
-            continue
-        mounts.append(Mount(str(source), f"/etc/{name}"))
+        _folder((etc / name).parent)
+        mounts += _mount(original / name, etc.parent, f"etc/{name}")
     return mounts
 
 
@@ -269,7 +265,7 @@ def _passwd(uid: int, gid: int) -> str:
 
 
 def _name_of(uid: int) -> str:
-    """Return the name of a user. A task's own user has none on the machine; one named in the job file has."""
+    """Return the machine's name of a user; `task` for a number without a name, such as a task's own."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,10 +1,10 @@
-"""The system calls that a contained task may make: an allow-list by groups, as data for `bundle`.
+"""The system calls that a task in a container may make: an allow-list by groups, as data for `bundle`.
 
 A call in no group fails with ENOSYS, as on an older kernel, so that programs use older calls (C libraries try `clone3`
-and then `clone`). Calls that reach out of a container, or into rarely used parts of the kernel, are in `REFUSED` and
-fail with EPERM. Names that a machine does not know do no harm. Left out on purpose: new namespaces and mounts; tracing
-and reading other processes' memory; kernel modules, keys, BPF, performance counters, io_uring, userfaultfd (all had
-many holes); setting clocks; swapping; quota; accounting.
+and then `clone`). Calls in `REFUSED`, which leave a container or use rare parts of the kernel, fail with EPERM. The
+kernel ignores unknown names. Not allowed are: new namespaces and mounts; tracing, and reading the memory of other
+processes; kernel modules, keys, BPF, performance counters, io_uring and userfaultfd, which had many security holes;
+setting clocks; swapping; quota; accounting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILES = _names("""
     readlinkat readv removexattr removexattrat rename renameat renameat2 rmdir sendfile setxattr setxattrat
     splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee truncate umask unlink unlinkat
     utime utimensat utimes vmsplice write writev mknod mknodat
-""")  # device nodes need a capability that no task has; fifos don't
+""")  # mknod: no task has the capability for device nodes, but tasks may make fifos
 
 MEMORY = _names("""
     brk madvise membarrier memfd_create memfd_secret mincore mlock mlock2 mlockall mmap mprotect mremap mseal
@@ -41,7 +41,7 @@ PROCESSES = _names("""
     set_robust_list set_thread_area get_thread_area set_tid_address setfsgid setfsuid setgid setgroups setpgid
     setpriority setregid setresgid setresuid setreuid setrlimit setsid setuid seccomp landlock_create_ruleset
     landlock_add_rule landlock_restrict_self tgkill tkill vfork wait4 waitid getcpu sysinfo times uname chroot
-""")  # chroot needs a capability; dropping one's own rights (landlock, seccomp) harms no other process
+""")  # chroot needs a capability that no task has; landlock and seccomp only restrict the calling process
 
 SIGNALS_AND_TIME = _names("""
     alarm clock_getres clock_gettime clock_nanosleep getitimer gettimeofday nanosleep pause restart_syscall
@@ -80,12 +80,12 @@ REFUSED: tuple[str, ...] = _names("""
     userfaultfd ustat vhangup vm86 vm86old _sysctl
 """)
 
-# Families of sockets, by the first argument of `socket`: Unix, IPv4, IPv6, netlink (asking for addresses and routes).
-# Tasks must not use the rest (AF_PACKET, AF_ALG, AF_VSOCK, …).
+# Allowed families of sockets, the first argument of `socket`: Unix, IPv4, IPv6, netlink (to read addresses and routes).
+# Other families (AF_PACKET, AF_ALG, AF_VSOCK, …) are not allowed.
 SOCKET_FAMILIES = (1, 2, 10, 16)
 
-# CLONE_NEWNS, …CGROUP, …UTS, …IPC, …USER, …PID, …NET: a `clone` without any is a fork or a thread.
+# CLONE_NEWNS, …CGROUP, …UTS, …IPC, …USER, …PID, …NET. A `clone` without these flags makes a process or a thread.
 NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 
-# Harmless values of `personality`: Linux, 32 bits of it, that of 2.6, asking (0xffffffff).
+# Allowed values of `personality`: Linux, Linux with 32 bits, Linux 2.6, both; 0xffffffff only reads the value.
 PERSONALITIES = (0x0, 0x0008, 0x20000, 0x20008, 0xFFFFFFFF)

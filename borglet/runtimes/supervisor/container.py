@@ -4,8 +4,8 @@
                ── exec --detach ─► the task's program, inside                        (a child of the supervisor)
 
 The engine ends when both run. The supervisor, a subreaper, is then the parent of both, and the kernel reports the end
-of the program to it. The engine is configured to change no control groups. This module imports little, because
-supervisors use it.
+of the program to the supervisor. The engine changes no control groups. This module imports little, because supervisors
+use it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import ctypes
 import os
 import signal
 
+from borglet.runtimes.supervisor.exec_task import not_found
+
 _HYBRID = "/sys/fs/cgroup/unified"
 _CLONE_NEWNS = 0x00020000
 _MS_REC_PRIVATE = 0x4000 | 0x40000
@@ -21,7 +23,7 @@ _MNT_DETACH = 2
 
 
 class ContainerPlace:
-    """The place of one task's container. Sent to the supervisor as the tuple of its fields."""
+    """The engine, directory and name of one task's container. The supervisor receives the tuple of these fields."""
 
     def __init__(self, engine: str, directory: str, name: str) -> None:
         self.engine = engine
@@ -35,14 +37,14 @@ class ContainerPlace:
         return os.path.join(self.directory, name)
 
     def command(self, verb: str, *options: str) -> list[str]:
-        """A command line of the engine, to be run by `become_engine`."""
+        """Return a command of the engine for `become_engine` or `run_engine`."""
         return [*self._begin(f"--log={self.path('engine.log')}"), verb, *options, self.name]
 
     def _begin(self, *options: str) -> list[str]:
         return [self.engine, f"--root={self.path('state')}", "--cgroup-manager=disabled", *options]
 
     def open(self) -> int:
-        """Open the container, and return the pid of its init. Raises OSError with a text for people."""
+        """Open the container, and return the pid of its init. Raises OSError with the reason."""
         pid_file = self.path("init.pid")
         command = self.command(
             "run", "--detach", "--no-new-keyring", f"--bundle={self.directory}", f"--pid-file={pid_file}"
@@ -53,32 +55,38 @@ class ContainerPlace:
         return read_pid(pid_file)
 
     def start_command(self) -> list[str]:
-        """Return the command that starts the task. The engine then ends, and `task.pid` has the pid of the program."""
+        """Return the command that starts the task. When the engine ends, `task.pid` has the pid of the program."""
         return self.command(
             "exec", "--detach", f"--pid-file={self.path('task.pid')}", f"--process={self.path('process.json')}"
         )
 
     def shell_command(self, process: str) -> list[str]:
-        """Return a command that runs a further program inside and ends with its status. `process`: its description."""
+        """Return the command that runs another program inside and ends with its status. `process`: name of the file
+        that describes the program."""
         return [*self._begin(), "exec", f"--process={self.path(process)}", self.name]
 
     def complaint(self) -> str:
-        """Return the last line of the engine's log."""
-        try:
-            with open(self.path("engine.log"), errors="replace") as file:
-                lines = file.read().strip().splitlines()
-        except FileNotFoundError:
-            return ""
-        return lines[-1] if lines else ""
+        """Return the last line of the engine's log; empty without one."""
+        return last_line(self.path("engine.log"))
+
+
+def last_line(path: str) -> str:
+    """Return the last line of a text file; empty if the file does not exist or has no text."""
+    try:
+        with open(path, errors="replace") as file:
+            lines = file.read().strip().splitlines()
+    except FileNotFoundError:
+        return ""
+    return lines[-1] if lines else ""
 
 
 def reason_of(complaint: str, argv: list[str], environment: dict[str, str], working_directory: str) -> str:
-    """Return why the engine could not start the program, for the job's owner."""
+    """Return the reason why the engine could not start the program, for the owner of the job."""
     command = argv[0]
     if "chdir" in complaint:
         return f"cannot enter working directory {working_directory}: {complaint.rpartition(': ')[2]}"
     if "not found in $PATH" in complaint or complaint.endswith("No such file or directory"):
-        return f"command {command!r} not found" + ("" if "/" in command else f" in PATH {environment.get('PATH', '')}")
+        return not_found(command, environment.get("PATH", ""))
     if "exec" in complaint:
         return f"cannot run command {command!r}: {complaint.rpartition(': ')[2]}"
     return f"the container engine failed: {complaint}"
@@ -90,7 +98,7 @@ def read_pid(path: str) -> int:
 
 
 def run_engine(argv: list[str]) -> tuple[int, str]:
-    """Run the engine to its end. Return its exit status and output."""
+    """Run the engine until it ends. Return its exit status and its output."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
@@ -103,7 +111,7 @@ def run_engine(argv: list[str]) -> tuple[int, str]:
             os._exit(127)
     os.close(writer)
     _, status = os.waitpid(pid, 0)
-    # The engine's end, not the pipe's, is waited for: the init has inherited the pipe.
+    # The pipe may stay open after the engine's end, because the container's init has inherited it.
     os.set_blocking(reader, False)
     try:
         output = os.read(reader, 4096)
@@ -114,8 +122,9 @@ def run_engine(argv: list[str]) -> tuple[int, str]:
 
 
 def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) -> None:
-    """Become the engine. Its programs inherit these streams and *own* them, because the engine gives them to the task's
-    user, so the machine's /dev/null must not be among them. Without `stdin`, reading ends at once."""
+    """Replace this process by the engine. Without `stdin`, its programs read an empty input.
+
+    The engine makes the task's user the owner of these streams, so none of them may be the machine's /dev/null."""
     if stdin < 0:
         stdin, end = os.pipe()
         os.close(end)
@@ -129,8 +138,8 @@ def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) ->
 
 
 def hide_hybrid_groups() -> None:
-    """Unmount version 2 of control groups in a mount namespace of this process, if it is mounted beside version 1 and
-    has a controller: crun opens no container then, although it is configured to manage no groups. Raises OSError."""
+    """Unmount version 2 of control groups in a new mount namespace of this process, if it is mounted beside version 1
+    and has a controller. Otherwise crun cannot open a container. Raises OSError."""
     try:
         with open(os.path.join(_HYBRID, "cgroup.controllers")) as file:
             if not file.read().strip():

@@ -19,9 +19,9 @@ IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)  # igno
 
 
 class TaskLaunch:
-    """The request of the Borglet, sent through stdin with `marshal` (both ends are one interpreter)."""
+    """The Borglet's request to start a task, which the supervisor reads from stdin, encoded with `marshal`."""
 
-    directory: str  # the task's own: exit.json, the control fifo
+    directory: str  # the task's directory, with exit.json and the control fifo
     log_directory: str
     working_directory: str
     argv: list[str]
@@ -30,17 +30,17 @@ class TaskLaunch:
     user: tuple[int, int, list[int]] | None  # uid, gid, supplementary groups
     open_files: int
     nice: int
-    policy: int  # of the scheduler: SCHED_IDLE, SCHED_BATCH; 0 for the ordinary one
+    policy: int  # scheduling class: SCHED_IDLE, SCHED_BATCH; 0 for the ordinary one
     oom_score_adj: int
     notice_s: float
-    ram_limit: int  # bytes, 0 for none
+    ram_limit: int  # bytes, 0 for no limit
     log_file_bytes: int
     log_file_s: float
     log_files: int
     log_bytes_s: int
-    tcp_ports: list[int] | None  # the ports that it may bind; None: any
-    device_rules: list[str] | None = None  # the devices that it may open; None: no rules
-    container: tuple[str, str, str] | None = None  # fields of container.Container; None: an ordinary process
+    tcp_ports: list[int] | None  # the ports that the task may bind; None: all
+    device_rules: list[str] | None = None  # the devices that the task may open; None: no rules
+    container: tuple[str, str, str] | None = None  # fields of container.ContainerPlace; None: an ordinary process
 
     def __init__(self, fields: dict[str, object]) -> None:
         for name, value in fields.items():
@@ -50,17 +50,32 @@ class TaskLaunch:
 def prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
+        raise OSError(ctypes.get_errno(), f"the kernel rejected prctl {option}")
+
+
+def join_groups(groups: cgroupfs.Groups, device_rules: list[str] | None = None) -> None:
+    """Move this process into the task's groups. Raises OSError with the reason."""
+    try:
+        if device_rules is not None:
+            cgroupfs.allow_devices(groups, device_rules)
+        cgroupfs.join(groups)
+    except OSError as error:
+        raise OSError(f"cannot enter the task's control groups: {error}") from error
+
+
+def become_user(user: tuple[int, int, list[int]] | None) -> None:
+    """Switch to a user, None for the present one, and make the kernel kill this process after its parent's death."""
+    if user is not None:
+        uid, gid, groups = user
+        os.setgroups(groups)
+        os.setgid(gid)
+        os.setuid(uid)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # setuid clears this setting, so it comes last
 
 
 def enter_groups(launch: TaskLaunch) -> None:
-    """Move this process into the task's groups. Raises OSError with a readable text."""
-    try:
-        if launch.device_rules is not None:
-            cgroupfs.allow_devices(launch.groups, launch.device_rules)
-        cgroupfs.join(launch.groups)
-    except OSError as error:
-        raise OSError(f"cannot enter the task's control groups: {error}") from error
+    """Move this process into the task's groups and scheduling class. Raises OSError with the reason."""
+    join_groups(launch.groups, launch.device_rules)
     if launch.nice:
         os.nice(launch.nice)
     if launch.policy:
@@ -68,15 +83,13 @@ def enter_groups(launch: TaskLaunch) -> None:
 
 
 def allowed_files(wanted: int) -> int:
-    """Return the number of open files for a task. A process without CAP_SYS_RESOURCE can't give more than it has."""
+    """Return the limit of open files for a task: `wanted`, or the limit of this process if that is lower."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
 
 
 def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -> None:
-    """Become the task in the forked child: inside its groups and limits, as its user. Raises OSError with a readable
-    text.
-    """
+    """Replace the forked child by the task, in its groups and limits, as its user. Raises OSError with the reason."""
     os.setsid()
     enter_groups(launch)
     with open("/proc/self/oom_score_adj", "w") as file:
@@ -84,12 +97,7 @@ def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -
     files = allowed_files(launch.open_files)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if launch.user is not None:
-        uid, gid, groups = launch.user
-        os.setgroups(groups)
-        os.setgid(gid)
-        os.setuid(uid)
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # after setuid, which clears it
+    become_user(launch.user)
     if os.getppid() != supervisor:
         os._exit(127)
     signal.set_wakeup_fd(-1)
@@ -107,10 +115,8 @@ def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -
 
 
 def become_contained(launch: TaskLaunch, box: ContainerPlace, stdout: int, stderr: int) -> None:
-    """Become the container engine in the forked child. It starts the task inside its container and ends. Raises
-    OSError.
-    """
-    from borglet.runtimes.supervisor.container import become_engine  # ordinary processes need not pay for it
+    """Replace the forked child by the container engine, which starts the task in its container. Raises OSError."""
+    from borglet.runtimes.supervisor.container import become_engine  # only containers need this import
 
     os.setsid()
     enter_groups(launch)
@@ -118,9 +124,9 @@ def become_contained(launch: TaskLaunch, box: ContainerPlace, stdout: int, stder
 
 
 def execute(argv: list[str], environment: dict[str, str]) -> None:
-    """Become the program, which is searched in its own PATH. Raises OSError with a text for the job's owner.
+    """Replace this process by a program, which is searched in its own PATH. Raises OSError, for the owner of the job.
 
-    This replaces os.execvpe, which imports a module that the task's user may not be able to read."""
+    `os.execvpe` cannot be used: it imports a module that the task's user may not be able to read."""
     name = argv[0]
     path = environment.get("PATH", "")
     candidates = [name] if "/" in name else [os.path.join(part, name) for part in path.split(":")]
@@ -133,6 +139,9 @@ def execute(argv: list[str], environment: dict[str, str]) -> None:
         except OSError as error:
             if "/" in name or os.path.lexists(candidate):  # otherwise this user cannot enter a directory of PATH
                 reason = reason or str(error.strerror)
-    if reason:
-        raise OSError(f"cannot run command {name!r}: {reason}")
-    raise OSError(f"command {name!r} not found" + ("" if "/" in name else f" in PATH {path}"))
+    raise OSError(f"cannot run command {name!r}: {reason}" if reason else not_found(name, path))
+
+
+def not_found(command: str, path: str) -> str:
+    """Return the message for a command that does not exist. `path`: the task's PATH."""
+    return f"command {command!r} not found" + ("" if "/" in command else f" in PATH {path}")

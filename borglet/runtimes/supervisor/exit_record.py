@@ -1,4 +1,4 @@
-"""The exit of a task, written by its supervisor to exit.json. Imports little, no json (8 ms)."""
+"""Write the exit of a task to exit.json, in its supervisor. Imports little, and not `json`, which takes 8 ms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXIT_BYTES = 16 * 1024
 
 
 def reserve_exit(directory: str) -> None:
-    """Reserve space for the exit, for full disks: without its exit, a task that succeeded would run again."""
+    """Reserve disk space for the exit. On a full disk, a task without exit.json would run again after its success."""
     path = os.path.join(directory, "exit.json.new")
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     os.write(file, b" " * EXIT_BYTES)
@@ -19,7 +19,7 @@ def reserve_exit(directory: str) -> None:
 
 
 def write_exit(directory: str, fields: dict[str, object]) -> None:
-    """Write the exit record, once, as the last step."""
+    """Write exit.json, so that it survives a power loss. This is the last step of a supervisor. Raises OSError."""
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open("exit.json.new", flags, 0o600, dir_fd=folder)
@@ -30,7 +30,7 @@ def write_exit(directory: str, fields: dict[str, object]) -> None:
 
 
 def out_of_memory(groups: cgroupfs.Groups, *, ram_limit: int) -> dict[str, object]:
-    """Return cause and detail after the kernel killed processes, for a limit of task or alloc, or for the machine."""
+    """Return cause and detail of an exit after the kernel killed processes to free memory. `ram_limit`: in bytes."""
     limit = cgroupfs.memory_limit(groups) or ram_limit
     used, kills = cgroupfs.peak_memory(groups), cgroupfs.oom_kills(groups)
     figures = f"limit {cgroupfs.mebibytes(limit)}" + (f", used {cgroupfs.mebibytes(used)}" if used else "")
@@ -41,7 +41,7 @@ def out_of_memory(groups: cgroupfs.Groups, *, ram_limit: int) -> dict[str, objec
 
 
 def to_json(fields: dict[str, object]) -> str:
-    """Return a flat object of numbers and texts as JSON."""
+    """Return a flat dict of numbers and texts as JSON."""
     return "{" + ", ".join(f'"{name}": {_json_value(value)}' for name, value in fields.items()) + "}"
 
 

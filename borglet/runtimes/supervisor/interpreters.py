@@ -1,4 +1,4 @@
-"""Helper processes of the Borglet: a small interpreter that runs one module of this folder, and its answer."""
+"""Start a small interpreter that runs one module of this folder, and read its answer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGCHL
 
 
 def spawn(module: str, *arguments: str, file_actions: Sequence[tuple[object, ...]]) -> int:
-    """Run `main` of a module of this folder in a session of its own, with as few imports as possible. Return the pid.
+    """Run `main` of a module of this folder in a new process and session, with few imports. Return the pid.
 
-    The Borglet itself never forks, because it has threads. Raises OSError."""
+    The Borglet itself must not fork, because it has threads. Raises OSError."""
     code = f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.supervisor.{module} import main; main()"
     return os.posix_spawn(
         sys.executable,
@@ -30,7 +30,7 @@ def spawn(module: str, *arguments: str, file_actions: Sequence[tuple[object, ...
 
 
 async def read_answer(reader: int, within_s: float) -> str:
-    """Return what comes through a pipe until its other side is closed, which an exec does. Raises TimeoutError."""
+    """Return the text from a pipe, up to its end. An exec in the writing process ends it. Raises TimeoutError."""
     loop = asyncio.get_running_loop()
     received = b""
     readable = asyncio.Event()

@@ -1,7 +1,7 @@
-"""Landlock: a process and its children may only bind their own TCP ports.
+"""Restrict a process and its children to their own TCP ports, with the kernel's Landlock.
 
-Ports are a resource that is allotted to tasks, so isolation must be enforced (§8.1: one address per machine). Imports
-only `os` and `ctypes`, because supervisors use it.
+Tasks on one machine share its address (§8.1), and each task gets ports as a resource. This module imports little,
+because supervisors use it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 
+from borglet.runtimes.supervisor.exec_task import prctl
+
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = (444, 445, 446)  # numbers of system calls, the same on all architectures
 _VERSION = 1  # flag of landlock_create_ruleset
 _BIND_TCP = 1  # LANDLOCK_ACCESS_NET_BIND_TCP
 _NET_PORT = 2  # LANDLOCK_RULE_NET_PORT
-_KNOWS_PORTS = 4  # the first version with ports
-_EPHEMERAL = 0  # bind(0): any free port of a range that is not allotted to tasks
+_KNOWS_PORTS = 4  # the first version that supports ports
+_EPHEMERAL = 0  # allows bind(0), for which the kernel chooses a port that no task has
 _NO_NEW_PRIVS = 38
 
 
@@ -28,7 +30,7 @@ class _Port(ctypes.Structure):
 
 
 def knows_ports() -> bool:
-    """Return whether this kernel can restrict processes to their ports."""
+    """Return whether this kernel can restrict processes to TCP ports."""
     try:
         return _call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)) >= _KNOWS_PORTS
     except OSError:
@@ -38,16 +40,15 @@ def knows_ports() -> bool:
 def keep_to_ports(ports: list[int]) -> None:
     """Restrict this process and its descendants to these TCP ports and to ports that the kernel chooses.
 
-    Raises OSError. UDP is not restricted, because the kernel does not support it.
-    """
+    Raises OSError. UDP is not restricted, because the kernel does not support that."""
     wanted = _Ruleset(0, _BIND_TCP)
     rules = _call(_CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(ctypes.sizeof(wanted)), ctypes.c_uint32(0))
     try:
         for port in (_EPHEMERAL, *ports):
             rule = _Port(_BIND_TCP, port)
             _call(_ADD_RULE, ctypes.c_int(rules), ctypes.c_int(_NET_PORT), ctypes.byref(rule), ctypes.c_uint32(0))
-        if os.geteuid() != 0 and ctypes.CDLL(None, use_errno=True).prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "no new privileges")
+        if os.geteuid() != 0:
+            prctl(_NO_NEW_PRIVS, 1)
         _call(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0))
     finally:
         os.close(rules)

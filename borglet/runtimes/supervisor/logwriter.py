@@ -1,12 +1,12 @@
-"""Rotated log files of one stream, written by the task's supervisor. Imports little.
+"""Write the rotated log files of one stream, in the task's supervisor. Imports little.
 
-A file is named `<stream>.<offset of its first byte>`, 16 digits: the offset of any byte since the task's
-first start is the name plus the position, after any rotation and any number of restarts.
+A file is named `<stream>.<offset of its first byte>`, with 16 digits. So the offset of any byte since the task's first
+start is the number in the name plus the position in the file.
 
-A file `times.<stream>.<offset>` beside it has the times: lines of `<offset> <milliseconds since the epoch>` for the
-next output, at least every ten seconds, or every second if the task prints much.
+A file `times.<stream>.<offset>` has the times of the output: lines of `<offset> <milliseconds since the epoch>`, one
+every ten seconds, or every second if the task prints much.
 
-If a task prints faster than this module writes, it waits in its pipe. Only output that the disk rejects is dropped.
+If a task prints faster than this module writes, the task waits. Only output that the disk rejects is dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def file_name(stream: str, offset: int) -> str:
 
 
 def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:
-    """Return (first offset, name) of the stream's files, oldest first."""
+    """Return the files of a stream among `names`, oldest first: (first offset, name)."""
     prefix = stream + "."
     found = []
     for name in names:
@@ -37,7 +37,7 @@ def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:
 
 
 class TokenBucket:
-    """Let `bytes_s` pass per second, at most one second's worth at once; a writer over the limit waits."""
+    """A limit of `bytes_s` per second for a writer, which may use the bytes of one second at once."""
 
     def __init__(self, bytes_s: int, *, now: float) -> None:
         self.bytes_s = bytes_s
@@ -49,19 +49,20 @@ class TokenBucket:
         self.at = now
 
     def wait_s(self, *, now: float) -> float:
-        """Return how long to wait; 0 if more may pass now."""
+        """Return for how many seconds the writer must wait; 0 if it may write now."""
         return max(0.0, -self.level / self.bytes_s - (now - self.at))
 
 
-# A mark has the time of the output after it. It comes never sooner than this after the last one,
+# A mark is a line with the time of the output after it. Two marks are at least so far apart.
 MARK_LEAST_S = 1.0
-# and sooner than this only after this much output.
+# The next mark follows after `MARK_BYTES` of output, or after `MARK_MOST_S`.
 MARK_MOST_S = 10.0
 MARK_BYTES = 4096
 
 
 class LogWriter:
-    """Appends to the newest file. At `file_bytes`, or once it is `file_s` old, it begins the next and keeps `keep`.
+    """A writer that appends to the newest file, and keeps `keep` files. It begins a new file after `file_bytes` or
+    `file_s`.
 
     A full or broken disk must not stop the task: output that cannot be written is dropped and counted."""
 
@@ -82,8 +83,8 @@ class LogWriter:
         self.file_s = file_s
         self.clock = clock  # seconds since the epoch
         self.marked_at = 0.0
-        self.unmarked = 0  # bytes since then
-        self.opened_at = 0.0  # when the file was begun, as far as this writer knows
+        self.unmarked = 0  # bytes since the last mark
+        self.opened_at = 0.0  # time at which this writer opened the file
         self.dropped = 0
         self.file = -1
         self.size = 0
@@ -92,15 +93,11 @@ class LogWriter:
         self._open()
 
     def _open(self) -> None:
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
+        self.close()
         try:
-            # Other users cannot enter the folder of logs, but tasks in an alloc, which have their own users, can read
-            # the logs there.
+            # All users may read the file, because tasks in an alloc read its logs. Others cannot enter the folder.
             self.file = os.open(file_name(self.stream, self.first), FLAGS, 0o644, dir_fd=self.directory)
-            about = os.fstat(self.file)
-            self.size = about.st_size
+            self.size = os.fstat(self.file).st_size
         except OSError:
             self.size = 0
         self.opened_at = self.clock()
@@ -123,7 +120,7 @@ class LogWriter:
         self.dropped += len(data) - written
 
     def _mark(self, now: float) -> None:
-        """Write the time of the next output, also if the clock was set back."""
+        """Write the time of the next output if it is due, also if the clock was set back."""
         since = abs(now - self.marked_at)
         if since < MARK_LEAST_S or (since < MARK_MOST_S and self.unmarked < MARK_BYTES):
             return
@@ -131,7 +128,7 @@ class LogWriter:
         try:
             file = os.open(file_name(f"times.{self.stream}", self.first), FLAGS, 0o644, dir_fd=self.directory)
         except OSError:
-            return  # only the times are missing then
+            return  # only the times are missing
         try:
             os.write(file, f"{self.first + self.size} {int(now * 1000)}\n".encode())
         except OSError:
@@ -147,7 +144,7 @@ class LogWriter:
                 try:
                     os.unlink(old, dir_fd=self.directory)
                 except OSError:
-                    continue  # the next rotation tries again, if the file exists at all
+                    continue  # the file does not exist, or the next rotation tries again
 
     def close(self) -> None:
         if self.file >= 0:

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 READ_BYTES = 65536
-# After its end, no process of the task writes, but another process may hold the pipe: read this much more.
+# The most output that is read after the task's end, because another process may keep the pipe open.
 DRAIN_BYTES = 4 * 2**20
 
 
 class Outputs:
-    """`poll`: readers are registered there while output is read."""
+    """The output of one task. Its pipes are registered with `poll` while they are read."""
 
     def __init__(self, launch: TaskLaunch, poll: select.poll) -> None:
         self._launch, self._poll = launch, poll
         self._streams: dict[int, LogWriter] = {}
         self._valve = TokenBucket(launch.log_bytes_s, now=time.monotonic())
-        self._paused = False  # the task waits in its pipes
+        self._paused = False  # the pipes are not read, so the task waits
 
     def keep(self, *, stdout: int, stderr: int) -> None:
-        """Copy what comes through these pipes from now on."""
+        """Copy the output of these pipes from now on."""
         launch = self._launch
         directory = os.open(launch.log_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         for stream, reader in (("stdout", stdout), ("stderr", stderr)):
@@ -39,7 +39,7 @@ class Outputs:
             self._poll.register(reader, select.POLLIN)
 
     def pause(self) -> float:
-        """Stop reading while the task prints more than allowed. Return for how many seconds."""
+        """Stop reading if the task has printed more than its limit. Return the seconds until it may print again."""
         pause_s = self._valve.wait_s(now=time.monotonic())
         self.listen(pause_s == 0.0)
         return pause_s
@@ -55,7 +55,7 @@ class Outputs:
                 self._poll.unregister(reader)
 
     def copy(self, ready: Collection[int] | None = None) -> None:
-        """Copy some waiting output, of all streams or of those that are `ready`."""
+        """Copy some of the waiting output: of all streams, or of the streams in `ready`."""
         for reader in [reader for reader in self._streams if ready is None or reader in ready]:
             self._copy(reader)
 

@@ -1,4 +1,4 @@
-"""Processes from /proc: identity, ancestry and usage. Imports only `os`, because supervisors use it."""
+"""Read processes from /proc: identity, ancestry and usage. Imports only `os`, because supervisors use it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Process:
-    """One line of the process table. `started` (ticks since boot) with `pid` names a process for ever."""
+    """One process. `pid` and `started` (ticks since boot) together identify a process, also after its end."""
 
     __slots__ = ("cpu_ticks", "pid", "ppid", "reaped_ticks", "rss_bytes", "started", "state", "threads")
 
     def __init__(self, pid: int, stat: bytes) -> None:
-        # The second field, the program's name in brackets, may hold blanks and brackets itself.
+        # The second field, the program's name in brackets, may contain blanks and brackets.
         fields = stat[stat.rindex(b")") + 2 :].split()
         self.pid = pid
         self.state = fields[0]
@@ -27,13 +27,13 @@ class Process:
 
 
 def read(pid: int) -> Process | None:
-    """Return a process; None if it does not exist, or belongs to another user who hides it."""
+    """Return a process; None if it has ended, or if another user hides it."""
     stat = read_file(f"/proc/{pid}/stat")
     return Process(pid, stat) if stat else None
 
 
 def read_file(path: str, at_most: int = 1024) -> bytes:
-    """Return the beginning of a file of a process; empty if it is gone, or of another user who hides it."""
+    """Return the beginning of a file in /proc; empty if its process has ended, or if another user hides it."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(at_most)
@@ -42,7 +42,7 @@ def read_file(path: str, at_most: int = 1024) -> bytes:
 
 
 def send_signal(pid: int, number: int) -> bool:
-    """Signal a process. Return whether it was there, and ours to signal."""
+    """Send a signal to a process. Return False if it has ended, or if this user may not signal it."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -51,7 +51,7 @@ def send_signal(pid: int, number: int) -> bool:
 
 
 def table() -> dict[int, Process]:
-    """All processes of the machine that this one may see."""
+    """Return all processes that are visible to this user, by pid."""
     found: dict[int, Process] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (process := read(int(name))) is not None:
@@ -60,6 +60,7 @@ def table() -> dict[int, Process]:
 
 
 def children_of(processes: dict[int, Process]) -> dict[int, list[int]]:
+    """Return the pids of children by the pid of their parent."""
     children: dict[int, list[int]] = {}
     for process in processes.values():
         children.setdefault(process.ppid, []).append(process.pid)
@@ -67,7 +68,7 @@ def children_of(processes: dict[int, Process]) -> dict[int, list[int]]:
 
 
 def descendants(children: dict[int, list[int]], root: int) -> list[int]:
-    """Everything below `root`, itself not included, parents before children."""
+    """Return the pids of all descendants of `root`, parents before children."""
     found = list(children.get(root, ()))
     for pid in found:  # grows while it is walked
         found.extend(children.get(pid, ()))
@@ -75,7 +76,7 @@ def descendants(children: dict[int, list[int]], root: int) -> list[int]:
 
 
 def threads_of(pid: int) -> list[int]:
-    """Return the threads of a process; none if it is gone, or belongs to another user who hides them."""
+    """Return the threads of a process; none if it has ended, or if another user hides it."""
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -96,21 +97,20 @@ def ready_threads(pids: list[int], *, at_most: int) -> int:
 
 
 def still_runs(pid: int, started: int) -> bool:
-    """Return whether `pid` is still the process that began at `started`: neither a later process with the same
-    number, nor a zombie."""
+    """Return whether the process that started at `started` still runs, and is not a zombie."""
     process = read(pid)
     return process is not None and process.started == started and process.state != b"Z"
 
 
 def with_environment(entry: str) -> list[int]:
-    """Processes started with `NAME=value` in their environment, as far as this user may read it."""
+    """Return the pids of processes with `NAME=value` in their environment, as far as this user can read it."""
     wanted = entry.encode()
     pids = [name for name in os.listdir("/proc") if name.isdigit()]
     return [int(pid) for pid in pids if wanted in read_file(f"/proc/{pid}/environ", 1 << 20).split(b"\0")]
 
 
 def pss_bytes(pid: int) -> int | None:
-    """Return memory with shared pages divided among their users; None if the process is gone or not readable."""
+    """Return the memory of a process, with shared pages divided among processes; None if it is not readable."""
     for line in read_file(f"/proc/{pid}/smaps_rollup", 1 << 16).splitlines():
         if line.startswith(b"Pss:"):
             return int(line.split()[1]) * 1024

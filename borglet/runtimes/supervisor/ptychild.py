@@ -15,9 +15,12 @@ import resource
 import signal
 import termios
 
-from borglet.runtimes.cgroups import cgroupfs
 from borglet.runtimes.supervisor import landlock
-from borglet.runtimes.supervisor.exec_task import PR_SET_PDEATHSIG, execute, prctl
+from borglet.runtimes.supervisor.exec_task import become_user, execute, join_groups
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 ASK, ANSWER = 3, 4
 
@@ -36,39 +39,25 @@ def main() -> None:
     os._exit(127)
 
 
-def _become(wanted: dict[str, object]) -> None:
+def _become(wanted: dict[str, Any]) -> None:
+    """Replace this process by the program. `wanted`: the fields of `PtyRequest`. Raises OSError."""
     if not wanted["plain"]:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    groups, user = wanted["groups"], wanted["user"]
-    assert isinstance(groups, dict)
-    try:
-        cgroupfs.join(groups)
-    except OSError as error:
-        raise OSError(f"cannot enter the task's control groups: {error.strerror}") from error
+    join_groups(wanted["groups"])
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # if memory is short, the kernel ends shells before other processes
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    ports = wanted["tcp_ports"]
-    if isinstance(ports, list):
-        landlock.keep_to_ports(ports)
-    if isinstance(user, tuple):
-        uid, gid, more = user
-        if not wanted["plain"]:
-            os.fchown(0, uid, gid)
-        os.setgroups(more)
-        os.setgid(gid)
-        os.setuid(uid)
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # after setuid, which clears it
+    if wanted["tcp_ports"] is not None:
+        landlock.keep_to_ports(wanted["tcp_ports"])
+    if wanted["user"] is not None and not wanted["plain"]:
+        os.fchown(0, *wanted["user"][:2])
+    become_user(wanted["user"])
     if wanted["engine"]:
         from borglet.runtimes.supervisor.container import hide_hybrid_groups
 
         hide_hybrid_groups()
-    directory, argv, environment = wanted["directory"], wanted["argv"], wanted["environment"]
-    assert isinstance(directory, str)
-    assert isinstance(argv, list)
-    assert isinstance(environment, dict)
-    os.chdir(directory)
+    os.chdir(wanted["directory"])
     os.umask(0o022)
     for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    execute(argv, environment)
+    execute(wanted["argv"], wanted["environment"])

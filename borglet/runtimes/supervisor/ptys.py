@@ -1,9 +1,9 @@
-"""A program on a terminal of its own, for shells in tasks: started, written to, read from, resized, ended.
+"""Run a program on a terminal of its own, for shells in tasks.
 
-If another program talks to it (`plain`), a socket replaces the terminal, and every byte passes unchanged.
+If the client is a program (`plain`), a socket replaces the terminal, and every byte passes unchanged.
 
-`spawn` returns a `Pty`. The kernel ends its program with the Borglet, its parent: closing the terminal hangs up, and
-SIGKILL follows the parent's death. Processes of the program are in the task's control groups and end with the task.
+`spawn` returns a `Pty`. When the Borglet ends, the kernel closes the terminal and kills the program. Processes of the
+program are in the task's control groups and end with the task.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from borglet.runtimes.supervisor import interpreters, proctable
 from borglet.runtimes.supervisor.ptychild import ANSWER, ASK
 
 START_TIMEOUT_S = 20.0
-# Between the hang-up and the kill.
+# The time between the hang-up and the kill.
 GRACE_S = 0.5
 MAX_REQUEST_BYTES = 2**20
 _PIDFD_GETFD = 438  # the same on all architectures
-# Below these numbers are the descriptors that the child expects.
+# The child expects its own descriptors below this number.
 _FIRST_FREE = 10
 
 
 class ShellRefused(Exception):
-    """No shell can be opened in the task. The text has the reason, for the person who asked."""
+    """The Borglet cannot open a shell in the task. The text has the reason, for the user of the shell."""
 
 
 @dataclass(frozen=True, slots=True)
 class PtyRequest:
-    """The program to run. `user`: uid, gid and further groups, None for the Borglet's own. `plain`: on a socket."""
+    """The program to run. `user`: uid, gid and supplementary groups, None for our own. `plain`: use a socket."""
 
     argv: list[str]
     environment: dict[str, str]
@@ -51,12 +51,12 @@ class PtyRequest:
     rows: int
     cols: int
     plain: bool = False
-    engine: bool = False  # it is a container engine, which enters the task's container with it
-    tcp_ports: list[int] | None = None  # those that it may bind; None: any
+    engine: bool = False  # the program is a container engine, which enters the task's container
+    tcp_ports: list[int] | None = None  # the ports that the program may bind; None: all
 
 
 class Pty:
-    """The Borglet's end. Belongs to one asyncio loop; `close` it whatever happens."""
+    """The Borglet's end of the terminal. It belongs to one asyncio loop. Always call `close`."""
 
     def __init__(self, pid: int, pidfd: int, master: int, *, engine: bool = False) -> None:
         self._engine = engine
@@ -67,7 +67,7 @@ class Pty:
         asyncio.get_running_loop().add_reader(pidfd, self._on_exit)
 
     async def read(self, size: int) -> bytes:
-        """Return up to `size` bytes of output; empty once no process can print any more."""
+        """Return up to `size` bytes of output; empty if no process has the terminal open."""
         while True:
             if self._master < 0:
                 return b""
@@ -79,7 +79,7 @@ class Pty:
                 return b""
 
     async def write(self, data: bytes) -> None:
-        """Write all of `data`, as fast as the program reads. What a closed terminal does not take is lost."""
+        """Write all of `data`, as fast as the program reads. If the terminal closes, the rest is lost."""
         left = memoryview(data)
         while left and self._master >= 0:
             try:
@@ -90,7 +90,7 @@ class Pty:
                 return
 
     def end_of_input(self) -> None:
-        """Close the input of the program. A terminal has no such operation: people type ^D."""
+        """Close the input of a plain program. Do nothing on a terminal, where users type ^D."""
         if self._master >= 0 and not self._terminal:
             with socket.socket(fileno=os.dup(self._master)) as ours, contextlib.suppress(OSError):
                 ours.shutdown(socket.SHUT_WR)
@@ -108,12 +108,12 @@ class Pty:
                 os.close(inner)
 
     async def exited(self) -> int:
-        """The exit status of the program; negative: the signal that ended it."""
+        """Wait for the end of the program. Return its exit status; negative: the signal that ended it."""
         return await asyncio.shield(self._exited)
 
     async def close(self) -> int:
-        """Hang up, kill the rest of its session, and collect it. Return the exit status."""
-        everybody = _everybody(self.pid)
+        """Close the terminal, and kill all processes of the session. Return the exit status of the program."""
+        others = _others_of_session(self.pid)
         if self._master >= 0:
             master, self._master = self._master, -1
             asyncio.get_running_loop().remove_reader(master)
@@ -124,7 +124,7 @@ class Pty:
         except TimeoutError:
             return await self._kill()
         finally:
-            for process in everybody:
+            for process in others:
                 if proctable.still_runs(process.pid, process.started):
                     proctable.send_signal(process.pid, signal.SIGKILL)
 
@@ -144,7 +144,7 @@ class Pty:
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         add(master, _settle, ready)
         try:
-            # A closed terminal never gets ready, but its waiter is cancelled by then.
+            # A closed terminal never becomes ready, but then this task is cancelled.
             await ready
         finally:
             if self._master == master:
@@ -152,10 +152,12 @@ class Pty:
 
 
 async def spawn(request: PtyRequest) -> Pty:
-    """Start the program. Raises `ShellRefused` with the reason, as a text for people."""
+    """Start the program, and return its terminal. Raises `ShellRefused`."""
     content = marshal.dumps(dataclasses.asdict(request))
     if len(content) > MAX_REQUEST_BYTES:
-        raise ShellRefused(f"command and environment have {len(content)} bytes; the limit is {MAX_REQUEST_BYTES}")
+        raise ShellRefused(
+            f"command and environment have {len(content)} bytes, more than {MAX_REQUEST_BYTES}; give a shorter command"
+        )
     descriptors: list[int] = []
     try:
         if request.plain:
@@ -205,21 +207,20 @@ def _settle(ready: asyncio.Future[None]) -> None:
 
 
 def _terminal_of_engine(pid: int, pidfd: int) -> int:
-    """Return a descriptor of the terminal that a container engine holds inside its container, or -1. It is needed
-    because crun 1.8 forwards the signal of a new size without the size."""
+    """Return a descriptor of the terminal that a container engine has inside its container, or -1.
+
+    The Borglet sets the size of this terminal, because crun 1.8 does not."""
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
             if os.readlink(f"/proc/{pid}/fd/{name}").endswith("/ptmx"):
                 return int(ctypes.CDLL(None).syscall(_PIDFD_GETFD, pidfd, int(name), 0))
     except OSError:
-        return -1  # it has just ended
+        return -1  # the engine has just ended
     return -1
 
 
-def _everybody(leader: int) -> list[proctable.Process]:
-    """Return the processes on the terminal and their descendants. A container engine gives its children another
-    session.
-    """
+def _others_of_session(leader: int) -> list[proctable.Process]:
+    """Return the other processes of a session, and all descendants of its leader, which may have other sessions."""
     table = proctable.table()
     below = set(proctable.descendants(proctable.children_of(table), leader))
     return [

@@ -3,12 +3,12 @@
     Borglet ── launch (stdin), "stop" lines (fifo) ──► supervisor ── fork, exec, signals ──► the task
     Borglet ◄─ "started" | "failed …" (stdout), exit.json ─ supervisor ◄─ stdout, stderr, SIGCHLD ─ the task
 
-It starts the task inside its groups and limits, copies its output into rotated files, and when the task's
-first process has ended kills what is left, however far that ran (the supervisor is a child subreaper),
-and writes exit.json once, last of all. If the supervisor itself is killed, the kernel kills the task's
-first process, and the Borglet the rest. Run as `python -I -S -E`; every import here costs each task
-memory and start-up time, so there is no json (8 ms), no typing, no dataclasses. Its parts: `exec_task`, `outputs`,
-`exit_record`.
+The supervisor starts the task in its groups and limits, and copies its output to rotated files. When the task's first
+process has ended, it kills all other processes of the task (it is a child subreaper), and writes exit.json as the last
+step. If the supervisor itself is killed, the kernel kills the task's first process, and the Borglet kills the others.
+
+It runs as `python -I -S -E`. Each import costs every task memory and start-up time, so this module uses no json (8 ms),
+typing or dataclasses. Its parts are `exec_task`, `outputs` and `exit_record`.
 """
 
 from __future__ import annotations
@@ -41,25 +41,27 @@ if TYPE_CHECKING:
 COMMAND_BYTES = 65536
 KILL_POLL_S = 0.01
 ENGINE_PROCESSES = 8
-# The longest time between the notification that memory ran out and the kernel's kill.
+# The longest time between the kernel's notification that memory ran out and its kill.
 OOM_WITHIN_S = 2.0
-NEVER_RAN = 127 << 8  # as of a program that ended with status 127
+NEVER_RAN = 127 << 8  # the wait status of a program that ended with status 127
 
 
 class TaskSupervisor:
+    """The supervisor of one task. Call `start`, `run`, `finish` and `verdict`, in this order."""
+
     def __init__(self, launch: TaskLaunch) -> None:
         self.launch = launch
         self.pid = 0
-        self.init = 0  # of the task's container
-        self.processes = 0  # its limit of processes, while the engine has more
+        self.init = 0  # pid of the container's init
+        self.processes = 0  # the task's limit of processes, while the engine has a higher one
         self.wait_status: int | None = None
         self.stop_cause = ""
         self.stop_detail = ""
         self.stop_notice_s = 0.0
         self.stop_deadline: float | None = None  # monotonic seconds
         self.killed_after_notice = False
-        self.oom_until: float | None = None  # memory ran out somewhere; until then it shows in which group, monotonic s
-        self.oom_kills = 0  # before this run
+        self.oom_until: float | None = None  # after a notification, a kill may follow until then, monotonic seconds
+        self.oom_kills = 0  # kills before this run
         self.poll = select.poll()
         self.control = os.open(os.path.join(launch.directory, "control"), os.O_RDWR | os.O_NONBLOCK)
         self.unread = b""
@@ -70,11 +72,11 @@ class TaskSupervisor:
     # -- starting
 
     def start(self) -> str:
-        """Fork and exec the task. Return why it could not be started, or an empty text."""
+        """Start the task. Return the reason if it cannot start, otherwise an empty text."""
         os.close(os.open(os.path.join(self.launch.directory, "begun"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         reserve_exit(self.launch.directory)
         if self.launch.tcp_ports is not None:
-            # The supervisor too: a process may enter a container only under the same rules as those inside.
+            # The rules also apply to the supervisor: the kernel lets a process enter a container only under its rules.
             landlock.keep_to_ports(self.launch.tcp_ports)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
@@ -107,7 +109,7 @@ class TaskSupervisor:
         os.close(failure_writer)
         os.close(stdout[1])
         os.close(stderr[1])
-        # After the fork, because the child needs no log files, and they must not delay its exec.
+        # The log files are opened after the fork, so that they do not delay the task.
         self.outputs.keep(stdout=stdout[0], stderr=stderr[0])
         self.poll.register(self.wakeup, select.POLLIN)
         self.poll.register(self.control, select.POLLIN)
@@ -116,7 +118,7 @@ class TaskSupervisor:
         if self.oom_event >= 0:
             self.poll.register(self.oom_event, select.POLLIN)
         reason = b""
-        while chunk := os.read(failure, 4096):  # ends with the exec, which closes the other side
+        while chunk := os.read(failure, 4096):  # the exec closes the other side
             reason += chunk
         os.close(failure)
         if box is not None and not reason:
@@ -126,21 +128,19 @@ class TaskSupervisor:
     def _container(self) -> ContainerPlace | None:
         if self.launch.container is None:
             return None
-        from borglet.runtimes.supervisor.container import ContainerPlace  # ordinary processes need not pay for it
+        from borglet.runtimes.supervisor.container import ContainerPlace  # only containers need this import
 
         return ContainerPlace(*self.launch.container)
 
     def _make_room(self) -> None:
-        """Raise the process limit for the engine, which needs three processes at a time inside the task's limit to
-        start one. The task may use them too, for the milliseconds between its exec and the end of the engine.
-        """
+        """Raise the task's limit of processes while the engine runs, which needs three processes at a time."""
         limit = cgroupfs.processes_limit(self.launch.groups)
         if 0 < limit < ENGINE_PROCESSES:
             self.processes = limit
             cgroupfs.limit_processes(self.launch.groups, ENGINE_PROCESSES)
 
     def _await_contained(self, box: ContainerPlace) -> str:
-        """Wait for the engine, which ends when the task's program runs, a child of this process by then."""
+        """Wait for the engine, which ends when the task's program runs. Return the reason if it cannot start."""
         from borglet.runtimes.supervisor.container import read_pid, reason_of
 
         _, status = os.waitpid(self.pid, 0)
@@ -185,8 +185,9 @@ class TaskSupervisor:
         self.outputs.listen(True)
 
     def _look_for_kills(self, until: float) -> None:
-        """End the task if the kernel killed one of its processes. Version 1 notifies all groups below a group whose
-        memory ran out, such as an alloc or a group around the Borglet. A task that lost no process continues."""
+        """End the task if the kernel killed one of its processes. Otherwise it continues.
+
+        Version 1 also notifies the groups below a group whose memory ran out, such as an alloc."""
         if cgroupfs.oom_kills(self.launch.groups) > self.oom_kills:
             self._kill_everything()
         elif time.monotonic() < until:
@@ -208,11 +209,11 @@ class TaskSupervisor:
             cause, _, detail = rest.partition(" ")
             if word == "stop" and milliseconds.isdigit() and cause:
                 self.stop(int(milliseconds) / 1000, cause, detail)
-            else:  # without privilege the task itself may write here; it reaches supervisor.log
+            else:  # without root, the task itself may write here; stderr is supervisor.log
                 print(f"unknown request: {line[:200]!r}", file=sys.stderr, flush=True)
 
     def stop(self, notice_s: float, cause: str, detail: str) -> None:
-        """The first cause stands; a later call may only shorten the notice."""
+        """Send SIGTERM, and SIGKILL after `notice_s`. A later call can only shorten the notice of the first one."""
         deadline = time.monotonic() + max(0.0, notice_s)
         if self.stop_deadline is None:
             self.stop_cause, self.stop_detail = cause, detail
@@ -222,7 +223,7 @@ class TaskSupervisor:
             self.stop_deadline, self.stop_notice_s = deadline, notice_s
 
     def _reap(self) -> bool:
-        """Collect ended children. Return False if no child is left at all."""
+        """Collect ended children. Return whether any child still runs."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -238,11 +239,9 @@ class TaskSupervisor:
         return found | cgroupfs.members(self.launch.groups)
 
     def _signal_everything(self, number: int) -> None:
-        """Send a signal to all processes of the task. The container's init gets only SIGKILL, which ends all
-        processes inside.
-        """
+        """Send a signal to all processes of the task, but to a container's init only SIGKILL, which ends them all."""
         for pid in self._everyone() - ({self.init} if number != signal.SIGKILL else set()):
-            proctable.send_signal(pid, number)  # if it took another user's identity, the group's kill meets it
+            proctable.send_signal(pid, number)
 
     def _kill_everything(self) -> None:
         if self.launch.groups:
@@ -254,7 +253,7 @@ class TaskSupervisor:
     # -- ending
 
     def finish(self) -> None:
-        """Kill the remaining processes, and keep the last output."""
+        """Kill the remaining processes of the task, and copy its last output."""
         while self._reap() or cgroupfs.members(self.launch.groups):
             self._kill_everything()
             self.outputs.copy()
@@ -262,7 +261,7 @@ class TaskSupervisor:
         self.outputs.finish()
 
     def verdict(self) -> dict[str, object]:
-        """Return the fields of messages.Exit, from the end of the task."""
+        """Return the fields of `messages.Exit` for the ended task."""
         assert self.wait_status is not None
         code = os.waitstatus_to_exitcode(self.wait_status)
         fields: dict[str, object] = {"cause": "exited" if code >= 0 else "signaled", "at": time.time()}
@@ -280,14 +279,14 @@ class TaskSupervisor:
         return fields
 
     def _notice(self) -> str:
-        """Return how much of its notice the task had: it ended within it, or was killed before its end."""
+        """Return how much of its notice the task got: full, short or none."""
         if not self.killed_after_notice or self.stop_notice_s >= self.launch.notice_s:
             return "full"
         return "short" if self.stop_notice_s > 0 else "none"
 
 
 def main() -> None:
-    os.closerange(3, 2**31 - 1)  # descriptors that the Borglet itself may have inherited
+    os.closerange(3, 2**31 - 1)  # descriptors that the Borglet may have inherited
     data = b""
     while chunk := os.read(0, 1 << 20):
         data += chunk
@@ -299,7 +298,7 @@ def main() -> None:
     try:  # noqa: SIM105 - contextlib would cost each task 3 ms
         os.write(1, answer.encode(errors="replace"))
     except BrokenPipeError:
-        pass  # the Borglet died meanwhile; its successor reads the files
+        pass  # the Borglet has died; the next one reads the files
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)

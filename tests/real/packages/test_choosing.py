@@ -110,7 +110,7 @@ def test_whatever_happens_it_ends(data: st.DataObject) -> None:
 
 
 def installed(digest: str, size: int, used_at: float) -> StoredPackage:
-    return StoredPackage(digest, digest, "tar", size, size, used_at)
+    return StoredPackage(digest, digest, size, used_at)
 
 
 def test_the_least_recently_used_leaves_first_and_no_more_than_must() -> None:

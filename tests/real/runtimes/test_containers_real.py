@@ -168,7 +168,7 @@ async def test_a_task_without_cores_to_share_is_refused(machine: Machine) -> Non
             return
         await runtime.start(everything, run=1)
         assert parse_cpus((group(runtime, everything, "cpuset") / "cpuset.cpus").read_text()) == frozenset(CORES)
-        with pytest.raises(StartFailed, match="are reserved by 1 tasks with whole_cores"):
+        with pytest.raises(StartFailed, match="whole_cores: 1 other tasks reserve all"):
             await runtime.start(python(SLEEP, key=key(1)), run=1)
         await runtime.start(python(SLEEP, key=key(2), latency_sensitive=False), run=1)
         await line_of(runtime, key(2))

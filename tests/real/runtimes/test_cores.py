@@ -61,7 +61,7 @@ def test_too_few_cores_are_reported_and_nothing_changes() -> None:
     assert set(machine.owned) == {key(0)}
     machine.release(key(1))
     machine.admit(owner(2, 2))
-    with pytest.raises(NoCores, match="all 4 cores of this machine are reserved by 2 tasks"):
+    with pytest.raises(NoCores, match="2 other tasks reserve all 4 cores of this machine"):
         machine.admit(server(3))
     assert key(3) not in machine.sharing
 

@@ -68,7 +68,7 @@ def test_a_character_cut_in_two_waits_for_its_rest(logs: Path, descriptor: int) 
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"stream": "../x"}, "stream: there is no stream '../x'; ask for stdout or stderr"),
+        ({"stream": "../x"}, "stream: '../x' is unknown; use stdout or stderr"),
         ({"limit_bytes": 0}, "limit_bytes: 0 is too small"),
         ({"key": TaskKey("../../etc", 0, 1)}, "key: '../../etc/0/1' is not a task key"),
         ({"key": TaskKey("cd" * 16, 0, 1)}, "no logs of task"),

@@ -282,7 +282,7 @@ async def test_remove_deletes_directories_and_keeps_logs(machine: Machine) -> No
         assert await runtime.sweep(time.time()) == []
         assert await runtime.sweep(time.time() + 8 * 86400) == [f"{key().job}.0.1"]
         chunk = await runtime.read_log(LogRequest("r", key()))
-        assert chunk.error == f"this machine has no logs of task {key()}"
+        assert chunk.error.startswith(f"this machine has no logs of task {key()}")
 
 
 async def test_a_flood_of_output_stays_within_its_files(machine: Machine) -> None:
