@@ -1,4 +1,4 @@
-"""The Borglet of one real machine: its home, its runtime, its link, from start to SIGTERM."""
+"""Run the Borglet of one real machine: open its home, runtime and link, and serve until SIGTERM."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ log = logging.getLogger(__name__)
 
 SOFTWARE = "borglet 0.2.0"
 LOG_SWEEP_INTERVAL_S = 600.0
-# A machine that is short of disk for reasons other than packages gets space within this time.
+# Unused packages are removed at this interval, if the disk is short.
 COLLECT_INTERVAL_S = 30.0
-# How long to wait for the link to answer when joining.
+# The time to wait for a link that does not answer yet when the machine joins.
 JOIN_WAIT_S = 30.0
-# In addition to a task's notice, for the supervisor's kill and its report.
+# The time that `stop-all` waits for a task after its notice.
 STOP_ALL_MARGIN_S = 15.0
 
 
@@ -57,24 +57,26 @@ class MachineSettings:
 
     home: Path
     link: str
-    machine: MachineSpec  # its capacity and attributes replace what the Borglet measures
+    machine: MachineSpec  # its capacity and attributes replace the measured ones
     ports: tuple[int, int] = (20000, 29999)  # first and last port given to tasks
     join_token: str = ""
-    package_bytes: int | None = None  # of disk, for archives and trees of packages; None: see `package_room`
-    peer_port: int = 0  # where other machines get packages from here; 0: any free one, negative: nowhere
-    peer_uploads: int = 4  # at once
+    package_bytes: int | None = None  # disk space for packages; None: see `package_budget`
+    peer_port: int = 0  # port at which other machines download packages; 0: any free port, negative: no downloads
+    peer_uploads: int = 4  # uploads at the same time
     wishes: RuntimeWishes = field(default_factory=RuntimeWishes)
 
 
 def run_machine(settings: MachineSettings) -> None:
-    """Serve until SIGTERM or SIGINT. The tasks continue to run. Raises `HomeInUse`, `JoinFailed`."""
+    """Serve until SIGTERM or SIGINT. The tasks keep running. Raises `HomeInUse`, `JoinFailed`, `BadMachine`."""
     store = DiskStore(settings.home)
     with store.lock():
         runtime = open_runtime(settings.home, settings.wishes)
         measured = runtime.capacity()
-        room = settings.package_bytes if settings.package_bytes is not None else package_room(measured["disk"])
-        # The whole budget, used or not: the capacity must not depend on the installed packages.
-        measured["disk"] = max(0, measured["disk"] + disk_bytes((settings.home / "packages",)) - room)
+        given = settings.package_bytes
+        budget = PackageSettings(budget_bytes=given if given is not None else package_budget(measured["disk"]))
+        # The capacity must not depend on the installed packages, so it excludes the whole budget.
+        installed = disk_bytes((settings.home / "packages",))
+        measured["disk"] = max(0, measured["disk"] + installed - budget.budget_bytes)
         machine = dataclasses.replace(settings.machine, capacity=measured | settings.machine.capacity)
         attributes = {**_machine_attributes(), **runtime.attributes()}
         request = join_request(machine, attributes, settings.join_token, ports=settings.ports)
@@ -86,12 +88,12 @@ def run_machine(settings: MachineSettings) -> None:
                 identity,
                 settings,
                 Introduction(proctable.boot_id(), SOFTWARE, request.attributes, machine.capacity),
-                PackageSettings(budget_bytes=room),
+                budget,
             )
         )
 
 
-def package_room(disk_bytes: int) -> int:
+def package_budget(disk_bytes: int) -> int:
     """Return the default disk budget of packages: a tenth of the disk, at most 20 GiB."""
     return min(20 * 2**30, disk_bytes // 10)
 
@@ -116,7 +118,7 @@ async def _serve(
     identity: Identity,
     settings: MachineSettings,
     introduction: Introduction,
-    room: PackageSettings,
+    budget: PackageSettings,
 ) -> None:
     loop = asyncio.get_running_loop()
     asked_to_end = asyncio.Event()
@@ -131,7 +133,7 @@ async def _serve(
         sources,
         Fetcher(sources),
         now=time.time,
-        settings=room,
+        settings=budget,
     )
     peers = PeerServer(
         packages.archive,
@@ -187,14 +189,14 @@ async def _serve(
 
 
 async def _serve_peers(peers: PeerServer, packages: PackageManager, settings: MachineSettings) -> None:
-    """Give packages to other machines, if this machine can."""
+    """Serve packages to other machines, unless the settings forbid it or the port cannot be opened."""
     if settings.peer_port < 0:
         return
     address = settings.machine.address
     try:
         packages.port = await peers.open(address, settings.peer_port)
     except OSError as error:
-        log.warning("cannot give packages to other machines: %s", error)
+        log.warning("other machines cannot download packages from this one: %s", error)
     else:
         log.info("other machines can download packages at %s:%d", address, packages.port)
 
@@ -220,10 +222,10 @@ async def _sweep_logs(runtime: SupervisedRuntime) -> None:
 
 
 def stop_all(home: Path, *, wait_s: float, notice_s: float = math.inf) -> int:
-    """Stop every task of this home, each with its notice but at most `notice_s`. Return how many were running.
+    """Stop all tasks of this home, each with its notice, at most `notice_s`. Return the number of stopped tasks.
 
-    The next Borglet of this home starts them again if the cell still wants them. Raises `HomeInUse`
-    if a Borglet still owns the home after `wait_s`, and TimeoutError if a task does not end."""
+    The next Borglet starts them again if the cell still lists them. Raises `HomeInUse` if a Borglet owns the home after
+    `wait_s`, and TimeoutError if a task does not end."""
     if not home.is_dir():
         return 0
     with DiskStore(home).lock(wait_s=wait_s):
@@ -244,7 +246,7 @@ async def _stop_all(runtime: SupervisedRuntime, notice_s: float) -> int:
                 left.discard((await runtime.next_end()).key)
     except TimeoutError:
         names = ", ".join(sorted(running[key].name for key in left))
-        raise TimeoutError(f"tasks did not end within {margin_s:g} s: {names}") from None
+        raise TimeoutError(f"tasks did not end within {margin_s:g} s: {names}; run the command again") from None
     finally:
         await runtime.close()
     return len(running)

@@ -1,23 +1,23 @@
-"""The messages between a link shard and a Borglet (§3.3): versioned structs, all that both sides share.
+"""The messages between a link shard and a Borglet (§3.3), as versioned structs.
 
-A conversation, after TLS and a WebSocket upgrade authenticated as the machine (`Authorization: Bearer
-<hostname>:<secret>`, path `/link`):
+A conversation begins with TLS and a WebSocket upgrade of path `/link`, with the header `Authorization: Bearer
+<hostname>:<secret>`:
 
-    Borglet ── Hello ──────────► shard      the machine and the history that it last served
+    Borglet ── Hello ──────────► shard      the machine and the history of its desired state
     Borglet ◄─ Welcome | Refusal ─ shard    session number, or a rejection (then the connection closes)
     Borglet ◄─ Poll ───────────── shard     every few seconds, at once when the desired state changes
     Borglet ── Report ─────────► shard      the FULL state of the machine
 
-A Borglet only answers polls. It may answer a `Poll` with `hold_s` late: when the state changes, at the latest after
-`hold_s`. Each frame is one JSON object, tagged by `type`.
+A Borglet only answers polls. It may hold a `Poll` with `hold_s` until its state changes, at the latest for `hold_s`.
+Each frame is one JSON object, tagged by `type`.
 
-The desired state is level-triggered. It is sent in full, and only when the Borglet's last `Report` does not
-acknowledge its `generation`. It is fenced by (history ordinal, revision, epoch): a Borglet rejects an older one.
-A Borglet starts the tasks in `run`, stops those in `stop`, and leaves all others *running*: it reports them, and the
-master decides. So neither lost rows of a database nor a late message can stop tasks by omission.
+The desired state is level-triggered. The shard sends it in full, and only if the Borglet's last `Report` does not
+acknowledge its `generation`. A Borglet rejects a state that is older by (history ordinal, revision, epoch). It starts
+the tasks in `run`, stops the tasks in `stop`, and leaves all others *running*: it reports them, and the master decides.
+So neither lost rows of a database nor a late message can stop tasks.
 
-Other packages import messages from here; the parts of this package import each other. The imports below are the list
-of public names: mypy and ruff treat this module as a re-export (`pyproject.toml`).
+Other packages import messages from this module; the modules of this package import each other. The imports below are
+the list of public names: mypy and ruff treat this module as a re-export (`pyproject.toml`).
 """
 
 from borglet.messages.conversation import (

@@ -1,6 +1,8 @@
-"""The messages between a connected Borglet and a shard, and their frames."""
+"""The messages between a connected Borglet and a shard, and their encoding."""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import msgspec
 
@@ -10,8 +12,8 @@ from borglet.messages.refusals import MalformedMessage, Refusal
 from borglet.messages.reports import WireReport
 from borglet.messages.shells import ShellGrant
 
-# Both sides speak N and N-1, which are one release apart. New fields of N have defaults, so that N-1 may leave them
-# out, and N-1 ignores them. No enumeration of N-1 ever gets a new value, because N-1 would reject it.
+# Both sides support versions N and N-1, which are one release apart. N-1 ignores new fields of N and does not send
+# them, so they have defaults. No enumeration of N-1 ever gets a new value, because N-1 would reject it.
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
 WIRE_REPORTS_SINCE = 2
@@ -19,29 +21,29 @@ MAX_FRAME_BYTES = 8 * 2**20
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
-    protocol: int  # the oldest that this Borglet speaks, so that an older shard accepts it
+    protocol: int  # the oldest version that this Borglet supports, so that an older shard accepts the hello
     hostname: str
     boot_id: str
     software: str
-    history_id: str = ""  # the last one served; empty on a new machine
+    history_id: str = ""  # history of the desired state in force; empty on a new machine
     attributes: dict[str, str] = {}
     capacity: dict[str, int] = {}
-    authority: str = ""  # digest of the authorities it trusts, see `authority_digest`
-    newest: int = 0  # the newest that it speaks; 0: `protocol` is the only one
+    authority: str = ""  # digest of the authorities that the Borglet trusts, see `authority_digest`
+    newest: int = 0  # the newest version that this Borglet supports; 0: only `protocol`
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", tag_field="type"):
-    protocol: int  # spoken from now on
-    session: int  # newer sessions of a machine supersede older ones
+    protocol: int  # the version of all further messages
+    session: int  # a newer session of a machine replaces an older one
     cell: str
     history_id: str
     zone: str = ""
-    authority: str = ""  # PEM of all authorities to trust from now on; empty: those of its hello
+    authority: str = ""  # PEM of all authorities to trust from now on; empty: no change
     api_url: str = ""  # address of the REST API for tasks
 
 
 class TaskIdentity(msgspec.Struct, frozen=True):
-    """A signed statement that its bearer is this incarnation, for some time: a JWT. Secret."""
+    """The identity of an incarnation: a signed JWT, valid for some time. The token is secret."""
 
     key: TaskKey
     token: str
@@ -53,24 +55,25 @@ class TaskIdentity(msgspec.Struct, frozen=True):
 class Poll(msgspec.Struct, frozen=True, tag="poll", tag_field="type", omit_defaults=True):
     sequence: int
     hold_s: float = 0.0
-    desired: Desired | None = None  # None: unchanged since the generation the last report acknowledged
+    desired: Desired | None = None  # None: the generation that the last report acknowledged is the present one
     logs: list[LogRequest] = []
-    identities: list[TaskIdentity] = []  # new ones, of tasks that should run here
-    rotate: bool = False  # make a new secret, store it, and send its digest as `Report.offer`
-    accepted: str = ""  # the offer that counts from now on: dial in with it, which ends the old secret
-    shells: list[ShellGrant] = []  # to be dialled at once; reports do not contain them
-    windows_until: int = 0  # windows of usage that end by then are stored, or not wanted
+    identities: list[TaskIdentity] = []  # new identities of tasks in `run`
+    rotate: bool = False  # asks for a new secret; the Borglet stores it and sends its digest as `Report.offer`
+    accepted: str = ""  # the accepted offer: the Borglet connects with this secret, which ends the old one
+    shells: list[ShellGrant] = []  # shells to open now
+    windows_until: int = 0  # the master does not need usage windows that end by then any more
 
 
 ToBorglet = Welcome | Refusal | Poll
 ToShard = Hello | WireReport
+Message = TypeVar("Message")
 _encoder = msgspec.json.Encoder()
-_to_borglet = msgspec.json.Decoder(ToBorglet)
-_to_shard = msgspec.json.Decoder(ToShard)
+_to_borglet: msgspec.json.Decoder[ToBorglet] = msgspec.json.Decoder(ToBorglet)
+_to_shard: msgspec.json.Decoder[ToShard] = msgspec.json.Decoder(ToShard)
 
 
 def common_protocol(hello: Hello) -> int | None:
-    """Return the newest protocol that both sides speak, or None."""
+    """Return the newest version of the protocol that both sides support, or None."""
     newest = min(max(hello.protocol, hello.newest), PROTOCOL)
     return newest if newest >= max(hello.protocol, OLDEST_PROTOCOL) else None
 
@@ -80,18 +83,17 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode_to_borglet(frame: bytes | str) -> ToBorglet:
-    """Decode a message. Raises `MalformedMessage`, which names the field (`$.desired.run[3].limit`)."""
-    try:
-        message: ToBorglet = _to_borglet.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise MalformedMessage(str(error)) from error
-    return message
+    """Decode a message of a shard. Raises `MalformedMessage`, which names the field (`$.desired.run[3].limit`)."""
+    return _decode(_to_borglet, frame)
 
 
 def decode_to_shard(frame: bytes | str) -> ToShard:
-    """Decode a message. Raises `MalformedMessage`, which names the field."""
+    """Decode a message of a Borglet. Raises `MalformedMessage`, which names the field."""
+    return _decode(_to_shard, frame)
+
+
+def _decode(decoder: msgspec.json.Decoder[Message], frame: bytes | str) -> Message:
     try:
-        message: ToShard = _to_shard.decode(frame)
+        return decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MalformedMessage(str(error)) from error
-    return message

@@ -8,19 +8,20 @@ from borglet.messages.packages import PackageRef
 
 
 class HealthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`kind` is `http` (GET `path`, 2xx or 3xx within `timeout_s`) or `tcp` (a connection within it)."""
+    """A health check. `kind`: `http` (GET `path` gives 2xx or 3xx in `timeout_s`) or `tcp` (a connection opens)."""
 
     kind: str
     port: str
     path: str = "/"
     interval_s: float = 5.0
     timeout_s: float = 2.0
-    grace_s: float = 30.0  # after start, failures don't count until the first success or this long
-    failures: int = 3  # in a row, until the task counts as unhealthy and is restarted
+    grace_s: float = 30.0  # failures in this time after the start do not count before the first success
+    failures: int = 3  # after so many failures in a row, the task is unhealthy and restarts
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`on`: `failure`, `always` or `never`. More than `max_failures` inside `window_s` is a crash loop: ended."""
+    """When a task restarts. `on`: `failure`, `always` or `never`. More than `max_failures` in `window_s` are a crash
+    loop, which ends the incarnation."""
 
     on: str = "failure"
     max_failures: int = 5
@@ -30,14 +31,14 @@ class RestartPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Slack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether a task may use more than its limit of a resource while nobody else wants it (§6.2)."""
+    """The resources of which a task may use more than its limit while no other task needs them (§6.2)."""
 
     cpu: bool = True
     ram: bool = False
 
 
 class TaskKey(msgspec.Struct, frozen=True, order=True):
-    """One incarnation of one task, unique over all histories of all cells."""
+    """The key of an incarnation of a task. It is unique over all histories of all cells."""
 
     job: str  # UID of the job, 32 hex digits
     index: int
@@ -48,14 +49,14 @@ class TaskKey(msgspec.Struct, frozen=True, order=True):
 
 
 class RunTask(msgspec.Struct, frozen=True):
-    """A task that should run here. A newer incarnation of a task starts only when the older one is gone."""
+    """A task that should run on this machine. It starts when no earlier incarnation of it has processes."""
 
     key: TaskKey
     name: str  # BNS name: cell/tenant/job/index
     command: list[str]
     env: dict[str, str]
     limit: dict[str, int]  # resource name -> quantity, units of quota.vocabulary.resources.AXIS
-    ports: dict[str, int]  # port name -> port number allotted
+    ports: dict[str, int]  # port name -> allotted port number
     priority: int
     latency_sensitive: bool
     prod: bool
@@ -64,22 +65,22 @@ class RunTask(msgspec.Struct, frozen=True):
     max_processes: int = 1024
     health: HealthCheck | None = None
     restart: RestartPolicy = RestartPolicy()
-    waits_for: list[TaskKey] = []  # preempted tasks that must be gone first
+    waits_for: list[TaskKey] = []  # preempted tasks that must end first
     working_dir: str = ""
     user: str = ""
-    packages: list[PackageRef] = []  # installed before it starts, read-only below /packages/<name>
-    root: str = "host"  # its /: host (the machine's /usr, read-only) or packages (the first of them)
-    network: str = "host"  # host, or own: a network namespace with an address of its own (§8.1)
+    packages: list[PackageRef] = []  # installed before the start, read-only below /packages/<name>
+    root: str = "host"  # the task's /: host (the machine's /usr, read-only) or packages (the first package)
+    network: str = "host"  # host, or own: a network namespace with its own address (§8.1)
     slack: Slack = Slack()
-    whole_cores: bool = False  # cores of limit["cpu"] are kept free of other latency-sensitive tasks (§6.2)
+    whole_cores: bool = False  # reserves limit["cpu"] cores, which other latency-sensitive tasks cannot use (§6.2)
     devices: list[int] = []  # numbers of the allotted accelerators, each once
-    alloc: TaskKey | None = None  # the alloc of this machine that it lives in (§2.4)
-    leave_s: float = 0.0  # between the removal of its names and SIGTERM, if a stop leaves time for it
+    alloc: TaskKey | None = None  # the alloc on this machine whose resources the task uses (§2.4)
+    leave_s: float = 0.0  # time between the removal of its names and SIGTERM, if a stop leaves time for it
 
 
 class StopTask(msgspec.Struct, frozen=True):
-    """An incarnation that should not run here. `notice_s` limits the total time of its stop: the notice comes first,
-    and leaving (`state.stopping`) gets the rest. No master sends it yet."""
+    """An incarnation that should not run on this machine. `notice_s`, which no master sends yet, limits the total time
+    of its stop: the notice comes first, and leaving (`state.stopping`) gets the rest."""
 
     key: TaskKey
     cause: str  # kill, preemption, update, drain, superseded, machine-failure, quarantine
@@ -89,8 +90,8 @@ class StopTask(msgspec.Struct, frozen=True):
 class RunAlloc(msgspec.Struct, frozen=True):
     """Resources of this machine that tasks of several jobs share: a control group and a folder (§2.4).
 
-    `ended`: the alloc has ended. Its folder is kept for its log savers, which are in `run`. An alloc that is not listed
-    any more stays, like a task, until its key is in `stop`."""
+    `ended`: the alloc has ended, and its folder stays for its log savers, which are in `run`. An alloc in neither list
+    stays, like a task, until its key is in `stop`."""
 
     key: TaskKey
     name: str  # BNS name of the alloc
@@ -102,10 +103,10 @@ class RunAlloc(msgspec.Struct, frozen=True):
 
 
 class Desired(msgspec.Struct, frozen=True):
-    """All that should be on one machine. `generation` names this content: equal content, equal generation."""
+    """The desired state of one machine. States with equal content have the same `generation`."""
 
     history_id: str
-    history_ordinal: int  # raised by every restore of the cell's database
+    history_ordinal: int  # each restore of the cell's database raises it
     revision: int
     epoch: int
     generation: str

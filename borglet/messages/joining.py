@@ -10,11 +10,11 @@ import msgspec
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """POST /join, over TLS pinned by the fingerprint inside the join token."""
+    """The request of POST /join. The fingerprint in the join token authenticates the server."""
 
     token: str
     hostname: str
-    address: str  # at which clients reach its tasks
+    address: str  # address at which clients reach the machine's tasks
     capacity: dict[str, int]
     attributes: dict[str, str] = {}
     platform: str = ""
@@ -27,7 +27,7 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class JoinAnswer(msgspec.Struct, frozen=True):
     cell: str
     hostname: str
-    secret: str  # shown once; the cell keeps its hash
+    secret: str  # the cell stores only its hash
     authority: str  # PEM of the cell's certificate authority
 
 
@@ -35,14 +35,14 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----\s.*?-----END CERTIFICATE
 
 
 def authority_digest(pem: str) -> str:
-    """Return the SHA-256 over the sorted fingerprints of all certificates in `pem`: 64 hex digits.
+    """Return the SHA-256 of the sorted fingerprints of all certificates in `pem`: 64 hex digits.
 
     Raises ValueError for a text without certificates."""
     try:
         found = [ssl.PEM_cert_to_DER_cert(part) for part in _CERTIFICATE.findall(pem)]
     except ValueError as error:
-        raise ValueError(f"authority: not a certificate in PEM form: {error}") from error
+        raise ValueError(f"authority: it is not a certificate in PEM form: {error}") from error
     if not found or not all(found):
-        raise ValueError("authority: not a certificate in PEM form")
+        raise ValueError("authority: it is not a certificate in PEM form; give the whole text of the certificate")
     prints = sorted({hashlib.sha256(certificate).hexdigest() for certificate in found})
     return hashlib.sha256("\n".join(prints).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Requests for parts of logs, and their answers."""
+"""Requests for parts of logs, and the answers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from borglet.messages.desired import TaskKey
 
 
 class LogRequest(msgspec.Struct, frozen=True):
-    """Read part of a task's log: at most `limit_bytes` from `offset` (negative: from the end).
+    """A request for a part of a task's log: at most `limit_bytes` from `offset` on (negative: from the end).
 
-    With `search`, the answer has the lines that contain it from `offset` on (0: the whole log), each as `LogLine`, at
-    most `limit_lines`. `LogChunk.end` is the offset of the next search, and `LogChunk.complete` whether the log ends.
-    """
+    With `search`, the answer has the lines from `offset` on (0: the whole log) that contain this text, at most
+    `limit_lines`. `LogChunk.end` is the offset of the next search. `LogChunk.complete`: the search reached the end."""
 
     request_id: str
     key: TaskKey
@@ -21,12 +20,12 @@ class LogRequest(msgspec.Struct, frozen=True):
     limit_bytes: int = 65536
     search: str = ""
     ignore_case: bool = False
-    since: float = 0.0  # seconds since the epoch: only what was printed then or later
+    since: float = 0.0  # seconds since the epoch: only output of this time or later
     limit_lines: int = 1000
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """One found line. `at`: the approximate time at which it was printed (seconds since the epoch); 0 if unknown."""
+    """A line that a search found. `at`: its approximate time (seconds since the epoch), 0 if it is unknown."""
 
     offset: int
     text: str
@@ -34,7 +33,8 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class LogChunk(msgspec.Struct, frozen=True):
-    """`offset` is the position of the first byte of `text` since the task's first start; `end` the next one."""
+    """A part of a log. `offset`: position of the first byte of `text`, counted from the task's first start. `end`:
+    position after its last byte."""
 
     request_id: str
     offset: int

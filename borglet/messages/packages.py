@@ -6,12 +6,12 @@ import msgspec
 
 
 class PackageRef(msgspec.Struct, frozen=True):
-    """One content-addressed archive (§3.2). `digest` is of the archive as stored: `sha256:` and 64 hex digits."""
+    """A package (§3.2). `digest`: of the stored archive, `sha256:` and 64 hex digits."""
 
-    name: str  # as in the job file, for people: `name@tag` or `name@sha256:…`
+    name: str  # the name in the job file, for people: `name@tag` or `name@sha256:…`
     digest: str
     size_bytes: int
-    format: str = "tar"  # tar, tar+gzip, tar+zstd: a manifest beside a tree; oci: an OCI image layout in a tar
+    format: str = "tar"  # tar, tar+gzip, tar+zstd, or oci: an OCI image layout in a tar
 
 
 class PeerAddress(msgspec.Struct, frozen=True):
@@ -22,25 +22,24 @@ class PeerAddress(msgspec.Struct, frozen=True):
 
 
 class PackageSources(msgspec.Struct, frozen=True):
-    """Answer to GET /packages/<digest>/sources: the sources of a package for this machine, best first."""
+    """The answer to GET /packages/<digest>/sources: the sources of a package for this machine, best first."""
 
     peers: list[PeerAddress]
-    store: str  # path on the link's own host, if no peer delivers; empty: ask again in `retry_after_s`
-    ticket: str  # signed by the cell's authority; opens that package at any peer, for some minutes
+    store: str  # path on the link's own host, for use after all peers; empty: ask again in `retry_after_s`
+    ticket: str  # signed by the cell's authority; gives access to this package at all peers, for some minutes
     retry_after_s: float = 0.0
 
 
 class PackageHave(msgspec.Struct, frozen=True):
-    """POST /packages/<digest>/have: the package is installed here, and served on `port`; 0: not served."""
+    """The body of POST /packages/<digest>/have: the package is installed. `port`: for peers, 0 if it is not served."""
 
     port: int = 0
 
 
 class PackageFailed(msgspec.Struct, frozen=True):
-    """POST /packages/<digest>/failed: a source that did not deliver. An empty address means the link's store.
+    """The body of POST /packages/<digest>/failed: a source did not deliver. An empty address means the link's store.
 
-    `reason`: mismatch (content with another digest), slow, unreachable, busy, rejected.
-    """
+    `reason`: mismatch (content with another digest), slow, unreachable, busy, refused."""
 
     address: str
     port: int
@@ -48,9 +47,7 @@ class PackageFailed(msgspec.Struct, frozen=True):
 
 
 class PackageTicket(msgspec.Struct, frozen=True):
-    """The content of a ticket: `machine` may fetch the archive `digest` from any peer before `expires_at` (epoch,
-    s).
-    """
+    """The content of a ticket: `machine` may download the archive `digest` from peers until `expires_at` (epoch, s)."""
 
     digest: str
     machine: str

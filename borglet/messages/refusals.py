@@ -6,7 +6,7 @@ import msgspec
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
-    """The reason why a message was rejected; nothing was changed. `retry`: whether a new attempt can help."""
+    """The rejection of a message, which changed nothing. `retry`: whether a new attempt can help."""
 
     code: str
     field: str
@@ -15,4 +15,4 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
 
 
 class MalformedMessage(ValueError):
-    """A frame is not a message of this protocol; the text names the field."""
+    """The frame is not a message of this protocol. The text names the field."""

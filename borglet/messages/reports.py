@@ -1,4 +1,4 @@
-"""The full state of a machine, and the form in which it travels."""
+"""Reports: the full state of a machine, and its form on the wire."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ MAX_REPORTED_PACKAGES = 64  # a digest takes 74 bytes of each report
 
 
 class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type", omit_defaults=True):
-    """The full state of the machine. Ordered by (session, sequence): a late one never overwrites a newer."""
+    """The full state of a machine. A report with a lower (session, sequence) never replaces a newer one."""
 
     session: int
-    sequence: int  # of the Poll it answers
+    sequence: int  # sequence of the answered `Poll`
     history_id: str
-    generation: str  # of the desired state now in force; empty before the first
+    generation: str  # of the desired state in force; empty before the first
     revision: int
     tasks: list[TaskReport]
     usage: Usage = NO_USAGE
     logs: list[LogChunk] = []
     attributes: dict[str, str] = {}
-    refused: Refusal | None = None  # a desired state that was not accepted, and why
+    refused: Refusal | None = None  # the reason why the last desired state was rejected
     removals: list[Removal] = []
-    packages: list[str] = []  # digests installed here, the latest used first, at most MAX_REPORTED_PACKAGES
+    packages: list[str] = []  # digests of installed packages, the last used first, at most MAX_REPORTED_PACKAGES
     allocs: list[AllocReport] = []
     windows: list[UsageWindow] = []  # repeated until `Poll.windows_until` acknowledges them
     offer: str = ""  # SHA-256 of the secret that this machine will use next, 64 hex digits
 
 
 class WireReport(Report, frozen=True, kw_only=True, tag="report", tag_field="type", omit_defaults=True):
-    """The form of a report from protocol 2 on. Parts that rarely change are bytes, which are made once and compared as
-    bytes. Usage, which always changes, is a list of numbers. A report of protocol 1 is read as one without `usages`."""
+    """The form of a report from protocol 2 on. Parts that rarely change are bytes, which are encoded once and compared
+    as bytes. Usage is a list of numbers. A report of protocol 1 has no `usages`."""
 
     tasks: msgspec.Raw  # type: ignore[assignment]  # list[TaskReport], without usage
     allocs: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]  # list[AllocReport]
-    usage_columns: int = 0  # how many of `Usage`'s fields, the first ones, are in `usages`; the others are 0
-    # First those of the whole machine, then those of each task in the order of `tasks`.
+    usage_columns: int = 0  # number of fields of `Usage` in `usages`, from the first one; the other fields are 0
+    # The figures of the whole machine, then those of each task in the order of `tasks`.
     usages: list[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]] = []
 
 
@@ -50,23 +50,20 @@ _allocs = msgspec.json.Decoder(list[AllocReport])
 
 
 def sealed(content: list[TaskReport] | list[AllocReport]) -> msgspec.Raw:
-    """Return the report in the form of `WireReport.tasks` and `allocs`."""
+    """Encode reports of tasks or allocs for `WireReport.tasks` or `WireReport.allocs`."""
     return msgspec.Raw(_encoder.encode(content))
 
 
 def opened(report: WireReport) -> Report:
-    """The report with its tasks, usage included. Raises `MalformedMessage`, naming the field."""
+    """Return the report with decoded tasks, usage included. Raises `MalformedMessage`, which names the field."""
     tasks: list[TaskReport] = _opened(_tasks, report.tasks, "tasks")
-    columns, figures = report.usage_columns, report.usages
-    usage = report.usage
+    columns, figures, usage = report.usage_columns, report.usages, report.usage
     if columns:
-        if columns > len(Usage.__struct_fields__):
-            columns_known = len(Usage.__struct_fields__)
-            figures = [f for n, f in enumerate(figures) if n % columns < columns_known]
-            columns = columns_known
+        known = len(Usage.__struct_fields__)
+        if columns > known:  # a newer Borglet
+            figures, columns = [figure for n, figure in enumerate(figures) if n % columns < known], known
         if len(figures) != columns * (1 + len(tasks)):
-            text = f"Expected figures of the machine and {len(tasks)} tasks - at `$.usages`"
-            raise MalformedMessage(text)
+            raise MalformedMessage(f"Expected figures of the machine and {len(tasks)} tasks - at `$.usages`")
         usage, *each = (Usage(*figures[n : n + columns]) for n in range(0, len(figures), columns))
         tasks = [msgspec.structs.replace(task, usage=used) for task, used in zip(tasks, each, strict=True)]
     allocs: list[AllocReport] = _opened(_allocs, report.allocs, "allocs")
@@ -78,7 +75,6 @@ def _opened(decoder: msgspec.json.Decoder[Any], content: msgspec.Raw, field: str
     try:
         return decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        text = str(error)
-        where = f"`$.{field}"
-        text = text.replace("`$", where, 1) if "`$" in text else f"{text} - at {where}`"
-        raise MalformedMessage(text) from error
+        text, where = str(error), f"`$.{field}"
+        named = text.replace("`$", where, 1) if "`$" in text else f"{text} - at {where}`"
+        raise MalformedMessage(named) from error

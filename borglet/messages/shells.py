@@ -1,4 +1,4 @@
-"""Shells in tasks: their grants, and the frames of a shell's own WebSocket."""
+"""Shells in tasks: the grants, and the frames of a shell's WebSocket."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from borglet.messages.refusals import MalformedMessage
 
 
 class ShellClaims(msgspec.Struct, frozen=True):
-    """The content of a signed grant: one shell in one incarnation of a task on one machine, for one request."""
+    """The content of a signed grant: the permission to open one shell in one incarnation of a task, once."""
 
     session: str  # 32 hex digits; a second grant of the same session is rejected
-    machine: str  # hostname
+    machine: str  # host name
     key: TaskKey
     user: str
-    issued_at: float  # seconds since the epoch, the shard's clock
-    expires_at: float  # the machine must have dialled by then
-    idle_s: float  # ends after so long without input and output
-    longest_s: float  # ends after so long whatever happens
+    issued_at: float  # seconds since the epoch by the shard's clock
+    expires_at: float  # the grant cannot be used later
+    idle_s: float  # the shell ends after so long without input and output
+    longest_s: float  # the longest duration of the shell
     command: list[str] = []  # empty: a login shell
     rows: int = 24
     cols: int = 80
-    plain: bool = False  # no terminal, because the client is a program
+    plain: bool = False  # True: no terminal, because the client is a program
     term: str = "xterm-256color"
 
 
 class ShellGrant(msgspec.Struct, frozen=True):
-    """`claims`: JSON of `ShellClaims`. `signature`: ECDSA with SHA-256 by the cell's authority over
-    `SHELL_CONTEXT` and `claims`, so that it cannot be mistaken for anything else that the authority signs."""
+    """A signed grant. `claims`: JSON of `ShellClaims`. `signature`: ECDSA with SHA-256 by the cell's authority, of
+    `SHELL_CONTEXT` and `claims`."""
 
     claims: bytes
     signature: bytes
 
 
+# The signed prefix of each grant. Without it, another text that the authority signs could be used as a grant.
 SHELL_CONTEXT = b"borg shell grant 1\n"
-# A shell's own WebSocket (`/shell?session=…`) carries binary frames: one byte of kind, then its payload.
-# Each side sends at most this many bytes that the other has not confirmed as consumed. So no buffer between them ever
-# holds more, with any speed of task and browser.
+# A shell's own WebSocket (`/shell?session=…`) carries binary frames: one byte for the kind, then the payload.
+# Each side sends at most so many bytes that the other side has not confirmed as consumed. This limits all buffers.
 SHELL_WINDOW_BYTES = 256 * 1024
 SHELL_FRAME_BYTES = 16 * 1024
-# A frame counts as at least this much, so that the number of frames on their way is bounded too.
+# Each frame costs at least so many bytes of the window, which limits the number of frames, too.
 SHELL_LEAST_COST = 512
 
 
 class ShellFrame(StrEnum):
-    """Kinds of frames. `client` is the browser or borgctl."""
+    """The kinds of frames. The client is a browser or borgctl."""
 
-    DATA = "d"  # both ways: typed input, printed output
-    CONSUMED = "a"  # both ways: consumed bytes of the window, decimal
+    DATA = "d"  # both directions: typed input, printed output
+    CONSUMED = "a"  # both directions: number of consumed bytes of the window, decimal
     RESIZE = "r"  # from the client: "<rows> <cols>"
     END = "e"  # from a plain client: the end of input
-    ALIVE = "p"  # both ways, every few seconds
+    ALIVE = "p"  # both directions, every few seconds
     OPENED = "o"  # from the task: the shell runs
-    EXIT = "x"  # from the task, the last: "status <n>" | "signal <n>"
-    FAILED = "f"  # both ways, the last: why the shell cannot open, or has ended
+    EXIT = "x"  # from the task, the last frame: "status <n>" | "signal <n>"
+    FAILED = "f"  # both directions, the last frame: the reason why the shell cannot open, or has ended
 
 
 def shell_frame(kind: ShellFrame, payload: bytes = b"") -> bytes:
@@ -64,14 +64,14 @@ def shell_frame(kind: ShellFrame, payload: bytes = b"") -> bytes:
 
 
 def shell_frame_of(frame: bytes | str) -> tuple[ShellFrame, bytes]:
-    """Decode a frame. Raises `MalformedMessage`."""
+    """Return kind and payload of a frame. Raises `MalformedMessage`."""
     raw = frame.encode() if isinstance(frame, str) else frame
     try:
         return ShellFrame(raw[:1].decode("ascii")), raw[1:]
     except ValueError as error:
-        raise MalformedMessage(f"a frame of a shell cannot begin with {raw[:1]!r}") from error
+        raise MalformedMessage(f"a frame of a shell begins with the unknown kind {raw[:1]!r}") from error
 
 
 def shell_cost(size: int) -> int:
-    """Return how much of the window a frame with `size` bytes of data takes."""
+    """Return the cost of a frame with `size` bytes of data, in bytes of the window."""
     return max(size, SHELL_LEAST_COST)

@@ -10,30 +10,30 @@ from borglet.messages.desired import TaskKey
 
 
 class Phase(StrEnum):
-    """The phase of an incarnation on its machine (§3.2: installing is most of a start)."""
+    """The phase of an incarnation on its machine. Installing takes most of the time of a start (§3.2)."""
 
     ASSIGNED = "assigned"
     INSTALLING = "installing"
     STARTING = "starting"
     UP = "up"
     STOPPING = "stopping"
-    BACKOFF = "backoff"  # it failed; the Borglet starts it again after a delay
-    ENDED = "ended"  # it will not run again here; `exit` has the reason. Kept until the master stops listing it.
+    BACKOFF = "backoff"  # the run failed; the Borglet starts the incarnation again after a delay
+    ENDED = "ended"  # the incarnation does not run again; `exit` has the reason
 
 
 class Health(StrEnum):
-    UNKNOWN = "unknown"  # no check declared, or no answer yet
+    UNKNOWN = "unknown"  # the task declares no check, or has not answered yet
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
 
 
 class EndCause(StrEnum):
-    """Why an incarnation's processes ended, for the last time or before a local restart."""
+    """The reason why a run ended."""
 
     EXITED = "exited"
     SIGNALED = "signaled"
-    STOPPED = "stopped"  # the master asked for it
-    OUT_OF_MEMORY = "out-of-memory"  # over its own limit
+    STOPPED = "stopped"  # the master stopped the incarnation
+    OUT_OF_MEMORY = "out-of-memory"  # the task exceeded its limit
     OUT_OF_DISK = "out-of-disk"
     OUT_OF_PROCESSES = "out-of-processes"
     UNHEALTHY = "unhealthy"
@@ -44,42 +44,40 @@ class EndCause(StrEnum):
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How processes ended. Exactly one of `status` and `signal` is set where a process was started at all."""
+    """The end of a run. If a process was started, exactly one of `status` and `signal` is set."""
 
     cause: EndCause
-    at: float  # seconds since the epoch, the machine's clock
+    at: float  # seconds since the epoch by the machine's clock
     status: int | None = None
     signal: int | None = None
     detail: str = ""
-    notice: str = ""  # of a stop: how much of its notice the task got: full, short, none (§2.3)
+    notice: str = ""  # after a stop, how much of its notice the task got: full, short, none (§2.3)
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Measured over the last few seconds. CPU in milli-cores, the rest as its name says. Fields are added at the end:
-    `WireReport.usages` goes by their order.
+    """The usage of a task over the last few seconds. New fields must come last: `WireReport.usages` uses their order.
 
-    `throttled_milli`: CPU that its quota denied; 0 if it is not measured.
-    """
+    `throttled_milli`: CPU that the task's quota denied, in milli-cores; 0 if it is not measured."""
 
     cpu_milli: int = 0
     ram_bytes: int = 0
     disk_bytes: int = 0
-    processes: int = 0  # as its limit counts them: threads
+    processes: int = 0  # includes threads, like the limit
     throttled_milli: int = 0
-    cached_bytes: int = 0  # page cache charged to it; `ram_bytes` is without
+    cached_bytes: int = 0  # page cache of the task, which `ram_bytes` does not include
     threads: int = 0
     read_bytes_s: int = 0  # from disks
     written_bytes_s: int = 0
-    received_bytes_s: int = 0  # over its own network; 0 if it shares the machine's
+    received_bytes_s: int = 0  # over the task's own network; 0 if it uses the machine's
     sent_bytes_s: int = 0
-    oom_kills: int = 0  # by the kernel, since the run began
+    oom_kills: int = 0  # processes that the kernel killed to free memory, since the run began
 
 
 NO_USAGE = Usage()
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """A task that the machine asks the master to evict (§6.2), because throttling did not help. It runs until then."""
+    """A task that the master should evict (§6.2), because throttling did not help. It runs until then."""
 
     key: TaskKey
     reason: str  # cpu-starved
@@ -87,8 +85,10 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 class UsageWindow(msgspec.Struct, frozen=True, array_like=True):
-    """The usage of one incarnation from `start` (seconds since the epoch) for `span_s`: means over its samples, if the
-    name says nothing else. `cpu_distribution`: percentiles 0, 10, …, 100; `cpu_tail`: 91 to 99."""
+    """The usage of one incarnation from `start` (seconds since the epoch) for `span_s` seconds.
+
+    Figures are means over the samples; `most_…` are maxima. `cpu_distribution` has the percentiles 0, 10, …, 100, and
+    `cpu_tail` the percentiles 91 to 99."""
 
     key: TaskKey
     start: int
@@ -96,7 +96,7 @@ class UsageWindow(msgspec.Struct, frozen=True, array_like=True):
     samples: int
     cpu_milli: int
     most_cpu_milli: int
-    random_cpu_milli: int  # of one sample
+    random_cpu_milli: int  # of one random sample
     cpu_distribution: list[int]
     cpu_tail: list[int]
     ram_bytes: int
@@ -115,7 +115,7 @@ class UsageWindow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The report about one incarnation. A Borglet reports every incarnation that is present, known or not."""
+    """The report about one incarnation. A Borglet reports all incarnations on its machine, expected or not."""
 
     key: TaskKey
     name: str
@@ -125,14 +125,14 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at: float = 0.0
     spec_version: int = 0
     usage: Usage = NO_USAGE
-    exit: Exit | None = None  # of the last end, also while it runs again
-    expected: bool = True  # False: in neither list of the desired state
-    quarantined: bool = False  # unknown since a change of history: an SRE decides
-    address: str = ""  # of a network of its own; empty: the machine's
+    exit: Exit | None = None  # the end of the last run, also while the task runs again
+    expected: bool = True  # False: neither list of the desired state has it
+    quarantined: bool = False  # not in the lists since a change of history: an SRE decides
+    address: str = ""  # address of its own network; empty: the machine's address
 
 
 class AllocReport(msgspec.Struct, frozen=True):
-    """An alloc whose folder is on the machine. `disk_bytes`: of its folder, with the logs of its tasks."""
+    """The report about an alloc that has a folder. `disk_bytes`: size of the folder, with the logs of its tasks."""
 
     key: TaskKey
     name: str

@@ -1,13 +1,13 @@
-"""Limit latency-sensitive tasks that use slack before batch starves for minutes (§6.2). Pure.
+"""Limit the CPU of latency-sensitive tasks before batch starves for minutes (§6.2). Pure.
 
-Batch is in the idle class, so a latency-sensitive task that never sleeps leaves no CPU for it. For seconds this is
-intended. After `starved_after_s`:
+Batch tasks are in the idle class, so latency-sensitive tasks that never sleep leave no CPU for them. For some seconds
+this is intended. Then:
 
-    batch starves ─► tasks above their own limit get ceilings, down to that limit at most ─► batch has its floor
-    batch has had it for `relax_after_s` ─► ceilings rise step by step, and go where nobody touches them
-    other processes use the machine ─► batch leaves the idle class for a minute at a time: it shares the CPU with them,
-                                       so that they do not stop it altogether
-    nothing left to limit, for `remove_after_s` ─► the Borglet asks the master to evict starved tasks, one by one
+    batch starves for `starved_after_s` ─► tasks above their own limit get ceilings, but never below that limit
+    batch has its floor for `relax_after_s` ─► ceilings rise step by step; unneeded ceilings are removed
+    other processes use the machine ─► batch leaves the idle class for a minute, and shares the CPU with them
+    batch starves for `remove_after_s`, and no task is above its limit ─► the Borglet asks the master to evict starved
+                                                                         tasks, one by one
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from dataclasses import dataclass, field
 from borglet.messages import Removal, TaskKey
 from borglet.pressure.shortage import PressureTenant
 
-# A ready thread is work that waits, but a single measurement proves nothing: see `starved_after_s`.
+# Differences up to this share are noise of the measurement.
 _MARGIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSettings:
-    """`floor_share`: the share of the machine's CPU that all of batch together gets if it needs that much."""
+    """Settings of the CPU control. `floor_share`: share of the machine's CPU that all batch tasks together need."""
 
     floor_share: float = 0.05
-    outside_after_s: float = 5.0  # batch starves, and processes outside tasks use most of the machine
-    outside_share: float = 0.5
+    outside_after_s: float = 5.0  # batch leaves the idle class if it starves for so long because of other processes
+    outside_share: float = 0.5  # these use more than this share of the machine
     weigh_s: float = 60.0  # time for which batch then competes with all processes
     starved_after_s: float = 30.0
-    settle_s: float = 10.0  # between two steps, so that the effect of the last one shows
+    settle_s: float = 10.0  # between two steps, so that the last step shows its effect
     relax_after_s: float = 60.0
     relax_factor: float = 1.25
     remove_after_s: float = 180.0
@@ -41,8 +41,8 @@ class CpuSettings:
 
 @dataclass(slots=True)
 class CpuControl:
-    """The CPU control of one machine. `ceilings`: milli-cores that a task may use, for tasks that use too much.
-    `wanted`: tasks that the master should evict."""
+    """The CPU control of one machine. `ceilings`: milli-cores that tasks above their limit may use. `wanted`: tasks
+    that the master should evict."""
 
     settings: CpuSettings = field(default_factory=CpuSettings)
     ceilings: dict[TaskKey, int] = field(default_factory=dict)
@@ -54,14 +54,14 @@ class CpuControl:
     _removed_at: float = 0.0
 
     def batch_idle(self, now: float) -> bool:
-        """Return whether batch gets only CPU that no other process wants."""
+        """Return whether batch is in the idle class: it gets only CPU that no other process wants."""
         return now >= self._weighs_until
 
     def step(
         self, tenants: Sequence[PressureTenant], *, machine_milli: int, now: float, outside_milli: int = 0
     ) -> None:
-        """Take one look in (`now`: seconds); moves `ceilings` and `wanted`. `outside_milli`: CPU that processes used
-        outside tasks."""
+        """Update `ceilings` and `wanted` from one measurement at `now` (seconds). `outside_milli`: CPU that processes
+        outside tasks use."""
         running = {tenant.key for tenant in tenants}
         self.ceilings = {key: milli for key, milli in self.ceilings.items() if key in running}
         missing = self._missing(tenants, machine_milli)
@@ -90,10 +90,10 @@ class CpuControl:
         self._remove(tenants, starved_s)
 
     def _missing(self, tenants: Sequence[PressureTenant], machine_milli: int) -> int:
-        """Return how much of its floor batch wants and does not get, in milli-cores."""
+        """Return how much of its floor batch needs and does not get, in milli-cores."""
         batch = [tenant for tenant in tenants if not tenant.task.latency_sensitive]
         got = sum(tenant.usage.cpu_milli for tenant in batch)
-        # CPU that its own quota denies a task is not taken by other tasks.
+        # A task at its own quota is not starved by other tasks.
         wanted = sum(1000 * t.ready for t in batch if t.task.slack.cpu or not t.usage.throttled_milli)
         floor = min(int(machine_milli * self.settings.floor_share), got + wanted)
         return floor - got if got < floor * (1 - 4 * _MARGIN) else 0
@@ -108,7 +108,7 @@ class CpuControl:
         total = sum(excess.values())
         if not total:
             return False
-        share = min(1.0, missing * 1.2 / total)  # of the excess alone, so that no task gets less than its own limit
+        share = min(1.0, missing * 1.2 / total)  # share of the excess, so that no task gets less than its own limit
         for tenant in tenants:
             if (over := excess.get(tenant.key)) is not None:
                 self.ceilings[tenant.key] = int(tenant.usage.cpu_milli - over * share)
@@ -120,7 +120,7 @@ class CpuControl:
         self.ceilings = {key: milli for key, milli in raised.items() if milli < machine_milli and throttled[key]}
 
     def _remove(self, tenants: Sequence[PressureTenant], starved_s: float) -> None:
-        """Choose the starved task with the lowest priority: it waits longest here, and may run at once elsewhere."""
+        """Add the starved task with the lowest priority to `wanted`."""
         starved = [
             t
             for t in tenants
@@ -137,5 +137,5 @@ class CpuControl:
 
 
 def _own(tenant: PressureTenant) -> int:
-    """Return the CPU that is always left to a task; a task without a limit has a tenth of a core."""
+    """Return the CPU that a ceiling always leaves to a task: its limit, or a tenth of a core without a limit."""
     return tenant.task.limit.get("cpu", 0) or 100

@@ -1,11 +1,11 @@
 """The control loop of one machine (§6.2): measure, decide with the pure modules, and act through the runtime.
 
-    agent ── usage of what runs ──► Guard.look ──► runtime.adjust   ceilings, memory of slack, batch as a whole
-                                        │
-                                        └─► Orders ──► agent: tasks to end (machine-short), tasks to be evicted
+    agent ── usage of tasks ──► Guard.look ──► runtime.adjust   ceilings, memory of slack, CPU of batch
+                                    │
+                                    └─► Orders ──► agent: tasks to end (machine-short), tasks to evict
 
-Batch is throttled first, while memory is only tight. Memory is measured twice per second, everything else when the
-agent samples. When memory gets tight, the agent samples at once.
+If memory is tight, the guard throttles batch. If it is short, tasks end. Memory is measured twice per second, all other
+figures when the agent samples. When memory gets tight, the agent samples at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from borglet.messages import Removal, TaskKey
 from borglet.pressure import memory
 from borglet.pressure.cpu import CpuControl, CpuSettings
 from borglet.pressure.readings import Readings
-from borglet.pressure.shortage import PressureTenant, Shortage, Victim, victims
+from borglet.pressure.shortage import PressureTenant, Resource, Shortage, Victim, held, victims
 from borglet.runtimes.base.runtime import Runtime
 from borglet.runtimes.cgroups.limits import Grant
 
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
     memory_interval_s: float = 0.5
-    least_interval_s: float = 0.25  # between two looks, when memory gets tight
-    tight_interval_s: float = 1.0  # and while it stays so
-    batch_when_tight: float = 0.1  # of the machine's CPU
-    # Time for which an ending task counts as gone: it uses its notice, and its files stay until the master knows.
+    least_interval_s: float = 0.25  # between two rounds, when memory becomes tight
+    tight_interval_s: float = 1.0  # between two rounds, while memory stays tight
+    batch_when_tight: float = 0.1  # share of the machine's CPU for batch while memory is tight
+    # For this time, memory and disk of an ending task count as free, although it still has them.
     ram_grace_s: float = 10.0
     disk_grace_s: float = 120.0
-    busy_share: float = 0.95  # below it no task starves, and threads are not counted
+    busy_share: float = 0.95  # if the cores are less busy, no task starves, and threads are not counted
     cpu: CpuSettings = field(default_factory=CpuSettings)
 
 
@@ -48,7 +48,7 @@ class Orders:
 
 
 class Guard:
-    """`free_disk`: removes unused files, such as packages, if the disk is short, and returns the number of bytes."""
+    """The control loop of one machine. `free_disk` removes unused packages if the disk is short."""
 
     def __init__(
         self,
@@ -62,13 +62,14 @@ class Guard:
         self._free_disk = free_disk
         self._machine_milli = runtime.capacity()["cpu"]
         self._cpu = CpuControl(settings.cpu)
-        self._leaving: dict[str, dict[TaskKey, float]] = {"ram": {}, "disk": {}}  # key -> until when
+        # Ending tasks by resource, with the time until which their usage counts as free.
+        self._leaving: dict[Resource, dict[TaskKey, float]] = {"ram": {}, "disk": {}}
         self._was_tight = False
-        self._helpless: set[str] = set()  # resources that are short although no task may be ended for them: logged once
+        self._logged: set[Resource] = set()  # short resources for which no task may end, which is logged once
 
     async def look(self, tenants: Sequence[PressureTenant], now: float) -> Orders:
-        """Do one round. `tenants`: all running tasks, with fresh usage; `now`: seconds on any clock that never runs
-        backwards."""
+        """Do one round, and return what the agent must do. `tenants`: all running tasks with their present usage.
+        `now`: seconds of a clock that never runs backwards."""
         busy = self._readings.busy_share()
         tenants = await self._with_ready(tenants, busy)
         here = {tenant.key for tenant in tenants}
@@ -82,7 +83,7 @@ class Guard:
         return Orders(tuple(end), tuple(self._cpu.wanted.values()))
 
     async def pause(self, most_s: float) -> None:
-        """Wait until the next look is due: `most_s`, or less if memory is short."""
+        """Wait until the next round is due: for `most_s`, or less if memory becomes tight."""
         settings, loop = self._settings, asyncio.get_running_loop()
         until = loop.time() + most_s
         least_s = settings.tight_interval_s if self._was_tight else settings.least_interval_s
@@ -93,52 +94,51 @@ class Guard:
             await asyncio.sleep(min(left_s, settings.memory_interval_s))
 
     async def _with_ready(self, tenants: Sequence[PressureTenant], busy: float) -> list[PressureTenant]:
-        """Count threads that are ready to run, but only if a task may starve."""
+        """Add the number of threads that are ready to run, but only if a task may starve."""
         batch = [tenant.key for tenant in tenants if not tenant.task.latency_sensitive]
         if busy < self._settings.busy_share or not batch:
             return list(tenants)
         ready = await self._runtime.ready(batch)
         return [PressureTenant(t.task, t.usage, ready.get(t.key, 0)) for t in tenants]
 
-    def _shortage(self, resource: str, tenants: Sequence[PressureTenant]) -> Shortage | None:
-        if resource == "ram":
-            used = sum(tenant.usage.ram_bytes for tenant in tenants)
-            return memory.shortage_of(resource, self._readings.memory(), used)
-        return memory.shortage_of(resource, self._readings.disk(), sum(tenant.usage.disk_bytes for tenant in tenants))
+    def _shortage(self, resource: Resource, tenants: Sequence[PressureTenant]) -> Shortage | None:
+        reading = self._readings.memory() if resource == "ram" else self._readings.disk()
+        return memory.shortage_of(resource, reading, sum(held(tenant, resource) for tenant in tenants))
 
     async def _relieve_disk(self, tenants: Sequence[PressureTenant], now: float) -> list[Victim]:
-        """Remove unused files before any task ends. The files of ended tasks go when the master has forgotten them."""
+        """Remove unused packages before any task ends. Return the tasks to end."""
         if self._leaving["disk"]:
             return []
         if self._free_disk is not None and self._shortage("disk", tenants) is not None:
             await self._free_disk()
         return self._relieve("disk", tenants, now)
 
-    def _relieve(self, resource: str, tenants: Sequence[PressureTenant], now: float) -> list[Victim]:
+    def _relieve(self, resource: Resource, tenants: Sequence[PressureTenant], now: float) -> list[Victim]:
         leaving = self._leaving[resource]
         shortage = self._shortage(resource, tenants)
         if shortage is None:
-            self._helpless.discard(resource)
+            self._logged.discard(resource)
             return []
         found = victims(shortage, tenants, leaving)
         grace_s = self._settings.ram_grace_s if resource == "ram" else self._settings.disk_grace_s
         for victim in found:
             leaving[victim.key] = now + grace_s
             log.warning("the Borglet ends task %s: %s", victim.key, victim.detail)
-        if not found and not leaving and resource not in self._helpless:
-            self._helpless.add(resource)
-            log.warning("%s; the Borglet may not end any task here to free it", shortage.figures)
+        if not found and not leaving and resource not in self._logged:
+            self._logged.add(resource)
+            log.warning(
+                "%s; the Borglet cannot free it, because all tasks are prod and within limits", shortage.figures
+            )
         return found
 
     async def _adjust(self, tenants: Sequence[PressureTenant], now: float) -> None:
-        room = self._readings.memory()
-        tight = memory.is_tight(room, sum(tenant.usage.ram_bytes for tenant in tenants))
+        found = self._readings.memory()
+        tight = memory.is_tight(found, sum(tenant.usage.ram_bytes for tenant in tenants))
         if tight != self._was_tight:
-            log.info("memory is %s: %d MiB available", "tight" if tight else "plenty", room.available >> 20)
+            log.info("memory is %s: %d MiB available", "tight" if tight else "plenty", found.available >> 20)
             self._was_tight = tight
-        ram = memory.grants(room, tenants, self._leaving["ram"])
+        ram = memory.grants(found, tenants, self._leaving["ram"])
         keys = ram.keys() | self._cpu.ceilings.keys()
         grants = {key: Grant(self._cpu.ceilings.get(key, 0), ram.get(key, 0)) for key in keys}
         batch = max(100, int(self._machine_milli * self._settings.batch_when_tight)) if tight else 0
-        idle = self._cpu.batch_idle(now)
-        await self._runtime.adjust(grants, batch_milli=batch, batch_idle=idle)
+        await self._runtime.adjust(grants, batch_milli=batch, batch_idle=self._cpu.batch_idle(now))

@@ -1,11 +1,11 @@
 """Decide when memory and disk of a machine are tight or short, and how far slack may grow (§6.2). Pure.
 
-    available ──────────────► plenty    slack tasks may grow by what is spare
-              ─ 2 × reserve ► tight     slack stops growing, batch is throttled: it asks for less
-              ─ 1 × reserve ► short     tasks end (`shortage`) until a little more than the reserve is there
+    available ──────────────► plenty    tasks with slack may grow into the unused memory
+              ─ 2 × reserve ► tight     they stop growing, and batch is throttled, so that it needs less
+              ─ 1 × reserve ► short     tasks end (`shortage`) until a little more than the reserve is free
 
-The same applies when the tasks together hold more than the machine offers to the cell. Page cache does not count,
-because the kernel takes it back.
+Memory is also tight or short if the tasks together use more than the machine offers to the cell. Page cache does not
+count, because the kernel can free it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from borglet.messages import TaskKey
-from borglet.pressure.shortage import PressureTenant, Shortage
+from borglet.pressure.shortage import PressureTenant, Resource, Shortage
 from borglet.runtimes.cgroups.cgroupfs import mebibytes
 
 MIB = 2**20
 GIB = 2**30
-# Ceilings of slack change in these steps, so that most rounds write nothing.
+# Ceilings of slack change in these steps, so that most rounds change no ceiling.
 GRAIN_BYTES = 16 * MIB
-# Tasks may hold this share of the offered memory before the machine counts as tight.
+# Memory is tight if tasks use more than this share of the offered memory.
 TIGHT_SHARE = 0.97
-# The "available" page cache may be in constant use. If tasks stall for more than this share, memory is tight, too.
+# Memory is also tight if tasks wait for it for more than this share of time, because page cache is in constant use.
 STALLED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class AvailableMemory:
-    """The memory of a machine, or the disk under its home. `available`: free for new use. `given`: offered
-    to the cell, 0 for no offer. All in bytes. `stalled`: share of the last ten seconds in which all work waited for
-    memory, 0 if the kernel does not report it."""
+    """The memory of a machine, or the disk of its home, in bytes. `given`: offered to the cell, 0 for no offer.
+
+    `stalled`: share of the last ten seconds in which all work waited for memory, 0 if the kernel does not report it."""
 
     total: int
     available: int
@@ -39,41 +39,40 @@ class AvailableMemory:
     stalled: float = 0.0
 
 
-def reserve(room: AvailableMemory) -> int:
+def reserve(memory: AvailableMemory) -> int:
     """Return the reserve for the machine itself: a fiftieth of its memory or disk, 64 MiB to 1 GiB."""
-    return min(GIB, max(64 * MIB, room.total // 50))
+    return min(GIB, max(64 * MIB, memory.total // 50))
 
 
 def is_tight(memory: AvailableMemory, used: int) -> bool:
-    """Return whether the next burst may use up the rest. `used`: by all tasks together."""
+    """Return whether memory is tight. `used`: bytes that all tasks together use."""
     promised = bool(memory.given) and used > memory.given * TIGHT_SHARE
     return promised or memory.stalled > STALLED_SHARE or memory.available < 2 * reserve(memory)
 
 
-def shortage_of(resource: str, room: AvailableMemory, used: int) -> Shortage | None:
-    """Return what must be freed to restore the reserve and the promised amounts; None if nothing must."""
-    kept = reserve(room)
-    lacking = kept - room.available
-    beyond = used - room.given if room.given else 0
+def shortage_of(resource: Resource, found: AvailableMemory, used: int) -> Shortage | None:
+    """Return the shortage of memory or disk; None if there is none. `used`: bytes that all tasks together use."""
+    kept = reserve(found)
+    lacking = kept - found.available
+    beyond = used - found.given if found.given else 0
     if max(lacking, beyond) <= 0:
         return None
-    name = "memory" if resource == "ram" else "disk"
+    detail = f"the machine ran out of {'memory' if resource == 'ram' else 'disk'}: "
     if lacking >= beyond:
-        detail = f"the machine ran out of {name}: {mebibytes(room.available)} of {mebibytes(room.total)} are left"
+        detail += f"{mebibytes(found.available)} of {mebibytes(found.total)} are left"
         detail += f", and the Borglet keeps {mebibytes(kept)} free"
     else:
-        detail = f"the machine ran out of {name}: its tasks used {mebibytes(used)} of {mebibytes(room.given)}"
+        detail += f"its tasks used {mebibytes(used)} of {mebibytes(found.given)}"
     # A little more than needed, or the next allocated page causes the next shortage.
-    return Shortage("ram" if resource == "ram" else "disk", max(lacking, beyond) + kept // 4, detail)
+    return Shortage(resource, max(lacking, beyond) + kept // 4, detail)
 
 
 def grants(
     memory: AvailableMemory, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]
 ) -> Mapping[TaskKey, int]:
-    """Return the ceiling of each task with memory slack, in bytes: its usage and its part of the unused memory.
+    """Return the ceiling of each task with memory slack, in bytes: its usage, and an equal part of the unused memory.
 
-    Together they cannot take more than that before the next round. A ceiling is never below a task's usage: if memory
-    must be freed, a task ends, with that reason."""
+    `leaving`: tasks that are already ending, which get no ceiling."""
     taking = [t for t in tenants if t.task.slack.ram and t.key not in leaving]
     if not taking:
         return {}

@@ -1,4 +1,4 @@
-"""Readings of the machine: memory, the disk under the home, and how busy its cores are."""
+"""Read the figures of a machine: its memory, the disk of the home, and how busy its cores are."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Readings(Protocol):
     def disk(self) -> AvailableMemory: ...
 
     def busy_share(self) -> float:
-        """The share of all cores' time that was used since the last call, 0 to 1."""
+        """Return the share of all cores' time that was used since the last call, 0 to 1."""
 
 
 @dataclass
 class MachineReadings:
-    """`capacity`: what was promised to the cell, by resource."""
+    """The figures of a real machine. `capacity`: the capacity that it offers to the cell, by resource."""
 
     home: Path
     capacity: dict[str, int]
@@ -30,7 +30,7 @@ class MachineReadings:
     _total: int = 0
 
     def memory(self) -> AvailableMemory:
-        """MemAvailable includes what the kernel can take back without harm, above all page cache."""
+        """Return the memory. The available memory includes page cache, which the kernel can free."""
         fields = {}
         for line in (self.proc / "meminfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -40,7 +40,7 @@ class MachineReadings:
         return AvailableMemory(fields["MemTotal"], fields["MemAvailable"], given, self._stalled())
 
     def _stalled(self) -> float:
-        """Return the pressure from the kernel's figures `full avg10=1.50 …`, in %. Zero without such figures."""
+        """Return the share of time in which all work waits for memory, from the line `full avg10=1.50 …` (in %)."""
         try:
             lines = (self.proc / "pressure" / "memory").read_text().splitlines()
         except OSError:
@@ -52,9 +52,7 @@ class MachineReadings:
         return 0.0
 
     def disk(self) -> AvailableMemory:
-        """Return the reading of the disk. Promised amounts do not matter, because other content of the disk reduces
-        the available space.
-        """
+        """Return the space on the disk. The offered capacity is not used, because other files need space, too."""
         found = os.statvfs(self.home)
         return AvailableMemory(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
