@@ -113,7 +113,7 @@ def test_a_tag_moves_with_an_upload_or_by_itself_and_the_records_say_who(cell, o
     [
         (b"", "archive"),
         (b"not an archive at all", "archive"),
-        (a_tar()[:70], "ends too early"),
+        (a_tar()[:70], "incomplete"),
         (a_tar({"../../etc/passwd": b"x"}), "../../etc/passwd"),
         (a_tar({"/etc/passwd": b"x"}), "/etc/passwd"),
         (a_tar({"link": "/etc/shadow"}), "link"),
