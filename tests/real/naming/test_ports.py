@@ -32,7 +32,7 @@ def test_a_port_that_others_share_is_refused_with_its_holder() -> None:
 def test_of_two_that_start_at_once_one_gets_the_port_and_all_its_processes_share_it() -> None:
     with ExitStack() as stack:
         port = stack.enter_context(reserved(HOST, free_port()))
-        with pytest.raises(NoPort, match="it is in use;"), reserved(HOST, port, patience_s=0.0):
+        with pytest.raises(NoPort, match="it is taken;"), reserved(HOST, port, patience_s=0.0):
             raise AssertionError("taken twice")
         for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM) * 2:
             stack.enter_context(bound(HOST, port, kind))
