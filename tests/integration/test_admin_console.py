@@ -204,7 +204,7 @@ def test_a_brake_that_holds_is_reported_on_the_first_page_and_released(sre, worl
 
 def test_what_a_service_refuses_is_reported_and_hinders_no_other(sre, world) -> None:
     answer = act(sre, "scheduling_machine", "remove", world.machine, reason="sold")
-    assert "drain it" in answer.text
+    assert "drain the machine" in answer.text
     assert Machine.objects.get().state == "up"
 
 
@@ -420,7 +420,7 @@ def test_a_cells_page_shows_its_schedulers_and_who_waits(sre, world) -> None:
     )
     pass_log.record(world.cell.id, "cc", "default", one)
     page = sre.get(path).text
-    assert "Run by node-1:4711:ab, epoch 1." in page
+    assert "Worker node-1:4711:ab runs this scheduler (lease epoch 1)." in page
     for told in ("9.4 + 70.2", "9.4 · 9.4 ms", "25 (2.4 %)", "90.0 %", "1,200", "14:13:20", "production"):
         assert told in page, told
 

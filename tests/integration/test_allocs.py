@@ -289,7 +289,7 @@ def test_every_door_says_where_a_task_lives(cell, tenant, shelf, web) -> None:
     assert [(task["alloc"], task["devices"]) for task in tasks] == [("shelf/0", []), ("shelf/0", []), ("shelf/1", [])]
     pages = Client()
     pages.force_login(user)
-    assert "inside alloc set" in pages.get("/jobs/cc/ubar/web/").text
+    assert "in the alloc set" in pages.get("/jobs/cc/ubar/web/").text
     assert ">shelf/1</a>" in pages.get("/jobs/cc/ubar/web/2/").text
 
 
@@ -308,7 +308,7 @@ def test_devices_and_promises_are_shown(cell, tenant, ann, machine) -> None:
     assert api.get("/api/v1/cells/cc/jobs/ubar/web/").json()["disruption_budget"] == 1
     pages = Client()
     pages.force_login(user)
-    assert "at most 1 disrupted at once" in pages.get("/jobs/cc/ubar/web/").text
+    assert "disruption budget 1" in pages.get("/jobs/cc/ubar/web/").text
     assert "<dd>1, 3</dd>" in pages.get("/jobs/cc/ubar/web/0/").text
 
 

@@ -234,7 +234,7 @@ def test_a_brake_that_nobody_pulls_at_any_more_opens(cell, fleet) -> None:
 def test_only_sres_decide_and_only_about_what_is_held(cell, fleet) -> None:
     with pytest.raises(Conflict, match="brake stops of cell cc is open"):
         service.brake_release(principal=rows.ME, cell=cell, kind="stops", reason="x")
-    with pytest.raises(NotFound, match="there is lost, stops"):
+    with pytest.raises(NotFound, match="give one of lost, stops"):
         service.brake_keep(principal=rows.ME, cell=cell, kind="hand", reason="x")
     assert not stop(cell, 201)
     with pytest.raises(Forbidden):

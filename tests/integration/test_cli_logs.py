@@ -73,5 +73,5 @@ def test_what_a_task_prints_is_read_and_followed_to_its_end(tmp_path) -> None:
         assert ann.out("logs", "jfoo/0", "--incarnation", "1", "--grep", "nowhere") == ""
         assert ann.out("logs", "jfoo/0", "--grep", "hello").endswith("  hello\n")
         assert ann.out("logs", "jfoo/0", "--since", "1h") == ann.out("logs", "jfoo/0")
-        assert "the task has had 2, counted from 1" in ann.failing("logs", "jfoo/0", "--incarnation", "3")[0]
+        assert "there is no incarnation 3; give 1 to 2, or 0" in ann.failing("logs", "jfoo/0", "--incarnation", "3")[0]
         assert "is not a time" in ann.failing("logs", "jfoo/0", "--since", "noon", status=2)[0]

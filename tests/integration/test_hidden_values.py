@@ -80,7 +80,7 @@ def test_pages_hide_secrets_from_those_who_may_not_change_the_job(cell, role: st
     page = client.get("/jobs/cc/ubar/web/specs/?version=2&against=1").content.decode()
     assert secrets_in(page) == ({OLD, NEW, OTHER} if SEES[role] else set())
     assert "teal" in page
-    assert ("are hidden from you" in page) == (not SEES[role])
+    assert ("Only users who may change the job can see" in page) == (not SEES[role])
 
 
 @pytest.mark.parametrize("role", SEES)

@@ -268,7 +268,7 @@ def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobod
         assert reported(figures, "serial") == serial
         _, said = second.popen.communicate(timeout=BOUND_S)
         assert second.popen.returncode == 1
-        assert f"BORG_DNS_PORT={port} on 127.0.0.1 cannot be used: it is in use by process " in said
+        assert f"BORG_DNS_PORT={port} on 127.0.0.1 cannot be used: it is taken by process " in said
         both.popen.kill()
         assert both.stop() == -signal.SIGKILL  # its workers are just ending when the next one comes
     with started(port, BORG_DNS_PROCESSES="2") as both:
