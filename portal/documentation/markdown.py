@@ -9,7 +9,7 @@ _FIRST_SENTENCE = re.compile(r"^(.+?[.!?])(?:\s|$)", re.DOTALL)
 
 
 def cell(text: str) -> str:
-    """Return `text` as the content of a cell of a table: on one line, with escaped bars."""
+    """Return `text` for one cell of a Markdown table: on one line, with each `|` escaped."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -19,13 +19,13 @@ def code(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table. Each row has one text per column of `head`."""
+    """Return a Markdown table. `head`: the column titles. Each row has one text per column."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cell(text) for text in line)} |\n" for line in lines)
 
 
 def page(title: str, about: str, *parts: str) -> str:
-    """Return a page with a title, a first paragraph and further parts."""
+    """Return a Markdown page. `about`: its first paragraph; `parts`: the text after that paragraph."""
     return "\n\n".join([f"# {title}", about, *(part.strip("\n") for part in parts)]) + "\n"
 
 

@@ -103,9 +103,9 @@ def _collected(families: Iterator[Metric]) -> Iterator[tuple[str, str, str, list
 
 
 def _declared(source: str) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yield name, type, text and labels of the metrics that `source` declares.
+    """Yield the name, type, help text and labels of each metric that the Python code `source` declares.
 
-    The collectors of cells and of the market read the database. So this function reads their code and does not run it.
+    This function parses the code and does not run it, because running it would query the database.
     """
     constants: dict[str, ast.expr] = {}
     for node in ast.walk(ast.parse(source)):

@@ -55,7 +55,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_post_page(output: str, page: Any, config: MkDocsConfig) -> str:
-    """Return the page with its scripts in files, and with attributes instead of styles for the alignment of cells."""
+    """Return the page after two changes: its scripts are in separate files, and attributes instead of styles align
+    the cells of tables.
+    """
     return _ALIGNMENT.sub(r'\1 align="\2"', _INLINE_SCRIPT.sub(lambda m: _script(m[1], config), output))
 
 

@@ -1,4 +1,4 @@
-"""Whole answers of ASGI applications that stand in front of Django."""
+"""Functions that send a complete HTTP answer. ASGI applications in front of Django use them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def reject(
 
 
 async def respond(send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-    """Send a whole answer. This function adds its length to the headers."""
+    """Send a complete answer. This function adds the length of `body` to the headers."""
     pairs = [(name.encode(), value.encode()) for name, value in {**headers, "content-length": str(len(body))}.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,6 @@
-"""Errors as problem documents (RFC 9457): `code`, `detail`, and the fields and figures behind them."""
+"""Errors as problem documents (RFC 9457): `code`, `detail`, the rejected fields, and the numbers that explain the
+error.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def document(problem: Rejected, request_id: str) -> dict[str, Any]:
 
 
 def _writable(value: Any) -> Any:
-    """Return `value` with lone surrogates escaped. A message may repeat a lone surrogate that a client sent."""
+    """Return `value` with all lone surrogates escaped, because UTF-8 cannot encode them. An error message may repeat
+    text of a client that contains a lone surrogate.
+    """
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

@@ -128,7 +128,9 @@ class Front:
 
 
 class _Reply:
-    """The answer to a request. `begun`: its first message was sent. `over`: the application may send no more."""
+    """The answer to a request. `begun`: the first message of the answer was sent. `over`: the answer has ended, and
+    further messages are dropped.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -142,7 +144,7 @@ class _Reply:
 
 
 class _Reading:
-    """A receive function that starts the deadline after the body, so that a slow upload is not a slow request.
+    """A receive function that starts the deadline when the whole body has arrived, so a slow upload does not exceed it.
 
     `late`: a future that is done when the deadline and `GRACE_S` have passed.
     """

@@ -57,7 +57,7 @@ class Threads:
         self._executor = ThreadPoolExecutor(number, thread_name_prefix=name)
 
     async def run(self, work: Callable[[], _Answer]) -> _Answer:
-        """Return what `work` returns in a thread. Raises `Overloaded` if no thread is free in time."""
+        """Run `work` in a thread and return its result. Raises `Overloaded` if no thread is free in time."""
         if self._waiting >= self._most_waiting:
             raise self._overloaded()
         self._waiting += 1

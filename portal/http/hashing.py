@@ -1,8 +1,8 @@
 """Password hashing: at most one hash at a time per core in each process, with a bounded queue.
 
 A hash takes about 0.4 s of CPU on purpose, so a burst of sign-ins could occupy all cores. The sign-in form, REST, the
-console, changes of passwords and invitations all use this hasher. A request that waits returns its connection to the
-pool. A request inside a transaction cannot return it, and so goes first.
+console, changes of passwords and invitations all use this hasher. A waiting request returns its database connection
+to the pool. A request inside a transaction cannot return its connection, so it gets the next slot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _MOST_WAITING = 200
 
 
 class HashingSlots:
-    """Slots for `slots` callers at a time. At most `most_waiting` others wait, for at most `longest_wait_s` seconds."""
+    """A limit: at most `slots` callers run at a time. At most `most_waiting` other callers wait, each for at most
+    `longest_wait_s` seconds.
+    """
 
     def __init__(self, slots: int, *, most_waiting: int, longest_wait_s: float) -> None:
         self._slots, self._most_waiting, self._longest_wait_s = slots, most_waiting, longest_wait_s
@@ -32,7 +34,9 @@ class HashingSlots:
 
     @contextmanager
     def turn(self, *, urgent: bool = False) -> Iterator[None]:
-        """Wait for a slot, and hold it during the block. `urgent` callers go first. Raises `Overloaded`."""
+        """Wait for a free slot, and occupy the slot during the `with` block. `urgent` callers get a slot before
+        others. Raises `Overloaded`.
+        """
         self._begin(urgent)
         try:
             yield

@@ -46,7 +46,9 @@ class Check:
         self._asked_at = 0.0
 
     async def answer(self) -> str:
-        """Return a result that is at most `_KEPT_S` seconds old. After `_CHECK_S` seconds, return "no answer …"."""
+        """Return the result of the check, at most `_KEPT_S` seconds old. If the check takes longer than `_CHECK_S`
+        seconds, return "no answer …".
+        """
         try:
             async with asyncio.timeout(_CHECK_S):
                 return await asyncio.shield(asyncio.wrap_future(self._asked()))
@@ -83,8 +85,8 @@ def metrics(request: HttpRequest) -> HttpResponse:
 def _postgresql() -> str:
     """Write to PostgreSQL over a new connection, because the pool may be busy. Return "ok" or the problem.
 
-    TRUNCATE begins a new file, so the rows need new blocks on the disk. Without it, PostgreSQL would use old blocks
-    again, and the check would not detect a full disk.
+    TRUNCATE begins a new file, so the rows need new blocks on the disk. Without TRUNCATE, PostgreSQL would reuse old
+    blocks, and the check would not detect a full disk.
     """
     params = connection.get_connection_params()
     params["connect_timeout"] = _STATEMENT_MS // 1000

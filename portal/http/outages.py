@@ -26,7 +26,7 @@ _LONGEST_CHAIN = 20
 
 
 class Overloaded(Exception):
-    """This process already has too much work of one kind. The message names the work and the cure."""
+    """This process already has too much work of one kind. The message names the work and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,9 @@ def _of_database(error: Exception) -> Outage | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes. The implicit context counts as a cause only for database errors."""
+    """Yield the error and the errors that caused it. `__context__` is followed only for database errors; for all
+    other errors, only `__cause__` is.
+    """
     each: BaseException | None = error
     for _ in range(_LONGEST_CHAIN):
         if each is None:

@@ -38,7 +38,7 @@ class RequestMiddleware:
 
 
 def _unreadable(request: HttpRequest) -> HttpResponse | None:
-    """Return the rejection of a URL with a NUL character, or None. PostgreSQL cannot store it.
+    """Return the answer that rejects a URL with a NUL character, or None. PostgreSQL cannot store NUL characters.
 
     REST has its own error for such a URL.
     """

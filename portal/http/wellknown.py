@@ -15,7 +15,8 @@ from scheduling.identity.tokens import ALGORITHM, jwk
 def keys(request: HttpRequest) -> HttpResponse:
     """Return the public keys as a JWK Set.
 
-    The set contains a new key before that key signs, for longer than clients may cache the answer.
+    The portal adds a new key to the set some time before it signs with that key. This time is longer than clients may
+    cache the answer.
     """
     answer = JsonResponse({"keys": [jwk(kid, public) for kid, public in public_keys().items()]})
     answer["Cache-Control"] = f"public, max-age={int(PUBLISH_S / 2)}"

@@ -1,4 +1,6 @@
-"""The caller of a WebSocket or long poll. It accepts the tokens, task identities and sessions that REST accepts."""
+"""Functions that return the caller of a WebSocket or long poll. They accept the same tokens, task identities and
+sessions as REST.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def principal_of(scope: dict[str, Any]) -> Principal | None:
 
 
 def principal_of_session(scope: dict[str, Any]) -> Principal | None:
-    """Return the caller by the session cookie, or None if the caller is not signed in. Queries the database.
+    """Return the user that the session cookie identifies, or None if nobody is signed in. Queries the database.
 
     A session ends when its row is deleted, or when the user changes the password.
     """
@@ -38,7 +40,7 @@ def principal_of_session(scope: dict[str, Any]) -> Principal | None:
 
 
 def _has_password_of(user: AbstractBaseUser, session_hash: str) -> bool:
-    """Return whether the session began with the present password of `user`.
+    """Return whether `user` still has the password with which the session began. `session_hash`: stored in the session.
 
     `django.contrib.auth.get_user` makes the same check for each HTTP request.
     """
@@ -54,5 +56,5 @@ def _of_secret(secret: str) -> Principal | None:
 
 
 def shortened(reason: str) -> str:
-    """Return the first 100 bytes of a reason. The frame that closes a WebSocket holds at most 123 bytes."""
+    """Return the first 100 bytes of a reason, because the frame that closes a WebSocket has room for only 123 bytes."""
     return reason.encode()[:100].decode(errors="ignore")

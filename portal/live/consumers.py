@@ -35,9 +35,8 @@ SIGN_IN, NOT_FOUND = 4401, 4404
 
 
 class Watcher(AsyncWebsocketConsumer):
-    """A WebSocket with a viewer of `hub`, and with the tasks that serve it until the client leaves.
-
-    `threads`: the threads of functions that query the database; None: the thread of Channels.
+    """A WebSocket that is a viewer of `hub`. Background tasks serve it until the client disconnects. `threads`: the
+    pool that runs functions that query the database; None: the thread of Channels.
     """
 
     hub: Hub

@@ -41,7 +41,7 @@ class Viewer:
     outbox: asyncio.Queue[dict[str, Any]] = field(default_factory=lambda: asyncio.Queue(OUTBOX))
 
     def put(self, message: dict[str, Any]) -> None:
-        """Add a message to the outbox. If it is full, replace all messages by one that asks for a resync."""
+        """Add a message to the outbox. If the outbox is full, replace its messages by one that asks for a resync."""
         if self.outbox.full():
             while not self.outbox.empty():
                 self.outbox.get_nowait()
@@ -51,9 +51,9 @@ class Viewer:
 
 @dataclass
 class Page:
-    """A topic with viewers. `seq`: number of its last message. `revision`: last revision of the journal that it shows.
-
-    `verdict`: time of the last verdict on the pending tasks of its job.
+    """A topic with viewers. `seq`: number of the last message to its viewers. `revision`: newest revision of the
+    journal that the page shows. `verdict`: time when the scheduler last explained why tasks of the page's job are
+    pending.
     """
 
     topic: Topic
@@ -64,9 +64,8 @@ class Page:
 
 
 class Hub:
-    """The thread that sends changes to viewers. Any thread may call its methods, but no event loop may call `watch`.
-
-    `watch` queries the database.
+    """The thread that sends changes to viewers. Any thread may call its methods. An event loop must not call `watch`,
+    because `watch` queries the database.
     """
 
     def __init__(self, name: str = "live-hub") -> None:

@@ -1,10 +1,10 @@
-"""Watched names (§2.6). The names hub reads a name once, and later only its changed rows, for all watchers together.
+"""Watched names (§2.6). The names hub reads each name once for all its watchers. Later it reads only changed rows.
 
     journal ─► NamesHub ─► WatchedName.changes ─► changed rows ─► NamesMessages ─► outbox of each watcher
     Redis ───► NamesHub ─► WatchedName.take_loads ──────────────────┘   (the journal contains no loads)
 
 A revision marks the progress of a watcher. `WatchedName.changed_since(N)` returns False only if nothing changed after
-revision N. Every event that may concern the name counts as a change, even if the state of the name stays the same.
+revision N. Every event that may affect the name counts as a change, even if the state of the name stays the same.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class NamesMessages:
     """An update for watchers of a name.
 
     `version`: number of the update. `facts`: the state without endpoints; None: the name does not exist any more.
-    `visible`: the state differs from before; otherwise only long polls need the update. `body`: the whole answer for
-    long polls; None: no poll waits.
+    `visible`: the state has changed; if not, only long polls need the update. `body`: the complete answer for long
+    polls; None: no long poll is waiting.
     """
 
     version: int
@@ -107,10 +107,9 @@ class WatchedName:
                 self.since = self.revision
 
     def body(self, revision: int) -> tuple[int, int, bytes | None]:
-        """Return the version, a revision, and the answer to `GET /bns/…` at that revision as JSON.
-
-        The answer is None if the name does not exist. The hub has read the journal up to that revision, which is at
-        least `revision`. All callers share the answer.
+        """Return the version, the revision, and the JSON answer to `GET /bns/…` at that revision. The returned
+        revision is at least the argument `revision`. The answer is None if the name does not exist. All callers share
+        the same answer object.
         """
         with self._lock:
             revision = max(revision, self.revision)
@@ -121,7 +120,7 @@ class WatchedName:
             return self._body
 
     def changed_since(self, after: int) -> bool:
-        """Return whether the name may have changed after a revision. It queries the database for old revisions."""
+        """Return whether the name may have changed after revision `after`. Queries the database for old revisions."""
         with self._lock:
             if after >= self.since or self.changed_at > after:
                 return self.changed_at > after
@@ -155,7 +154,9 @@ class WatchedName:
             return busy_of(self._rows.values())
 
     def take_loads(self, loads: Mapping[int, float]) -> NamesMessages | None:
-        """Return the update for new loads, or None if no load has changed by `LOAD_STEP`. Long polls go on."""
+        """Return the update for new loads, or None if no load has changed by `LOAD_STEP`. A change of loads ends no
+        long poll.
+        """
         with self._lock:
             moved = {
                 task: replace(one, load=loads.get(task))

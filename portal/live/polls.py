@@ -1,8 +1,8 @@
 """Long polls of names: `GET /bns/…?after=REVISION&wait_s=SECONDS` waits until the name has changed after the revision.
 
-This module is in front of Django, because a request that waits in Django holds a thread. Here it holds only a task of
-the event loop, and the hub reads rows once for all requests of a name. Django answers all other requests: those that do
-not wait, those of rejected callers, and those whose answer the hub does not have.
+This module is in front of Django, because a request that waits in Django holds a thread. Here a waiting request needs
+only a task of the event loop, and the hub reads rows once for all requests of a name. Django answers the other
+requests: requests that do not wait, requests of rejected callers, and requests whose answer the hub does not have.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The parameters of a poll. `history`: the history of the journal that `after` belongs to; None: not given."""
+    """The parameters of a long poll. `after`: a revision that the caller has. `history`: number of the journal's
+    history in which `after` was read (a restore starts a new history); None: not given.
+    """
 
     path: str
     after: int
@@ -102,7 +104,9 @@ class NamePolls:
             names_hub.leave(viewer)
 
     async def _wait(self, viewer: Viewer, names: WatchedName, asked: _Asked, body: _Body) -> bytes | None:
-        """Wait for a change. Return the answer, or None if it is not ready, the time is over or the caller has left."""
+        """Wait for a change and return the answer. Return None if the hub has no answer, the waiting time ends, or
+        the caller disconnects.
+        """
         history, caller_left = names.history, asyncio.ensure_future(body.until_left())
         try:
             async with asyncio.timeout(asked.wait_s):
@@ -144,7 +148,7 @@ def _begin(scope: dict[str, Any], asked: _Asked, loop: asyncio.AbstractEventLoop
 
 
 def _changed(names: WatchedName, asked: _Asked) -> bool:
-    """Return whether the name may differ from the state that the caller has."""
+    """Return whether the name may differ from the state that the caller already has."""
     if asked.history not in (None, names.history) or names.changed_since(asked.after):
         return True
     # The caller has a later revision than the cell, so that revision belongs to a history that was lost.
@@ -157,14 +161,16 @@ def _changed(names: WatchedName, asked: _Asked) -> bool:
 
 
 class _Body:
-    """The first message of a request without a body. `left`: whether the caller has left."""
+    """The messages of a request without a body, of which the first was already received. `left`: the caller
+    disconnected.
+    """
 
     def __init__(self, first: dict[str, Any], receive: Receive) -> None:
         self._unread, self._receive = [first], receive
         self.left = first["type"] == "http.disconnect"
 
     async def until_left(self) -> None:
-        """Wait until the caller has left."""
+        """Wait until the caller disconnects."""
         while not self.left:
             self.left = (await self._receive())["type"] == "http.disconnect"
 
@@ -174,7 +180,9 @@ class _Body:
 
 
 def _asked(scope: dict[str, Any]) -> _Asked | None:
-    """Return the parameters, or None if the request does not wait or is not valid, so that Django answers it."""
+    """Return the parameters of a long poll. Return None if the request does not wait or is not valid; Django answers
+    it.
+    """
     path = _PATH.fullmatch(scope["path"]) if scope["method"] == "GET" else None
     if path is None or not scope["query_string"]:
         return None

@@ -44,7 +44,9 @@ _FROM_CLIENT = frozenset({ShellFrame.DATA, ShellFrame.CONSUMED, ShellFrame.RESIZ
 
 
 class Shell(AsyncWebsocketConsumer):
-    """The WebSocket of one client and its shell. `how`: how the shell ended. `typed`, `printed`: bytes so far."""
+    """The WebSocket of one client and its shell. `how`: how the shell ended. `typed`: bytes from the client so far;
+    `printed`: bytes to the client.
+    """
 
     session: ShellSession | None = None
     principal: Principal | None = None
@@ -151,7 +153,7 @@ class Shell(AsyncWebsocketConsumer):
             await self.inward.put(shell_frame(ShellFrame.ALIVE))
 
     def _why_not(self) -> str:
-        """Return why the shell must end, or an empty string."""
+        """Return why the shell must end, or an empty string if it may continue."""
         principal = principal_of(self.scope)
         if principal is None:
             return "the session or token ended"

@@ -102,7 +102,9 @@ class MachinesTopic:
         )
 
     def _resized_on(self, events: Sequence[Happened]) -> set[int]:
-        """Return the machines of tasks whose limits changed in place. Their events name no machine."""
+        """Return the ids of the machines of tasks that got new limits without a restart. Events of such tasks name no
+        machine.
+        """
         tasks = [
             task_id(event.job_id, event.task_index)
             for event in events
@@ -197,7 +199,9 @@ _RESHAPES_SERVICE = frozenset({"tasks.added", "job.submitted", "job.changed", "j
 
 
 def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:
-    """Return when the verdict on the pending tasks of each job last changed. Verdicts have no events. One query."""
+    """Return, by job id, when the scheduler last changed its explanation of the job's pending tasks; None: it has
+    none. The journal has no events for these explanations. One query.
+    """
     rows = PendingVerdict.objects.filter(job_id__in=job_ids)
     return dict.fromkeys(job_ids) | dict(rows.values_list("job_id", "at"))
 

@@ -41,7 +41,9 @@ def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:  # type: ign
 
 
 async def body_of(names: WatchedName) -> tuple[int, int, bytes | None]:
-    """Return `WatchedName.body` at the revision of the hub."""
+    """Return the version, the revision and the JSON answer of a name (`WatchedName.body`) as the names hub last read
+    it.
+    """
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_answers, names.body, names_hub.revision(names))
 
@@ -58,7 +60,8 @@ def watchable(path: str) -> Watchable:
 
 
 def join(principal: Principal, name: Watchable, loop: asyncio.AbstractEventLoop) -> Viewer:
-    """Read the name from the database and return a new viewer of it. The caller must end it with `names_hub.leave`.
+    """Read the name from the database and return a new viewer of it. The caller must later pass the viewer to
+    `names_hub.leave`.
 
     Raises `Rejected`.
     """

@@ -42,7 +42,7 @@ class OpenWatch:
 
 
 class Watches:
-    """The watches of a process. Any thread may use it."""
+    """The open watches of a process, counted per caller. Any thread may use this object."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,9 @@ class Watches:
         return self._all
 
     def begin(self, principal: Principal, *, most: int, most_of_one: int) -> OpenWatch:
-        """Return a new watch. Raises `TooManyWatches`. All tokens and sessions of a user count as one caller."""
+        """Return a new watch. `most`: limit of the process; `most_of_one`: limit per caller. All tokens and sessions
+        of a user count as one caller. Raises `TooManyWatches`.
+        """
         caller = f"user:{principal.user_id}" if principal.user_id is not None else principal.name
         with self._lock:
             if self._of[caller] >= most_of_one:

@@ -102,7 +102,9 @@ def network(text: str) -> str:
 
 
 def url(*schemes: str, bare: bool = False) -> Check:
-    """Return a check that accepts URLs with these schemes. `bare`: nothing may follow the host, not even a slash."""
+    """Return a check that accepts URLs with these schemes. `bare`: the URL must end after the host and port, without
+    a slash.
+    """
 
     def check(text: str) -> str:
         example = f"give a URL such as {schemes[0]}://borg.example:8443"
@@ -126,7 +128,7 @@ database = rule(
 
 
 def _is_redis(text: str) -> bool:
-    """Return whether Redis accepts the URL. It may have no host: redis:///0 is a Redis on this host."""
+    """Return whether the Redis client accepts the URL. It may omit the host: redis:///0 is a Redis on this host."""
     found = urlsplit(text)
     fits = found.path.startswith("/") if found.scheme == "unix" else found.port != 0
     return fits and text.startswith(("redis://", "rediss://", "unix://"))
@@ -176,7 +178,7 @@ package_store = rule("the value is not a package store; give file:///folder or s
 
 
 def reverse_networks(text: str) -> str:
-    """Accept `none`, or networks that do not contain all addresses."""
+    """Accept `none`, or a comma-separated list of IP networks. A network of all addresses (/0) is not valid."""
     return "" if text.strip() == "none" else parts(_own_network)(text)
 
 
